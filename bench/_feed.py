@@ -20,7 +20,7 @@ class Feed:
         self.pending_bytes = 0
         self.arrived = threading.Event()
 
-    def take(self, _bytes_max: int) -> Sequence[bytes]:
+    def take_records(self, _bytes_max: int) -> Sequence[bytes]:
         return self.blocks.popleft() if self.blocks else ()
 
     def written(self, block: int) -> None: ...

@@ -25,7 +25,7 @@ class Quick:
     def takes(self, _request: Request) -> bool:
         return True
 
-    def begin(self, _request: Request, _body: bytes, answer: Answer) -> None:
+    def begin_call(self, _request: Request, _body: bytes, answer: Answer) -> None:
         answer(200, list(HEADERS), ANSWER)
 
 

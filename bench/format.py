@@ -220,7 +220,7 @@ class _Feed:
     def pending_bytes(self) -> int:
         return self.allowed
 
-    def take(self, bytes_max: int) -> Sequence[bytes]:
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
         if not self.allowed:
             return []
         self.allowed = 0

@@ -58,7 +58,7 @@ class Feed:
     def pending_bytes(self) -> int:
         return self.waiting * len(self.record)
 
-    def take(self, bytes_max: int) -> Sequence[bytes]:
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
         with self.lock:
             count = min(self.waiting, (bytes_max - HEADER.bytes) // aligned(len(self.record)))
             self.waiting -= count

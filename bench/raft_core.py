@@ -152,7 +152,7 @@ class Ring:
 
     def settle(self) -> None:
         """The leader first, then whoever was sent something."""
-        self._take(self.leader)
+        self._take_block(self.leader)
         while self._under_way:
             under_way, self._under_way = self._under_way, []
             for way, data in under_way:
@@ -160,9 +160,9 @@ class Ring:
                 for _, message in way.open(data):
                     step(message)  # type: ignore[arg-type]  # no bundles here
             for receiver in dict.fromkeys([way.receiver for way, _ in under_way]):
-                self._take(self.cores[receiver])
+                self._take_block(self.cores[receiver])
 
-    def _take(self, core: RaftCore) -> None:
+    def _take_block(self, core: RaftCore) -> None:
         """The loop in the head of `cmdlog.raft`, for a disk that is done at once."""
         ways, send = self._ways[core.id], self._under_way.append
         while (ready := core.ready()) is not None:

@@ -26,7 +26,7 @@ def catalog_value(db: Database, bundle: Bundle, version: int, before: Mapping[st
         "version": version,
         "hash": bundle.hash,
         "database": db.name,
-        "procedures": _stated(db, bundle, version, before),  # readers of the log need the names, not the code
+        "procedures": _version_json(db, bundle, version, before),  # readers of the log need the names, not the code
         "bundle": bundle.to_bytes().decode(),
     }
 
@@ -43,7 +43,7 @@ def procedures_of(value: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return stated or ()
 
 
-def _stated(db: Database, bundle: Bundle, version: int, before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def _version_json(db: Database, bundle: Bundle, version: int, before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     known = {stated["name"]: stated for stated in (before or {}).get("procedures", ())}
     found = []
     for stated in bundle.procedures:

@@ -91,7 +91,7 @@ def _look_all(files: Files, directory: str, identity: Identity) -> list[Snapshot
     found = []
     for name in files.listdir(folder) if files.exists(folder) else ():
         if (parsed := parse_name(name)) is not None:
-            found.append(_look(files, os.path.join(folder, name), parsed, identity))
+            found.append(_read_folder(files, os.path.join(folder, name), parsed, identity))
     return sorted(found, key=lambda snapshot: (snapshot.partition, *snapshot.order))
 
 
@@ -101,7 +101,7 @@ def _look_archived(files: Files, directory: str, identity: Identity) -> list[Sna
     for name in files.listdir(folder) if files.exists(folder) else ():
         own = archived_snapshot(name)
         if own is not None and (parsed := parse_name(own)) is not None:
-            found.append(_look(files, os.path.join(folder, name), parsed, identity))
+            found.append(_read_folder(files, os.path.join(folder, name), parsed, identity))
     return sorted(found, key=lambda snapshot: (snapshot.partition, *snapshot.order))
 
 
@@ -273,7 +273,7 @@ def set_aside(files: Files, snapshot: Snapshot) -> str:
     return target
 
 
-def _look(files: Files, path: str, parsed: tuple[int, int, int], identity: Identity) -> Snapshot:
+def _read_folder(files: Files, path: str, parsed: tuple[int, int, int], identity: Identity) -> Snapshot:
     partition, index, copy = parsed
     try:
         manifest = read_manifest(files, path)

@@ -234,12 +234,12 @@ def _export_all(
     exported, done = [], 0
     for table in sorted(holders):
         file = _File(arrow, table, holders[table], declared.get(table))
-        exported.append(file.write(folder, partial(_tell, progress, table, done, total)))
+        exported.append(file.write(folder, partial(_report_progress, progress, table, done, total)))
         done += exported[-1].rows
     return exported
 
 
-def _tell(progress: Callable[[ExportProgress], None], table: str, before: int, total: int, rows: int) -> None:
+def _report_progress(progress: Callable[[ExportProgress], None], table: str, before: int, total: int, rows: int) -> None:
     progress(ExportProgress(table, before + rows, total))
 
 

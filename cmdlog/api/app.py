@@ -70,7 +70,7 @@ class Api:
         try:
             await self._serve(scope, picked, receive, send)
         except Problem as problem:
-            trace.note(problem)
+            trace.note_problem(problem)
             if problem.status == 401 and wants_page(scope):
                 await send_sign_in(send, self.service.sign_in_page)
             else:
@@ -83,7 +83,9 @@ class Api:
         except Exception as error:  # noqa: BLE001 - the last line of defence: a defect of ours still gets a stable code
             log_defect(scope["path"], scope[SCOPE_KEY].request_id, error)
             with contextlib.suppress(RuntimeError):  # the answer has begun: returning closes the connection
-                await send_problem(send, trace.note(Problem("internal_error", "internal server error; see the server's log")))
+                await send_problem(
+                    send, trace.note_problem(Problem("internal_error", "internal server error; see the server's log"))
+                )
 
     async def _serve(self, scope: Scope, picked: Picked, receive: Receive, send: Send) -> None:
         path: str = scope["path"]

@@ -33,9 +33,9 @@ class QuickCalls:
         """Whether the request is a call."""
         return request.method == "POST" and request.path.startswith(PROCEDURES)
 
-    def begin(self, request: Request, body: bytes, answer: Answer) -> None:
+    def begin_call(self, request: Request, body: bytes, answer: Answer) -> None:
         """Serves one call: `answer` is called once, now or later, in this thread."""
-        _Call(self._api, request, answer).begin(body)
+        _Call(self._api, request, answer).begin_call(body)
 
 
 class _Call:
@@ -66,7 +66,7 @@ class _Call:
         self._placed = False
         self._reply: Reply | None = None
 
-    def begin(self, body: bytes) -> None:
+    def begin_call(self, body: bytes) -> None:
         """Checks the request and gives the call to the node."""
         service, request = self._api.service, self._request
         picked = pick_headers({"headers": request.headers})
@@ -91,11 +91,11 @@ class _Call:
     def _done(self, reply: Reply) -> None:
         """Called once by the node: in the loop's own thread, except when its log fails."""
         if threading.get_ident() == self._thread:
-            self._settle(reply)
+            self._answer_call(reply)
         else:
-            self._loop.call_soon_threadsafe(self._settle, reply)
+            self._loop.call_soon_threadsafe(self._answer_call, reply)
 
-    def _settle(self, reply: Reply) -> None:
+    def _answer_call(self, reply: Reply) -> None:
         self._reply = reply
         if self._placed:
             self._finish(reply)
@@ -117,7 +117,7 @@ class _Call:
         self._refuse(Problem("internal_error", "internal server error; see the server's log"))
 
     def _refuse(self, problem: Problem) -> None:
-        self._trace.note(problem)
+        self._trace.note_problem(problem)
         body = problem.body()
         self._send(problem.status, problem.headers(body), body)
 

@@ -207,13 +207,13 @@ class _Runner:
         loop = asyncio.get_running_loop()
         try:
             node = await loop.run_in_executor(None, self._open_node, self._note_progress)
-            self._take(node)
+            self._serve_node(node)
         except Stopped:
             return
         except BaseException as error:  # noqa: BLE001 - it is raised again when the server is down
             self._fail(error)
 
-    def _take(self, node: Node) -> None:
+    def _serve_node(self, node: Node) -> None:
         """Serves the opened node from now on."""
         self._tell_listening()
         node.watch_failure(self._fail_later)

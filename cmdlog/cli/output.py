@@ -42,7 +42,7 @@ class Output:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
-    def note(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         """Something about the run that is no result: a line on standard error, with `--json` an object."""
         line = orjson.dumps({"note": text}).decode() if self.json else f"note: {text}"
         sys.stderr.write(line + "\n")

@@ -223,25 +223,25 @@ class _Bar:
 
     def __enter__(self) -> Callable[[RecoveryProgress], None]:
         if out.json:
-            return self._tell
+            return self._show_progress
         show = self._display.__enter__()
 
-        def tell(progress: RecoveryProgress) -> None:
+        def show_all(progress: RecoveryProgress) -> None:
             show(progress)
-            self._say(progress.waiting)
+            self._print_wait(progress.waiting)
 
-        return tell
+        return show_all
 
     def __exit__(self, *error: object) -> None:
         self._display.__exit__(*error)
 
-    def _say(self, waiting: str) -> None:
+    def _print_wait(self, waiting: str) -> None:
         """On a terminal and in a log: when a wait begins, when its reason changes, and when it is over."""
         if waiting != self._waiting:
-            out.note(f"{self._name}: {waiting or 'resumed'}")
+            out.print_note(f"{self._name}: {waiting or 'resumed'}")
             self._waiting = waiting
 
-    def _tell(self, progress: RecoveryProgress) -> None:
+    def _show_progress(self, progress: RecoveryProgress) -> None:
         now = time.monotonic()
         if now - self._told_at < TELL_EVERY_S and progress.calls < progress.calls_total:
             return

@@ -80,7 +80,7 @@ class AsyncClient(ClientCore):
             due = iter(lines)
             async with contextlib.aclosing(self._send_many([line.ask for line in lines], step)) as attempts:
                 async for attempt in attempts:
-                    window.settle(next(due), attempt)
+                    window.settle_line(next(due), attempt)
                     for answered in window.ready():
                         yield answered
                     for _ in range(TAKEN_PER_ANSWER):  # the next request is made ready while the server works at this one
@@ -175,7 +175,7 @@ class AsyncClient(ClientCore):
         try:
             async with asyncio.timeout(step.attempt_s):
                 async with self._lanes.response(request, wait_s=step.attempt_s) as response:
-                    return owned(await _whole(response), request, response)
+                    return owned(await _read_answer(response), request, response)
         except httpx.RequestError as error:
             return lost(error, begun=begun(request))
         except TimeoutError:
@@ -195,7 +195,7 @@ class AsyncClient(ClientCore):
                         if lines.broken:
                             break
                 else:
-                    for attempt in lines.end(no_stream(owned(await _whole(response), request, response))):
+                    for attempt in lines.end(no_stream(owned(await _read_answer(response), request, response))):
                         yield attempt
         except httpx.RequestError as error:
             why = lost(error, begun=begun(request))
@@ -212,7 +212,7 @@ async def _each(calls: Iterable[BatchItem] | AsyncIterable[BatchItem]) -> AsyncG
             yield call
 
 
-async def _whole(response: httpx.Response) -> Attempt:
+async def _read_answer(response: httpx.Response) -> Attempt:
     """The complete answer. Raises: httpx.RequestError."""
     body = bytearray()
     async for chunk in response.aiter_raw():

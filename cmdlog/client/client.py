@@ -97,7 +97,7 @@ class Client(ClientCore):
             step = send(lines[0].ask, self.options.retry, left_s=self.options.retry.attempt_s)
             with contextlib.closing(self._send_many([line.ask for line in lines], step)) as attempts:
                 for line, attempt in zip(lines, attempts, strict=True):
-                    window.settle(line, attempt)
+                    window.settle_line(line, attempt)
                     yield from window.ready()
                     for _ in range(TAKEN_PER_ANSWER):  # the next request is made ready while the server works at this one
                         more = self._take_in(window, source) if more and window.room else more
@@ -190,7 +190,7 @@ class Client(ClientCore):
         deadline, request = time.monotonic() + step.attempt_s, self._request(step)
         try:
             with self._lanes.response(request, wait_s=step.attempt_s) as response:
-                return owned(_whole(response, deadline), request, response)
+                return owned(_read_answer(response, deadline), request, response)
         except httpx.RequestError as error:
             return lost(error, begun=begun(request))
 
@@ -207,14 +207,14 @@ class Client(ClientCore):
                         if lines.broken:
                             break
                 else:
-                    answer = owned(_whole(response, time.monotonic() + step.attempt_s), request, response)
+                    answer = owned(_read_answer(response, time.monotonic() + step.attempt_s), request, response)
                     yield from lines.end(no_stream(answer))
         except httpx.RequestError as error:
             why = lost(error, begun=begun(request))
         yield from lines.end(why)
 
 
-def _whole(response: httpx.Response, deadline: float) -> Attempt:
+def _read_answer(response: httpx.Response, deadline: float) -> Attempt:
     """The complete answer. Raises: httpx.RequestError."""
     body = bytearray()
     for chunk in response.iter_raw():

@@ -33,7 +33,7 @@ class Lanes:
         if not self._free.acquire(timeout=wait_s):
             raise httpx.PoolTimeout(f"no connection was free for {wait_s:g} s")
         try:
-            lane = self._take()
+            lane = self._take_connection()
             try:
                 response = lane.send(request, stream=True)
                 try:
@@ -52,7 +52,7 @@ class Lanes:
             for lane in self._all:
                 lane.close()
 
-    def _take(self) -> httpx.Client:
+    def _take_connection(self) -> httpx.Client:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the client is closed")
@@ -82,7 +82,7 @@ class TaskLanes:
         except TimeoutError:
             raise httpx.PoolTimeout(f"no connection was free for {wait_s:g} s") from None
         try:
-            lane = self._take()
+            lane = self._take_connection()
             try:
                 response = await lane.send(request, stream=True)
                 try:
@@ -100,7 +100,7 @@ class TaskLanes:
         for lane in self._all:
             await lane.aclose()
 
-    def _take(self) -> httpx.AsyncClient:
+    def _take_connection(self) -> httpx.AsyncClient:
         if self._closed:
             raise RuntimeError("the client is closed")
         if self._idle:

@@ -127,16 +127,16 @@ class _Patient(Client):
 
     def _send(self, step: SendAttempt) -> Attempt:
         attempt = super()._send(self._in_time(step))
-        if why := self._note(attempt):
-            self._say(why)
+        if why := self._note_attempt(attempt):
+            self._report_wait(why)
         return attempt
 
     def _send_many(self, asks: Sequence[Ask], step: SendAttempt) -> Generator[Attempt, None, None]:
         told = False
         with contextlib.closing(super()._send_many(asks, self._in_time(step))) as attempts:
             for attempt in attempts:
-                if (why := self._note(attempt)) and not told:
-                    self._say(why)
+                if (why := self._note_attempt(attempt)) and not told:
+                    self._report_wait(why)
                     told = True  # the others of the request suffer the same
                 yield attempt
 
@@ -148,7 +148,7 @@ class _Patient(Client):
         left_s = max(LAST_ATTEMPT_S, self._heard_at + self.give_up_after_s - now)
         return replace(step, connect_s=min(step.connect_s, left_s), attempt_s=min(step.attempt_s, left_s))
 
-    def _note(self, attempt: Attempt) -> str:
+    def _note_attempt(self, attempt: Attempt) -> str:
         """Why the request is sent again; "" of an answer. Raises: Unreachable."""
         self._silent = isinstance(attempt, Lost)
         if not isinstance(attempt, Lost):
@@ -157,7 +157,7 @@ class _Patient(Client):
             raise Unreachable(f"no answer for {self.give_up_after_s:g} s: {attempt.reason}")
         return _why(attempt)
 
-    def _say(self, why: str) -> None:
+    def _report_wait(self, why: str) -> None:
         if self.tell is not None:
             self.tell(why)
 

@@ -182,7 +182,7 @@ def _snapshot_hooks(
         capture=sites.capture,
         applied_block=sequencer.applied_block,
         facts=facts.of_partition,
-        note=sequencer.note,
+        note=sequencer.add_record,
         notes_fit=lambda: sequencer.notes_fit,
         when_durable=when_durable,
         when_all_durable=sequencer.when_taken_is_durable,

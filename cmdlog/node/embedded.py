@@ -94,9 +94,9 @@ class Embedded:
         except BaseException as error:
             self._waiter.it = None  # the answer may still come (after Ctrl-C): it must not be the next call's
             if isinstance(error, CallRefused):
-                self._note(name, None, error, began)
+                self._count_call(name, None, error, began)
             raise
-        self._note(name, partition, reply, began)
+        self._count_call(name, partition, reply, began)
         value = decode_reply(route, reply)
         assert isinstance(reply, CallOutcome)
         return Result(reply.txn_id, partition, value)
@@ -152,7 +152,7 @@ class Embedded:
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         self.close()
 
-    def _note(self, name: str, partition: int | None, reply: Reply, began: float) -> None:
+    def _count_call(self, name: str, partition: int | None, reply: Reply, began: float) -> None:
         """Counts a call that came to its end, as the API does."""
         front = self._node.front
         seconds = front.now() - began

@@ -349,7 +349,7 @@ class Node:
     def take_snapshot(self, partition: int | None = None) -> list[dict[str, Any]]:
         """Takes a snapshot of one partition or of all, now; blocking. Raises: SnapshotError."""
         wanted = range(self.settings.partitions) if partition is None else (partition,)
-        made: list[dict[str, Any]] = self._snapshots.take(wanted).result()["snapshots"]
+        made: list[dict[str, Any]] = self._snapshots.request_snapshots(wanted).result()["snapshots"]
         return made
 
     def take_point(self) -> dict[str, Any]:
@@ -357,7 +357,7 @@ class Node:
 
         Blocking; durable on return. The `point` and the `snapshots`, described. Raises: SnapshotError.
         """
-        return self._snapshots.take(range(self.settings.partitions), point=True).result()
+        return self._snapshots.request_snapshots(range(self.settings.partitions), point=True).result()
 
     def points(self) -> list[dict[str, Any]]:
         """Every recovery point, by transaction id."""
@@ -440,7 +440,7 @@ class Node:
             self.meter.drain()
             self._remember_speeds()
             self._keys.tidy(self._look_up)
-            self.overview.history.look(self.overview.gauges)
+            self.overview.history.sample_if_due(self.overview.gauges)
 
     def _remember_speeds(self, *, now: bool = False) -> None:
         """Every few seconds, and at the end."""

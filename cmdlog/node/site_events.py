@@ -68,7 +68,7 @@ class Desk:
         if answer is None:
             self._sequencer.answered(partition, index, (), b"")
             return
-        self._sequencer.note(
+        self._sequencer.add_record(
             encode_digest(
                 partition=partition,
                 term=self._boot.term,
@@ -105,7 +105,7 @@ class Desk:
         if fault is None:
             troubles.end(partitions)
         else:
-            troubles.begin(partitions, fault.kind, fault.message)
+            troubles.begin_trouble(partitions, fault.kind, fault.message)
         self._sequencer.standstill.turn_away({p: troubles.refusal(p) for p in range(self._settings.partitions)})
 
     def hold(self, partitions: Sequence[int]) -> None:

@@ -196,7 +196,7 @@ class RaftCore(State):
     def transfer(self, target: NodeId) -> None:
         """Offers leadership to another voter. Raises: ProposalRefused."""
         self._check_alive()
-        transfer.begin(self, target)
+        transfer.begin_transfer(self, target)
 
     def change(
         self, wanted: ConfigurationChange, *, base: Configuration | None = None, guard: MembershipGuard = MembershipGuard.CHECKED

@@ -131,7 +131,7 @@ class RaftGroups:
         except InvariantBroken as error:
             self._end(group, error)
 
-    def take(self, bundle: Bundle) -> None:
+    def take_heartbeats(self, bundle: Bundle) -> None:
         """A peer's heartbeats, or its answers to ours."""
         sender, receiver = bundle.sender, bundle.receiver
         if isinstance(bundle, HeartbeatBundle):

@@ -67,7 +67,7 @@ class Reads:
 # At the leader
 
 
-def take(state: State, requester: NodeId, contexts: tuple[int, ...]) -> None:
+def take_reads(state: State, requester: NodeId, contexts: tuple[int, ...]) -> None:
     """Takes reads of this node or of a follower."""
     reads = state.reads
     if not state.term_committed:
@@ -85,7 +85,7 @@ def unpark(state: State) -> None:
     parked, state.reads.parked = state.reads.parked, []
     for requester, contexts in parked:
         state.reads.count -= len(contexts)
-        take(state, requester, contexts)
+        take_reads(state, requester, contexts)
 
 
 def begin_round_if_wanted(state: State) -> None:
@@ -151,7 +151,7 @@ def request(state: State, context: int) -> None:
     if reads.count + len(reads.asked) >= state.settings.reads_max:
         raise ProposalRefused(Refusal.READS_PENDING)
     if state.leader == state.id:
-        take(state, state.id, (context,))
+        take_reads(state, state.id, (context,))
     else:
         reads.asked[context] = state.ticks + state.settings.read_ticks
         reads.to_ask.append(context)

@@ -269,14 +269,14 @@ def _from_json(value: dict[str, Any]) -> GroupState:
         **{name: int(value[name]) for name in _NUMBERS},
         vote=value["vote"],
         configurations=[Stated(*parts) for parts in value["configurations"]],
-        schema=_stated(value["schema"]),
-        environment=_stated(value["environment"]),
+        schema=_stated_json(value["schema"]),
+        environment=_stated_json(value["environment"]),
         catalogs={CatalogVersion.from_json(catalog.value).version: catalog for catalog in catalogs},
         snapshots=value["snapshots"],
     )
 
 
-def _stated(parts: list[Any] | None) -> Stated | None:
+def _stated_json(parts: list[Any] | None) -> Stated | None:
     return Stated(*parts) if parts else None
 
 

@@ -200,7 +200,7 @@ class Log:
         self._ring = Ring(
             self._files, self._tail, self._space, source,
             RingSettings(threads, sync, seal_after_s, async_window_s),
-            hooks=RingHooks(self._settle, waits, early, timed, clock),
+            hooks=RingHooks(self._save_hard_state, waits, early, timed, clock),
         )  # fmt: skip
         if threads:
             self._space.start(self._ring.wedge)
@@ -222,14 +222,14 @@ class Log:
         """
         return self._running.run_turn()
 
-    def tend(self) -> None:
+    def run_background_work(self) -> None:
         """What the background threads do: recycles, prepares files, syncs what is only written, seals when nothing is in flight.
 
         For `threads=0`. A failure wedges the log.
         """
         ring = self._running
         try:
-            self._space.tend()
+            self._space.prepare_files()
         except WalError as error:
             ring.wedge(error)
         except OSError as error:
@@ -370,7 +370,7 @@ class Log:
         oldest = self.anchors.oldest()
         return None if oldest is None else oldest.block
 
-    def _settle(self) -> None:
+    def _save_hard_state(self) -> None:
         """Turn holder: term, vote and newest segment reach the hard state file before a block that depends on them."""
         groups, newest = self._tail.groups, self._tail.segment.sequence
         if not groups.hard_state_changed and self._hard.state.newest == newest:

@@ -179,7 +179,7 @@ class LogReader:
         self._files = files
         self.directory = directory
         self.instance = load_instance(files, directory)
-        self.survey = _look(files, directory, self)
+        self.survey = _survey_settled(files, directory, self)
         self.verdict = decide(self.survey.facts).verdict
 
     @property
@@ -203,7 +203,7 @@ class LogReader:
         return self.segments[-1].header
 
 
-def _look(files: Files, directory: str, reader: LogReader) -> Survey:
+def _survey_settled(files: Files, directory: str, reader: LogReader) -> Survey:
     """Surveys until two file names of a running node do not cross any more."""
     for attempt in range(_SURVEYS_MAX):
         try:

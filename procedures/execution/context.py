@@ -67,7 +67,7 @@ class CallState:
         self.fault_at = -1
         self.undone = False  # SQLite took something back in this batch: a statement that failed, a call that was rolled back
 
-    def begin(self, txn_ids: Sequence[int]) -> None:
+    def begin_calls(self, txn_ids: Sequence[int]) -> None:
         self.txn_ids = txn_ids
         self.at = self.wrote = -1
         self.fault = None

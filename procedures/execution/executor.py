@@ -172,9 +172,9 @@ class Executor:
         run = _BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids)
         if len(batch.procedures) == 1 and catalog.everywhere[batch.procedures[0]]:
             run.kind = "everywhere"  # such a call is a batch of its own
-        self._call.begin(batch.txn_ids)
+        self._call.begin_calls(batch.txn_ids)
         try:
-            self._begin()
+            self._begin_batch()
             digest = self._run_calls(batch, catalog, run, run_calls)
             if batch.keys is not None and run_calls == self._run_straight:
                 self._keep_outcomes(batch, batch.keys, catalog, run)
@@ -190,7 +190,7 @@ class Executor:
         """Runs the calls; returns the digest of the rows that they changed."""
         guard, call, rows = self._state.guard, self._call, self._rows
         if rows is not None:
-            rows.begin()
+            rows.begin_batch()
         catalog.open()
         guard.mode = Mode.PROCEDURE
         process_guard.begin_calls(lambda: catalog.procedures[batch.procedures[call.at]].name)
@@ -362,7 +362,7 @@ class Executor:
             raise EnvironmentFault(kind, txn_id=0, procedure="", position=-1, cause=repr(error)) from error
         self._grouped = False
 
-    def _begin(self) -> None:
+    def _begin_batch(self) -> None:
         self._cursor.execute("SAVEPOINT batch" if self._grouped else "BEGIN IMMEDIATE")
 
     def _undo(self, error: BaseException, procedure_of: Callable[[int], str]) -> None:
@@ -440,11 +440,11 @@ class Executor:
         self._without_calls(Position(index, term, checksum, self._state.position.txn_id), lambda: None)
 
     def _without_calls(self, position: Position, run: Callable[[], None]) -> None:
-        self._call.begin(())
+        self._call.begin_calls(())
         if self._rows is not None:
-            self._rows.begin()
+            self._rows.begin_batch()
         try:
-            self._begin()
+            self._begin_batch()
             run()
             self._commit(position, Fresh(), "single")
         except BaseException as error:

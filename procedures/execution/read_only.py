@@ -51,7 +51,7 @@ class Reader:
 
     def _run_all(self, calls: Sequence[tuple[int, list[Any]]], ready: Catalog, as_of: int) -> list[tuple[int, bytes]]:
         call = self._call
-        call.begin((as_of,) * len(calls))
+        call.begin_calls((as_of,) * len(calls))
         ready.open()
         self._guard.mode = Mode.PROCEDURE
         process_guard.begin_calls(lambda: ready.procedures[calls[call.at][0]].name)

@@ -152,14 +152,14 @@ def probe(connection: apsw.Connection, guard: Authorizer, sql: str) -> Probe:
     """
     found: dict[str, Any] = {}
 
-    def look(cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
+    def inspect_statement(cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
         found["columns"] = tuple(column[0] for column in cursor.get_description())
         found["parameters"] = cursor.bindings_names
         found["readonly"] = cursor.is_readonly
         return False
 
     cursor = connection.cursor()
-    cursor.exec_trace = look
+    cursor.exec_trace = inspect_statement
     before, guard.mode = guard.mode, Mode.PROCEDURE
     seen = guard.watch()
     try:

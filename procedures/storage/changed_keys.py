@@ -78,7 +78,7 @@ class Changes:
         """Keys that are held; one in several intervals counts in each."""
         return self._keys
 
-    def note(self, table: str, rows: Rows) -> None:
+    def add_rows(self, table: str, rows: Rows) -> None:
         """A batch touched these rows of the table and is committed."""
         if self._waste:
             self._free_some()

@@ -97,7 +97,7 @@ class RowLog:
         self.uncertain = self.unreadable = False
         connection.preupdate_hook(self._make_hook())
 
-    def begin(self) -> None:
+    def begin_batch(self) -> None:
         """A batch begins; what was reported before is forgotten."""
         self._forget()
         if not self._tables:  # not in the hook, where SQLite cannot be asked
@@ -111,9 +111,9 @@ class RowLog:
         if self.unreadable:
             self.changes.schema_changed()  # ends a delta under way, too, since rows are missing in what it gets now
         for name, table in self._touched.items():
-            self.changes.note(name, table.first)
+            self.changes.add_rows(name, table.first)
         if self._keys:
-            self.changes.note(KEYS_TABLE, self._keys)
+            self.changes.add_rows(KEYS_TABLE, self._keys)
 
     def _forget(self) -> None:
         for table in self._touched.values():
@@ -156,7 +156,7 @@ class RowLog:
     def _make_hook(self) -> Callable[[apsw.PreUpdate], None]:
         touched = self._touched
 
-        def note(update: apsw.PreUpdate) -> None:
+        def note_update(update: apsw.PreUpdate) -> None:
             name = update.table_name
             table = touched.get(name)
             if table is None:
@@ -185,7 +185,7 @@ class RowLog:
                 table.first[key] = old
             last[key] = new
 
-        return note
+        return note_update
 
     def _note_key(self, update: apsw.PreUpdate) -> None:
         old = update.old

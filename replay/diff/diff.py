@@ -204,7 +204,7 @@ def _joined(table: TableDiff, left: Ordered, right: Ordered) -> Iterator[tuple[C
                 continue
             step = STEP_MIN
         order = min(side.head for side in (left, right) if side.more)
-        old, new = (Counter((tuple(map(type, row)), row) for row in side.take(order)) for side in (left, right))
+        old, new = (Counter((tuple(map(type, row)), row) for row in side.take_rows(order)) for side in (left, right))
         table.rows[0] += len(old) if table.key else old.total()
         table.rows[1] += len(new) if table.key else new.total()
         yield old, new

@@ -74,7 +74,7 @@ def parquet_files(
         schema = pyarrow.schema([(of.name, of.type.arrow) for of in fields])
         file = parquet.ParquetWriter(path, schema)
         writers.append(_Writer(table.name, fields, file, lambda rows: pyarrow.record_batch(rows, schema)))
-        return writers[-1].take
+        return writers[-1].write_change
 
     try:
         yield sink
@@ -98,7 +98,7 @@ class _Writer:
     batch: Callable[[list[list[Any]]], Any]
     waiting: list[RowChange] = field(default_factory=list)
 
-    def take(self, change: RowChange) -> None:
+    def write_change(self, change: RowChange) -> None:
         self.waiting.append(change)
         if len(self.waiting) >= CHUNK_CHANGES:
             self._flush()

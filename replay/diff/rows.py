@@ -74,7 +74,7 @@ class Ordered:
         """Sort key of the next row."""
         return self._items[self._at][0]
 
-    def take(self, order: Any) -> Iterator[Row]:
+    def take_rows(self, order: Any) -> Iterator[Row]:
         """The next rows, as long as they sort by this."""
         while self.more and self._items[self._at][0] == order:
             yield self._items[self._at][1]
@@ -90,13 +90,13 @@ class Ordered:
         mine = self._items[self._at : self._at + count]
         if mine != other._items[other._at : other._at + count]:
             return 0, 0
-        while count and (self._goes_on(count) or other._goes_on(count)):
+        while count and (self._key_continues(count) or other._key_continues(count)):
             count -= 1
         self._at += count
         other._at += count
         return count, count and 1 + sum(map(operator.ne, mine[1:count], mine[: count - 1]))
 
-    def _goes_on(self, count: int) -> bool:
+    def _key_continues(self, count: int) -> bool:
         """Whether the row after so many belongs to the last of them. No group continues in the next block: keys are unique."""
         behind = self._at + count
         return behind < len(self._items) and self._items[behind][0] == self._items[behind - 1][0]

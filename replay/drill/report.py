@@ -103,11 +103,11 @@ class DrillReport:
             "partitions": [
                 {
                     "partition": p,
-                    "newest": _told(self.newest[p]),
-                    "second": _told(self.second.get(p)),
-                    "oldest": _told(self.oldest.get(p)),
+                    "newest": _proof_json(self.newest[p]),
+                    "second": _proof_json(self.second.get(p)),
+                    "oldest": _proof_json(self.oldest.get(p)),
                     "log_begins": self.log_begins.get(p),
-                    "moment": _told(self.moment.get(p)),
+                    "moment": _proof_json(self.moment.get(p)),
                 }
                 for p in sorted(self.newest)
             ],
@@ -176,7 +176,7 @@ def sweep(folder: str) -> None:
             shutil.rmtree(os.path.join(folder, name))
 
 
-def _told(proof: Proof | None) -> dict[str, Any] | None:
+def _proof_json(proof: Proof | None) -> dict[str, Any] | None:
     return None if proof is None else {**asdict(proof), "to_txn": str(proof.to_txn)}
 
 

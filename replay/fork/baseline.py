@@ -71,11 +71,11 @@ class Baseline:
             )
 
     def _run_batch(self, record: Record, digest: Record | None) -> tuple[Batch, Applied, Trails]:
-        self._transaction.begin()
+        self._transaction.ensure_open()
         batch, last = decode_batch(record), record.index == self._stream.to_index
         calls = invocations(batch, self._skips.get(record.index, frozenset()), self._stream.to_calls if last else -1)
         applied = replay_calls(self._engine.executor, calls)
-        trails = self._trail.take(applied.statuses, range(len(applied.statuses)))
+        trails = self._trail.take_rows(applied.statuses, range(len(applied.statuses)))
         if digest is not None:
             self._compare(batch, applied, digest)
         else:

@@ -135,7 +135,7 @@ def fork(
         place.create([directory])
     run = _ForkRun(files, out, planned, rest, code, progress, workers, hang_after_s, goes_on)
     with place.owned((*RESUMABLE, CallStuck)) as owner:
-        place.begin()
+        place.begin_request()
         ran = _ran_before(files, out, rest, place.replayed() if goes_on else None)
         if ran is None:
             kept = run.restore_states(done)

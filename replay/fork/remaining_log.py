@@ -17,7 +17,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, Lsn
 from replay.errors import ReplayError, UntilBeyond, UntilUnreachable
 from replay.fork.rerun import ForkPlace
 from replay.log.archive_reach import Reach
-from replay.log.orphan_segments import strays_told
+from replay.log.orphan_segments import describe_strays
 from replay.log.scan import Scan, scan, start_block
 from replay.log.source import LogSource, fold_end, in_front, open_source
 from replay.plan.planner import make_plan
@@ -72,7 +72,7 @@ def naming_other_moments(files: Files, directory: str, source: LogSource) -> Ite
 def _refusal(files: Files, directory: str, source: LogSource, error: Corrupt | UntilUnreachable) -> ReplayError:
     """What is after the fork cannot be read to the end; where it could be, for a fork at another moment."""
     ranges = _restorable(files, directory, source)
-    strays = strays_told(files, directory) if isinstance(error, UntilUnreachable) else ""
+    strays = describe_strays(files, directory) if isinstance(error, UntilUnreachable) else ""
     hint = (
         f"restorable ranges: {ranges}; fork within the last of them, or restore the named files from a backup" if ranges else ""
     )

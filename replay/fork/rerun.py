@@ -132,7 +132,7 @@ class PartitionRerun:
     def apply_entry(self, lsn: Lsn, record: Record, digest: Record | None) -> RerunBatch | None:
         """What was run, if it is a batch of which something is. Raises: CallUnfit, CodeMissing, EnvironmentFault."""
         executor, done = self._engine.executor, self.done
-        self._transaction.begin()
+        self._transaction.ensure_open()
         done.entries += 1
         at = {"index": record.index + done.shift, "term": record.term, "checksum": record.checksum}
         ran = None
@@ -177,7 +177,7 @@ class PartitionRerun:
             return
         state.rehearse_schema(statements)
         index, last = state.position.index + 1, state.position
-        self._transaction.begin()
+        self._transaction.ensure_open()
         self._engine.executor.apply_schema(index=index, term=last.term, checksum=0, txn_id=last.txn_id, statements=statements)
         self.done.shift += 1
         self._commit()

@@ -125,7 +125,7 @@ def run_calls(
             stack.callback(state.close)
             rerun = PartitionRerun(
                 state, streams[p], places[p], code,
-                report_running=report_running, careful=careful, done=unfinished.done_of(state), keep=unfinished.keep,
+                report_running=report_running, careful=careful, done=unfinished.done_of(state), keep=unfinished.save_progress,
             )  # fmt: skip
             reruns.append(rerun)
             to_index, voids = streams[p].to_index, streams[p].voids

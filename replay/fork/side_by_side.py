@@ -139,7 +139,7 @@ class SideBySide:
         batch = left[0] if left is not None else right.batch if right is not None else None
         if batch is None:
             return
-        trails = self._trail.take(right.applied.statuses, right.ran) if right is not None else {}
+        trails = self._trail.take_rows(right.applied.statuses, right.ran) if right is not None else {}
         mine = left[2] if left is not None else {}
         found = []
         for key in sorted(mine.keys() | trails.keys(), key=repr):

@@ -65,7 +65,7 @@ class ForkMarker(NodeRequest):
         return f"fork of {self.directory} {at}{until} with code {self.code[:12]}{skip}"
 
 
-def keep(state: PartitionState, done: RerunProgress) -> None:
+def save_progress(state: PartitionState, done: RerunProgress) -> None:
     """Notes in the open transaction how far the partition has come."""
     state.connection.execute(_MAKE)
     state.connection.execute(_WRITE, (orjson.dumps(done.kept()).decode(),))

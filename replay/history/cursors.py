@@ -73,7 +73,7 @@ class Lowest:
         self._places = [Lsn(BlockNumber(block), offset) for block, offset, _ in places]
         self._lowest = list(accumulate((number for _, _, number in reversed(places)), min))[::-1]
 
-    def behind(self, lsn: Lsn) -> int:
+    def next_after(self, lsn: Lsn) -> int:
         """OPEN_END when there is none."""
         at = bisect_right(self._places, lsn)
         return self._lowest[at] if at < len(self._lowest) else OPEN_END
@@ -113,16 +113,16 @@ class MergeLane:
         """The same, entries without calls included."""
         return min(self.first_call_txn, self.controls[0][0]) if self.controls else self.first_call_txn
 
-    def take(self, lsn: Lsn, record: Record, *, with_controls: bool) -> None:
+    def add_record(self, lsn: Lsn, record: Record, *, with_controls: bool) -> None:
         """Takes the next record of the partition.
 
         Raises: BadRecord when it is not the entry that must come next, or not what its kind says.
         """
         kind, index = record.kind, record.index
         if kind >= 16:
-            self._note(lsn, record)
+            self._note_control(lsn, record)
             return
-        if index > self._upto or (self._voids is not None and index >= self._voids.behind(lsn)):
+        if index > self._upto or (self._voids is not None and index >= self._voids.next_after(lsn)):
             return
         wanted = index > self._after
         if wanted and index != self.next_index:
@@ -147,7 +147,7 @@ class MergeLane:
             self.next_index = index + 1
             self.ended = index == self._upto
 
-    def _note(self, lsn: Lsn, record: Record) -> None:
+    def _note_control(self, lsn: Lsn, record: Record) -> None:
         if record.kind is RecordKind.COMMIT_MARK:
             closed = decode_commit_mark(record)
         elif record.kind is RecordKind.CHECKPOINT:
@@ -155,7 +155,7 @@ class MergeLane:
         else:
             return
         if self._untrue is not None:
-            closed = min(closed, self._untrue.behind(lsn))
+            closed = min(closed, self._untrue.next_after(lsn))
         self.closed_txn = max(self.closed_txn, closed)
 
     def _control(self, record: Record, *, hold: bool) -> None:
@@ -255,7 +255,7 @@ class Cursor:
                     size = len(record.raw) + HELD_OVERHEAD_BYTES
                     if taken + size > bytes_max and (taken or not at_least_one):
                         break
-                    lane.take(found[0], record, with_controls=with_controls)
+                    lane.add_record(found[0], record, with_controls=with_controls)
                     taken += size
                     if lane.ended:
                         open_count -= 1

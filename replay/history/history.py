@@ -64,7 +64,7 @@ def history(
     names = _names(list(reading.sources.values()))
     partitions = [group for group in sorted(verdict.groups) if group < PARTITIONS_MAX]
     told = CallHistory(iter(()), partitions, sorted({name for of in names.values() for name, _ in of.values()}), reading.notes)
-    told.calls = _tell(told, _together(parts), names, first, until)
+    told.calls = _filter_calls(told, _together(parts), names, first, until)
     return told
 
 
@@ -85,7 +85,7 @@ def _together(parts: Sequence[Iterator[Invocation]]) -> Iterator[Invocation]:
         yield from part
 
 
-def _tell(
+def _filter_calls(
     told: CallHistory,
     calls: Iterator[Invocation],
     names: Mapping[int, Mapping[int, tuple[str, Sequence[str]]]],

@@ -26,7 +26,7 @@ from cmdlog.wal.format.record import Record
 from replay.errors import StreamDamaged
 from replay.history.chunks import BadBatch, Chunk, Gathered, Invocation, make_chunk
 from replay.history.cursors import OPEN_END, ChosenLog, Cursor, MergeLane, MergeStream
-from replay.log.voids_and_skips import look
+from replay.log.voids_and_skips import read_voids_and_skips
 
 MERGE_WINDOW_BYTES_MAX: Final = 64 << 20  # default: what a node closes late by some seconds fits, at 20 MB/s of log
 GULP_BYTES_MAX: Final = 2 << 20  # read between two looks at the bound: some hundred batches share the cost of a chunk, 0.3 ms
@@ -165,7 +165,7 @@ def streams_of(logs: Sequence[ChosenLog], wanted: Mapping[int, tuple[int, int, i
     streams = []
     for number, log in enumerate(logs):
         mine = {partition: at for partition, at in wanted.items() if at[0] == number}
-        found = look(log.source.read(from_block=log.from_block), mine) if mine else {}
+        found = read_voids_and_skips(log.source.read(from_block=log.from_block), mine) if mine else {}
         for partition, (_, after, upto) in mine.items():
             at = found[partition]
             skips, voids, untrue = at.skipped.by_batch(), tuple(at.voids), tuple(at.untrue)

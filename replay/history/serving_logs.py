@@ -26,11 +26,11 @@ from replay.history.chunks import Invocation
 from replay.history.cursors import ChosenLog, MergeStream
 from replay.history.merge import Merge, streams_of
 from replay.log.evidence import NodeEvidence
-from replay.log.orphan_segments import nearest_stray, told_of
+from replay.log.orphan_segments import describe_stray, nearest_stray
 from replay.log.source import LogSource, in_front, open_source
 from replay.log.spans import Span, pieces_of, salvage, skips_of_pieces, spans_of
 from replay.log.split_calls import check_whole, find_parted, left_out, names_of
-from replay.log.voids_and_skips import look
+from replay.log.voids_and_skips import read_voids_and_skips
 from replay.plan.authority import ClusterVerdict, GroupVerdict
 from replay.plan.cluster_planner import group_names, unproved
 from replay.plan.sole_voter import votes_alone
@@ -57,7 +57,7 @@ class HistoryCutOff(HistoryDamaged):
             f"list what comes after it with --from {max(hole.upto for hole in holes) + 1}, or with --accept-data-loss; give the "
             f"directories of other nodes as well, or restore the file from a backup; the directory is untouched"
         )
-        super().__init__("; ".join(f"{hole.told()}: calls up to there are or may be lost" for hole in holes), hint=hint)
+        super().__init__("; ".join(f"{hole.describe()}: calls up to there are or may be lost" for hole in holes), hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class Hole:
     partitions: Sequence[int]  # that had calls there
     upto: int  # the highest of their TxnIds
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """It, in words."""
         gap = (self.stray.last_block + 1, self.first_block - 1)
         missing = f", and blocks {gap[0]} to {gap[1]} are in no file" if gap[0] <= gap[1] else ""
         begins = f"the history of {group_names(self.partitions)} begins behind transaction {self.upto} ({time_text(self.upto)})"
-        return f"{told_of(self.stray)}{missing}; {begins}"
+        return f"{describe_stray(self.stray)}{missing}; {begins}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class HistoryReading:
                 holes = self._holes()
                 if holes and not self._anyway:
                     raise HistoryCutOff(holes)
-                parts = [*self._whole(), *self._in_front()]
+                parts = [*self._whole_history(), *self._in_front()]
             except Corrupt as damage:
                 used = [*self._serving.values(), *(front.directory for front in self._fronts.values())]
                 bad = next((d for d in used if damage.path.startswith(f"{d}/") and d not in self._damaged), None)
@@ -125,7 +125,7 @@ class HistoryReading:
                 self._damaged.add(bad)
                 self.sources.pop(bad, None)
             else:
-                self.notes += [hole.told() for hole in holes]
+                self.notes += [hole.describe() for hole in holes]
                 if self._begun:
                     self.notes.append(f"earlier calls of {group_names(self._begun)} are in no log or archive at hand")
                 for directory in sorted(self._damaged & set(self._serving.values())):
@@ -197,7 +197,7 @@ class HistoryReading:
 
     # -- what they tell --------------------------------------------------------------------------------------------------
 
-    def _whole(self) -> list[Iterator[Invocation]]:
+    def _whole_history(self) -> list[Iterator[Invocation]]:
         """The history of logs that can be read completely."""
         sources = [self._source(d) for d in dict.fromkeys(self._serving.values()) if d not in self._damaged]
         numbers = {source.directory: number for number, source in enumerate(sources)}
@@ -225,7 +225,7 @@ class HistoryReading:
             names = names_of(found, source, source.first_blocks[0]) | names
         if not self._anyway:
             check_whole(found, names)
-        self.notes += [call.told(names.get(call.txn_id, "")) for call in found]
+        self.notes += [call.describe(names.get(call.txn_id, "")) for call in found]
         gone = {of.partition: dict.fromkeys(left_out(found, of.partition), (0,)) for of in streams}
         return [replace(of, skips=united_skips(of.skips, gone[of.partition])) if gone[of.partition] else of for of in streams]
 
@@ -236,7 +236,7 @@ class HistoryReading:
             log = ChosenLog(directory, self._source(directory), self._source(directory).first_blocks[0])
             fronts = {p: front for p, front in sorted(self._fronts.items()) if front.directory == directory}
             streams = []
-            for p, at in look(log.source.read(from_block=log.from_block), fronts).items():
+            for p, at in read_voids_and_skips(log.source.read(from_block=log.from_block), fronts).items():
                 skips = united_skips(at.skipped.by_batch(upto=fronts[p].upto), self._skips[p])
                 streams.append(MergeStream(p, 0, fronts[p].after, fronts[p].upto, skips, tuple(at.voids), tuple(at.untrue)))
             parts.append(Merge([log], streams).invocations())

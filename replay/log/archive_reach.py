@@ -21,7 +21,7 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.format.segment import SegmentHeader
 from cmdlog.wal.ids import PARTITIONS_MAX, txn_millis
 from replay.errors import PlanOutdated
-from replay.log.orphan_segments import nearest_stray, told_of
+from replay.log.orphan_segments import describe_stray, nearest_stray
 from replay.log.salvage import Gap, Patchwork
 from replay.log.source import LogSource, alone, around_gaps, fold_end, in_front, open_source
 from snapshot.archive_layout import ArchivedSegment, list_segments, run_before, runs, segment_file_name
@@ -103,7 +103,7 @@ class Reach:
     def restorable(self, can: Callable[[int], bool]) -> str:
         """Describes from which to which moment the log is complete; each of them was tried. "" when none is known."""
         spans = []
-        for begin, ends in self._whole():
+        for begin, ends in self._whole_stretches():
             end = next((end for end in ends if begin <= end and can(end)), None)
             if end is not None and can(begin):
                 spans.append((begin, end))
@@ -111,7 +111,7 @@ class Reach:
         nearest = sorted(sorted(spans, key=lambda s: min(abs(s[0] - wanted), abs(s[1] - wanted)))[:NAMED_MAX])
         return " and ".join(f"transactions {low} to {high} ({time_of(low)} to {time_of(high)})" for low, high in nearest)
 
-    def _whole(self) -> Iterator[tuple[int, list[int]]]:
+    def _whole_stretches(self) -> Iterator[tuple[int, list[int]]]:
         """(first moment, possible last moments) of each stretch of the log without a gap."""
         pieces = _apart(self._segments, self._source.segments[0].header)
         first = pieces[0].first_block if pieces else int(self._source.first_blocks[0])
@@ -120,13 +120,13 @@ class Reach:
         gaps = _merged([(a + 1, b - 1) for a, b in bounds if a + 1 < b] + sorted(self._gaps))
         newest = [self._newest()]
         for start, gap in zip([first, *(last + 1 for _, last in gaps)], [*gaps, None], strict=True):
-            if (begin := self._begin(start)) is not None:
+            if (begin := self._first_moment(start)) is not None:
                 yield begin, newest if gap is None else self._ends(gap)
 
     def _newest(self) -> int:
         return fold_end(self._source).txn_id_max
 
-    def _begin(self, block: int) -> int | None:
+    def _first_moment(self, block: int) -> int | None:
         """The first moment at which every partition has a snapshot that the log from this block on continues."""
         heads = self._source.checkpoint(int(self._source.first_blocks[-1])).by_partition
         found: dict[int, int] = {}
@@ -159,7 +159,7 @@ class Reach:
         parts = [self._damaged(damage) for damage in self._damages]
         parts += [self._hole(first, last) for first, last in self._holes()]
         if not parts and (stray := nearest_stray(self._files, self._source)) is not None:  # it is where another belongs
-            parts = [told_of(stray)]
+            parts = [describe_stray(stray)]
         return "".join(f"; {part}" for part in parts)
 
     def _needed_from(self) -> int:

@@ -67,7 +67,7 @@ def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) ->
 def _gather(files: Files, directory: str, instance: Instance, known_damage: Sequence[Gap]) -> NodeEvidence:
     identity = instance.identity
     faults, fault_problem = _faults(files, directory, identity)
-    log = _Log.look(files, directory, instance, known_damage)
+    log = _Log.open_log(files, directory, instance, known_damage)
     return NodeEvidence(
         directory=directory,
         cluster_id=identity.cluster_id.hex(),
@@ -155,7 +155,7 @@ class _Log:
     beyond: Beyond | None = None
 
     @classmethod
-    def look(cls, files: Files, directory: str, instance: Instance, gaps: Sequence[Gap]) -> _Log:
+    def open_log(cls, files: Files, directory: str, instance: Instance, gaps: Sequence[Gap]) -> _Log:
         """Raises: Foreign, NewerFormat, FileNotFoundError."""
         survey, lost = survey_anyway(files, directory, instance)
         log = cls(files, directory, survey, gaps, damage=lost, end_known=not lost)
@@ -185,7 +185,7 @@ class _Log:
             last_term=state.last_term,
             last_checksum=state.last_checksum,
             last_txn=state.last_txn,
-            configurations=tuple(_stated(stated) for stated in state.configurations),
+            configurations=tuple(_checkpoint_of(stated) for stated in state.configurations),
             runs=tuple(run for stretch in self.stretches if (run := stretch.run_of(partition)) is not None),
             partitions=GroupConfiguration.from_json(state.configuration or {}).partitions if partition == CLUSTER_GROUP else 0,
             vote=state.vote,
@@ -232,13 +232,13 @@ class _Log:
         if fault is not None:
             self.damage.append(fault)
             if last.sequence == newest and self.end_known:
-                self.end_known, self.beyond = False, self._behind(data, walk) if gap is None else None
+                self.end_known, self.beyond = False, self._records_after(data, walk) if gap is None else None
         places = [place for place in walk.places if gap is None or place.header.number < gap[0]]
         if places:
             begin, end = self._head(first), folded(data, places)
             self.stretches.append(_Stretch(int(first.header.first_block), int(places[-1].header.number), begin, end))
 
-    def _behind(self, data: bytes, walk: SegmentWalk) -> Beyond | None:
+    def _records_after(self, data: bytes, walk: SegmentWalk) -> Beyond | None:
         snapshots = list_snapshots(self.files, self.directory, self.survey.instance.identity)
         return behind_damage(data, walk, [s.manifest for s in snapshots if s.manifest is not None])
 
@@ -279,7 +279,7 @@ class _Log:
         return next((gap for gap in self.gaps if gap[0] <= last and gap[1] >= first), None)
 
 
-def _stated(stated: Stated) -> StatedConfiguration:
+def _checkpoint_of(stated: Stated) -> StatedConfiguration:
     """Raises: BadRecord."""
     try:
         return StatedConfiguration.from_value(stated.index, stated.term, stated.value)

@@ -50,16 +50,16 @@ def nearest_stray(files: Files, source: LogSource) -> ArchivedSegment | None:
     return left[-1] if left else None
 
 
-def strays_told(files: Files, directory: str) -> str:
+def describe_strays(files: Files, directory: str) -> str:
     """The nearest of them, for an error of a log that does not reach back; else ""."""
     try:
         strays = archived_of(files, open_source(files, directory))[1]
     except WalError:
         return ""
-    return told_of(strays[-1]) if strays else ""
+    return describe_stray(strays[-1]) if strays else ""
 
 
-def told_of(stray: ArchivedSegment) -> str:
+def describe_stray(stray: ArchivedSegment) -> str:
     """Names the segment, and why it does not count."""
     return f"{stray.path} is not part of the log ({why_stray(stray)})"
 

@@ -49,7 +49,7 @@ class Patchwork:
         self.damages: list[Corrupt] = []
         self.met = 0  # gaps so far, in the reading under way
 
-    def settle(self, first: int, last: int) -> tuple[Gap, ...]:
+    def accept_gaps(self, first: int, last: int) -> tuple[Gap, ...]:
         """The gaps that were met in [first, last]; others are damage from here on."""
         self._allowed = {gap for gap in self._found if gap[0] <= last and gap[1] >= first}
         return tuple(sorted(self._allowed))

@@ -278,7 +278,7 @@ class _ScanFold(LogFold[ScannedStream]):
 
     def observe(self, lsn: Lsn, record: Record) -> None:
         if self.kept is not None:
-            self._keep(lsn, record)
+            self._keep_record(lsn, record)
         super().observe(lsn, record)
         if record.partition == CLUSTER_GROUP and record.kind in (_CATALOG, _CHECKPOINT):
             self.catalogs |= self.groups.state(CLUSTER_GROUP).catalogs
@@ -287,7 +287,7 @@ class _ScanFold(LogFold[ScannedStream]):
         for stream in self.streams.values():
             stream.gapped = True
 
-    def _keep(self, lsn: Lsn, record: Record) -> None:
+    def _keep_record(self, lsn: Lsn, record: Record) -> None:
         assert self.kept is not None
         self._kept_bytes += len(record.raw)
         self.kept.append((lsn, record))

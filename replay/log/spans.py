@@ -208,17 +208,17 @@ class _SpanFold(LogFold[Span]):
             continues = record.index == span.last + 1 and before is not None and before.term == record.term
         if not continues:
             base = span.base_mark if span is not None and span.base == record.index - 1 else None
-            self._begin(lsn, partition, record.index - 1, base if record.index > 1 else BEGINNING)
+            self._begin_span(lsn, partition, record.index - 1, base if record.index > 1 else BEGINNING)
         self._gapped.discard(partition)
 
     def _join_head(self, lsn: Lsn, partition: int, mark: Mark) -> None:
         """A segment's head says where the stream is."""
         span = self.streams.get(partition)
         if span is None or (partition in self._gapped and not span.mark(mark.index) == mark == span.mark(span.last)):
-            self._begin(lsn, partition, mark.index, mark)
+            self._begin_span(lsn, partition, mark.index, mark)
         self._gapped.discard(partition)
 
-    def _begin(self, lsn: Lsn, partition: int, base: int, mark: Mark | None) -> None:
+    def _begin_span(self, lsn: Lsn, partition: int, base: int, mark: Mark | None) -> None:
         self._close(partition, self._block)
         self.streams[partition] = Span(self._directory, base, mark, int(lsn.block), int(lsn.block))
 

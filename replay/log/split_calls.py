@@ -62,7 +62,7 @@ class PartedCall:
         """Whether what lacks it has lost an entry that was committed."""
         return bool(self.lacking and self.executed)
 
-    def told(self, procedure: str = "") -> str:
+    def describe(self, procedure: str = "") -> str:
         """Describes it for a plan or an error."""
         where = " and ".join(f"partition {p} at index {index}" for p, index in sorted(self.held.items()))
         name = f"{procedure}, " if procedure else ""
@@ -110,7 +110,7 @@ def find_parted(lines: Mapping[int, PartitionSpan]) -> list[PartedCall]:
 
 def check_whole(found: Iterable[PartedCall], names: Mapping[int, str]) -> None:
     """Raises: Incomplete when a partition lacks a call that was committed on all."""
-    if lost := [call.told(names.get(call.txn_id, "")) for call in found if call.is_loss]:
+    if lost := [call.describe(names.get(call.txn_id, "")) for call in found if call.is_loss]:
         raise Incomplete("; ".join(lost))
 
 

@@ -64,7 +64,7 @@ class Look(StreamFold):
         self.claimed_txn = max(self.claimed_txn, state.closed_txn)
 
 
-def look(records: Iterable[tuple[Lsn, Record]], partitions: Collection[int]) -> dict[int, Look]:
+def read_voids_and_skips(records: Iterable[tuple[Lsn, Record]], partitions: Collection[int]) -> dict[int, Look]:
     """Reads to the end. (It makes no `LogFold`: nothing here needs the states of the groups.)
 
     Raises: BadRecord when a SKIP or CHECKPOINT does not hold what its kind says; what `records` raises.

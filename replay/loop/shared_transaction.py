@@ -26,7 +26,7 @@ class SharedTransaction:
         """Whether it should be committed."""
         return self._calls >= GROUP_CALLS_MAX
 
-    def begin(self) -> None:
+    def ensure_open(self) -> None:
         """Begins it, unless it is open."""
         if not self.is_open:
             self.executor.begin_group()

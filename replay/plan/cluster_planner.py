@@ -25,7 +25,7 @@ from replay.engine import CatalogMissing
 from replay.errors import Incomplete, NoLogs, ReplayError, first_of
 from replay.log.collect_evidence import gather
 from replay.log.evidence import NodeEvidence
-from replay.log.orphan_segments import nearest_stray, told_of
+from replay.log.orphan_segments import describe_stray, nearest_stray
 from replay.log.scan import Scan, ScannedStream, scan
 from replay.log.source import LogSource, open_source
 from replay.log.spans import BEGINNING, Mark, Span, SpanStep, join, restricted, salvage, spans_of
@@ -159,9 +159,9 @@ class _Planner:
         legs, left = [], sorted(self._given)
         for directory, of in by_log.items():
             try:
-                legs.append(self._whole(directory, of))
+                legs.append(self._whole_log(directory, of))
             except (WalError, ReplayError, CatalogMissing) as error:
-                self._tell(f"{directory} alone does not suffice: {error.args[0]}")
+                self._add_note(f"{directory} alone does not suffice: {error.args[0]}")
                 left += of
         return self._settle_parted([*legs, *(leg for partition in left for leg in self._stitched(partition))])
 
@@ -172,7 +172,7 @@ class _Planner:
         found = find_parted(self._lines)
         for call in found:
             source, from_block = self._read_at[min(call.held)]
-            told = call.told(names_of([call], source, from_block).get(call.txn_id, ""))
+            told = call.describe(names_of([call], source, from_block).get(call.txn_id, ""))
             (self.lost if call.is_loss else self.notes).append(told)
         return [replace(leg, partitions=tuple(settled(part, found) for part in leg.partitions)) for leg in legs]
 
@@ -191,11 +191,11 @@ class _Planner:
         """Whether every partition has passed the moment in blocks before all damage."""
         return not self.lost and self._settled >= {group for group in self._verdict.groups if group < PARTITIONS_MAX}
 
-    def _tell(self, note: str) -> None:
+    def _add_note(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
 
-    def _whole(self, directory: str, partitions: Sequence[int]) -> Plan:
+    def _whole_log(self, directory: str, partitions: Sequence[int]) -> Plan:
         """The chosen log from a snapshot or its beginning to its end, with nothing else."""
         planned = make_plan(
             self._files, directory, use_state="never", until=self._until, missing_code=self._missing_code, voters="any"
@@ -225,7 +225,7 @@ class _Planner:
             snapshot = starts[start]
             if snapshot is None or not (why := check(self._files, snapshot)):
                 break
-            self._tell(f"snapshot {snapshot.path} is not used: {why}")
+            self._add_note(f"snapshot {snapshot.path} is not used: {why}")
             del starts[start]
         legs, reached = self._legs_of(partition, start, snapshot, steps)
         if reached is not None and reached != end:
@@ -237,7 +237,7 @@ class _Planner:
         last = after - 1 if after else of.last_index
         problems = dict.fromkeys([*self._damage, *(p for source in self._sources.values() for p in _problems(source))])
         strays = [nearest_stray(self._files, source) for source in self._sources.values()]
-        problems |= dict.fromkeys(told_of(stray) for stray in strays if stray is not None)
+        problems |= dict.fromkeys(describe_stray(stray) for stray in strays if stray is not None)
         behind = f", so entries up to {of.last_index} after them cannot be used" if last < of.last_index else ""
         why = first_of(list(problems)) if problems else of.why
         self.lost.append(f"partition {of.group}: entries {reached.index + 1} to {last} are in no log at hand{behind} ({why})")
@@ -249,9 +249,9 @@ class _Planner:
                 source = self._sources[directory] = salvage(self._files, directory)
                 self._spans[directory], self._groups[directory] = spans_of(source, partitions)
                 for problem in _problems(source):
-                    self._tell(f"damaged: {problem}")
+                    self._add_note(f"damaged: {problem}")
             except WalError as error:
-                self._tell(f"{directory} cannot be read: {error.args[0]}")
+                self._add_note(f"{directory} cannot be read: {error.args[0]}")
                 self._spans[directory], self._groups[directory] = {partition: [] for partition in partitions}, GroupStates()
         return self._spans[directory]
 

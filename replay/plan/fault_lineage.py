@@ -32,7 +32,7 @@ def lineage_of(nodes: Sequence[NodeEvidence]) -> tuple[FaultRecord, ...]:
                 _check_same(chain.setdefault(record.sequence, (node.directory, record)), (node.directory, record))
     for (before, one), (after, other) in pairwise(chain[sequence] for sequence in sorted(chain)):
         if one.sequence + 1 == other.sequence and other.previous_checksum != one.checksum:
-            raise ForkedFaultLogs(_told(before, one), _told(after, other))
+            raise ForkedFaultLogs(_describe_record(before, one), _describe_record(after, other))
     for directory, mark in marks:
         following, previous = chain.get(mark.sequence + 1), chain.get(mark.sequence - 1)
         fits = mark.sequence not in chain and (previous is None or previous[1].checksum == mark.previous_checksum)
@@ -47,10 +47,10 @@ def _is_own_mark(record: FaultRecord, node: NodeEvidence) -> bool:
 
 def _check_same(one: tuple[str, FaultRecord], other: tuple[str, FaultRecord]) -> None:
     if one[1].checksum != other[1].checksum:
-        raise ForkedFaultLogs(_told(*one), _told(*other))
+        raise ForkedFaultLogs(_describe_record(*one), _describe_record(*other))
 
 
-def _told(directory: str, record: FaultRecord) -> tuple[str, int, int]:
+def _describe_record(directory: str, record: FaultRecord) -> tuple[str, int, int]:
     return directory, record.sequence, record.checksum
 
 

@@ -34,7 +34,7 @@ def newest_before_damage(files: Files, directory: str) -> int | None:
     return None
 
 
-def told(moment: int | None) -> str:
+def describe_moment(moment: int | None) -> str:
     """Describes the moment for an error message."""
     if moment is None:
         return "no moment before it can be restored"

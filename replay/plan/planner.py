@@ -174,9 +174,9 @@ def _plan(
     if not accept_data_loss:
         check_whole(parted, told)
     _check_end(source, candidates, found)
-    gaps = source.patchwork.settle(found.from_block, found.last_block) if source.patchwork is not None else ()
+    gaps = source.patchwork.accept_gaps(found.from_block, found.last_block) if source.patchwork is not None else ()
     notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
-    notes += [call.told(told.get(call.txn_id, "")) for call in parted]
+    notes += [call.describe(told.get(call.txn_id, "")) for call in parted]
     identity = source.instance.identity
     plan = Plan(
         directory=directory,

@@ -151,7 +151,7 @@ class PartitionReplay:
         batch = decode_batch(record)
         if not self._transaction.is_open:
             self._before = (self.result.entries, self.result.calls, self.result.digests)
-            self._transaction.begin()
+            self._transaction.ensure_open()
         if self._setup.report_running is not None:
             self._setup.report_running(self.plan.partition, record.index, IN_BATCH)
         calls = self._calls(batch)
@@ -284,11 +284,13 @@ class PartitionReplay:
             executor.begin_group()
             applied = replay_calls(executor, self._calls(batch))
             changed = {(row.table, row.key): row for row in executor.changed_rows()}
-            return Trial(applied.statuses, applied.result_hashes, applied.rows_digest, changed, rows.take(applied.statuses))
+            return Trial(
+                applied.statuses, applied.result_hashes, applied.rows_digest, changed, rows.take_positions(applied.statuses)
+            )
         except EnvironmentFault as fault:
             if fault.kind in ("io", "disk_full"):
                 raise
-            return Trial((), (), 0, {}, rows.take(bytes(batch.count)))
+            return Trial((), (), 0, {}, rows.take_positions(bytes(batch.count)))
         finally:
             self._reopen()
 

@@ -162,7 +162,7 @@ class NewNodeDirectory(ResumableDirectory):
             raise
         owner.close()
 
-    def begin(self) -> None:
+    def begin_request(self) -> None:
         """The marker, durable; of an earlier run only the states stay, with what was set aside. The rest is made again."""
         write_marker(self.files, self.path, self._wanted.by, asdict(self._wanted))
         for name in SWEPT:

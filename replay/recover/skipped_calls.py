@@ -93,7 +93,7 @@ class SetAside:
         self, batch: Batch, calls: Invocations, applied: Applied, problem: BatchProblem | None, rows: CallRows
     ) -> BatchProblem | None:
         """Notes who touched rows in question. A difference is none of the batch's own when every call that differs did."""
-        touched = rows.take(applied.statuses)
+        touched = rows.take_positions(applied.statuses)
         hits = self._hits(batch, calls, touched)
         differing = NONE
         if problem is not None and problem.live is not None:

@@ -125,7 +125,7 @@ def make_node(
     if not (resumes := place.can_resume()):
         place.create(work.directories)
     with place.owned(RESUMABLE) as owner:
-        place.begin()
+        place.begin_request()
         groups = work.groups
         instance = work.instance if partitions is None else check_shape(groups, partitions, work.instance)
         continue_faults(files, out, instance.identity, work.lineage)

@@ -166,7 +166,7 @@ class _Reshaping:
         replacing()
         self._replace()
         self._regroup()
-        self._tell(last=True)
+        self._report_progress(last=True)
 
     # -- where the new history begins ------------------------------------------------------------------------------------
 
@@ -252,10 +252,10 @@ class _Reshaping:
         """Counts one written row."""
         self._rows += 1
         if self._rows % REPORT_EVERY_ROWS == 0:
-            self._tell()
+            self._report_progress()
         return 1
 
-    def _tell(self, *, last: bool = False) -> None:
+    def _report_progress(self, *, last: bool = False) -> None:
         rows = self._rows_total if last else self._rows
         self._progress(Moved(rows, self._rows_total, time.monotonic() - self._began))
 

@@ -25,11 +25,11 @@ class Hurried(Exception):
 def content_of(path: str, hurried: Callable[[], bool] = lambda: False) -> Content:
     """Size and CRC-32C of a file. Raises: OSError; Hurried."""
 
-    def look() -> None:
+    def check_hurry() -> None:
         if hurried():
             raise Hurried
 
-    return list(seal.content_of(path, look))
+    return list(seal.content_of(path, check_hurry))
 
 
 def bring_in(path: str) -> bool:

@@ -63,16 +63,16 @@ class LiveRows:
     def _sources(self, partition: int, index: int) -> Iterator[tuple[int, str | Snapshot]]:
         path = state_path(self._directory, partition)
         replayed = state_path(os.path.dirname(self._work), partition)
-        yield from self._whole(kept_path(self._directory, partition), index)
+        yield from self._read_state(kept_path(self._directory, partition), index)
         same = os.path.exists(path) and os.path.exists(replayed) and os.path.samefile(path, replayed)
         if not same and not self._trust.doubt(partition):
-            yield from self._whole(path, index)
+            yield from self._read_state(path, index)
         with contextlib.suppress(OSError, WalError):
             for snapshot in list_snapshots(self._files, self._directory, load_instance(self._files, self._directory).identity):
                 if snapshot.partition == partition and snapshot.manifest is not None and snapshot.index >= index:
                     yield snapshot.index, snapshot
 
-    def _whole(self, path: str, index: int) -> Iterator[tuple[int, str]]:
+    def _read_state(self, path: str, index: int) -> Iterator[tuple[int, str]]:
         """The state file, if it is at or after the index."""
         if not 0 < _size(path) <= COPY_BYTES_MAX:
             return

@@ -24,7 +24,7 @@ class Steps:
         self.before = before
         self.behind: list[tuple[int, Row | None]] = []  # position of the call -> the row after it; ascending
 
-    def note(self, position: int, row: Row | None) -> None:
+    def add_step(self, position: int, row: Row | None) -> None:
         if self.behind and self.behind[-1][0] == position:
             self.behind[-1] = position, row
         else:
@@ -39,7 +39,7 @@ class Trail(CallHook):
 
     HOOK = "trail"
 
-    def take(self, statuses: Sequence[int], positions: Sequence[int]) -> Trails:
+    def take_rows(self, statuses: Sequence[int], positions: Sequence[int]) -> Trails:
         """The rows that the calls of the batch that has just ended touched; forgets them.
 
         `positions` are the positions in the batch of the calls that were run, in order. A call that failed has changed nothing.
@@ -53,7 +53,7 @@ class Trail(CallHook):
                 found[key] = steps
         return found
 
-    def _note(self, update: apsw.PreUpdate) -> None:
+    def _note_update(self, update: apsw.PreUpdate) -> None:
         name = update.table_name
         if name not in self.tables:
             return
@@ -74,7 +74,7 @@ class Trail(CallHook):
         steps = self._rows.get(key)
         if steps is None:
             steps = self._rows[key] = Steps(before)
-        steps.note(self._at, behind)
+        steps.add_step(self._at, behind)
 
     def _forget(self) -> None:
         self._rows: Trails = {}

@@ -32,7 +32,7 @@ def keep_states(directory: str, partitions: Iterable[int]) -> list[int]:
 
     Returns the partitions whose state cannot be kept, because the volume has no room for the old and the new one. Raises: Locked.
     """
-    return [partition for partition in partitions if not _keep(directory, partition)]
+    return [partition for partition in partitions if not _keep_state(directory, partition)]
 
 
 def drop_kept(directory: str, partitions: Iterable[int]) -> None:
@@ -41,7 +41,7 @@ def drop_kept(directory: str, partitions: Iterable[int]) -> None:
         remove_state(kept_path(directory, partition))
 
 
-def _keep(directory: str, partition: int) -> bool:
+def _keep_state(directory: str, partition: int) -> bool:
     path, kept = state_path(directory, partition), kept_path(directory, partition)
     if any(map(os.path.isdir, (path, path + LOG))):
         return True  # no state: the recovery that replaces it names what is there

@@ -88,7 +88,7 @@ class CallHook(ABC):
         self.tables = Tables(connection)
         self._at = -1  # the call that runs
         self._forget()
-        connection.preupdate_hook(self._note, id=self.HOOK)
+        connection.preupdate_hook(self._note_update, id=self.HOOK)
 
     def begin_call(self, position: int) -> None:
         """The call at this position runs next."""
@@ -104,7 +104,7 @@ class CallHook(ABC):
         self._connection.preupdate_hook(None, id=self.HOOK)
 
     @abstractmethod
-    def _note(self, update: apsw.PreUpdate) -> None:
+    def _note_update(self, update: apsw.PreUpdate) -> None:
         """A row changes; also one of the framework's tables."""
 
     @abstractmethod
@@ -117,7 +117,7 @@ class CallRows(CallHook):
 
     HOOK = "touched"
 
-    def take(self, statuses: Sequence[int]) -> dict[Key, list[int]]:
+    def take_positions(self, statuses: Sequence[int]) -> dict[Key, list[int]]:
         """Row -> positions of the calls that touched it, ascending, of the batch that has just ended; forgets them."""
         found = {
             key: [at for at in positions if at < len(statuses) and not statuses[at]] for key, positions in self._touched.items()
@@ -126,7 +126,7 @@ class CallRows(CallHook):
         self._forget()
         return {key: positions for key, positions in found.items() if positions}
 
-    def _note(self, update: apsw.PreUpdate) -> None:
+    def _note_update(self, update: apsw.PreUpdate) -> None:
         name = update.table_name
         if name not in self.tables:
             return

@@ -80,7 +80,7 @@ class DeltaCapture(Copying):
         self._tables: dict[str, _DeltaTable] = {}
         self._keys = self._all_keys()
         try:
-            self._begin()
+            self._begin_capture()
         except (apsw.Error, OSError) as error:
             self._fail(error)
 
@@ -100,7 +100,7 @@ class DeltaCapture(Copying):
         self.pace.stepped(rows, began=began, now=time.perf_counter())
         return self._done
 
-    def _begin(self) -> None:
+    def _begin_capture(self) -> None:
         self._create(cache_kib=DESTINATION_CACHE_KIB).execute("BEGIN")
         self._write(META_TABLE, rows_of(self._state.connection, f"SELECT * FROM {META_TABLE}"), [])  # noqa: S608
         self._changes.watch = self._before

@@ -37,7 +37,7 @@ class Capture(Copying):
         self._checkpoint_pages: Any = state.connection.pragma("wal_autocheckpoint")
         state.connection.wal_autocheckpoint(min(self._checkpoint_pages, CHECKPOINT_PAGES))
         try:
-            self._begin()
+            self._begin_capture()
         except (apsw.Error, OSError) as error:
             self._fail(error)
 
@@ -59,7 +59,7 @@ class Capture(Copying):
         self.pace.stepped(pages, began=began, now=time.perf_counter())
         return self._done
 
-    def _begin(self) -> None:
+    def _begin_capture(self) -> None:
         target = self._create(cache_kib=DESTINATION_CACHE_KIB)
         self._backup = target.backup("main", self._state.connection, "main")
 

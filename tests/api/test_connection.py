@@ -266,7 +266,7 @@ def test_quick_answer_with_a_line_end_ends_the_connection(application: Applicati
         def takes(self, request: Request) -> bool:
             return True
 
-        def begin(self, request: Request, body: bytes, answer: Any) -> None:
+        def begin_call(self, request: Request, body: bytes, answer: Any) -> None:
             answer(200, [(b"x", b"a\r\nset-cookie: b")], body)
 
     with served(application, quick=Quick()) as server:

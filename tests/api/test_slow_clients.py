@@ -151,7 +151,7 @@ def test_quick_answers_that_nobody_reads_stop_the_requests(application: Applicat
         def takes(self, request: Request) -> bool:
             return True
 
-        def begin(self, request: Request, body: bytes, answer: Any) -> None:
+        def begin_call(self, request: Request, body: bytes, answer: Any) -> None:
             answer(200, [(b"content-length", b"%d" % WRITE_BYTES)], b"x" * WRITE_BYTES)
 
     with served(application, quick=Quick(), write_timeout_s=0.5) as server, server.connect() as client:

@@ -118,7 +118,7 @@ def _forget_an_answer(calls: list[DemoCall], seen: BankState) -> tuple[list[Demo
 def test_demo_refutes_a_run_with_a_planted_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run has shown proves it; were one cent or one promised call missing, it would be refuted by that difference."""
     demo = Demo(SMALL, tmp_path, DemoDisplay(quiet=True))
-    look, shown, rows = demo._look, list[BankState](), dict[str, Any]()
+    look, shown, rows = demo._read_state, list[BankState](), dict[str, Any]()
 
     def watched(calls: list[DemoCall], proofs: Any, **given: Any) -> Any:
         rows.update(given)

@@ -32,7 +32,7 @@ def node(tmp_path: Path) -> Path:
 def remove_at(monkeypatch: pytest.MonkeyPatch, node: Path, *, before: int) -> str:
     """Removes the oldest snapshot before the `before`th look at one, as retention does; its name."""
     oldest = min(node.glob("snapshots/p*"))
-    looks, real = [0], catalog._look
+    looks, real = [0], catalog._read_folder
 
     def look(*arguments: object) -> Snapshot:
         looks[0] += 1
@@ -40,7 +40,7 @@ def remove_at(monkeypatch: pytest.MonkeyPatch, node: Path, *, before: int) -> st
             shutil.rmtree(oldest)
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(catalog, "_look", look)
+    monkeypatch.setattr(catalog, "_read_folder", look)
     return oldest.name
 
 

@@ -61,7 +61,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Tpcc,
 
 def differences(work: Tpcc, site: Site, calls: list[DemoCall]) -> list[str]:
     """What the judge holds against the run."""
-    return prove(calls, work.proofs(calls, work.look(Shown(site))), kept={}, rebuilt={}).differences
+    return prove(calls, work.proofs(calls, work.read_state(Shown(site))), kept={}, rebuilt={}).differences
 
 
 def test_a_faultless_run_is_proved(run: tuple[Tpcc, Site, list[DemoCall]]) -> None:
@@ -177,6 +177,6 @@ def test_one_wrong_row_or_answer_refutes_the_run(
 def test_what_the_server_shows_is_read_in_pages(run: tuple[Tpcc, Site, list[DemoCall]]) -> None:
     """All rows are read although a page holds seven."""
     work, site, _ = run
-    seen: TpccState = work.look(Shown(site))
+    seen: TpccState = work.read_state(Shown(site))
     assert sum(map(len, seen.orders.values())) == site.rows("SELECT count(*) FROM orders")[0][0]
     assert sum(map(len, seen.history.values())) == site.rows("SELECT count(*) FROM history")[0][0]

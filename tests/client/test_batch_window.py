@@ -75,7 +75,7 @@ def run(window: Window, clock: Clock, calls: list[Any], respond: Any) -> list[An
         lines = window.due()
         if lines:
             for line, attempt in zip(lines, respond(lines), strict=True):
-                window.settle(line, attempt)
+                window.settle_line(line, attempt)
                 answers += list(window.ready())
             window.passed(len(lines))
         elif window:
@@ -212,7 +212,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         taken += 1
     assert taken == 10
     for line in window.due()[1:]:
-        window.settle(line, Table().execute(line.ask.key))
+        window.settle_line(line, Table().execute(line.ask.key))
     assert list(window.ready()) == []
     assert not window.room
     monkeypatch.setattr(window_module, "CALLS_MAX", 1000)

@@ -70,7 +70,7 @@ class Script(ListSource):
         super().__init__()
         self.left = waiting
 
-    def take(self, bytes_max: int) -> list[bytes]:
+    def take_records(self, bytes_max: int) -> list[bytes]:
         block, self.left = self.left[:3], self.left[3:]
         self.taken.append([])
         self.unwritten.append([])

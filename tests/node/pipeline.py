@@ -222,7 +222,7 @@ class Pipeline:
     # -- as the log ------------------------------------------------------------------------------------------------------
 
     def take(self, bytes_max: int = BLOCK_BYTES_MAX) -> Block | None:
-        raw = self.sequencer.take(bytes_max)
+        raw = self.sequencer.take_records(bytes_max)
         if not raw:
             return None
         block = Block(len(self.blocks) + 2, [decode_record(r) for r in raw])

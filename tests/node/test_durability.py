@@ -91,7 +91,7 @@ def close_gate(node: Node, files: HeldFiles) -> None:
     def at_rest() -> bool:
         sequencer, tail = node.sequencer, node._wal._tail
         with sequencer._lock:
-            owed = sequencer._notes.look(sequencer._streams.values())
+            owed = sequencer._notes.find_due(sequencer._streams.values())
         return sequencer.idle and not owed and tail.sealed and node._wal.durable_block == tail.number
 
     wait_for(at_rest)

@@ -74,7 +74,7 @@ class Index(KeyOwners):
         if owner == partition:
             if fingerprint not in {row.keys for row in self.tables.rows[partition].values()}:
                 self.tables.store(partition, fingerprint)
-            self.settle(fingerprint, stored=True)
+            self.release_key(fingerprint, stored=True)
         return owner
 
     def pass_s(self, seconds: float) -> None:
@@ -102,7 +102,7 @@ def test_a_key_under_way_belongs_to_its_first_caller() -> None:
     index = Index()
     assert index.claim(key(1), 0) == 0
     assert index.claim(key(1), 1) == 0
-    index.settle(key(1), stored=True)
+    index.release_key(key(1), stored=True)
     assert index.claim(key(1), 1) == 0
 
 
@@ -111,14 +111,14 @@ def test_a_refused_call_gives_its_key_back() -> None:
     index = Index()
     for n in range(100):
         assert index.claim(key(n), 0) == 0
-        index.settle(key(n), stored=False)
+        index.release_key(key(n), stored=False)
     assert len(index) == 0
     assert index.claim(key(1), 1) == 1
     for outcomes in ((True, False), (False, True)):
         index = Index()
         assert [index.claim(key(1), 0), index.claim(key(1), 0)] == [0, 0]
         for stored in outcomes:
-            index.settle(key(1), stored=stored)
+            index.release_key(key(1), stored=stored)
         assert index.claim(key(1), 1) == 0
 
 
@@ -128,7 +128,7 @@ def test_a_refused_repetition_does_not_free_a_key_that_is_stored() -> None:
     index.use(key(1), 0)
     for _ in range(3):
         assert index.claim(key(1), 0) == 0
-        index.settle(key(1), stored=False)
+        index.release_key(key(1), stored=False)
         assert index.claim(key(1), 1) == 0
         index.pass_s(WINDOW_S)
 
@@ -167,7 +167,7 @@ def test_a_key_that_is_used_during_a_look_up_is_not_lost() -> None:
     for _ in range(10):
         index.tidy(index.tables.look)
     assert index.claim(key(1), 1) == 0
-    index.settle(key(1), stored=True)
+    index.release_key(key(1), stored=True)
     assert index.claim(key(1), 1) == 0
 
 
@@ -249,13 +249,13 @@ def test_copies_of_a_key_have_several_homes(tmp_path: Path) -> None:
     assert dict(index._counts) == {0: 2, 1: 3, 2: 1, 3: 1}
     for n, homes in places.items():
         for _ in homes:
-            index.settle(key(n), stored=True)
+            index.release_key(key(n), stored=True)
     index.tables.rows[1] = index.tables.rows[3] = {}
     index.pass_s(2 * WINDOW_S)
     assert [n for n in range(1, 5) if index.claim(key(n), 0) == 0] == [1, 2, 4]  # the first two by their copy, the last anew
-    index.settle(key(1), stored=True)
-    index.settle(key(2), stored=True)
-    index.settle(key(4), stored=True)
+    index.release_key(key(1), stored=True)
+    index.release_key(key(2), stored=True)
+    index.release_key(key(4), stored=True)
     index.tables.rows = [{} for _ in range(4)]
     index.pass_s(2 * WINDOW_S)
     assert not any(index._counts.values())
@@ -280,7 +280,7 @@ def test_calls_on_all_partitions_are_refused_when_no_table_has_room() -> None:
         index.use(key(n), 1)
     for n in range(100, 110):
         assert index.claim_everywhere(key(n)) == EVERYWHERE
-        index.settle(key(n), stored=True)
+        index.release_key(key(n), stored=True)
     assert index.claim_everywhere(key(110)) == FULL
     assert index.claim_everywhere(key(102)) == EVERYWHERE
     assert index.use(key(50), 2) == 2
@@ -322,7 +322,7 @@ def test_no_key_of_a_table_is_ever_another_partitions(seed: int) -> None:
             stored = chance.random() < 0.7
             if stored and not any(row.keys == fingerprint for row in index.tables.rows[partition].values()):
                 index.tables.store(partition, fingerprint)
-            index.settle(fingerprint, stored=stored)
+            index.release_key(fingerprint, stored=stored)
         elif act < 0.8 and (rows := list(index.tables.rows[partition].values())):
             index.tables.forget(partition, chance.choice(rows).keys)
         elif act < 0.85:

@@ -192,7 +192,7 @@ def test_a_capture_in_an_inline_site_that_is_restored_is_told_lost(tmp_path: Pat
     node = open_node(tmp_path / "data", inline=True, partitions=1, site_restarts_max=1)
     with monkeypatch.context() as patched:
         patched.setattr(Capture, "step", never_complete)
-        asked = node._snapshots.take([0])
+        asked = node._snapshots.request_snapshots([0])
         assert begun.wait(30)
         failed = send(node, "exhaust", id=1).wait()
         assert isinstance(failed, CallOutcome)

@@ -16,8 +16,8 @@ def test_a_change_is_told_once(tmp_path: Path) -> None:
     troubles = Troubles(str(tmp_path), wall=lambda: now[0])
     with capture_logs() as lines:
         for _ in range(5):
-            troubles.begin([0, 1], "disk_full", "no room")
-        troubles.begin([1], "io", "broken")
+            troubles.begin_trouble([0, 1], "disk_full", "no room")
+        troubles.begin_trouble([1], "io", "broken")
         now[0] = 107.5
         troubles.end([0, 1])
         troubles.end([0, 1])
@@ -33,12 +33,12 @@ def test_a_full_volume_is_full_for_every_partition(tmp_path: Path) -> None:
     """All states lie on it; whatever else keeps a site from running concerns its own partitions."""
     troubles = Troubles(str(tmp_path))
     assert troubles.refusal(0) is None
-    troubles.begin([1], "io", "broken")
+    troubles.begin_trouble([1], "io", "broken")
     assert troubles.refusal(0) is None
     assert isinstance(troubles.refusal(1), NotReady)
     assert not troubles.full
     assert troubles.disk_full() is None
-    troubles.begin([2], "disk_full", "no room")
+    troubles.begin_trouble([2], "disk_full", "no room")
     assert troubles.full
     for partition in range(4):
         assert isinstance(refusal := troubles.refusal(partition), DiskFullRefusal)

@@ -163,7 +163,7 @@ class Machine:
                 assert set(seen.numbers) <= set(held), "a read told what is lost"
 
     def run(self, steps: int) -> None:
-        moves = [self.call] * 5 + [self.look, self.log.run_turn, self.log.run_turn, self.log.tend]
+        moves = [self.call] * 5 + [self.look, self.log.run_turn, self.log.run_turn, self.log.run_background_work]
         moves += [lambda: self.serve(0), lambda: self.serve(1)]
         for _ in range(steps):
             self.chance.choice(moves)()
@@ -198,7 +198,7 @@ def test_everybody_is_answered_in_the_end(sync: Literal["sync", "async"]) -> Non
     machine.run(20)
     for _ in range(200):
         machine.log.run_turn()
-        machine.log.tend()
+        machine.log.run_background_work()
         for p in range(PARTITIONS):
             machine.serve(p)
     assert all(call.replies == 1 for call in machine.calls)

@@ -28,7 +28,7 @@ class Seconds:
 
     def look(self, after_s: float) -> None:
         self.now[0] += after_s
-        self.history.look(self.gauges)
+        self.history.sample_if_due(self.gauges)
 
     def gauges(self) -> Gauges:
         self.looks += 1

@@ -36,7 +36,7 @@ def test_a_snapshot_takes_away_what_was_behind_when_it_was_taken(tmp_path: Path)
         speeds.add(partition, [0] * 10, 1.0)
     marked = speeds.mark(0)
     speeds.add(0, [0] * 3, 0.3)
-    speeds.settle(0, marked)
+    speeds.settle_snapshot(0, marked)
     assert [speeds.calls_behind(p) for p in (0, 1)] == [3, 10]
     assert speeds.replay_s(0) == pytest.approx(0.3)
 

@@ -117,7 +117,7 @@ def test_a_block_keeps_its_limit_with_notes_and_many_batches(size: int) -> None:
         for p in range(8):
             pipe.add(p, size=size)
         if n % 3 == 0:
-            pipe.sequencer.note(encode_record(RecordKind.DIGEST, bytes(n * 13 % 900), partition=0, term=3, index=1))
+            pipe.sequencer.add_record(encode_record(RecordKind.DIGEST, bytes(n * 13 % 900), partition=0, term=3, index=1))
     for _ in range(500):
         block = pipe.take(bytes_max)
         if block is None:
@@ -145,7 +145,7 @@ def test_a_large_note_and_a_large_step_take_two_blocks() -> None:
     """A multi-partition call that does not fit beside waiting notes follows them, and neither waits for ever."""
     pipe = Pipeline(2, limits=Limits(batch_bytes_max=30_000))
     for _ in range(3):
-        pipe.sequencer.note(encode_record(RecordKind.DIGEST, bytes(9000), partition=0, term=3, index=1))
+        pipe.sequencer.add_record(encode_record(RecordKind.DIGEST, bytes(9000), partition=0, term=3, index=1))
     pipe.add_everywhere(size=14_000)
     first, second = pipe.take(32 << 10), pipe.take(32 << 10)
     assert first is not None
@@ -293,11 +293,11 @@ def test_notes_wait_for_a_block_and_report_when_durable() -> None:
     """Notes alone make no block until they are flushed; each `done` belongs to the block that holds its note."""
     pipe = Pipeline(1)
     told: list[int] = []
-    pipe.sequencer.note(a_note(), lambda: told.append(1))
+    pipe.sequencer.add_record(a_note(), lambda: told.append(1))
     assert pipe.take() is None
     pipe.sequencer.flush_notes()
     assert pipe.take() is not None
-    pipe.sequencer.note(a_note(), lambda: told.append(2))
+    pipe.sequencer.add_record(a_note(), lambda: told.append(2))
     pipe.write()
     pipe.sync()
     assert told == [1]

@@ -98,7 +98,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule()
     def note(self) -> None:
-        self.pipe.sequencer.note(a_note())
+        self.pipe.sequencer.add_record(a_note())
         self.pipe.sequencer.flush_notes()
 
     @rule(bytes_max=st.sampled_from([8 << 10, BLOCK_BYTES_MAX]))

@@ -141,8 +141,8 @@ def test_the_log_hears_whether_somebody_waits_for_a_block() -> None:
         (True, lambda: pipe.add(0, lax=False)),
         (True, lambda: pipe.add_many([0, 0], lax=[True, False])),
         (True, lambda: sequencer.add_entry(0, RecordKind.SKIP, {"index": 0, "position": 0}, told.append)),
-        (False, lambda: sequencer.note(a_note())),
-        (True, lambda: sequencer.note(a_note(), lambda: told.append(1))),
+        (False, lambda: sequencer.add_record(a_note())),
+        (True, lambda: sequencer.add_record(a_note(), lambda: told.append(1))),
     ]
     for waits, fill in fills:
         fill()

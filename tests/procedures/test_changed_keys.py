@@ -33,7 +33,7 @@ def rows(*keys: object) -> dict[object, None]:
 def test_nothing_is_gathered_before_the_first_cut() -> None:
     """And what changed since it is not known."""
     changes = Changes()
-    changes.note("t", rows(1))
+    changes.add_rows("t", rows(1))
     assert not changes.gathering
     assert changes.since(at(0)) is None
 
@@ -43,7 +43,7 @@ def test_changes_since_a_cut_are_those_of_all_intervals_behind_it() -> None:
     changes = Changes()
     for index, key in ((1, "a"), (2, "b"), (3, "c")):
         changes.cut(at(index), keep=range(9))
-        changes.note("t", rows(key))
+        changes.add_rows("t", rows(key))
     assert keys_of(changes.since(at(1)), "t") == {"a", "b", "c"}
     assert keys_of(changes.since(at(3)), "t") == {"c"}
     assert changes.since(at(4)) is None
@@ -55,7 +55,7 @@ def test_cut_that_nobody_needs_joins_the_interval_before_it() -> None:
     changes = Changes()
     for index, key in ((1, "a"), (2, "b"), (3, "c")):
         changes.cut(at(index), keep=range(9))
-        changes.note("t", rows(key))
+        changes.add_rows("t", rows(key))
     changes.cut(at(4), keep=(2,))
     assert changes.since(at(1)) is None
     assert changes.since(at(3)) is None
@@ -67,7 +67,7 @@ def test_cut_at_the_same_position_replaces_the_one_before() -> None:
     """An idle partition is cut again and again, and holds one interval."""
     changes = Changes()
     changes.cut(at(1), keep=(1,))
-    changes.note("t", rows("a"))
+    changes.add_rows("t", rows("a"))
     for _ in range(3):
         changes.cut(at(2), keep=(1, 2))
     assert keys_of(changes.since(at(1)), "t") == {"a"}
@@ -78,15 +78,15 @@ def test_too_many_keys_end_the_gathering_until_the_next_cut() -> None:
     """Memory is bounded; a delta of that many rows would not pay anyway."""
     changes = Changes(keys_max=10)
     changes.cut(at(1), keep=())
-    changes.note("t", rows(*range(6)))
-    changes.note("u", rows(*range(4)))
+    changes.add_rows("t", rows(*range(6)))
+    changes.add_rows("u", rows(*range(4)))
     assert changes.keys == 10
-    changes.note("u", rows(*range(5)))
+    changes.add_rows("u", rows(*range(5)))
     assert not changes.gathering
     assert changes.keys == 0
     assert changes.since(at(1)) is None
     changes.cut(at(2), keep=(1,))
-    changes.note("t", rows(1))
+    changes.add_rows("t", rows(1))
     assert keys_of(changes.since(at(2)), "t") == {1}
 
 
@@ -97,8 +97,8 @@ def test_large_set_is_followed_by_another_one(monkeypatch: pytest.MonkeyPatch) -
     changes.cut(at(1), keep=())
     for _ in range(50):
         some = [chance.randrange(60) for _ in range(4)]
-        changes.note("t", rows(*some))
-        changes.note("u", rows(1))
+        changes.add_rows("t", rows(*some))
+        changes.add_rows("u", rows(1))
         expected |= set(some)
     parts = changes.since(at(1))
     assert keys_of(parts, "t") == expected
@@ -106,7 +106,7 @@ def test_large_set_is_followed_by_another_one(monkeypatch: pytest.MonkeyPatch) -
     assert parts is not None
     assert max(len(keys) for part in parts for keys in part.values()) <= 13
     changes.cut(at(2), keep=(1,))
-    changes.note("t", rows(1))
+    changes.add_rows("t", rows(1))
     assert keys_of(changes.since(at(2)), "t") == {1}
 
 
@@ -114,14 +114,14 @@ def test_keys_that_are_dropped_are_freed_little_by_little() -> None:
     """No batch pays for all of them."""
     changes = Changes()
     changes.cut(at(1), keep=())
-    changes.note("t", rows(*range(3 * FREED_PER_BATCH)))
+    changes.add_rows("t", rows(*range(3 * FREED_PER_BATCH)))
     dropped = changes.since(at(1))
     assert dropped is not None
     changes.cut(at(2), keep=())
     lengths = []
     for _ in range(4):
         lengths.append(len(dropped[0]["t"]))
-        changes.note("t", rows())
+        changes.add_rows("t", rows())
     assert lengths == [3 * FREED_PER_BATCH, 2 * FREED_PER_BATCH, FREED_PER_BATCH, 0]
 
 
@@ -129,12 +129,12 @@ def test_keys_under_a_delta_are_not_freed_when_they_are_forgotten() -> None:
     """Whoever listens is still reading them."""
     changes = Changes()
     changes.cut(at(1), keep=())
-    changes.note("t", rows(1, 2))
+    changes.add_rows("t", rows(1, 2))
     held = changes.since(at(1))
     changes.cut(at(2), keep=(1,))
     changes.watch = lambda _table, _rows: None
     changes.schema_changed()
-    changes.note("t", rows())
+    changes.add_rows("t", rows())
     assert keys_of(held, "t") == {1, 2}
     assert changes.schemas == 1
 

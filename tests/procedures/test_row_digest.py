@@ -32,7 +32,7 @@ def opened() -> tuple[apsw.Connection, RowLog]:
 def digest_of(*statements: str) -> int:
     """Digest of these statements as one batch."""
     connection, rows = opened()
-    rows.begin()
+    rows.begin_batch()
     for statement in statements:
         connection.execute(statement)
     return rows.digest()
@@ -88,7 +88,7 @@ def test_digest_is_of_the_net_change(one: list[str], other: list[str]) -> None:
 def test_digest_after_a_failed_statement_ignores_what_it_took_back() -> None:
     """SQLite tells the first row of an update that then fails on the second; the row is read again."""
     connection, rows = opened()
-    rows.begin()
+    rows.begin_batch()
     with pytest.raises(apsw.ConstraintError):
         connection.execute("UPDATE plain SET name = 'same'")
     connection.execute("UPDATE plain SET amount = 8.0 WHERE id = 2")
@@ -120,7 +120,7 @@ def test_digest_with_rolled_back_calls_equals_the_digest_without_them(seed: int)
     """Savepoints that are rolled back in between leave no trace, whatever they touched."""
     chance = random.Random(seed)
     connection, rows = opened()
-    rows.begin()
+    rows.begin_batch()
     kept: list[str] = []
     connection.execute("BEGIN")
     for _ in range(6):
@@ -140,7 +140,7 @@ def test_digest_with_rolled_back_calls_equals_the_digest_without_them(seed: int)
 def test_changed_rows_name_table_key_and_both_values() -> None:
     """A report of a divergence shows what was and what is."""
     connection, rows = opened()
-    rows.begin()
+    rows.begin_batch()
     connection.execute("UPDATE plain SET amount = 3.5 WHERE id = 1")
     connection.execute("DELETE FROM keyed WHERE b = 2")
     rows.digest()
@@ -155,7 +155,7 @@ def test_changes_of_the_framework_are_no_part_of_it() -> None:
     """The position and the keys are written in the same transaction."""
     connection, rows = opened()
     connection.execute("CREATE TABLE _cmdlog_meta (id INTEGER PRIMARY KEY)")
-    rows.begin()
+    rows.begin_batch()
     connection.execute("INSERT INTO _cmdlog_meta VALUES (1)")
     assert rows.digest() == EMPTY
 

@@ -66,7 +66,7 @@ class Network:
                 for group, message in parcel.messages:
                     self.nodes[parcel.receiver].step(group, message)
                 for bundle in parcel.bundles:
-                    self.nodes[parcel.receiver].take(bundle)
+                    self.nodes[parcel.receiver].take_heartbeats(bundle)
 
     def _take(self, node: NodeId, own: RaftGroups) -> bool:
         taken = own.collect()
@@ -120,13 +120,13 @@ def test_heartbeats_and_their_answers_are_one_bundle_per_peer() -> None:
     beats = parts(sent.send_now, HeartbeatBundle)
     assert [(bundle.receiver, list(bundle.groups)) for bundle in beats] == [(B, list(range(40))), (C, list(range(40)))]
     assert not any(parcel.messages for parcel in sent.send_now)
-    network.nodes[B].take(beats[0])
+    network.nodes[B].take_heartbeats(beats[0])
     answered = network.nodes[B].collect()
     assert answered is not None
     (answer,) = parts(answered.send_now, HeartbeatReplyBundle)
     assert (answer.receiver, list(answer.groups)) == (A, list(range(40)))
     before = network.nodes[A].cores[GroupId(7)].progress[B].acked_round
-    network.nodes[A].take(answer)
+    network.nodes[A].take_heartbeats(answer)
     assert network.nodes[A].cores[GroupId(7)].progress[B].acked_round == before + 1
 
 

@@ -65,7 +65,7 @@ class _Feed:
         self.blocks: deque[list[bytes]] = deque()
         self.pending_bytes = 0
 
-    def take(self, bytes_max: int) -> Sequence[bytes]:
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
         return self.blocks.popleft() if self.blocks else ()
 
     def written(self, block: int) -> None:

@@ -127,7 +127,7 @@ class Feed:
         self.durable_block = 0
         self.arrived = threading.Event()
 
-    def take(self, bytes_max: int) -> Sequence[bytes]:
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
         return self.blocks.popleft() if self.blocks else ()
 
     def written(self, block: int) -> None:

@@ -31,7 +31,7 @@ class Feed:
         self.blocks = list(blocks)
         self.pending_bytes = 0
 
-    def take(self, bytes_max: int) -> Sequence[bytes]:
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
         """The next block."""
         return self.blocks.pop(0) if self.blocks else ()
 
@@ -67,7 +67,7 @@ def write(files: Files, blocks: Sequence[list[bytes]]) -> None:
         source.pending_bytes = sum(map(len, source.blocks[0]))
         log.run_turn()
         source.pending_bytes = 0
-        log.tend()
+        log.run_background_work()
     log.close()
 
 
@@ -147,7 +147,7 @@ def test_log_that_was_cut_at_the_front_begins_where_its_oldest_segment_does() ->
     from tests.wal.logkit import at
 
     log.anchors.set("test", at(first_blocks(files)[3]))
-    log.tend()
+    log.run_background_work()
     log.close()
     evidence = gather(files, NODE)
     assert bounds(evidence) == [(first_blocks(files)[0], int(LogReader(files, NODE).last_block))]
@@ -286,7 +286,7 @@ def test_running_node_can_be_looked_at() -> None:
         source.blocks, source.pending_bytes = [[record]], len(record)
         log.run_turn()
         source.pending_bytes = 0
-        log.tend()
+        log.run_background_work()
         evidence = gather(files, NODE)
         assert (evidence.groups[0].last_index, evidence.damage) == (index, ())
         assert evidence.groups[0].end_known

@@ -93,7 +93,7 @@ def test_fork_goes_on_from_every_transaction(
     at = deposits_of(node)[9].txn_id if middle else START
     whole = forked(node, db, tmp_path / "whole", at)
     monkeypatch.setattr(shared_transaction, "GROUP_CALLS_MAX", 1)
-    kept = unfinished.keep
+    kept = unfinished.save_progress
     applied: list[tuple[int, int]] = []
     turns = iter(range(10_000))
 
@@ -108,7 +108,7 @@ def test_fork_goes_on_from_every_transaction(
             state.connection.execute("COMMIT")
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(unfinished, "keep", keep)
+    monkeypatch.setattr(unfinished, "save_progress", keep)
     broken_off = 0
     report: ForkReport | None = None
     while report is None:

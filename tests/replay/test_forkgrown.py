@@ -49,7 +49,7 @@ class Growing:
 
     def break_off(self, name: str, at: int, behind: int) -> bool:
         """Behind so many commits; whether it came to that."""
-        kept, commits = unfinished.keep, 0
+        kept, commits = unfinished.save_progress, 0
 
         def keep(state: PartitionState, done: RerunProgress) -> None:
             nonlocal commits
@@ -61,7 +61,7 @@ class Growing:
                 raise KeyboardInterrupt
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(unfinished, "keep", keep)
+            patch.setattr(unfinished, "save_progress", keep)
             try:
                 self.fork(name, at)
             except Interrupted:

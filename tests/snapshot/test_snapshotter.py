@@ -57,7 +57,7 @@ def test_stop_before_the_mark_is_durable_loses_nothing(tmp_path: Path) -> None:
     reached: Future[None] = Future()
     node.noting = lambda _record, _done: reached.set_result(None)
     node.apply()
-    asked = node.snapshotter.take([0])
+    asked = node.snapshotter.request_snapshots([0])
     reached.result(TIMEOUT_S)
     node.close()
     with pytest.raises(SnapshotFailed):
@@ -71,7 +71,7 @@ def test_stop_during_a_capture_leaves_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path)
     reached: Future[None] = Future()
     node.capturing = lambda _p, _ident, _path: reached.set_result(None)
-    asked = node.snapshotter.take([0])
+    asked = node.snapshotter.request_snapshots([0])
     reached.result(TIMEOUT_S)
     node.close()
     with pytest.raises(SnapshotFailed):
@@ -84,7 +84,7 @@ def test_site_that_ends_during_a_capture_fails_it_and_the_next_one_works(tmp_pat
     node = Node(tmp_path)
     reached: Future[int] = Future()
     node.capturing = lambda _p, ident, _path: reached.set_result(ident)
-    asked = node.snapshotter.take([0])
+    asked = node.snapshotter.request_snapshots([0])
     ident = reached.result(TIMEOUT_S)
     node.snapshotter.lost([0])
     with pytest.raises(SnapshotFailed, match="site ended"):
@@ -212,7 +212,7 @@ def test_point_is_a_transaction_that_every_snapshot_and_the_durable_log_reach(tm
         node.note(record, done)
 
     node.closed, node.noting = 5000, note
-    made = node.snapshotter.take((0, 1), point=True).result(TIMEOUT_S)
+    made = node.snapshotter.request_snapshots((0, 1), point=True).result(TIMEOUT_S)
     points, bad = list_points(FILES, str(tmp_path))
     assert (len(points), bad) == (1, [])
     assert points[0].txn_id == 6000 == seen[-1]
@@ -235,7 +235,7 @@ def test_no_point_without_all_of_its_snapshots(tmp_path: Path) -> None:
 
     node.capturing = fail_second
     with pytest.raises(SnapshotFailed, match="planted"):
-        node.snapshotter.take((0, 1), point=True).result(TIMEOUT_S)
+        node.snapshotter.request_snapshots((0, 1), point=True).result(TIMEOUT_S)
     assert list_points(FILES, str(tmp_path)) == ([], [])
     assert node.names() == ["p0000-0000000000000000"]
     node.close()

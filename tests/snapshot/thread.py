@@ -80,7 +80,7 @@ class Node:
 
     def take(self, partition: int = 0) -> dict[str, Any]:
         """A snapshot on request."""
-        return self.snapshotter.take([partition]).result(TIMEOUT_S)["snapshots"][0]
+        return self.snapshotter.request_snapshots([partition]).result(TIMEOUT_S)["snapshots"][0]
 
     def capture_all(self, partition: int, ident: int, path: str) -> None:
         """A site that does it at once."""

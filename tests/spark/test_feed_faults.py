@@ -267,7 +267,7 @@ def test_wait_for_a_server_ends_with_its_next_answer(server: Server, tmp_path: P
             assert answer["ended"] == "ok"
             for reason in seen[number:]:
                 attempt.waits(reason)
-            attempt.note(number)
+            attempt.count_calls(number)
     assert [reason.split(",")[0] for reason in seen] == ["server is not ready or busy (status 503)", "server did not answer"]
     assert orjson.loads((tmp_path / "progress" / "c000000").read_bytes())["waiting"] == ""
 

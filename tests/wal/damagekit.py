@@ -28,7 +28,7 @@ def sealed() -> SimFiles:
     files = sim()
     log, source = open_log(files)
     append(log, source, [1, 2, 3])
-    log.tend()
+    log.run_background_work()
     return files.kill()
 
 

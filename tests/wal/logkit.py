@@ -62,7 +62,7 @@ class ListSource:
         self.waiting.append((number, data))
         self.pending_bytes += len(data)
 
-    def take(self, bytes_max: int) -> Sequence[bytes]:
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
         """As much as fits, at least one."""
         numbers: list[int] = []
         records: list[bytes] = []

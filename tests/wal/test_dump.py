@@ -108,7 +108,7 @@ def test_inspect_tells_what_is_left_of_the_reserve() -> None:
     number = 0
     while log.reserve_left_bytes == RESERVE_BYTES:
         append(log, source, [number], size=900)
-        log.tend()
+        log.run_background_work()
         number += 1
     seen = inspect_log(files, NODE)["reserve"]
     assert seen == {"bytes": RESERVE_BYTES, "left_bytes": log.reserve_left_bytes}

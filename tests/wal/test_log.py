@@ -174,7 +174,7 @@ def test_a_source_that_raises_wedges_the_log() -> None:
     """What the source took cannot be given back, so its error ends the log and is told."""
 
     class Broken(ListSource):
-        def take(self, bytes_max: int) -> Sequence[bytes]:
+        def take_records(self, bytes_max: int) -> Sequence[bytes]:
             raise KeyError("oops")
 
     log = Log.open(sim(), NODE)
@@ -216,7 +216,7 @@ def test_async_blocks_that_were_only_written_survive_a_kill_and_not_a_power_cut(
     log, source = Log.open(files, NODE), ListSource()
     log.start(source, threads=0, sync="async")
     append(log, source, [1, 2])
-    log.tend()
+    log.run_background_work()
     append(log, source, [3])
     assert source.written_numbers == [1, 2, 3]
     assert source.acknowledged == [1, 2]
@@ -233,10 +233,10 @@ def test_a_seal_never_follows_a_seal() -> None:
     log, source = open_log(files)
     append(log, source, [1])
     for _ in range(3):
-        log.tend()
+        log.run_background_work()
     log.close()
     log, _ = open_log(files)
-    log.tend()
+    log.run_background_work()
     log.close()
     assert flags(files).count(BlockFlag.SEAL) == 2  # that of the creation, that after record 1
 
@@ -309,7 +309,7 @@ def test_reading_before_the_log_begins_says_so() -> None:
     log, source = open_log(files)
     append(log, source, range(12))
     log.anchors.set("x", at(log.durable_block))
-    log.tend()
+    log.run_background_work()
     with pytest.raises(WalError, match="is no longer in the log"):
         list(log.read(after=at(1)))
     assert [number_of(found) for _, found in log.read() if found.kind == 18] == numbers_in(log)
@@ -339,7 +339,7 @@ def test_a_segment_recycled_under_a_reader_is_named() -> None:
     for number in range(9, 60):
         append(log, source, [number])
         log.anchors.set("x", at(log.durable_block))
-        log.tend()
+        log.run_background_work()
     with pytest.raises((Recycled, FileNotFoundError, Corrupt)) as caught:
         list(reading)
     assert not isinstance(caught.value, Corrupt)
@@ -353,7 +353,7 @@ def test_a_checkpoint_carries_the_hard_state_over_recycled_segments() -> None:
     for number in range(40):
         append(log, source, [number])
         log.anchors.set("x", at(log.durable_block))
-        log.tend()
+        log.run_background_work()
     assert not files.exists(f"{LOG}/{segment_name(1)}")
     log, _ = open_log(files.kill())
     assert log.recovered.groups.votes == {0: (1, 7)}

@@ -57,12 +57,12 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def tend(self) -> None:
-        self.log.tend()
+        self.log.run_background_work()
 
     @rule()
     def let_go(self) -> None:
         self.log.anchors.set("model", at(self.log.durable_block))
-        self.log.tend()
+        self.log.run_background_work()
 
     @rule()
     def close_and_open(self) -> None:
@@ -88,7 +88,7 @@ class LogMachine(RuleBasedStateMachine):
         try:
             if self.log.room_bytes > 3 * SEGMENT_BYTES // 4:
                 append(self.log, self.source, [self.next_number], size)
-            self.log.tend()
+            self.log.run_background_work()
         except SimCrash:
             pass
         self.next_number += 1

@@ -63,7 +63,7 @@ def test_what_nobody_waits_for_is_synced_with_the_window(sync: Sync) -> None:
     for number in range(3):
         source.put(number)
         log.run_turn()
-    log.tend()
+    log.run_background_work()
     assert source.acknowledged == [0, 1, 2]
     assert syncs(files) <= before + 2  # the blocks, and the seal behind them
     log.close()
@@ -162,7 +162,7 @@ def test_rotation_syncs_what_was_left() -> None:
     while len(log._space.segments) < 3:
         source.put(number, 5000)
         log.run_turn()
-        log._space.tend()
+        log._space.prepare_files()
         number += 1
     last_of_old = log._space.segments.peekitem(-1)[1].header.first_block
     assert log.durable_block >= last_of_old - 1

@@ -45,7 +45,7 @@ def fill_ring(log: Log, source: ListSource) -> int:
         if log.room_bytes < 8192:
             return number
         append(log, source, [number], size=1500)
-        log.tend()
+        log.run_background_work()
     raise AssertionError("the log grows")
 
 
@@ -96,7 +96,7 @@ def test_a_log_of_an_older_version_gets_its_space_in_the_background() -> None:
     log = Log.open(files, NODE)
     log.start(source := ListSource(), threads=0, whole_ring=True)
     assert log.status()["segments"]["without_space"] == SEGMENTS - 1  # type: ignore[index]
-    log.tend()
+    log.run_background_work()
     assert log_bytes(files) == RING_BYTES
     append(log, source, [1])
     log.close()
@@ -116,11 +116,11 @@ def test_space_that_runs_out_in_the_background_stops_nothing() -> None:
     files.capacity_bytes = files.disk.used_bytes() + 3 * SEGMENT_BYTES
     log = Log.open(files, NODE)
     log.start(source := ListSource(), threads=0, whole_ring=True)
-    log.tend()
+    log.run_background_work()
     assert "which the volume has not got" in str(log.status()["disk_full"])
     append(log, source, [1, 2])
     files.capacity_bytes = 2 * RING_BYTES
-    log.tend()
+    log.run_background_work()
     assert log.status()["disk_full"] is None
     assert log_bytes(files) == RING_BYTES
 
@@ -133,7 +133,7 @@ def test_every_crash_while_the_ring_is_made_leaves_a_node_or_none(power: bool) -
         create_whole(files)
         log = Log.open(files, NODE, generation=generations(2000))
         log.start(source := ListSource(), threads=0, whole_ring=True)
-        log.tend()
+        log.run_background_work()
         append(log, source, [7])
         log.close()
 
@@ -151,7 +151,7 @@ def test_every_crash_while_the_ring_is_made_leaves_a_node_or_none(power: bool) -
             create_whole(left)
             log = Log.open(left, NODE, generation=generations(3000))
         log.start(source := ListSource(), threads=0, whole_ring=True)
-        log.tend()
+        log.run_background_work()
         assert log_bytes(left) == RING_BYTES, f"after operation {number}"
         append(log, source, [8])
         assert numbers_in(log)[-1] == 8

@@ -165,7 +165,7 @@ def recycled(count: int) -> SimFiles:
         if segment.earlier_life > 1 and log._tail.offset == (2 + count) * SECTOR_BYTES:
             return files.kill()
         log.anchors.set("all", at(log.durable_block))
-        log._space.tend()
+        log._space.prepare_files()
     raise AssertionError
 
 
@@ -242,7 +242,7 @@ def test_lost_and_misdirected_writes_never_pass() -> None:
         append(log, source, [2])
         files.heal()
         append(log, source, [3])
-        log.tend()
+        log.run_background_work()
         refused(files.power_cut(random.Random(0), "none"), Corrupt)
 
 

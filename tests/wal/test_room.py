@@ -54,7 +54,7 @@ def test_a_full_log_refuses_before_the_reserve_and_gets_out_again() -> None:
     assert source.acknowledged == [*range(count), 5000]
     assert len([name for name in files.listdir(LOG) if name.endswith(".log")]) == SEGMENTS
     log.anchors.set("snapshot", at(log.durable_block))
-    log.tend()
+    log.run_background_work()
     assert log.room_bytes > 50_000
     append(log, source, range(6000, 6020))
     assert source.acknowledged[-1] == 6019
@@ -74,14 +74,14 @@ def test_the_reserve_is_usable_to_its_last_sector() -> None:
     while log.room_bytes > 2 * SECTOR_BYTES:
         append(log, source, [count], size=4000)
         count += 1
-        log.tend()
+        log.run_background_work()
     marks = range(5000, 5000 + reserve_bytes // SECTOR_BYTES - 1)
     for number in marks:
         source.put(number)
         assert log.run_turn(), "a control record waits though the reserve is not used up"
     assert source.acknowledged == [*range(count), *marks]
     log.anchors.set("snapshot", at(log.durable_block))
-    log.tend()
+    log.run_background_work()
     append(log, source, [6000])
     assert source.acknowledged[-1] == 6000
 
@@ -130,7 +130,7 @@ def test_without_anchors_nothing_is_recycled() -> None:
     files = sim()
     log, source = open_log(files)
     fill(log, source)
-    log.tend()
+    log.run_background_work()
     assert numbers_in(log)[0] == 0
     assert log.anchors.oldest() is None
 
@@ -143,14 +143,14 @@ def test_every_anchor_holds_its_segment() -> None:
     append(log, source, range(12))
     log.anchors.set("old", at(3))
     log.anchors.set("new", at(log.durable_block))
-    log.tend()
+    log.run_background_work()
     assert log._space.oldest().header.first_block == 1
     anchors = log.status()["anchors"]
     assert isinstance(anchors, dict)
     assert anchors["old"]["block"] == 3
     assert anchors["old"]["since"] > 0
     log.anchors.release("old")
-    log.tend()
+    log.run_background_work()
     assert log._space.oldest().header.first_block > 3
 
 
@@ -162,10 +162,10 @@ def test_an_anchor_at_a_segments_last_block_holds_it() -> None:
     append(log, source, range(8))
     first = log._space.segments.peekitem(1)[1].header.first_block
     log.anchors.set("x", at(first - 1))
-    log.tend()
+    log.run_background_work()
     assert log._space.oldest().header.first_block == 1
     log.anchors.set("x", at(first))
-    log.tend()
+    log.run_background_work()
     assert log._space.oldest().header.first_block == first
 
 
@@ -176,14 +176,14 @@ def test_a_full_disk_stops_preparation_and_not_the_log() -> None:
     log.anchors.set("snapshot", at(1))
     room = log.room_bytes
     files.capacity_bytes = files.disk.used_bytes() + 1000
-    log.tend()
+    log.run_background_work()
     assert log.status()["disk_full"] is not None
     assert log.room_bytes < room / 2
     assert not [name for name in files.listdir(LOG) if name.endswith(".tmp")]
     append(log, source, [1])
     assert source.acknowledged == [1]
     files.capacity_bytes = 1 << 30
-    log.tend()
+    log.run_background_work()
     assert log.status()["disk_full"] is None
     assert log.room_bytes > room / 2
 
@@ -194,11 +194,11 @@ def test_a_disk_that_fills_up_during_a_write_is_full_and_not_broken() -> None:
     log, source = open_log(files)
     log.anchors.set("snapshot", at(1))
     files.fail_at(1, Fault.SHORT_WRITE, kinds=frozenset({"pwrite"}))
-    log.tend()
+    log.run_background_work()
     assert "32768 bytes, which the volume has not got" in str(log.status()["disk_full"])
     assert not [name for name in files.listdir(LOG) if name.endswith(".tmp")]
     append(log, source, [1])
-    log.tend()
+    log.run_background_work()
     assert log.status()["disk_full"] is None
     assert (source.acknowledged, source.errors) == ([1], [])
 
@@ -210,7 +210,7 @@ def test_interrupted_preparation_is_swept() -> None:
     file = files.open(f"{LOG}/free-3.log.tmp", create=True)
     file.pwrite(bytes(100), 0)
     log, _ = open_log(files)
-    log.tend()
+    log.run_background_work()
     names = files.listdir(LOG)
     assert "free-3.log.tmp" not in names
     assert all(len(files.read_file(f"{LOG}/{name}")) == 32 << 10 for name in names if name.startswith("free-"))

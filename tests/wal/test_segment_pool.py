@@ -30,7 +30,7 @@ def filled(files: SimFiles) -> tuple[Log, ListSource, Keeper]:
     while len(log.segments) < 4:
         append(log, source, [number], size=4000)
         number += 1
-        log.tend()
+        log.run_background_work()
     return log, source, keeper
 
 
@@ -39,7 +39,7 @@ def test_nobody_is_asked_while_an_anchor_needs_the_segment() -> None:
     log, _, keeper = filled(sim())
     assert not keeper.asked
     log.anchors.set("snapshot", at(log.first_blocks()[0]))
-    log.tend()
+    log.run_background_work()
     assert not keeper.asked
 
 
@@ -49,13 +49,13 @@ def test_segment_stays_until_it_may_go() -> None:
     log, _, keeper = filled(files)
     first_blocks, before = log.first_blocks(), numbers_in(log)
     log.anchors.set("snapshot", at(first_blocks[-1]))
-    log.tend()
-    log.tend()
+    log.run_background_work()
+    log.run_background_work()
     assert keeper.asked == [(1, first_blocks[0], first_blocks[1] - 1)] * 2
     assert (log.first_blocks(), numbers_in(log)) == (first_blocks, before)
     keeper.answer, keeper.asked = True, []
     log.look_again()
-    log.tend()
+    log.run_background_work()
     assert [sequence for sequence, _, _ in keeper.asked] == [1, 2, 3]
     assert log.first_blocks() == first_blocks[-1:]
 
@@ -67,7 +67,7 @@ def test_ring_keeps_its_number_of_files() -> None:
     log.anchors.set("snapshot", at(log.first_blocks()[-1]))
     for answer in (False, True):
         keeper.answer = answer
-        log.tend()
+        log.run_background_work()
         files_there = [name for name in files.listdir(LOG) if name.startswith(("seg-", "free-"))]
         assert len(files_there) <= SEGMENTS
         append(log, source, [1])
@@ -82,11 +82,11 @@ def test_log_is_full_while_segments_must_stay_and_goes_on_when_they_may_go() -> 
     log.anchors.set("snapshot", at(1 << 30))
     for number in range(1000):
         append(log, source, [number], size=4000)
-        log.tend()
+        log.run_background_work()
         if log.room_bytes == 0:
             break
     assert log.first_blocks()[0] == 1
     keeper.answer = True
-    log.tend()
+    log.run_background_work()
     assert log.room_bytes > 0
     assert log.first_blocks()[0] > 1

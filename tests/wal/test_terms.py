@@ -22,7 +22,7 @@ class OneBlock(ListSource):
             encode_json(RecordKind.SCHEMA, {"statements": []}, partition=0, term=term, index=index),
         ]
 
-    def take(self, bytes_max: int) -> list[bytes]:
+    def take_records(self, bytes_max: int) -> list[bytes]:
         taken, self.block = self.block, []
         if taken:
             self.taken.append([1])

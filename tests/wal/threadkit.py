@@ -28,10 +28,10 @@ class WaitSource(ListSource):
         with self.changed:
             super().put(number, size)
 
-    def take(self, bytes_max: int) -> Sequence[bytes]:
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
         with self.changed:
             self.changed.notify_all()
-            return super().take(bytes_max)
+            return super().take_records(bytes_max)
 
     def written(self, block: int) -> None:
         with self.changed:

@@ -70,11 +70,11 @@ class Acceptor:
                     self._pause()
                     return
             else:
-                task = self._loop.create_task(self._take(client))
+                task = self._loop.create_task(self._serve_client(client))
                 self._taking.add(task)
                 task.add_done_callback(self._taking.discard)
 
-    async def _take(self, client: socket.socket) -> None:
+    async def _serve_client(self, client: socket.socket) -> None:
         client.setblocking(False)
         try:
             await self._loop.connect_accepted_socket(self._make, client)

@@ -279,7 +279,7 @@ class Connection(asyncio.Protocol):
     def _await_head(self) -> None:
         self.phase, self.read_deadline = "head", self.loop.time() + self._roster.settings.header_timeout_s
 
-    def _begin(self) -> None:
+    def _begin_request(self) -> None:
         """The request is served, if its head is complete."""
         roster, request = self._roster, self.framer.request
         if request is None:
@@ -289,7 +289,7 @@ class Connection(asyncio.Protocol):
         quick = roster.quick
         if quick is not None and self.framer.complete and quick.takes(request):
             short = self._exchange = QuickExchange(self, request)
-            quick.begin(request, self.framer.take_body(), short.answer)
+            quick.begin_call(request, self.framer.take_body(), short.answer)
             return
         exchange = self._exchange = Exchange(self, request, deadline=self.body_deadline(), stream=request.path in roster.streams)
         exchange.task = self.loop.create_task(exchange.run(roster.application))
@@ -482,7 +482,7 @@ class Connection(asyncio.Protocol):
     PHASES: ClassVar[Mapping[Phase, _Reactions]] = {
         #                       data           parsed            end            room          stop          overdue
         "greeting": _Reactions(_hold,         _ignore,          _expects,      _ignore,      _cut,         _cut),
-        "head":     _Reactions(_take_between, _begin,           _expects,      _resume_held, _close,       _refuse_slow),
+        "head":     _Reactions(_take_between, _begin_request,   _expects,      _resume_held, _close,       _refuse_slow),
         "rest":     _Reactions(_take_between, _ignore,          _expects,      _resume_held, _close,       _close),
         "working":  _Reactions(_take_working, _parsed_body,     _end_working,  _ignore,      _answer_last, _expire),
         "draining": _Reactions(_take_working, _parsed_leftover, _expects,      _ignore,      _close,       _close),

@@ -39,7 +39,7 @@ class Quick(Protocol):
     def takes(self, request: Request) -> bool:
         """Whether it is one of them."""
 
-    def begin(self, request: Request, body: bytes, answer: Answer) -> None:
+    def begin_call(self, request: Request, body: bytes, answer: Answer) -> None:
         """Serves it: `answer` is called once, in the loop's thread. Does not raise."""
 
 

@@ -188,11 +188,11 @@ class Exchange:
         framer = connection.framer
         while not (self._disconnected or self.complete or (self._ended and connection.ended)):
             if not self._ended and (framer.waiting or framer.complete):
-                return self._take(framer)
+                return self._take_frames(framer)
             await self._wait(inf if framer.complete else self._body_deadline())  # the end of the client may come at any time
         return {"type": "http.disconnect"}
 
-    def _take(self, framer: Framer) -> Message:
+    def _take_frames(self, framer: Framer) -> Message:
         body = framer.take_body()
         self._brought += len(body)
         self._ended = framer.complete

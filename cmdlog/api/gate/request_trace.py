@@ -43,7 +43,7 @@ class Trace:
         """The request calls this procedure of the catalog."""
         self.procedure = name
 
-    def note(self, problem: Problem, procedure: str | None = None) -> Problem:
+    def note_problem(self, problem: Problem, procedure: str | None = None) -> Problem:
         """An error that goes out, as the whole answer or as the answer to one call of a batch; it gets the id."""
         problem.more["request_id"] = self.request_id
         name = self.procedure if procedure is None else procedure
@@ -58,7 +58,7 @@ class Trace:
     def of_no_request(cls, front: RequestStats, problem: Problem) -> tuple[bytes, bytes]:
         """For an error before there was a request to read: counted, and given an id, whose header is returned."""
         trace = cls(front, send=None, route="", given_id=None)
-        trace.note(problem)
+        trace.note_problem(problem)
         front.answered("", problem.status)
         return trace.header
 

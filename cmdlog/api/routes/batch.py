@@ -68,10 +68,10 @@ class Group:
         self.missing = lines
         self.complete: asyncio.Future[None] = self._loop.create_future()
 
-    def settle(self, place: int, answer: bytes | Reply) -> None:
+    def settle_line(self, place: int, answer: bytes | Reply) -> None:
         """The answer of one line; any thread."""
         if threading.get_ident() != self._thread:
-            self._loop.call_soon_threadsafe(self.settle, place, answer)
+            self._loop.call_soon_threadsafe(self.settle_line, place, answer)
             return
         self.slots[place] = answer
         self.missing -= 1
@@ -90,7 +90,7 @@ class Group:
                 parts.append(slot)
             elif slot is not None:
                 problem = of_outcome(slot) if isinstance(slot, CallOutcome) else of_refused(slot)
-                parts.append(error_line(trace.note(problem, self.name_of(place))))
+                parts.append(error_line(trace.note_problem(problem, self.name_of(place))))
         parts.append(b"")
         return b"\n".join(parts)
 
@@ -147,8 +147,8 @@ class BatchStream:
         splitter = LineSplitter(self._settings.call_bytes_max + ENVELOPE_BYTES)
         try:
             while (chunk := await self._next_chunk()) is not None:
-                await self._take(splitter.feed(chunk))
-            await self._take(splitter.finish())
+                await self._take_lines(splitter.feed(chunk))
+            await self._take_lines(splitter.finish())
         except Problem as problem:
             self._put_error(problem)
         self._groups.put_nowait(None)
@@ -169,7 +169,7 @@ class BatchStream:
         chunk: bytes = message.get("body", b"")
         return chunk
 
-    async def _take(self, lines: list[bytes | None]) -> None:
+    async def _take_lines(self, lines: list[bytes | None]) -> None:
         start = 0
         while start < len(lines):
             part = lines[start : start + min(GROUP_CALLS_MAX, self._pace.window)]
@@ -202,9 +202,9 @@ class BatchStream:
             try:
                 route, params, key, durability = self._parse(line)
             except Problem as problem:
-                group.settle(place, error_line(self._trace.note(problem, problem.procedure)))
+                group.settle_line(place, error_line(self._trace.note_problem(problem, problem.procedure)))
             else:
-                calls.append((route, params, key, partial(group.settle, place), durability))
+                calls.append((route, params, key, partial(group.settle_line, place), durability))
                 places.append(place)
         group.calls, group.places = calls, places
         if calls:
@@ -306,7 +306,7 @@ class BatchStream:
     def _put_error(self, problem: Problem) -> None:
         group = Group(1, self._front.now())
         self._under_way += 1
-        group.settle(0, error_line(self._trace.note(problem, "")))
+        group.settle_line(0, error_line(self._trace.note_problem(problem, "")))
         self._groups.put_nowait(group)
 
 
@@ -327,7 +327,7 @@ def _runs(calls: Sequence[Prepared], places: Sequence[int]) -> deque[tuple[Seque
 
 def _settle_all(group: Group, places: Sequence[int], refused: CallRefused) -> None:
     for place in places:
-        group.settle(place, refused)
+        group.settle_line(place, refused)
 
 
 def error_line(problem: Problem) -> bytes:

@@ -22,11 +22,11 @@ class LineSplitter:
     def feed(self, chunk: bytes) -> list[bytes | None]:
         """Lines that end in this chunk, without their newline; None stands for one over the limit."""
         first, *others = chunk.split(b"\n")
-        self._keep(first)
+        self._keep_piece(first)
         if not others:
             return []
-        lines = [self._take(), *self._within(others[:-1])]
-        self._keep(others[-1])
+        lines = [self._take_line(), *self._within(others[:-1])]
+        self._keep_piece(others[-1])
         return [line for line in lines if line is None or (line and not line.isspace())]
 
     def finish(self) -> list[bytes | None]:
@@ -37,13 +37,13 @@ class LineSplitter:
         limit = self._limit_bytes
         return (piece if len(piece) <= limit else None for piece in pieces)
 
-    def _take(self) -> bytes | None:
+    def _take_line(self) -> bytes | None:
         line = None if self._skipping else bytes(self._rest)
         self._rest.clear()
         self._skipping = False
         return line
 
-    def _keep(self, piece: bytes) -> None:
+    def _keep_piece(self, piece: bytes) -> None:
         if not self._skipping and len(self._rest) + len(piece) <= self._limit_bytes:
             self._rest += piece
             return

@@ -149,10 +149,10 @@ class Waiter:
     def done(self, reply: Reply) -> None:
         """Called once by the node."""
         if threading.get_ident() == self._thread:
-            self._settle(reply)
+            self._settle_call(reply)
         else:
-            self._loop.call_soon_threadsafe(self._settle, reply)
+            self._loop.call_soon_threadsafe(self._settle_call, reply)
 
-    def _settle(self, reply: Reply) -> None:
+    def _settle_call(self, reply: Reply) -> None:
         if not self.future.done():  # cancelled when the server stops waiting
             self.future.set_result(reply)

@@ -53,7 +53,7 @@ class Bank:
         self.loaded = f"{BRANCHES * CUSTOMERS:,} accounts in {BRANCHES} branches on {partitions} partitions"
         self.notes: Sequence[str] = ()
 
-    def look(self, view: View) -> BankState:
+    def read_state(self, view: View) -> BankState:
         rows = view.rows(ACCOUNTS_SQL, ())
         accounts = {(branch, customer): (savings, checking) for branch, customer, savings, checking in rows}
         if len(accounts) != len(rows):

@@ -158,7 +158,7 @@ class Demo:
             self._start()
             self._finish(load)
             self._repeat()
-            seen = self._look()
+            seen = self._read_state()
             self._running.stop()
             kept = self._rows_in(self._data)
             report.judge(prove(self.calls, self._work.proofs(self.calls, seen), kept=kept, rebuilt=self._rebuild()))
@@ -185,7 +185,7 @@ class Demo:
         server = self._server = ServerProcess(
             self._data, partitions=self._options.partitions, log=self._log, application=self._work.application
         )
-        self._display.say(f"server {server.pid} serves {server.url} after {server.ready_s:.2f} s")
+        self._display.print_line(f"server {server.pid} serves {server.url} after {server.ready_s:.2f} s")
 
     def _fill(self) -> None:
         """The loader's calls through /v1/batch."""
@@ -196,7 +196,7 @@ class Demo:
             for call, answer in zip(part, send_batch(self._http, self._running.url, part), strict=True):
                 call.answer, call.attempts, call.before_kill = answer, 1, True
             self._display.advance(start + len(part))
-        self._display.say(self._work.loaded)
+        self._display.print_line(self._work.loaded)
 
     def _load_until_killed(self, load: Load) -> None:
         server, report = self._running, self._report
@@ -213,14 +213,14 @@ class Demo:
         self._place.gone()
         report.load_s = time.monotonic() - began
         report.acknowledged_before_kill = sum(call.before_kill for call in self.calls)
-        self._display.say(
+        self._display.print_line(
             f"SIGKILL to {report.killed_processes} processes after {report.acknowledged_before_kill:,} acknowledged calls"
         )
 
     def _recover(self) -> None:
         self._display.stage("cmdlog recover")
         self._report.recover, self._report.recover_s = run_recover(self._data, self._log)
-        self._display.say(f"cmdlog recover took {self._report.recover_s:.2f} s")
+        self._display.print_line(f"cmdlog recover took {self._report.recover_s:.2f} s")
 
     def _finish(self, load: Load) -> None:
         self._report.ready_s = self._running.ready_s
@@ -250,10 +250,10 @@ class Demo:
             self._display.advance(start + len(part))
         self._report.repeated_after_recovery = len(answered)
 
-    def _look(self) -> Any:
+    def _read_state(self) -> Any:
         """What the server shows now."""
         self._display.stage("comparing")
-        return self._work.look(_Shown(self._http, self._running.url))
+        return self._work.read_state(_Shown(self._http, self._running.url))
 
     def _rebuild(self) -> Rows:
         """The rows that `cmdlog recover --to` makes of the log alone, without the states that the server has kept."""

@@ -50,7 +50,7 @@ class DemoDisplay:
         if self._task is not None:
             self._progress.update(self._task, completed=done)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """A sentence that stays."""
         self._progress.console.print(text, markup=False)
 

@@ -58,7 +58,7 @@ class DemoWork(Protocol):
     loaded: str  # said when the loading calls are answered
     notes: Sequence[str]  # what the report should say about the load
 
-    def look(self, view: View) -> Any:
+    def read_state(self, view: View) -> Any:
         """What the proofs need. Raises: CommandFailed."""
 
     def proofs(self, calls: Sequence[DemoCall], seen: Any) -> Iterator[tuple[str, Iterator[str]]]:

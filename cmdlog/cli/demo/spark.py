@@ -73,12 +73,12 @@ def demo_it(
     with _folder(keep) as folder:
         began = time.monotonic()
         with _filling(folder / "data", calls) as story_of:
-            _say(f"{calls:,} calls of `vote` are being sent to the log of {folder / 'data'}")
+            _print_line(f"{calls:,} calls of `vote` are being sent to the log of {folder / 'data'}")
             spark = spark_session(master, tuning="start", conf=conf)
-            _say(f"Spark {spark.version} is up ({time.monotonic() - began:.1f} s)")
-            seen = _look(spark, folder)
+            _print_line(f"Spark {spark.version} is up ({time.monotonic() - began:.1f} s)")
+            seen = _read_log(spark, folder)
             story = story_of()
-            _say(f"all calls are in the log ({time.monotonic() - began:.1f} s)")
+            _print_line(f"all calls are in the log ({time.monotonic() - began:.1f} s)")
         found = {
             "running": _compare(seen, story),
             "query": _query(spark, folder, story),
@@ -89,7 +89,7 @@ def demo_it(
         ok = all(part["proved"] for part in found.values())
         seconds = round(time.monotonic() - began, 1)
         told = {**found, "calls": calls, "seconds": seconds, "plot": plot, "proved": ok}
-        out.result(told, lambda: _say(f"all figures agree with the model: {'yes' if ok else 'NO'} ({seconds} s)"))
+        out.result(told, lambda: _print_line(f"all figures agree with the model: {'yes' if ok else 'NO'} ({seconds} s)"))
     if not ok:
         raise CommandFailed("a figure differs from the model", hint="run it again with --keep DIR to inspect the files")
 
@@ -124,14 +124,14 @@ def _filling(data: Path, calls: int) -> Iterator[Callable[[], Story]]:
             callers.shutdown(cancel_futures=True)
 
 
-def _look(spark: SparkSession, folder: Path) -> Seen:
+def _read_log(spark: SparkSession, folder: Path) -> Seen:
     """What is in the log of the running node: partition -> (votes, the last one's TxnId)."""
     from pyspark.sql import functions as f
 
     votes = spark.read.format("cmdlog").option("procedures", '["vote"]').schema("partition_id int, txn_id long")
     rows = votes.load(str(folder / "data")).groupBy("partition_id").agg(f.count("txn_id"), f.max("txn_id")).collect()
     seen = {int(partition): (int(count), int(last)) for partition, count, last in rows}
-    _say(f"votes in the log at this moment, read while its node runs: {sum(count for count, _ in seen.values()):,}")
+    _print_line(f"votes in the log at this moment, read while its node runs: {sum(count for count, _ in seen.values()):,}")
     return seen
 
 
@@ -163,7 +163,7 @@ def _rebuild(spark: SparkSession, folder: Path, story: Story) -> dict[str, Any]:
     half = len(story.ids) // 2
     done = rebuild(spark, str(folder / "data"), to=str(folder / "half"), until=story.ids[half])
     counts = _counts(spark, folder / "half" / "votes")
-    _say(f"rebuilt as of transaction {story.ids[half]}: {sum(counts.values()):,} votes ({done.seconds:.1f} s)")
+    _print_line(f"rebuilt as of transaction {story.ids[half]}: {sum(counts.values()):,} votes ({done.seconds:.1f} s)")
     return {
         "as_of_txn": str(story.ids[half]),
         "counts": counts,
@@ -187,7 +187,7 @@ def _what_if(spark: SparkSession, folder: Path, story: Story) -> dict[str, Any]:
     longest = max(was.values())
     for contestant in sorted(was):
         bar = "#" * round(BARS * found[contestant] / longest)
-        _say(f"  {contestant}: {bar:<{BARS}} {found[contestant]:,} of {was[contestant]:,}")
+        _print_line(f"  {contestant}: {bar:<{BARS}} {found[contestant]:,} of {was[contestant]:,}")
     removed = done.changes["votes"]["removed"]
     return {"changes": done.changes, "was": was, "now": found, "proved": found == now and removed >= (was - now).total()}
 
@@ -230,7 +230,7 @@ def _plot(folder: Path, found: dict[str, dict[str, Any]]) -> str:
     path = folder / "whatif.png"
     figure.savefig(path, dpi=120)
     plt.close(figure)
-    _say(f"plot: {path}")
+    _print_line(f"plot: {path}")
     return str(path)
 
 
@@ -249,7 +249,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     if not out.json:
         out.text(text)
 

@@ -78,7 +78,7 @@ class Tpcc:
             f"made local, since theirs is another: {tally.lines_left_out} order lines, {tally.payments_left_out} payments",
         ]
 
-    def look(self, view: View) -> TpccState:
+    def read_state(self, view: View) -> TpccState:
         from procedures.samples.tpcc import checks
 
         warehouses = range(1, WAREHOUSES + 1)

@@ -110,7 +110,7 @@ def history_it(
         )
         _check_asked(found, partition, procedure)
         for note in found.notes:
-            out.note(note)
+            out.print_note(note)
         between = 0
         for call in found.calls:
             between += 1
@@ -123,9 +123,9 @@ def history_it(
         with report_on_interrupt(f"{printed} calls were printed", hint=hint):
             raise
     if not between:
-        out.note(found.empty())
+        out.print_note(found.empty())
     elif not printed:
-        out.note(f"none of the {between} calls in that range is of {_asked(partition, procedure)}")
+        out.print_note(f"none of the {between} calls in that range is of {_asked(partition, procedure)}")
 
 
 def _check_asked(found: CallHistory, partition: int | None, procedure: str | None) -> None:

@@ -256,14 +256,14 @@ def advising(wanted: Wanted) -> Iterator[None]:
 def _around_damage(wanted: Wanted, damage: Corrupt) -> None:
     """What a recovery from several nodes does with a damaged copy, with one: snapshots and the rest of the log may suffice."""
     from replay.errors import ReplayError
-    from replay.plan.newest_restorable import newest_before_damage, told
+    from replay.plan.newest_restorable import describe_moment, newest_before_damage
 
     try:
         plan = _joint_plan(wanted)
     except ReplayError:
         raise damage from None
     if plan.incomplete and not wanted.accept_data_loss:
-        before = told(newest_before_damage(wanted.files, wanted.directories[0]))
+        before = describe_moment(newest_before_damage(wanted.files, wanted.directories[0]))
         hint = f"{before}; restore the file from a backup, or recover what is left with `--accept-data-loss --to OUT`"
         message = f"{damage.args[0]}; the log after the damage is not proved complete"
         raise CommandFailed(message, hint=hint, exit_code=damage.exit_code, details=plan.incomplete)

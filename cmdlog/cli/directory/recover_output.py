@@ -221,7 +221,7 @@ class ProgressDisplay:
         self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
         self._bar.start()
         self._tasks[None] = self._bar.add_task(self._name, total=None, pace="")
-        return self._tell
+        return self._show_progress
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
@@ -237,7 +237,7 @@ class ProgressDisplay:
         pace = f"{moved.rows:,} rows, {moved.rate:,.0f}/s {left}"
         self._bar.update(self._tasks[ROWS], completed=moved.rows, total=moved.rows_total, pace=pace)
 
-    def _tell(self, progress: RecoveryProgress) -> None:
+    def _show_progress(self, progress: RecoveryProgress) -> None:
         self._show(None, progress)
         for partition, pace in progress.partitions.items() if len(progress.partitions) > 1 else ():
             if partition not in self._tasks:

@@ -124,7 +124,7 @@ class Coalescer:
             try:
                 if self._options.linger_ms:
                     time.sleep(self._options.linger_ms / 1000)
-                if slots := self._take():
+                if slots := self._take_calls():
                     self._exchange(slots)
             finally:
                 self._finished()
@@ -139,7 +139,7 @@ class Coalescer:
             self._active += 1
             return True
 
-    def _take(self) -> list[CallerSlot]:
+    def _take_calls(self) -> list[CallerSlot]:
         """The next request's calls; none when they have all been withdrawn."""
         slots: list[CallerSlot] = []
         room = self._options.bytes_max

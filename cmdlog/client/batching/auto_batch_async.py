@@ -67,7 +67,7 @@ class TaskCoalescer:
         while self._requests or self._planned:
             if self._planned is not None:
                 self._planned.cancel()
-                self._begin()
+                self._begin_request()
             else:
                 await asyncio.wait(self._requests)
 
@@ -76,16 +76,16 @@ class TaskCoalescer:
         if self._planned is None and self._queue and len(self._requests) < self._options.streams:
             loop = asyncio.get_running_loop()
             linger_s = self._options.linger_ms / 1000
-            self._planned = loop.call_later(linger_s, self._begin) if linger_s else loop.call_soon(self._begin)
+            self._planned = loop.call_later(linger_s, self._begin_request) if linger_s else loop.call_soon(self._begin_request)
 
-    def _begin(self) -> None:
+    def _begin_request(self) -> None:
         self._planned = None
-        if slots := self._take():
+        if slots := self._take_calls():
             task = asyncio.get_running_loop().create_task(self._exchange(slots))
             self._requests.add(task)
             task.add_done_callback(self._finished)
 
-    def _take(self) -> list[AsyncCallerSlot]:
+    def _take_calls(self) -> list[AsyncCallerSlot]:
         """The next request's calls, without those whose callers have left."""
         slots: list[AsyncCallerSlot] = []
         room = self._options.bytes_max

@@ -38,13 +38,13 @@ class AnswerLines:
     def feed(self, chunk: bytes, *, date: str) -> Iterator[Attempt]:
         """Answers of the lines that end in this chunk; `date` is the server's clock."""
         first, *others = chunk.split(b"\n")
-        self._keep(first)
+        self._keep_part(first)
         if others:
             yield from self._read(b"".join(self._parts), date)
             for line in others[:-1]:
                 yield from self._read(line, date)
             self._parts, self._size = [], 0
-            self._keep(others[-1])
+            self._keep_part(others[-1])
 
     def end(self, rest: Attempt) -> Iterator[Attempt]:
         """The request is over; `rest` is the result of every line that has no answer."""
@@ -59,7 +59,7 @@ class AnswerLines:
         """Reading on is pointless."""
         return bool(self._broken)
 
-    def _keep(self, part: bytes) -> None:
+    def _keep_part(self, part: bytes) -> None:
         if part and not self._broken:
             self._parts.append(part)
             self._size += len(part)

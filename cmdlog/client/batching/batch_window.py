@@ -106,7 +106,7 @@ class Window:
                 if line.due > now and not line.alone:
                     return
 
-    def settle(self, line: BatchLine, attempt: Attempt) -> None:
+    def settle_line(self, line: BatchLine, attempt: Attempt) -> None:
         """The result of a line's attempt."""
         found = judge(attempt)
         if not isinstance(found, AttemptFailure):

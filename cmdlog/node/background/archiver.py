@@ -199,7 +199,7 @@ class Archiver:
             wanted = self._wanted
         try:
             if wanted is not None:
-                self._settle(*wanted)
+                self._settle_segment(*wanted)
         except Stuck as stuck:
             self._note_problem(str(stuck))
         else:
@@ -214,7 +214,7 @@ class Archiver:
             self._released, self._wanted = wanted[0].sequence, None
         self._hooks.look_again()
 
-    def _settle(self, segment: SegmentFile, last_block: int) -> None:
+    def _settle_segment(self, segment: SegmentFile, last_block: int) -> None:
         """On return the ring may recycle the segment. Raises: Stuck, WalError, SnapshotError, OSError: it must stay."""
         needed = self._needs()
         if not needed.log(first_block=int(segment.header.first_block), last_block=last_block):

@@ -70,7 +70,7 @@ class Drills:
 
     def age_s(self) -> float | None:
         """Seconds since a drill last proved a restore; None when none did."""
-        self._look()
+        self._read_reports()
         return None if self._proven is None else max(0.0, self._wall() - self._proven.timestamp())
 
     def status(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Drills:
             "error": self._failure or None,
         }
 
-    def _look(self) -> None:
+    def _read_reports(self) -> None:
         """Reads the reports again if there are others."""
         try:
             changed = os.stat(os.path.join(self._directory, FOLDER)).st_mtime_ns
@@ -95,7 +95,7 @@ class Drills:
             self._seen, self._last, self._proven = changed, last_report(self._directory), last_proven(self._directory)
 
     def _next_due(self) -> float:
-        self._look()
+        self._read_reports()
         if self._last is None:
             return self._wall() + min(self._every_s, FIRST_AFTER_S)
         again_s = min(self._every_s, FIRST_AFTER_S) if self._last["verdict"] == NOT_RUN else self._every_s
@@ -128,9 +128,9 @@ class Drills:
         with self._lock:
             self._process = None
         if not self._stop.is_set():
-            self._tell(told, process.returncode)
+            self._log_verdict(told, process.returncode)
 
-    def _tell(self, told: bytes, code: int) -> None:
+    def _log_verdict(self, told: bytes, code: int) -> None:
         if (report := last_answer(told)) is None:
             self._failure = f"the drill exited with code {code}; see its output on standard error"
             log.error("restore_drill_failed", reason=self._failure)

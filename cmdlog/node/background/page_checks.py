@@ -79,14 +79,14 @@ class PageChecks:
                 )
             with self._process as process:
                 for answer in process.answers():
-                    self._take(**answer)
+                    self._take_result(**answer)
                 process.wait()
             if process.returncode and not self._stopping:
                 log.warning("state_check_failed", exit_code=process.returncode, checked=len(self._problems))
         except OSError as error:  # no process to be had: the states are as trusted as before
             log.warning("state_check_failed", reason=str(error))
 
-    def _take(self, partition: int, problem: str) -> None:
+    def _take_result(self, partition: int, problem: str) -> None:
         self._problems[partition] = problem
         path = state_path(self._directory, partition)
         if not problem:

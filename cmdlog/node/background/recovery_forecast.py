@@ -84,7 +84,7 @@ class Speeds:
         with self._lock:
             return self._behind[partition].copy()
 
-    def settle(self, partition: int, marked: Counter[str]) -> None:
+    def settle_snapshot(self, partition: int, marked: Counter[str]) -> None:
         """The snapshot that began at `marked` holds all calls of before that moment."""
         with self._lock:
             self._behind[partition] -= marked

@@ -133,7 +133,7 @@ class Snapshotter:
         self._began_at = time.time()
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
         clean(files, directory)
-        self._look()
+        self._find_snapshots()
 
     # -- the node's side -------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Snapshotter:
         with self._lock:
             self._lock.notify_all()
 
-    def take(self, partitions: Sequence[int], *, point: bool = False) -> Future[dict[str, Any]]:
+    def request_snapshots(self, partitions: Sequence[int], *, point: bool = False) -> Future[dict[str, Any]]:
         """Asks for snapshots now; the future gets `snapshots`, a description of each, or SnapshotFailed.
 
         With `point` it also gets `point`: a transaction id at which these partitions can be restored together, now durable.
@@ -343,11 +343,11 @@ class Snapshotter:
         before_mark()
         self._mark(report, os.path.basename(path))
         if self._marked is not None:
-            self._speeds.settle(partition, self._marked)
-        self._look()
+            self._speeds.settle_snapshot(partition, self._marked)
+        self._find_snapshots()
         self._hooks.anchor(_anchor_name(partition), anchor_block(self._snapshots[partition]) or 0)
         retain(self._files, self._snapshots[partition], kept=self._kept.snapshots, let_go=self._hooks.let_go)
-        self._look()
+        self._find_snapshots()
         return next(describe(snapshot) for snapshot in self._snapshots[partition] if snapshot.path == path)
 
     def _capture(self, partition: int, folder: str) -> dict[str, Any]:
@@ -419,7 +419,7 @@ class Snapshotter:
             if self._stopping or not self._hooks.notes_fit():
                 raise SnapshotFailed("the log has no room for the record of the recovery point; its snapshots remain valid")
 
-    def _look(self) -> None:
+    def _find_snapshots(self) -> None:
         by_partition: dict[int, list[Snapshot]] = {p: [] for p in self._partitions}
         for snapshot in list_snapshots(self._files, self._directory, self._identity):
             by_partition.setdefault(snapshot.partition, []).append(snapshot)
@@ -441,7 +441,7 @@ class Snapshotter:
         log.error("snapshot failed", partitions=list(partitions), reason=str(error), retry_s=self._retry_s)
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
         with contextlib.suppress(SnapshotError, WalError, OSError):
-            self._look()
+            self._find_snapshots()
 
 
 def describe(snapshot: Snapshot) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Ticket:
             if self._worker is not None:
                 self._worker.cancel()
 
-    def begin(self, worker: _Worker) -> None:
+    def begin_request(self, worker: _Worker) -> None:
         """The worker has the whole request: a word to it can no longer fall into the middle of that."""
         with self._lock:
             self._worker = worker
@@ -73,10 +73,10 @@ class QueryPool:
         """The result as JSON. Blocking. Raises: QueryRefused, QueryLimit, NotReady, QueryCancelled."""
         request = encode_request(paths, sql, params, limits)
         ticket = ticket or Ticket()
-        worker = self._take()
+        worker = self._take_worker()
         try:
             worker.send(request)
-            ticket.begin(worker)
+            ticket.begin_request(worker)
             kind, body = worker.receive()
         except (EOFError, OSError):
             self._bury(worker)
@@ -108,7 +108,7 @@ class QueryPool:
         for worker in idle:
             worker.dispose()
 
-    def _take(self) -> _Worker:
+    def _take_worker(self) -> _Worker:
         with self._lock:
             if self._closed:
                 raise NotReady("the node is stopping")

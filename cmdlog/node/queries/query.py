@@ -191,7 +191,7 @@ def _read_partition(
 def _read(connection: apsw.Connection, statement: _Statement, rows: list[Sequence[Any]]) -> list[str]:
     columns: list[str] = []
 
-    def note(cursor: apsw.Cursor, _statement: str, _bindings: Any) -> bool:
+    def note_statement(cursor: apsw.Cursor, _statement: str, _bindings: Any) -> bool:
         """Before each statement of the text runs."""
         if columns:
             raise QueryRefused("one SELECT at a time")
@@ -202,7 +202,7 @@ def _read(connection: apsw.Connection, statement: _Statement, rows: list[Sequenc
 
     limits = statement.limits
     cursor = connection.cursor()
-    cursor.exec_trace = note
+    cursor.exec_trace = note_statement
     room = limits.bytes_max - sum(map(_bytes_of, rows))
     # A statement in the cache was judged when it was prepared, perhaps for the framework.
     for row in cursor.execute(statement.sql, tuple(statement.params), can_cache=False):

@@ -26,7 +26,7 @@ class Gather:
         return [self._slot(number) for number in range(len(self._replies))]
 
     def _slot(self, number: int) -> Callable[[Reply], None]:
-        def take(reply: Reply) -> None:
+        def take_reply(reply: Reply) -> None:
             with self._lock:
                 self._replies[number] = reply
                 self._missing -= 1
@@ -34,7 +34,7 @@ class Gather:
             if complete:
                 self._done(_combine([reply for reply in self._replies if reply is not None]))
 
-        return take
+        return take_reply
 
 
 def _combine(replies: list[Reply]) -> Reply:

@@ -44,12 +44,12 @@ class Notes:
     def put(self, record: bytes, done: Callable[[], None] | None) -> None:
         self._waiting.append((record, done))
 
-    def look(self, streams: Iterable[PartitionPipeline]) -> bool:
+    def find_due(self, streams: Iterable[PartitionPipeline]) -> bool:
         """Whether anything is owed to the log; it is `due` then."""
         self.due = bool(self._waiting) or any(stream.marked_index < stream.durable_index for stream in streams)
         return self.due
 
-    def take(self, block_bytes: int) -> list[Note]:
+    def take_records(self, block_bytes: int) -> list[Note]:
         """Those for the next block, in half of its room, or one in all of it; the rest follows in a block after.
 
         One that the rest of the segment is too short for waits: nothing that could wait for a free segment is taken.

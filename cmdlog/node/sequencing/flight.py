@@ -134,7 +134,7 @@ class Flight:
         """Whether the site of the partition may have it now."""
         return self.stage > TAKEN and (self.step is None or self.step.passes(partition))
 
-    def take(self, now: float) -> None:
+    def mark_taken(self, now: float) -> None:
         """The log has it."""
         self.taken_at = now
 

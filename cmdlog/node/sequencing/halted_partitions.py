@@ -61,7 +61,7 @@ class Standstill:
         """Tells whoever waits for a batch that these partitions hold up that the outcome is unknown; how many that were."""
         with self._lock:
             flights = stuck(self._streams, partitions)
-            dones = [done for flight in flights for done in flight.replace_callers(_nobody) if done is not _nobody]
+            dones = [done for flight in flights for done in flight.replace_callers(_ignore_reply) if done is not _ignore_reply]
         unknown = UnknownOutcome(why)
         for done in dones:
             done(unknown)
@@ -87,5 +87,5 @@ def stuck(streams: Mapping[int, PartitionPipeline], partitions: Collection[int])
     return found
 
 
-def _nobody(reply: Reply) -> None:
+def _ignore_reply(reply: Reply) -> None:
     """Stands for a caller who was told already."""

@@ -125,7 +125,7 @@ class KeyOwners:
             return FULL
         return self.claim(key, EVERYWHERE)
 
-    def settle(self, key: bytes, *, stored: bool) -> None:
+    def release_key(self, key: bytes, *, stored: bool) -> None:
         """The call that claimed the key is answered, or was refused. `stored`: its outcome may be in a table."""
         short = int.from_bytes(key[:8], "little")
         with self._lock:
@@ -192,7 +192,7 @@ class KeyOwners:
 
     def tidy(self, look: Look) -> None:
         """A step of the look-up, if one is due; costs nothing otherwise. Called again and again by one thread."""
-        sweep = self._sweep or self._begin()
+        sweep = self._sweep or self._begin_generation()
         if sweep is None:
             return
         if sweep.partition < self._partitions:
@@ -211,7 +211,7 @@ class KeyOwners:
                 self._mark = max(self._mark, sweep.mark)
                 self._sweep = None
 
-    def _begin(self) -> _Sweep | None:
+    def _begin_generation(self) -> _Sweep | None:
         now = self._clock()
         if now - self._slices[-1][0] < self._window_s / SLICES:
             return None

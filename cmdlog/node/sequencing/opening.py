@@ -70,7 +70,7 @@ class Opening:
         self.terms_bytes = 0
         return terms
 
-    def take(self, bytes_max: int) -> tuple[list[bytes], list[Placed], list[Callable[[], None]]]:
+    def take_records(self, bytes_max: int) -> tuple[list[bytes], list[Placed], list[Callable[[], None]]]:
         """What the next block gets: records, with the last of them the entries, and who hears when the records are durable."""
         records = self.take_terms()
         total = size_of(records)

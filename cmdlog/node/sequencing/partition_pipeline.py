@@ -226,11 +226,11 @@ class TakenBlock:
     note_dones: list[Callable[[], None]]
     hasty: int = 0  # batches that may be executed once they are written
 
-    def begin(self, now: float) -> bool:
+    def mark_taken(self, now: float) -> bool:
         """The log has it now; whether somebody waits until it is durable."""
         waits = bool(self.note_dones)
         for _, flight in self.flights:
-            flight.take(now)
+            flight.mark_taken(now)
             self.hasty += flight.lax_calls > 0
             waits = waits or flight.strict
         return waits

@@ -141,17 +141,17 @@ class Router:
         if not key:
             return done
 
-        def settle(reply: Reply) -> None:
+        def settle_key(reply: Reply) -> None:
             stored = reply.status not in _NOTHING_STORED if isinstance(reply, CallOutcome) else isinstance(reply, UnknownOutcome)
-            self._keys.settle(key, stored=stored)
+            self._keys.release_key(key, stored=stored)
             done(reply)
 
-        return settle
+        return settle_key
 
     def _unclaim(self, key: bytes) -> None:
         """The call is not placed: nothing of it will be stored."""
         if key not in (b"", NO_KEY):
-            self._keys.settle(key, stored=False)
+            self._keys.release_key(key, stored=False)
 
     def _counted(self, route: Route, done: Done) -> Done:
         """Counts the one outcome that the partitions' outcomes make."""

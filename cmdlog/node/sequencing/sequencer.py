@@ -158,7 +158,7 @@ class Sequencer:
             done(UnknownOutcome("the node has failed"))
         self._kick()
 
-    def note(self, record: bytes, done: Callable[[], None] | None = None) -> None:
+    def add_record(self, record: bytes, done: Callable[[], None] | None = None) -> None:
         """A control record for the next block; `done` is called once that is durable."""
         with self._lock:
             self._notes.put(record, done)
@@ -182,13 +182,13 @@ class Sequencer:
     def flush_notes(self) -> None:
         """Gives notes a block of their own unless calls bring one; called when the node is idle."""
         with self._lock:
-            due = self._notes.look(self._streams.values()) or self.opening.waits
+            due = self._notes.find_due(self._streams.values()) or self.opening.waits
         if due:
             self._kick()
 
     # -- the log: cmdlog.wal.log.RecordSource ----------------------------------------------------------------------------------
 
-    def take(self, bytes_max: int) -> Sequence[bytes]:
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
         """Closes, numbers and encodes the next block's batches; every call's TxnId is given here."""
         with self._lock:
             admission, opening = self.admission, self.opening
@@ -199,9 +199,9 @@ class Sequencer:
                 if records := self._take_opening(bytes_max):
                     return records
             room = bytes_max - len(self._streams) * BATCH_OVERHEAD_BYTES - opening.terms_bytes
-            notes = self._notes.take(room)
+            notes = self._notes.take_records(room)
             closing = self._closing
-            taken, closed_bytes = closing.take(room - size_of([record for record, _ in notes]))
+            taken, closed_bytes = closing.close_batches(room - size_of([record for record, _ in notes]))
             admission.close(closed_bytes)
             more = closing.short or (bool(self._busy) and closing.step_is_next())
             if not more:
@@ -222,7 +222,7 @@ class Sequencer:
 
     def _take_opening(self, bytes_max: int) -> list[bytes]:
         """Of what the start adds, what the next block takes; with its last record, entries come before any call."""
-        records, entries, dones = self.opening.take(bytes_max)
+        records, entries, dones = self.opening.take_records(bytes_max)
         for partition, entry in entries:
             self._busy[partition] = stream = self._streams[partition]
             stream.entries.append(entry)
@@ -237,7 +237,7 @@ class Sequencer:
         self.blocks += 1
         self.admission.took(bytes_max)
         block = TakenBlock(taken, note_dones)
-        self.waits = block.begin(self._now())
+        self.waits = block.mark_taken(self._now())
         self.hasty += block.hasty
         self._taken.append(block)
         self._unwritten.append(block)
@@ -262,7 +262,7 @@ class Sequencer:
             for stream, flight in taken.flights:
                 if stream.make_durable(flight, now):
                     settled.append(flight)
-                    self._settle(flight, now)
+                    self._answer_executed(flight, now)
                 if flight.on_durable is not None and not self._pipelines.ended:
                     told.append((flight.on_durable, CallOutcome(0, flight.txn_ids[0], b"")))
             for stream, _ in taken.flights:
@@ -378,7 +378,7 @@ class Sequencer:
         overhead_bytes = BATCH_OVERHEAD_BYTES * len(self._streams) + self.opening.bytes
         self.admission.admit(calls, size_bytes, overhead_bytes=overhead_bytes)
 
-    def _settle(self, flight: Flight, now: float) -> None:
+    def _answer_executed(self, flight: Flight, now: float) -> None:
         """It was executed before it was durable, and now it is: the others of its calls are answered."""
         self.meter.stages["settle"].add(now - flight.answered_at, len(flight.lax) - flight.lax_calls)
         self.admission.release_rest(flight)

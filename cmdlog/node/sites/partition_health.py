@@ -56,7 +56,7 @@ class Troubles:
         volume = os.statvfs(self._directory)
         return volume.f_bavail * volume.f_frsize
 
-    def begin(self, partitions: Iterable[int], kind: str, message: str) -> None:
+    def begin_trouble(self, partitions: Iterable[int], kind: str, message: str) -> None:
         """They cannot run from now on, for this reason."""
         with self._lock:
             new = [p for p in partitions if p not in self._of or self._of[p].kind != kind]

@@ -261,7 +261,7 @@ class ProcessSites:
                 else:
                     self._kill_hung()
                 for number, outage in list(self._outages.items()):
-                    self._tend(number, outage)
+                    self._tend_site(number, outage)
             except Exception as error:  # noqa: BLE001 - our own bug: nobody would bring sites back any more
                 self._owner.broken(error)
 
@@ -306,7 +306,7 @@ class ProcessSites:
             outage = self._outages[old.number] = SiteOutage(fault, now, give_up_after_s=wait_s)
         outage.fail(fault, now, free_bytes=self._owner.free_bytes())
 
-    def _tend(self, number: int, outage: SiteOutage) -> None:
+    def _tend_site(self, number: int, outage: SiteOutage) -> None:
         """What is due of a site that cannot run."""
         partitions, now = self._groups[number], time.monotonic()
         if outage.stage is OutageStage.OVER:

@@ -56,14 +56,14 @@ class RecentHistory:
         self._next_at = meter.now() + STEP_S
         self._number = 0
         self._front = RequestStats()
-        self._begin()
+        self._begin_sample()
 
     def listen_to(self, front: RequestStats) -> None:
         """Takes refusals and whole latencies from this front from now on."""
         self._front = front
-        self._begin()
+        self._begin_sample()
 
-    def look(self, gauges: Callable[[], Gauges]) -> None:
+    def sample_if_due(self, gauges: Callable[[], Gauges]) -> None:
         """Adds a row if its time has come; cheap if not."""
         now = self._meter.now()
         if now < self._next_at:
@@ -92,7 +92,7 @@ class RecentHistory:
 
     def _make(self, elapsed_s: float, gauges: Gauges) -> SecondSample:
         calls, refused, counts = self._calls, self._refused, self._counts
-        self._begin()
+        self._begin_sample()
         quantiles: list[float | None] = []
         for before, after in zip(counts, self._counts, strict=True):
             new = [max(0, b - a) for a, b in zip(before, after, strict=True)]  # a front that came just now may have had less
@@ -110,7 +110,7 @@ class RecentHistory:
             [[gauges.watermarks[p][mark] for mark in MARKS] for p in shown],
         )
 
-    def _begin(self) -> None:
+    def _begin_sample(self) -> None:
         """Where the meters stand now."""
         self._meter.drain()
         self._calls = self._meter.calls_total()

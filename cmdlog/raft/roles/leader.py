@@ -71,7 +71,7 @@ def on_read_request(state: State, message: ReadRequest) -> None:
     if state.reads.count >= state.settings.reads_max:
         state.drop(Drop.PROPOSAL_REFUSED)
     else:
-        reads.take(state, message.sender, message.contexts)
+        reads.take_reads(state, message.sender, message.contexts)
 
 
 # Time

@@ -15,7 +15,7 @@ from cmdlog.raft.messages import TimeoutNow
 from cmdlog.raft.state import Handover, Role, State
 
 
-def begin(state: State, target: NodeId) -> None:
+def begin_transfer(state: State, target: NodeId) -> None:
     """Offers leadership to `target`, in place of any other. Raises: ProposalRefused."""
     if state.role is not Role.LEADER:
         raise ProposalRefused(Refusal.NOT_LEADER, leader=state.leader)

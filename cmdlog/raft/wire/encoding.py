@@ -95,7 +95,7 @@ class Encoder:
             return _meta(MessageKind.APPEND, group, message.term, entries.first, message.prev_term, message.commit, 0, 0), b""
         columns = self._kept.get(group)
         if columns is None or columns.source is not entries:
-            columns = self._keep(group, entries, columns)
+            columns = self._keep_entries(group, entries, columns)
         fields, bulk, crc = columns.fields, columns.bulk, columns.bulk_crc
         size, term, count = _APPEND_BYTES + len(fields), message.term, len(terms)
         meta = _pack_append(
@@ -114,7 +114,7 @@ class Encoder:
             fields += pack_field(Tag.DIGEST, bulk_digest(bulk, self._digest_key))
         return _Columns(source, fields, bulk, google_crc32c.value(bulk))
 
-    def _keep(self, group: PartitionId, entries: Entries, before: _Columns | None) -> _Columns:
+    def _keep_entries(self, group: PartitionId, entries: Entries, before: _Columns | None) -> _Columns:
         columns = self._columns(entries, entries.payloads, _kinds_and_terms(entries))
         self._kept_bytes += len(columns.bulk) - (len(before.bulk) if before is not None else 0)
         if self._kept_bytes > KEPT_BYTES_MAX:

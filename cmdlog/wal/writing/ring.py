@@ -98,7 +98,7 @@ class Ring:
         """Starts the threads; without it the caller's threads do everything, see `rest`."""
         for number in range(self._count):
             self._threads.append(threading.Thread(target=self._serve, name=f"cmdlog-log-{number}", daemon=True))
-        self._threads.append(threading.Thread(target=self._keep, name="cmdlog-log-keeper", daemon=True))
+        self._threads.append(threading.Thread(target=self._run_keeper, name="cmdlog-log-keeper", daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -134,7 +134,7 @@ class Ring:
                 return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
             self._turn, self._kicked = True, False
         try:
-            placed = self._take()
+            placed = self._take_block()
             if placed is not None:
                 self._write(placed, self._inline_file)
         except BaseException as error:
@@ -158,7 +158,7 @@ class Ring:
                     self._quiet.wait()
                 self._marks.raise_error()
                 self._turn, self._kicked = True, False
-            placed = self._take()
+            placed = self._take_block()
             if placed is None:
                 break
             self._write(placed, self._inline_file)
@@ -225,7 +225,7 @@ class Ring:
     def _serve(self) -> None:
         file = ThreadFile(self._files)
         while self._await_turn():
-            placed = self._take()
+            placed = self._take_block()
             if placed is not None:
                 self._write(placed, file)
         file.close()
@@ -257,7 +257,7 @@ class Ring:
             return 0.0
         return self._last_take + max(PACE_MIN_S, self._times.smoothed_s / self._count) - self._clock()
 
-    def _take(self) -> PlacedBlock | None:
+    def _take_block(self) -> PlacedBlock | None:
         """One turn: closes and places a block. The turn is passed on before it is written."""
         placed = None
         try:
@@ -280,15 +280,15 @@ class Ring:
 
     def _place(self) -> PlacedBlock | None:
         tail = self._tail
-        if self._held is None and not self._stays() and not self._rotate():
+        if self._held is None and not self._fits_segment() and not self._rotate():
             return None
         room = min(tail.left_bytes, tail.block_bytes_max)
         self._last_take = self._clock()
-        records, self._held = self._held or self._source.take(room), None
+        records, self._held = self._held or self._source.take_records(room), None
         if not records and room < tail.block_bytes_max and self._source.pending_bytes > 0:
             if not self._rotate():
                 return None
-            records = self._source.take(tail.block_bytes_max)
+            records = self._source.take_records(tail.block_bytes_max)
         if not records:
             return None
         if not tail.fits(records) and not self._rotate():
@@ -309,7 +309,7 @@ class Ring:
                 self._timer.open_one()
         return placed
 
-    def _stays(self) -> bool:
+    def _fits_segment(self) -> bool:
         """Whether the next block goes into this segment. With no other one, its rest is the reserve of control records."""
         tail = self._tail
         return tail.worth_filling or (tail.left_bytes >= SECTOR_BYTES and not self._space.available)
@@ -384,7 +384,7 @@ class Ring:
 
     # -- the keeper: seals and delayed syncs -----------------------------------------------------------------------------
 
-    def _keep(self) -> None:
+    def _run_keeper(self) -> None:
         while True:
             with self._lock:
                 if self._stopping or self._marks.error is not None:

@@ -111,7 +111,7 @@ class Space:
         if self._ready:
             return True
         if self._thread is None:
-            self.tend()
+            self.prepare_files()
             return bool(self._ready)
         self.ask()
         with self._changed:
@@ -155,12 +155,12 @@ class Space:
                     return
                 self._asked = False
             try:
-                self.tend()
+                self.prepare_files()
             except (WalError, OSError) as error:
                 self.failed(error if isinstance(error, WalError) else WalError(str(error)))
                 return
 
-    def tend(self) -> None:
+    def prepare_files(self) -> None:
         """Recycles what nobody needs, makes files until READY_WANTED are ready, reserves the others. Raises: WriteFailed."""
         while (passed := self._passed()) is not None and self.may_go(*passed):
             self._recycle(passed[0])

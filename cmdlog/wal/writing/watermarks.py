@@ -30,7 +30,7 @@ class RecordSource(Protocol):
         """About what `take` would return; read without a lock, and never below zero."""
         ...
 
-    def take(self, bytes_max: int) -> Sequence[bytes]:
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
         """Encoded records for the next block, [] for nothing. More than `bytes_max` on disk only if one record is that long."""
         ...
 
@@ -148,13 +148,13 @@ class Watermarks:
                 durable = _due(self._undurable, self._acknowledged) if error is None else []
                 self._told = error is not None
             try:
-                self._tell(written, durable, error)
+                self._notify_source(written, durable, error)
             finally:
                 with self._lock:
                     self.delivering = False
                     self._quiet.open_all()
 
-    def _tell(self, written: Sequence[int], durable: Sequence[int], error: WalError | None) -> None:
+    def _notify_source(self, written: Sequence[int], durable: Sequence[int], error: WalError | None) -> None:
         for block in written:
             self._source.written(block)
         for block in durable:

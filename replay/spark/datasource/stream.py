@@ -73,7 +73,7 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @spoken
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         before, upto = Offset.of(start), Offset.of(end)
-        options = self._behind(before)
+        options = self._resumed_after(before)
         ending = Bound(0, {p: of.txn for p, of in upto.reached.items()})  # a partition that is not named gave nothing yet
         options = replace(options, ending=ending)
         chosen = choose(options, known=before.entries, held=before.txns)
@@ -101,14 +101,14 @@ class CallStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         one must be deployed before its stream is started. Later this is not checked again, since the log may drop code that no
         longer has calls.
         """
-        chosen = choose(self._behind(before), known=before.entries, held=before.txns)
+        chosen = choose(self._resumed_after(before), known=before.entries, held=before.txns)
         check_history(chosen, before, self._options)
         if not self._is_checked:
             check_named(self._options, chosen)
             self._is_checked = True
         return chosen
 
-    def _behind(self, before: Offset) -> ReadOptions:
+    def _resumed_after(self, before: Offset) -> ReadOptions:
         """The same read, after what was delivered."""
         starting = self._options.starting
         named = {**(starting.by_partition or {}), **{partition: of.txn + 1 for partition, of in before.reached.items()}}

@@ -97,7 +97,7 @@ def counting(look: SegmentLook, partition: int, want: Want) -> Iterator[int]:
     for number, index in enumerate(entries.indexes if entries is not None else ()):
         assert entries is not None
         place = Lsn(BlockNumber(entries.blocks[number]), entries.offsets[number])
-        if any(after < index <= upto for after, upto in want.ranges) and lowest.behind(place) > index:
+        if any(after < index <= upto for after, upto in want.ranges) and lowest.next_after(place) > index:
             yield number
 
 
@@ -123,7 +123,7 @@ def check_history(chosen: Chosen, offset: Offset, options: ReadOptions) -> None:
 
 def _differs(chosen: Chosen, partition: int, reached: Reached, where: str) -> str:
     """What the log holds instead of the batch; "" if it holds the same one, or nothing there can be read."""
-    found = list(_stated(chosen, partition, reached.batch))
+    found = list(_stated_entries(chosen, partition, reached.batch))
     if (reached.term, reached.checksum) in found:
         return ""
     if found:
@@ -140,7 +140,7 @@ def _differs(chosen: Chosen, partition: int, reached: Reached, where: str) -> st
     return "the log holds no calls in that entry"
 
 
-def _stated(chosen: Chosen, partition: int, index: int) -> Iterator[tuple[int, int]]:
+def _stated_entries(chosen: Chosen, partition: int, index: int) -> Iterator[tuple[int, int]]:
     """Term and checksum of the entry in every log where it counts: by the batch itself, or by the head after it.
 
     A log that the commit mark has not yet reached counts up to that entry: what was delivered was committed.

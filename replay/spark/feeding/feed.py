@@ -117,27 +117,27 @@ def feed(
     def work(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
         return feed_file(order, attempt, send)
 
-    def whole(calls: Mapping[str, Any], folder: str = "") -> dict[str, Any]:
+    def full_request(calls: Mapping[str, Any], folder: str = "") -> dict[str, Any]:
         return _request({**request, "calls": calls}, folder, send, progress)
 
     with _advised():
         if is_finished(out):
-            manifest = finished(files, out, _request_of_finished({**request, "calls": given.stated()}, out, send))
+            manifest = finished(files, out, _request_of_finished({**request, "calls": given.request_json()}, out, send))
             if manifest is not None:
                 return Fed(out, manifest, time.monotonic() - began, given, already=True)
         with staging(files, to, beside=(CALLS, f"{CALLS}.tmp", MARKS)) as folder:
             manifest, orders = None, None
             if folder.is_begun:
-                request = whole(given.stated(), folder.folder)
+                request = full_request(given.request_json(), folder.folder)
                 manifest = folder.decided(request)
                 orders = folder.begun(request) if manifest is None else None
             if manifest is None:
                 session = given.open_session()
                 if orders is None:
-                    request = whole(given.stated(_fix_rows(given, folder, rows_per_file)))
+                    request = full_request(given.request_json(_fix_rows(given, folder, rows_per_file)))
                     side_by_side = parallelism_of(session) if rows == "side by side" else 1
                     orders = list(_orders(folder, job, request.get("target", ""), side_by_side))
-                    folder.begin(request, orders)
+                    folder.begin_job(request, orders)
                 manifest = _manifest(request, run_orders(session, folder, orders, work, progress))
             folder.publish(manifest, [(file["from"], file["path"]) for file in manifest["files"]])
     return Fed(out, manifest, time.monotonic() - began, given)

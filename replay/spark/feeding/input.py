@@ -72,7 +72,7 @@ class CallFiles:
     def is_remote(self) -> bool:
         return not self.path.startswith("/")
 
-    def stated(self) -> dict[str, Any]:
+    def request_json(self) -> dict[str, Any]:
         """What the job's request says about them, if they are files of this machine."""
         told = {name or os.path.basename(self.path): content for name, content in self.files.items()}
         of_all = hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -248,10 +248,10 @@ class FeedInput:
         """Raises: BadCalls."""
         return self.calls.read(self.open_session()) if isinstance(self.calls, CallFiles) else self.calls
 
-    def stated(self, pinned: DataFrame | None = None) -> dict[str, Any]:
+    def request_json(self, pinned: DataFrame | None = None) -> dict[str, Any]:
         """What a request says about it. `pinned` are its rows as this run wrote them. Raises: SparkFailed, BadCalls."""
         if isinstance(self.calls, CallFiles) and not self.calls.is_remote:
-            return self.calls.stated()
+            return self.calls.request_json()
         frame = pinned if pinned is not None else calls_of(self.frame())
         if isinstance(self.calls, CallFiles):
             return {"path": self.calls.path, **rows_stated(frame)}

@@ -123,7 +123,7 @@ def _feed_file(order: Mapping[str, Any], attempt: Attempt, send: SendRows) -> di
     try:
         with serving(send):
             for _ in _answered(order, marks, send):
-                attempt.note(marks.upto)
+                attempt.count_calls(marks.upto)
         marks.write()
         files = _report(marks, attempt)
     finally:

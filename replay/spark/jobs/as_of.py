@@ -20,11 +20,11 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import BadUntil, Incomplete, ReplayError, UntilUnreachable, first_of
 from replay.log.archive_reach import time_of
 from replay.log.collect_evidence import gather
-from replay.log.orphan_segments import strays_told
+from replay.log.orphan_segments import describe_strays
 from replay.log.source import fold_end
 from replay.plan.cluster_plan import JointPlan, check_complete
 from replay.plan.cluster_planner import make_joint_plan, open_or_salvage
-from replay.plan.newest_restorable import newest_before_damage, told
+from replay.plan.newest_restorable import describe_moment, newest_before_damage
 from replay.plan.node_plan import Plan
 from replay.plan.planner import make_plan
 from replay.plan.sole_voter import votes_alone
@@ -99,7 +99,7 @@ def _find_history(files: Files, paths: Sequence[str], until: int | None, *, acce
     try:
         planned = make_plan(files, paths[0], use_state="never", until=until, accept_data_loss=accept_data_loss)
     except (Incomplete, UntilUnreachable) as error:
-        if strays := strays_told(files, paths[0]):
+        if strays := describe_strays(files, paths[0]):
             error.args = (f"{error.args[0]}; {strays}",)
         raise
     except Corrupt as damage:
@@ -135,7 +135,7 @@ def _around_damage(files: Files, directory: str, until: int | None, damage: Corr
         raise damage from None
     if joint.incomplete:
         why = f"the log after the damage is not proved complete: {first_of(joint.incomplete)}"
-        damage.args = (f"{damage.args[0]}; {why}; {told(newest_before_damage(files, directory))}",)
+        damage.args = (f"{damage.args[0]}; {why}; {describe_moment(newest_before_damage(files, directory))}",)
         raise damage
     return _jointly(files, joint)
 

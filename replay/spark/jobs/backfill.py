@@ -132,7 +132,7 @@ def _carried_out(
             orders = given.stamp(plan(given.files, {**request, "paths": given.directories}))
     session = opened(spark)
     if not begun:
-        folder.begin(request, orders)
+        folder.begin_job(request, orders)
     with folder.planned_anew():
         return run_orders(session, folder, orders, backfill_partition, progress)
 

@@ -124,7 +124,7 @@ def _run(
             row_digests=order["row_digests"],
             code=OtherCode(db, fitting, order["missing"]),
             firsts=firsts,
-            progress=attempt.note,
+            progress=attempt.count_calls,
         )
         directory, first = order["directory"], order["from_block"]
         with naming_damage(files, directory, first) if directory else nullcontext():

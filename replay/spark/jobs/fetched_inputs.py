@@ -42,9 +42,9 @@ class Inputs:
 
     def stamp(self, orders: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Adds to the orders where tasks read from."""
-        return [{**self._told(order), FETCHED: self.fetched} for order in orders]
+        return [{**self._notes_of(order), FETCHED: self.fetched} for order in orders]
 
-    def _told(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _notes_of(self, order: dict[str, Any]) -> dict[str, Any]:
         """Replaces local names in a note by the originals."""
         for point in order.get("points", ()) if self.fetched else ():
             point["notes"] = [_of_originals(note, self.fetched) for note in point["notes"]]

@@ -186,16 +186,16 @@ class _Meter:
 
     def end(self) -> None:
         """All is done."""
-        self._say({key: int(order["calls"]) for key, order in self._orders.items()})
+        self._show_wait({key: int(order["calls"]) for key, order in self._orders.items()})
 
     def _watch(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
             whole = {key: int(self._orders[key]["calls"]) for key in {*self._done, *self._folder.rows()} & self._orders.keys()}
             told = {key: of for key, of in self._folder.progress().items() if key not in whole}
             waiting = next((reason for _, reason in told.values() if reason), "")
-            self._say({key: calls for key, (calls, _) in told.items()} | whole, waiting)
+            self._show_wait({key: calls for key, (calls, _) in told.items()} | whole, waiting)
 
-    def _say(self, calls: Mapping[str, int], waiting: str = "") -> None:
+    def _show_wait(self, calls: Mapping[str, int], waiting: str = "") -> None:
         elapsed = time.monotonic() - self._began
         paces = {}
         for key, order in self._orders.items():

@@ -98,7 +98,7 @@ def rebuild(
                 with inputs(request["paths"]) as given:
                     orders = given.stamp(_orders(given.files, {**request, "paths": given.directories}, app))
                 session = opened(spark)
-                folder.begin(request, orders)
+                folder.begin_job(request, orders)
             else:
                 session = opened(spark)
             with folder.planned_anew():

@@ -56,13 +56,13 @@ class StateRebuild:
             with naming_damage(self.target.files, leg.directory, leg.from_block, leg):
                 workers = 0 if hash_seed.is_pinned() else 1  # Spark pins the seed of its Pythons, unless it was given another one
                 report = execute(
-                    Planned.of(self.target.files, leg), self.target, workers=workers, progress=self._tell, go_on=True
+                    Planned.of(self.target.files, leg), self.target, workers=workers, progress=self._report_progress, go_on=True
                 )
             result = report.results[0]
             self.calls += result.calls
         return result
 
-    def _tell(self, progress: RecoveryProgress) -> None:
+    def _report_progress(self, progress: RecoveryProgress) -> None:
         self.note(self.calls + progress.calls - progress.calls_before)
 
     def _index(self) -> int:
@@ -86,7 +86,7 @@ def rebuild_partition(order: Mapping[str, Any], attempt: Attempt) -> dict[str, A
 
 def _rebuild(order: Mapping[str, Any], attempt: Attempt, source_files: Files) -> dict[str, Any]:
     partition, points = int(order["partition"]), order["points"]
-    walk = StateRebuild(partition, make_target(os.path.join(attempt.scratch, "walk"), source_files), attempt.note)
+    walk = StateRebuild(partition, make_target(os.path.join(attempt.scratch, "walk"), source_files), attempt.count_calls)
     declared = declarations({int(version): value for version, value in order["catalogs"].items()})
     wanted = order["tables"]
 

@@ -110,7 +110,7 @@ class Staging(ResumableDirectory):
         self._remove_orphans()
         return orders
 
-    def begin(self, wanted: Mapping[str, Any], orders: Sequence[Mapping[str, Any]]) -> None:
+    def begin_job(self, wanted: Mapping[str, Any], orders: Sequence[Mapping[str, Any]]) -> None:
         """Durable on return. Raises: OtherJob when the folder holds what is not ours."""
         if strange := set(os.listdir(self.folder)) - {LOCK, *self._working, f"{REQUEST}.tmp"}:
             raise OtherJob(f"{self.folder} holds {', '.join(sorted(strange)[:5])}, and no {REQUEST}")

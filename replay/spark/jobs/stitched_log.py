@@ -19,7 +19,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, BlockNumber, Lsn
 from cmdlog.wal.skips import SkipSet
 from replay.errors import EntryMissing, PlanOutdated, UntilBeyond
 from replay.log.log_fold import is_void
-from replay.log.orphan_segments import strays_told
+from replay.log.orphan_segments import describe_strays
 from replay.log.scan import ScannedStream
 from replay.log.source import fold_end, open_source
 from replay.log.spans import Mark
@@ -128,6 +128,6 @@ def naming_damage(files: Files, directory: str, from_block: int, leg: Plan | Non
             pass
         for damage in source.patchwork.damages if source.patchwork is not None and upto is not None else ():
             raise damage from outdated
-        told = "" if around else strays_told(files, directory)
+        told = "" if around else describe_strays(files, directory)
         outdated.args = (f"{outdated.args[0]}, in {directory}{told and f': {told}'}",)
         raise

@@ -55,19 +55,19 @@ class Attempt:
     _calls: int = field(default=0)
     _waiting: str = field(default="")
 
-    def note(self, calls: int) -> None:
+    def count_calls(self, calls: int) -> None:
         """So many calls of the task are done."""
         self._calls = calls
         if not self._waiting and time.monotonic() - self._told_at < PROGRESS_EVERY_S:
             return
         self._waiting = ""
-        self._tell()
+        self._report_progress()
 
     def waits(self, reason: str) -> None:
         """Reports why it makes no progress, until the next note."""
         if reason[:REASON_CHARS_MAX] != self._waiting:
             self._waiting = reason[:REASON_CHARS_MAX]
-            self._tell()
+            self._report_progress()
 
     def give_up(self, reason: str) -> None:
         """No task can be done any more, and why: those that have not begun should end the same way, and at once."""
@@ -80,7 +80,7 @@ class Attempt:
         except FileNotFoundError:
             return ""
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         self._told_at = time.monotonic()
         self._write(self.key, {"calls": self._calls, "waiting": self._waiting})
 
@@ -128,10 +128,10 @@ def carry_out(order: Mapping[str, Any], work: Work) -> str:
             raise
         if full != staging:
             raise DiskFull(f"no space left for the scratch files of {key} in {full}") from error
-        return orjson.dumps({"key": key, "error": _told(DiskFull(f"no space left for the output in {staging}"))}).decode()
+        return orjson.dumps({"key": key, "error": _error_json(DiskFull(f"no space left for the output in {staging}"))}).decode()
     except OperatorError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        return orjson.dumps({"key": key, "error": _told(error)}).decode()
+        return orjson.dumps({"key": key, "error": _error_json(error)}).decode()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -171,7 +171,7 @@ def _save_row(staging: str, name: str, row: Mapping[str, Any]) -> None:
     RealFiles().fsync_dir(folder)
 
 
-def _told(error: OperatorError) -> dict[str, Any]:
+def _error_json(error: OperatorError) -> dict[str, Any]:
     told = error.to_json()
     if isinstance(error, Divergence | Poison):
         told["place"] = error.place.to_json()

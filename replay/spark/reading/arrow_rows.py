@@ -148,7 +148,7 @@ class _Maker:
             if want is None or not any(after < record.index <= upto for after, upto in want.ranges):
                 continue
             lowest = self._lowest.get(record.partition)
-            if lowest is not None and lowest.behind(lsn) <= record.index:
+            if lowest is not None and lowest.next_after(lsn) <= record.index:
                 continue
             into.records.append(record)
             into.wants.append(want)

@@ -19,7 +19,7 @@ from cmdlog.wal.ids import PARTITIONS_MAX
 from cmdlog.wal.opening.survey import SegmentFile
 from replay.log.collect_evidence import gather
 from replay.log.evidence import NodeEvidence
-from replay.log.orphan_segments import archived_of, first_block_of, told_of, why_stray
+from replay.log.orphan_segments import archived_of, describe_stray, first_block_of, why_stray
 from replay.log.source import LogSource, open_source
 from replay.log.spans import salvage
 from replay.plan.authority import ClusterVerdict, GroupVerdict, decide
@@ -214,11 +214,11 @@ class Logs:
         """The last entry that counts."""
         return of.last_index if self.by_directory(of.chosen).alone else of.commit
 
-    def strays_told(self) -> str:
+    def describe_strays(self) -> str:
         """The nearest archived segment before what is read, and why it does not count; else ""."""
         for log in self.logs:
             for stray in reversed(log.strays):
-                return told_of(stray)
+                return describe_stray(stray)
         return ""
 
     def looked_through(self, log: NodeLog, floor: Floor, *, fail: bool) -> NodeLog:

@@ -173,7 +173,7 @@ def _raw(logs: Logs, options: ReadOptions, floor: Floor) -> Chosen:
 
 def _lost(logs: Logs, pieces: Sequence[LogRange], gaps: Sequence[Gap], low: int | None, known: int | None) -> str:
     """What is wanted and missing; else ""."""
-    strays = logs.strays_told()
+    strays = logs.describe_strays()
     if gaps:
         gap = gaps[0]
         return f"entries {gap.first} to {gap.last} are in no log at hand{strays and f': {strays}'}"

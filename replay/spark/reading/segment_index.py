@@ -146,7 +146,7 @@ def look_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool =
     if (kept := _kept.get(key)) is not None and not anew:
         _kept.move_to_end(key)
         return kept
-    found = _look(files, segment, last_block)
+    found = _read_segment(files, segment, last_block)
     if found.damage is None:
         _kept[key] = found
         while len(_kept) > KEPT_MAX:
@@ -173,7 +173,7 @@ def looks_at(files: Files, segment: SegmentFile, last_block: int, *, anew: bool 
             if place is None:
                 break
             number = int(place[1].number)
-            found.append(_look(files, segment, last_block, Spot(number, place[0], place[1].chain)))
+            found.append(_read_segment(files, segment, last_block, Spot(number, place[0], place[1].chain)))
             reached = max(number, found[-1].last_block)
     damages = {(look.damage.offset, look.damage.block): look.damage for look in found if look.damage is not None}
     return Stretches([look for look in found if look.spots], list(damages.values()))
@@ -197,7 +197,7 @@ def txn_ids(files: Files, look: SegmentLook, partition: int, number: int) -> Seq
     raise Recycled(f"block {block_number} of segment {look.segment.sequence} has changed")
 
 
-def _look(files: Files, segment: SegmentFile, last_block: int, start: Spot | None = None) -> SegmentLook:
+def _read_segment(files: Files, segment: SegmentFile, last_block: int, start: Spot | None = None) -> SegmentLook:
     entries: dict[int, IndexedEntries] = {}
     spots: list[Spot] = []
     first = start.number if start is not None else int(segment.header.first_block)
@@ -213,7 +213,7 @@ def _look(files: Files, segment: SegmentFile, last_block: int, start: Spot | Non
     except Corrupt as found:
         damage = found
         if at > seen:  # some of the block's records were taken
-            return replace(_look(files, segment, seen, start), damage=found)
+            return replace(_read_segment(files, segment, seen, start), damage=found)
     names = {version: named for of in entries.values() for version, named in of.names.items()}
     return SegmentLook(segment, seen, size, tuple(spots), entries, names, damage, chain)
 
