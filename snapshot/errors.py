@@ -1,4 +1,4 @@
-"""What can be wrong with a snapshot. Each error names the snapshot."""
+"""Errors of snapshots. Each error names the snapshot."""
 
 from __future__ import annotations
 

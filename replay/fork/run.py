@@ -184,7 +184,7 @@ class _ForkWorkers:
 
 
 def _place_of(rest: RemainingLog, incident: Incident) -> DivergencePlace:
-    """The call in words that an operator knows it by."""
+    """Describes the call as an operator knows it."""
     found = rest.scan
     for lsn, record in rest.source.read(from_block=found.from_block):
         if record.kind is not RecordKind.BATCH or (record.partition, record.index) != (incident.partition, incident.index):

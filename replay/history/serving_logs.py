@@ -70,10 +70,10 @@ class Hole:
     upto: int  # the highest of their TxnIds
 
     def describe(self) -> str:
-        """It, in words."""
+        """Describes it for an error message."""
         gap = (self.stray.last_block + 1, self.first_block - 1)
         missing = f", and blocks {gap[0]} to {gap[1]} are in no file" if gap[0] <= gap[1] else ""
-        begins = f"the history of {group_names(self.partitions)} begins behind transaction {self.upto} ({time_text(self.upto)})"
+        begins = f"the history of {group_names(self.partitions)} begins after transaction {self.upto} ({time_text(self.upto)})"
         return f"{describe_stray(self.stray)}{missing}; {begins}"
 
 

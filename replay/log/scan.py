@@ -171,11 +171,11 @@ class ScannedStream(StreamFold):
             self.seen[index] = (term, checksum)
 
     def _is_final(self) -> bool:
-        """What is applied of the stream can neither grow nor be replaced by what was in a gap."""
+        """The applied part of the stream can neither grow nor be replaced by what was in a gap."""
         return self.ended and (self.executed >= self.to_index or not self.to_index)
 
     def _continues(self, index: int, term: int) -> bool:
-        """Whether the gap before a record that follows entry `index` took nothing of the stream that is applied.
+        """Whether the gap before a record that follows entry `index` took nothing from the applied part of the stream.
 
         An entry is replaced in a higher term only (Raft, section 5.3), and never once it was executed.
         """

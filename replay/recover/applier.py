@@ -97,7 +97,7 @@ class Applier:
         if position.index != plan.to_index:
             raise PlanOutdated(f"partition {plan.partition} ends at index {position.index}, the plan says {plan.to_index}")
         if plan.to_term and (position.term, position.checksum) != (plan.to_term, plan.to_checksum):
-            raise PlanOutdated(f"partition {plan.partition} holds another entry at index {plan.to_index} than the plan says")
+            raise PlanOutdated(f"partition {plan.partition} holds a different entry at index {plan.to_index} than the plan says")
         return result
 
 

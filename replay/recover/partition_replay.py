@@ -2,7 +2,7 @@
 
 One rule: a batch is compared while the transaction around it is open, so everything from its begin on can be taken back. Entries
 come from `replay.loop.entry_queue`, each batch with its digest. (What has no digest, the last calls before a crash, is applied
-without; a digest that comes too late is compared, but then nothing can be taken back.)
+without; a digest that comes too late is compared, but then nothing can be rolled back.)
 
 At a difference the batch is run twice more from the state before it, each time watched call by call and rolled back
 (`replay.recover.divergence`). That names the call, the rows that it changed, and whether it does the same thing twice.
@@ -111,7 +111,7 @@ class PartitionReplay:
             self._commit()
 
     def compare_late(self, digest: Record) -> None:
-        """Nothing can be taken back any more; the state goes. Raises: PartitionStopped."""
+        """Nothing can be rolled back any more; the state is removed. Raises: PartitionStopped."""
         found = self._uncompared.pop(digest)
         if found is None:
             return

@@ -202,11 +202,11 @@ class NewNodeDirectory(ResumableDirectory):
             return None
 
     def _origin(self) -> str:
-        """What has made the finished node, in words; "" when it does not say."""
+        """Describes what has made the finished node; "" when it does not say."""
         try:
             marker = (self.report() or {})["marker"]
             until = "" if marker["until"] is None else f" up to transaction {marker['until']}"
-            return f", made of {marker['directory']}{until} by another plan, or with other code"
+            return f", made of {marker['directory']}{until} by a different plan or with different code"
         except (KeyError, TypeError):
             return ""
 

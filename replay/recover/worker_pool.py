@@ -1,9 +1,9 @@
 """Worker processes that replay, seen from the process that started them: orders, messages, and calls that they do not survive.
 
-One rule: a process may die or hang at any call, and it is known at which. Each worker says in a few shared bytes what it is about
-to run. One that hangs is killed. After the first time the process is started again and says so before each call instead of each
-batch; after the second time the call is known. What follows from that is decided by who uses the pool: a recovery skips the call
-or stops before it (`run_workers`), a fork ends with it (`replay.fork.run`).
+One rule: a process may die or hang at any call, and it is known at which. Each worker writes to a few shared bytes what it is
+about to run. One that hangs is killed. After the first time the process is started again and says so before each call instead of
+each batch; after the second time the call is known. What follows from that is decided by who uses the pool: a recovery skips the
+call or stops before it (`run_workers`), a fork ends with it (`replay.fork.run`).
 
 Workers end with the process that started them: their standard input stays open, and its end is theirs.
 """
@@ -174,7 +174,7 @@ class WorkerPool:
         """A process that ended before its work did."""
         running = worker.running()
         if code == DEFECT_CODE or running is None or worker.incidents >= INCIDENTS_MAX:
-            raise WorkerFailed(f"{self._kind} ended with code {code}; its own words are above")
+            raise WorkerFailed(f"{self._kind} ended with code {code}; see its output above")
         ended = f"the process was ended by signal {-code}" if code < 0 else f"the process ended with code {code}"
         worker.done = True
         follower = self._on_incident(worker, Incident(*running, worker.killed or ended))

@@ -24,7 +24,7 @@ class StateLock:
         try:
             self._file = open_locked(_lock_path(path), wait_s=LOCK_WAIT_S)
         except LockHeld:
-            raise Locked(f"{path} is still written by another process; look for a site that did not end") from None
+            raise Locked(f"{path} is still being written by another process; look for a site that did not end") from None
 
     def close(self) -> None:
         self._file.close()

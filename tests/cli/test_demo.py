@@ -128,7 +128,7 @@ def test_demo_refutes_a_run_with_a_planted_fault(tmp_path: Path, monkeypatch: py
         shown.append(look())
         return shown[0]
 
-    monkeypatch.setattr(demo, "_look", looking)
+    monkeypatch.setattr(demo, "_read_state", looking)
     monkeypatch.setattr("cmdlog.cli.demo.demo.prove", watched)
     assert demo.run().differences == []
     for plant, finds in ((_take_a_cent, "every account holds what the model says"), (_forget_an_answer, "money is conserved")):

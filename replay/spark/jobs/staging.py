@@ -236,7 +236,7 @@ def _made(found: ResumableDirectory, wanted: Mapping[str, Any]) -> dict[str, Any
         return None
     manifest = found.report()
     if manifest is None or not isinstance(manifest.get("request"), dict):
-        raise OtherJob(f"{found.path}/{MANIFEST} does not say what was asked for")
+        raise OtherJob(f"{found.path}/{MANIFEST} does not say what was requested")
     check_same(found, manifest["request"], wanted)
     return manifest
 
