@@ -35,7 +35,7 @@ class Failures:
         try:
             records = known_faults(files, directory, identity)
         except WalError as error:
-            log.warning("fault log cannot be read", directory=directory, reason=full_text(error))
+            log.warning("fault_log_unreadable", directory=directory, reason=full_text(error))
             return cls(problem=full_text(error))
         newest = records[-1] if records else None
         return cls(newest, carried_fault(identity.cluster_id, newest))

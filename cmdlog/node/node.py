@@ -401,7 +401,7 @@ class Node:
     def _failed(self, error: BaseException) -> None:
         self.error = error
         self._opened.set()
-        log.error("the node stopped and must be restarted", reason=full_text(error), kind=type(error).__name__)
+        log.error("node_failed", reason=full_text(error), kind=type(error).__name__)
         for watch in self._failure_watchers:
             watch(error)
 

@@ -1,4 +1,4 @@
-"""The module map: `<package>/MODULES.md`, made from the first sentence of each module's docstring.
+"""The module map, a `MODULES.md` in each package, made from the first sentence of each module's docstring.
 
 `make map` writes it; `tests/project/test_module_map.py` holds it to the code.
 """

@@ -23,6 +23,7 @@ FOREIGN_ASSIGNMENTS = {
 
 LONG_CONSTRUCTORS = {
     "cmdlog/wal/writing/tail.py Tail": 11,
+    "cmdlog/child_process.py ChildProcess": 9,  # what a process can be given
 }
 """Constructors that need more parameters, and how many. A number may only fall."""
 

@@ -299,7 +299,7 @@ class Snapshotter:
         write_point(self._files, self._directory, point)
         gone = keep_points(self._files, self._directory, kept=self._kept.points)
         for old in gone:
-            log.warning("recovery point dropped", txn_id=str(old.txn_id), created=old.created, points_kept=self._kept.points)
+            log.warning("recovery_point_dropped", txn_id=str(old.txn_id), created=old.created, points_kept=self._kept.points)
         log.info("recovery_point_created", txn_id=str(txn_id), removed=[str(old.txn_id) for old in gone])
         return describe_points([point], ())[0]
 
@@ -438,7 +438,7 @@ class Snapshotter:
             return
         self.error, self.failures = str(error), self.failures + 1
         self._retry_at = time.monotonic() + self._retry_s
-        log.error("snapshot failed", partitions=list(partitions), reason=str(error), retry_s=self._retry_s)
+        log.error("snapshot_failed", partitions=list(partitions), reason=str(error), retry_s=self._retry_s)
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
         with contextlib.suppress(SnapshotError, WalError, OSError):
             self._find_snapshots()
