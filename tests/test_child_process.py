@@ -182,6 +182,7 @@ def test_order_to_a_child_that_has_ended_fails(made: Made) -> None:
     assert child.returncode == 0
 
 
+@pytest.mark.usefixtures("cold_start")
 def test_closed_child_leaves_no_descriptor(made: Made) -> None:
     """Whether it ran, ended before, or could not be started; to close it twice does nothing."""
     module = made("def main(): return 0")

@@ -11,6 +11,7 @@ from typing import Final
 
 from tests.project.test_repository import PACKAGES, ROOT, sources
 
+MAP: Final = "MODULES.md"
 HEAD: Final = "# Modules of `{package}`\n\nThe first sentence of each module, written by `make map`.\n"
 
 
@@ -35,7 +36,7 @@ def module_map(package: str) -> str:
 
 def path_of(package: str) -> Path:
     """Where the map of a package lies."""
-    return ROOT / package / "MODULES.md"
+    return ROOT / package / MAP
 
 
 if __name__ == "__main__":
