@@ -22,7 +22,7 @@ def sentence(text: str) -> str:
 
 
 def module_map(package: str) -> str:
-    """What `<package>/MODULES.md` has to hold."""
+    """What the map of a package has to hold."""
     folders: dict[str, list[str]] = defaultdict(list)
     for path, text in sources(package):
         if path.stem != "__init__":
