@@ -76,8 +76,10 @@ class ChildProcess(subprocess.Popen[bytes]):
     def kill(self) -> None:
         """SIGKILL to the process and to what it started in its group; nothing when it has ended."""
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                super().kill()  # it has not made its group yet
 
     def end(self, *, after_s: float = 0.0) -> int:
         """Kills the process unless it ends by itself within `after_s`; its exit code."""

@@ -137,13 +137,15 @@ def serve(near: socket.socket, paths: list[str]) -> None:
             os._exit(0)
         read, write = os.pipe()
         if (middle := os.fork()) == 0:
-            if (program := os.fork()) != 0:
-                os.write(write, str(program).encode())
+            if os.fork() != 0:
                 os._exit(0)
+            order = json.loads(data)
+            lead(order)  # before the other side knows the process: it may end its group at once
+            os.write(write, str(os.getpid()).encode())
             os.close(read)
             os.close(write)
             near.close()
-            become(json.loads(data), fds, paths)
+            become(order, fds, paths)
             return
         os.close(write)
         os.waitpid(middle, 0)  # the program is now a child of the process that asked
@@ -152,16 +154,20 @@ def serve(near: socket.socket, paths: list[str]) -> None:
             os.close(fd)
 
 
+def lead(order: dict[str, Any]) -> None:
+    """Joins, or makes, the process group that the program is to be in."""
+    if order["new_session"]:
+        os.setsid()
+    else:
+        os.setpgid(0, order["group"])
+
+
 def become(order: dict[str, Any], fds: list[int], paths: list[str]) -> None:
     """Takes on what a started program has, and nothing else."""
     while os.getppid() != order["parent"]:  # until the process between the two has ended
         if os.getppid() == 1:
             os._exit(1)
         os.sched_yield()
-    if order["new_session"]:
-        os.setsid()
-    else:
-        os.setpgid(0, order["group"])
     _place(fds, order["fds"])
     for limit, values in zip(LIMITS, order["limits"], strict=True):
         resource.setrlimit(limit, values)
