@@ -286,7 +286,7 @@ class Trio:
     def _give(self, owner: RaftGroups, messages: list[Addressed]) -> None:
         for group, message in messages:
             if isinstance(message, HeartbeatBundle | HeartbeatReplyBundle):
-                owner.take(message)
+                owner.take_heartbeats(message)
             else:
                 owner.step(group, message)
 

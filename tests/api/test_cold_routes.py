@@ -170,9 +170,9 @@ def test_health_and_readiness_are_two_things(app: Api, node: Any, fetch: Post) -
 def test_readiness_names_a_full_volume(node: Any, fetch: Post) -> None:
     """The code says it, and path and free bytes stand beside it; other troubles are `not_ready`."""
     node.ready = False
-    node.troubles.begin([1], "io", "broken")
+    node.troubles.begin_trouble([1], "io", "broken")
     assert fetch("/readyz").json()["code"] == "not_ready"
-    node.troubles.begin([0], "disk_full", "no room")
+    node.troubles.begin_trouble([0], "disk_full", "no room")
     answer = fetch("/readyz")
     assert (answer.status, answer.json()["code"], answer.headers["retry-after"]) == (503, "disk_full", "5")
     told = answer.json()["disk_full"]

@@ -154,7 +154,7 @@ def _json(value: Any) -> Response:
 
 async def _answer_problem(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
-    request.scope[SCOPE_KEY].note(problem)
+    request.scope[SCOPE_KEY].note_problem(problem)
     body = problem.body()
     return Response(body, problem.status, headers={k.decode(): v.decode() for k, v in problem.headers(body)})
 
