@@ -1,4 +1,4 @@
-"""The desk between the sites and the node: what sites report, and what they must be told to serve.
+"""The desk between the sites and the node: what sites report, and what they must know to serve.
 
 One rule: nothing is decided here. Answers go to the sequencer, images to the snapshot thread; a skip is durable before anybody
 acts on it. (`cmdlog.node.sites.supervisor.SiteOwner`)
@@ -100,7 +100,7 @@ class Desk:
             self._sequencer.site_up(partition, position)
 
     def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None:
-        """Calls to these partitions are refused while their sites cannot run; None lets them in again."""
+        """Calls to these partitions are refused while their sites cannot run; None accepts them again."""
         troubles = self.troubles
         if fault is None:
             troubles.end(partitions)
@@ -171,7 +171,7 @@ class Desk:
         return applied_index(self._directory, partition) >= index
 
     def broken(self, error: BaseException) -> None:
-        """The node cannot go on: everybody under way is told, nobody is let in any more."""
+        """The node cannot continue: calls under way are answered `outcome_unknown`, and none is accepted any more."""
         self._sequencer.failed(error)
 
     def plan(self) -> SitePlan:

@@ -17,7 +17,7 @@ from cmdlog.wal.ids import TxnId
 
 MARKS_EVERY_S: Final = 0.05  # commit marks and closed TxnIds of all streams, while the log is written
 
-Note = tuple[bytes, Callable[[], None] | None]  # a control record, and who is told when it is durable
+Note = tuple[bytes, Callable[[], None] | None]  # a control record, and what is called when it is durable
 
 
 class Notes:
@@ -67,7 +67,7 @@ class Notes:
         return taken
 
     def put_back(self, notes: list[Note]) -> None:
-        """Nothing came of the block that they were taken for."""
+        """The block that they were taken for was not made."""
         self._waiting.extendleft(reversed(notes))
 
     def taken(self) -> None:

@@ -202,7 +202,7 @@ class Read:
 
 
 def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None, *, lax: bool | None = None) -> None:
-    """Tells all its callers, or only those whose calls are lax, or are not. Without outcomes nobody knows them."""
+    """Answers all its callers, or only those whose calls are lax, or are not. Without `outcomes` they are reported as unknown."""
     if not flight.dones:
         return  # a control entry
     if outcomes is None:
