@@ -74,7 +74,7 @@ log = structlog.get_logger("cmdlog.node")
 
 
 class Node:
-    """See the module. `open` makes one; `attach` lets calls in."""
+    """See the module. `open` makes one; `attach` begins to accept calls."""
 
     def __init__(self, ground: NodeGround) -> None:
         directory, settings = ground.directory, ground.settings
@@ -130,8 +130,8 @@ class Node:
     ) -> Node:
         """Creates the node if the directory is empty or missing, else recovers it: restart table, snapshot, replay.
 
-        `progress` hears first that the directory is a node's and ours, then of the replay.
-        Returns when every partition's state is at the log's end and the sites run; `attach` then lets calls in. `log_sync` "off"
+        `progress` is called first when the directory is known to be a node's and ours, then during the replay.
+        Returns when every partition's state is at the log's end and the sites run; `attach` then accepts calls. `log_sync` "off"
         acknowledges what is only written: for benchmarks.
         Raises: WalError and the errors of procedures and replay; the directory is then as it was, or further recovered.
         """

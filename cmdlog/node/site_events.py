@@ -43,7 +43,7 @@ class SkipNotLogged(WalError):
 class Desk:
     """Called by site readers, the watch thread and inline drivers.
 
-    `leave_out` tells the partition's site of a logged skip: partition, index, position.
+    `leave_out` sends a logged skip to the partition's site: partition, index, position.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Desk:
         value = {"position": fault.position, "reason": fault.message}
         self._sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], told.put)
         if not _heard(told):
-            # A successor that left the call out would write a state that no replay of this log comes to.
+            # A successor that left the call out would write a state that no replay of this log reaches.
             call = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"
             raise SkipNotLogged(f"{call} must be skipped ({fault.message}), but the skip could not be logged")
         for partition, index in places:
@@ -186,7 +186,7 @@ class Desk:
 
 
 def _heard(told: queue.SimpleQueue[Reply]) -> bool:
-    """Whether the log says in time that it has the skip; a log that fails says so, too."""
+    """Whether the log reports in time that it has the skip; a log that fails reports that, too."""
     try:
         return isinstance(told.get(timeout=SKIP_TIMEOUT_S), CallOutcome)
     except queue.Empty:

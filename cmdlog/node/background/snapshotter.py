@@ -333,7 +333,7 @@ class Snapshotter:
             facts = {**report, **self._identity_facts(), **self._hooks.facts(partition)}
             self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1)
         except BaseException:
-            if path and not self._stopping:  # it may bear its name already, with content or name not on the disk
+            if path and not self._stopping:  # it may have its name already, with content or name not on the disk
                 with contextlib.suppress(WalError, OSError):
                     self._files.rename(path, temporary)
             shutil.rmtree(temporary, ignore_errors=True)

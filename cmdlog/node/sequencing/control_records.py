@@ -45,7 +45,7 @@ class Notes:
         self._waiting.append((record, done))
 
     def find_due(self, streams: Iterable[PartitionPipeline]) -> bool:
-        """Whether anything is owed to the log; it is `due` then."""
+        """Whether anything has to be written to the log; it is `due` then."""
         self.due = bool(self._waiting) or any(stream.marked_index < stream.durable_index for stream in streams)
         return self.due
 
@@ -77,7 +77,7 @@ class Notes:
     def commit_marks(self, streams: Iterable[PartitionPipeline], *, closed: TxnId) -> list[bytes]:
         """Of every stream, every MARKS_EVERY_S while blocks are written, and once more when the node is idle.
 
-        A one-voter group has committed what is durable, so marks tell nothing new: they are there for readers of the log.
+        A one-voter group has committed what is durable, so marks add nothing new: they are there for readers of the log.
         """
         now = time.monotonic()
         if not self.due and now - self._marks_at < MARKS_EVERY_S:

@@ -86,7 +86,7 @@ class KeyOwners:
         self._old: list[int] = []
         self._new: set[int] = set()  # those under way that no table knows yet: neither young nor old
         self._sweep: _Sweep | None = None
-        self._mark = bytes(8)  # keys that bear an earlier time may have been forgotten, on whatever partition
+        self._mark = bytes(8)  # keys that carry an earlier time may have been forgotten, on whatever partition
 
     def __len__(self) -> int:
         return len(self._owner)

@@ -36,7 +36,7 @@ PACE_MIN_S: Final = 0.0005  # between blocks while a sync is in flight: a block 
 
 @dataclass(frozen=True, slots=True)
 class RingHooks:
-    """What the ring asks and tells; see `cmdlog.wal.log.Log.start`. Called under a lock: quick."""
+    """What the ring asks and reports; see `cmdlog.wal.log.Log.start`. Called under a lock: quick."""
 
     settle: Callable[[], None]
     waits: Callable[[], bool] | None = None
@@ -122,7 +122,7 @@ class Ring:
                 self._timer.open_one()
 
     def run_turn(self) -> bool:
-        """Takes, writes, syncs and tells the source in the calling thread; False when that is not possible now.
+        """Takes, writes, syncs and notifies the source in the calling thread; False when that is not possible now.
 
         Raises: Wedged.
         """
