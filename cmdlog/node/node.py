@@ -326,7 +326,7 @@ class Node:
         return result
 
     def _wait_until_durable(self, partition: int) -> None:
-        """What a query has read may have been executed ahead of the disk, and must not be answered before it cannot be lost.
+        """What a query has read may have been executed ahead of the disk, and must not be returned before it cannot be lost.
 
         Raises: NotReady, when the node fails meanwhile.
         """
