@@ -131,7 +131,7 @@ class Unreachable(Unavailable):
 
 
 class OutcomeUnknown(CmdlogError):
-    """The call may have been executed, or not. The same call under the same idempotency key tells, within the key's window."""
+    """The call may have been executed, or not. The same call under the same key shows which, within the key's window."""
 
     code = "outcome_unknown"
 

@@ -100,7 +100,7 @@ def loop_threads() -> int:
 
 
 def make_config(roster: Roster) -> uvicorn.Config:
-    """uvicorn's server with our protocol; of its middleware none, since headers of a proxy are nobody's word for an address."""
+    """uvicorn's server with our protocol; of its middleware none, since headers of a proxy prove no address."""
     return uvicorn.Config(
         roster.application,
         http=roster.connect,  # type: ignore[arg-type]  # it is called as a class of protocols would be
@@ -238,7 +238,7 @@ class _Runner:
         self._progress = progress if isinstance(progress, Mapping) else {"step": str(progress)}
 
     def _tell_listening(self) -> None:
-        """Once, with the first that is heard of the opened directory."""
+        """Once, at the first report on the opened directory."""
         url, self._url = self._url, ""
         if url:
             self._events.listening(url)

@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM while a command runs: it tidies up, says in a sentence what is left and how to continue, and ends.
 
-One rule: the exit code is 128 and the signal's number (130 for Ctrl-C, 143 for SIGTERM), as a shell tells it of any program,
+One rule: the exit code is 128 and the signal's number (130 for Ctrl-C, 143 for SIGTERM), as a shell reports it of any program,
 whatever the command was doing; so both signals are one exception on the way out, and the number is kept here.
 """
 

@@ -59,7 +59,7 @@ def begun(request: httpx.Request) -> bool:
 
 
 def request_ids() -> Iterator[str]:
-    """An id for every attempt: the server's log and its answers bear it."""
+    """An id for every attempt: the server's log and its answers carry it."""
     prefix = secrets.token_hex(6)
     return (f"{prefix}-{number}" for number in itertools.count(1))
 

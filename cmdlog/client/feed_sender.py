@@ -4,7 +4,7 @@ One rule: a row's key is made of what the job says of the row and of when the jo
 again, by another attempt or another driver, is answered with its first outcome; and once the server has forgotten that outcome,
 the time in the key makes it refuse the row (`session_expired`) rather than execute it again.
 
-A call that was decided or refused is an answer. A server that cannot be reached, is not sure, or lets nobody in is an error, and
+A call that was decided or refused is an answer. A server that cannot be reached, is not sure, or admits nobody is an error, and
 so is silence: one limit counts from its last answer, whatever was asked. The job is resumed later.
 """
 
@@ -74,7 +74,7 @@ class Feeder:
             raise ValueError("give_up_after_s must be more than 0")
 
     def telling(self, tell: Callable[[str], None]) -> Feeder:
-        """The same, which tells why it waits, in the process where it sends."""
+        """The same, which reports why it waits, in the process where it sends."""
         return replace(self, tell=tell)
 
     def hurried(self) -> Feeder:

@@ -91,7 +91,7 @@ PROMISES: Final = frozenset(("log_full", "disk_full", "not_ready", "no_quorum", 
 """Codes that promise that nothing was logged; of one that is newer than this program we do not know."""
 
 OF_CONNECTIONS: Final = frozenset(("bad_request", "header_timeout", "headers_too_large", "url_too_long", "too_many_connections"))
-"""Codes that end a connection whose request was not read, so they bear an id of their own."""
+"""Codes that end a connection whose request was not read, so they carry an id of their own."""
 
 BUSY: Final = frozenset((408, 429))
 GATEWAY: Final = frozenset((502, 503, 504))

@@ -9,7 +9,7 @@ One rule: nothing is ever executed twice. What may have been executed is sent ag
 | BUSY, UNKNOWN | again | again | no |
 
 And nothing is claimed that is not known: once an attempt may have been executed, only an outcome that the key's table gives
-settles the call. A rejection, a refusal or `session_expired` after it is told as `OutcomeUnknown`.
+settles the call. A rejection, a refusal or `session_expired` after it is reported as `OutcomeUnknown`.
 
 Waits grow by powers of two to a cap, and chance takes a share of each ("full jitter"), so that callers who failed together do not
 come back together. `Retry-After` is waited for in full, with the jitter on top.

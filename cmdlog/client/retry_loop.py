@@ -1,7 +1,7 @@
 """One request from its first attempt to its end, as a conversation: the steps go out, their results come in.
 
-One rule: no clock, chance, socket or sleep here. A driver carries out each step, in a thread or in a task, and sends back what
-came of it; so the synchronous and the asynchronous client are the same client.
+One rule: no clock, chance, socket or sleep here. A driver carries out each step, in a thread or in a task, and sends back its
+result; so the synchronous and the asynchronous client are the same client.
 """
 
 from __future__ import annotations

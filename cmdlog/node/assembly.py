@@ -197,7 +197,7 @@ def _snapshot_hooks(
 
 
 def _make_snapshotter(ground: NodeGround, speeds: Speeds, hooks: Hooks) -> Snapshotter:
-    """Makes the snapshot thread and tells the log which blocks its snapshots need."""
+    """Makes the snapshot thread and informs the log which blocks its snapshots need."""
     settings, wal = ground.settings, ground.wal
     snapshotter = Snapshotter(
         RealFiles(),

@@ -1,4 +1,4 @@
-"""How a program that opens a node inside itself hears of it: through the standard library's logging, and not at all by default.
+"""How a program that opens a node inside itself gets its log events: through the standard library's logging, and by default none.
 
 One rule: a library writes nothing to standard output or standard error on its own. The logger is `cmdlog` and those below it;
 `logging.basicConfig()` or a handler of the program shows them. Who has configured structlog, which these lines come from, has

@@ -74,7 +74,7 @@ log = structlog.get_logger("cmdlog.node")
 
 
 class Node:
-    """See the module. `open` makes one; `attach` lets calls in."""
+    """See the module. `open` makes one; `attach` begins to accept calls."""
 
     def __init__(self, ground: NodeGround) -> None:
         directory, settings = ground.directory, ground.settings
@@ -130,8 +130,8 @@ class Node:
     ) -> Node:
         """Creates the node if the directory is empty or missing, else recovers it: restart table, snapshot, replay.
 
-        `progress` hears first that the directory is a node's and ours, then of the replay.
-        Returns when every partition's state is at the log's end and the sites run; `attach` then lets calls in. `log_sync` "off"
+        `progress` is called first when the directory is known to be a node's and ours, then during the replay.
+        Returns when every partition's state is at the log's end and the sites run; `attach` then accepts calls. `log_sync` "off"
         acknowledges what is only written: for benchmarks.
         Raises: WalError and the errors of procedures and replay; the directory is then as it was, or further recovered.
         """
@@ -247,7 +247,7 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        """Calls are let in, to every partition."""
+        """Calls are accepted, to every partition."""
         return self._ready and self.error is None and not self.troubles.by_partition()
 
     # -- calls -----------------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Node:
         return partitions
 
     def help(self) -> None:
-        """Lets the calling thread do what would otherwise cost thread switches: take the log's turn, drive inline sites."""
+        """Lets the calling thread do what would cost thread switches elsewhere: take the log's turn, drive inline sites."""
         sites = self._sites
         if not isinstance(sites, InlineSites):
             return
@@ -306,7 +306,7 @@ class Node:
             if not self._wal.run_turn():
                 self._wal.kick()
         except WalError:
-            pass  # the log has failed: whoever is placed hears of it through `failed`
+            pass  # the log has failed: calls already placed are answered by `failed`
         sites.helped_by(None)
         sites.drive()
         return partition
@@ -326,7 +326,7 @@ class Node:
         return result
 
     def _wait_until_durable(self, partition: int) -> None:
-        """What a query has read may have been executed ahead of the disk, and must not be told before it cannot be lost.
+        """What a query has read may have been executed ahead of the disk, and must not be returned before it cannot be lost.
 
         Raises: NotReady, when the node fails meanwhile.
         """

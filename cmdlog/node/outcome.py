@@ -60,7 +60,7 @@ class CallTooLarge(CallRefused, errors.TooLarge):
 
 
 class UnknownOutcome(CallRefused, errors.OutcomeUnknown):
-    """The call may have been logged and executed; a retry under the same idempotency key tells."""
+    """The call may have been logged and executed; a retry under the same idempotency key shows which."""
 
     code = "outcome_unknown"
     status = 504

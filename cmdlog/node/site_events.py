@@ -1,4 +1,4 @@
-"""The desk between the sites and the node: what sites report, and what they must be told to serve.
+"""The desk between the sites and the node: what sites report, and what they must know to serve.
 
 One rule: nothing is decided here. Answers go to the sequencer, images to the snapshot thread; a skip is durable before anybody
 acts on it. (`cmdlog.node.sites.supervisor.SiteOwner`)
@@ -43,7 +43,7 @@ class SkipNotLogged(WalError):
 class Desk:
     """Called by site readers, the watch thread and inline drivers.
 
-    `leave_out` tells the partition's site of a logged skip: partition, index, position.
+    `leave_out` sends a logged skip to the partition's site: partition, index, position.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Desk:
             self._sequencer.site_up(partition, position)
 
     def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None:
-        """Calls to these partitions are refused while their sites cannot run; None lets them in again."""
+        """Calls to these partitions are refused while their sites cannot run; None accepts them again."""
         troubles = self.troubles
         if fault is None:
             troubles.end(partitions)
@@ -158,7 +158,7 @@ class Desk:
         value = {"position": fault.position, "reason": fault.message}
         self._sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], told.put)
         if not _heard(told):
-            # A successor that left the call out would write a state that no replay of this log comes to.
+            # A successor that left the call out would write a state that no replay of this log reaches.
             call = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"
             raise SkipNotLogged(f"{call} must be skipped ({fault.message}), but the skip could not be logged")
         for partition, index in places:
@@ -171,7 +171,7 @@ class Desk:
         return applied_index(self._directory, partition) >= index
 
     def broken(self, error: BaseException) -> None:
-        """The node cannot go on: everybody under way is told, nobody is let in any more."""
+        """The node cannot continue: calls under way are answered `outcome_unknown`, and none is accepted any more."""
         self._sequencer.failed(error)
 
     def plan(self) -> SitePlan:
@@ -186,7 +186,7 @@ class Desk:
 
 
 def _heard(told: queue.SimpleQueue[Reply]) -> bool:
-    """Whether the log says in time that it has the skip; a log that fails says so, too."""
+    """Whether the log reports in time that it has the skip; a log that fails reports that, too."""
     try:
         return isinstance(told.get(timeout=SKIP_TIMEOUT_S), CallOutcome)
     except queue.Empty:

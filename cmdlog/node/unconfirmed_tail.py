@@ -1,4 +1,4 @@
-"""The last entries before a crash, which nobody is known to have executed: run by watched sites before any call is let in.
+"""The last entries before a crash, not known to have been executed: run by watched sites before any call is accepted.
 
 One rule: a start must come through whatever call ended the run before. A call that hangs, or that ends its process, is in the log
 before it is executed, and a replay would hang or end at it again, at every start. So the start replays what is known to have been
@@ -100,10 +100,10 @@ class _Owner:
         self._ended.put(error)
 
     def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None:
-        """Its successor is fed anew."""
+        """Its successor is given the entries again."""
 
     def refuse_calls(self, partitions: Sequence[int], fault: SiteFault | None) -> None:
-        """None was let in yet: the start fails with the reason, and is repeated when that is gone."""
+        """No call was accepted yet: the start fails with the reason, and is repeated when that is gone."""
         if fault is not None:
             self._ended.put(_ERRORS.get(fault.kind, WalError)(f"the site cannot run: {fault.message}"))
 

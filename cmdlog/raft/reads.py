@@ -96,7 +96,7 @@ def begin_round_if_wanted(state: State) -> None:
 
 
 def begin_round(state: State) -> None:
-    """Sends heartbeats with the next round; they also tell how far the log is committed, as far as the receiver is known to
+    """Sends heartbeats with the next round; they also state how far the log is committed, as far as the receiver is known to
     have it: beyond that it might hold other entries (paper, Figure 2, AppendEntries 5)."""
     reads, commit = state.reads, state.log.commit
     reads.round += 1

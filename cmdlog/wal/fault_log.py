@@ -9,8 +9,8 @@ sequence number once the entry is known committed. So every node writes the very
 the others (`adopt`). A node that is to be filled again states so first (`mark_rejoining`): from that moment until the others have
 committed a set without it, its log counts for nothing.
 
-Two orders tell an old copy of a directory from a node that lags, for who reads the logs of a dead cluster
-(`replay.plan.authority`): a record's author has it before it tells anybody, and a node has the record that lists it before
+Two orders distinguish an old copy of a directory from a node that lags, for who reads the logs of a dead cluster
+(`replay.plan.authority`): a record's author has it before it sends it, and a node has the record that lists it before
 another is written without it.
 
 Two equal files, each synced before the other is touched, of full length from the start: writing needs no space that could be

@@ -1,9 +1,9 @@
 """When a file came into being, which a copy cannot bring along: the file system writes it once and no call changes it.
 
-One rule: this tells files apart that bear one inode number after another. ext4 gives the number of a file that was removed to the
-next one, so a restored copy may stand at the very inode that was written.
+One rule: this distinguishes files that have the same inode number one after another. ext4 gives the number of a removed file to
+the next one, so a restored copy may have the very inode that was written.
 
-Python tells it from 3.15 on; until then the C library is asked. The kernel's `struct statx` is the same on every machine.
+Python reports it from 3.15 on; until then the C library is asked. The kernel's `struct statx` is the same on every machine.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class LoggedCatalog:
 
 @dataclass(slots=True)
 class GroupState:
-    """One group, as far as its records in this log tell: what a CHECKPOINT states.
+    """One group, as far as its records in this log show it: what a CHECKPOINT states.
 
     Invariants: `last_term <= term`; `configurations` ascend by index, and all but the first are beyond `commit`.
     """

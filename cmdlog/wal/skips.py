@@ -1,4 +1,4 @@
-"""The calls that logged SKIPs take out of their batches.
+"""The calls that are not run with their batches because SKIPs in the log name them.
 
 One rule: a skip is in force as long as its own entry is. It may lie anywhere after the batch that it concerns.
 """
@@ -27,7 +27,7 @@ def skips_by_partition(calls: Iterable[tuple[int, int, int]]) -> dict[int, Skips
 
 
 def united_skips(one: Mapping[int, Collection[int]], other: Mapping[int, Collection[int]]) -> Skips:
-    """The calls that either takes out."""
+    """The calls that either skips."""
     return {index: tuple(sorted({*one.get(index, ()), *other.get(index, ())})) for index in sorted({*one, *other})}
 
 

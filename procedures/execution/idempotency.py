@@ -77,7 +77,7 @@ class KnownOutcome:
 def key_fingerprint(scope: str, key: str) -> bytes:
     """16 bytes that stand for an idempotency key within its scope.
 
-    Keys that are UUIDs of version 7 bear their time; the last 8 bytes then hold: 1 | 43 bits milliseconds | 20 bits of hash.
+    Keys that are UUIDs of version 7 carry their time; the last 8 bytes then hold: 1 | 43 bits milliseconds | 20 bits of hash.
     For all others the first of these bits is 0. Never all zeros.
     """
     digest = hashlib.blake2b(scope.encode() + b"\0" + key.encode(), digest_size=KEY_BYTES).digest()

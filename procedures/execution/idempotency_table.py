@@ -11,7 +11,7 @@ it. Rules for a call with a key, first match wins:
 
 Time here is the *activity clock* of the state: with each batch it advances by the step of the transaction ids, but by
 `clock_lead_max_ms` at most. A clock that jumps a day ahead therefore expires nothing. Outcomes are dropped `window_ms` of
-activity later. Keys that bear a time are then forgotten as soon as that lies a window in the past, which raises the floor above
+activity later. Keys that carry a time are then forgotten as soon as that lies a window in the past, which raises the floor above
 it; opaque ones after `forget_ms` more. A key that claims a time further ahead than that is forgotten then, too, and leaves the
 floor alone: a wrong client clock must neither fill the table nor lock others out. Since only what was forgotten raises the floor,
 a node whose clock was years off refuses no key of the right time.
@@ -73,7 +73,7 @@ _crc, _crc32 = google_crc32c.value, zlib.crc32
 class Figures:
     """What the table remembers beside its rows; times in milliseconds."""
 
-    floor: int = 0  # keys of single-partition calls that bear an earlier time may have been forgotten
+    floor: int = 0  # keys of single-partition calls that carry an earlier time may have been forgotten
     shared_floor: int = 0  # those of calls on all partitions
     shared_clock: int = 0  # activity clock of calls on all partitions
     shared_last: int = 0  # time of the transaction up to which that one has counted; 0: no such call had a key yet
@@ -309,7 +309,7 @@ class KeyTable:
             self._changes.figures = replace(figures, floor=max(floor, figures.floor))
 
     def _forgotten_at(self, key: bytes, clock: int, txn_ms: int) -> int:
-        """Activity time from which the floor may cover the key, or its tombstone has stood long enough.
+        """Activity time from which the floor may cover the key, or its tombstone has been kept long enough.
 
         Activity never runs ahead of the transaction ids, so after that much activity at least as much time has passed.
         """

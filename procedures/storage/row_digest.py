@@ -1,11 +1,11 @@
 """Digest of the rows that a batch changed, from SQLite's pre-update hook.
 
-The hook tells each change as it happens: table, row before, row after. What counts is the *net* change of the batch: for every
+The hook reports each change as it happens: table, row before, row after. What counts is the *net* change of the batch: for every
 key that was touched, the row before the first change and the row after the last. Rows are sorted by table and key, so the digest
 does not depend on the order in which SQLite changed them; it is the same with or without savepoints and rolled-back calls, on
 every machine and Python.
 
-SQLite also tells changes that it then takes back: of a statement that fails half-way, of a call that is rolled back. After
+SQLite also reports changes that it then takes back: of a statement that fails half-way, of a call that is rolled back. After
 either, the rows that were touched are read again instead of trusting the events.
 
 A text that is no UTF-8 (of `CAST(blob AS TEXT)`, or `char()` of half a pair) cannot be read in Python. The batch then has one

@@ -159,7 +159,7 @@ def pieces_of(spans: Sequence[Span], last: int, *, alone: bool) -> list[tuple[Sp
 
 
 def skips_of_pieces(pieces: Iterable[tuple[Span, int]]) -> Skips:
-    """The calls that any of them takes out, also before gaps."""
+    """The calls that any of them skips, also before gaps."""
     return SkipSet(skip for span, upto in pieces for skip in span.skipped if skip.at <= upto).by_batch()
 
 

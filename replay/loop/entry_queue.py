@@ -71,7 +71,7 @@ class EntryQueue:
     ) -> None:
         """
         Args:
-            after_index: the entry after which the policy's state stands.
+            after_index: the last entry that the policy's state holds.
             to_index: the last entry to be applied.
             voids: (block, offset, index): entries from that index on that are before that place are not in force.
             progress: given (partition, calls so far).

@@ -82,7 +82,7 @@ class Aside:
     calls: list[Quarantined] = field(default_factory=list)
     touches: dict[int, list[Touch]] = field(default_factory=dict)  # by place in `calls`
     more: dict[int, int] = field(default_factory=dict)  # touches that are counted only
-    otherwise: list[Touch] = field(default_factory=list)  # calls that answered otherwise and changed none of those rows
+    otherwise: list[Touch] = field(default_factory=list)  # calls that answered differently and changed none of those rows
     otherwise_more: int = 0
     unwatched: int = 0  # rows in question that are too many to be watched
 

@@ -1,8 +1,8 @@
 """Whether the pages of a state file are sound: `python -m replay.state.page_check DIRECTORY PARTITION…`, run by a node.
 
-A killed node leaves its state files without a seal, since they changed to the end; at rest a flipped bit cannot be told from a
-write. SQLite's `quick_check` finds what breaks the structure: pages that are not a b-tree, records that are cut, rows out of
-order. It does not find a value that changed within a record; a drill, which compares digests of rows, does.
+A killed node leaves its state files without a seal, since they changed to the end; at rest a flipped bit cannot be distinguished
+from a write. SQLite's `quick_check` finds what breaks the structure: pages that are not a b-tree, records that are cut, rows out
+of order. It does not find a value that changed within a record; a drill, which compares digests of rows, does.
 
 One rule: it only reads, table by table, so that it never keeps the write-ahead log from being reused for long; and it runs at
 low priority. Each partition yields a line of JSON: `partition`, and `problem`, "" when there is none.

@@ -8,7 +8,7 @@ sync: torn by a power cut, it names another boot or nothing.
 
 A file that no process writes to any more, after a clean shutdown or at a recovery's end, is *sealed*: the record also states its
 size and CRC-32C, and from then on it is trusted only while these match (`replay.state.file_seals`). A writer removes the seals
-first. A killed node leaves none: its files changed to the end, and a flipped bit cannot be told from a write.
+first. A killed node leaves none: its files changed to the end, and a flipped bit cannot be distinguished from a write.
 """
 
 from __future__ import annotations

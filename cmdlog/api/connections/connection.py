@@ -37,7 +37,7 @@ from cmdlog.api.gate.request_trace import Trace
 if TYPE_CHECKING:
     from cmdlog.api.connections.connection_registry import Roster
 
-HELD_BYTES_MAX: Final = 64 << 10  # behind the request under way, or of its body before it is read: then the socket waits
+HELD_BYTES_MAX: Final = 64 << 10  # received after the request under way, or of its body before it is read: then the socket waits
 LINGER_S: Final = 2.0  # a client that still sends: closing at once would reset the connection before it has read its answer
 LINGER_BYTES_MAX: Final = 16 << 20
 RESET: Final = struct.pack("ii", 1, 0)  # of SO_LINGER: closing discards what is not sent and resets the connection
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
         self.server: tuple[str, int] | None = None
         self._exchange: Exchange | QuickExchange | None = None
         self._greeting: asyncio.Task[None] | None = None
-        self._held = b""  # what came behind the request under way
+        self._held = b""  # what was received after the request under way
         self._left_bytes = 0  # that came after the last answer
         self._reading = True
         self._writer = ResponseWriter(loop, timeout_s=settings.write_timeout_s)
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
         self.framer.close()
 
     def _abandon(self) -> None:
-        """Nobody waits for the answer that is under way; whoever makes it is told so."""
+        """Nobody waits for the answer that is under way; the exchange that makes it is notified."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.disconnect()
@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol):
 
     def _end_working(self) -> bool:
         assert self._exchange is not None
-        self._exchange.arrived()  # whoever waits for the client's end is told so
+        self._exchange.arrived()  # notifies a task that waits for the client's end
         return self._expects()
 
     def _expects_none(self) -> bool:
@@ -374,7 +374,7 @@ class Connection(asyncio.Protocol):
     # -- after the answer ------------------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
-        """The request is over: what has been waiting behind it comes next."""
+        """The request is over: what has been waiting for its end comes next."""
         self.framer.start_next()
         if self._held:
             self._next()

@@ -58,7 +58,7 @@ class QuickExchange:
         self.status = 0
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
-        """Sends the answer, whose headers tell its length. Nothing happens when the client is gone."""
+        """Sends the answer, whose headers state its length. Nothing happens when the client is gone."""
         connection = self._connection
         self.started, self.status = True, status
         if not self.keep_alive:

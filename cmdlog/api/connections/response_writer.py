@@ -1,6 +1,6 @@
 """What is written to a client that may read slowly: how much waits to be sent, and by when it must be taken.
 
-One rule: whoever writes a long answer waits for its client, and the client has until `deadline`. A small answer does not wait.
+One rule: the writer of a long answer waits for its client, and the client has until `deadline`. A small answer does not wait.
 """
 
 from __future__ import annotations

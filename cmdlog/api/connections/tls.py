@@ -152,7 +152,7 @@ def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> Mapping[str,
 
 
 def _stamps(settings: Settings) -> tuple[Stamp | None, ...]:
-    """What tells that a file was replaced; None for one that is missing or not wanted."""
+    """What shows that a file was replaced; None for one that is missing or not wanted."""
     return tuple(_stamp(path) for path in (settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file))
 
 

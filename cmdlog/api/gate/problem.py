@@ -109,7 +109,7 @@ class Problem(Exception):
 
 
 def preference_applied(durability: Durability) -> tuple[bytes, bytes]:
-    """The header that tells which `Prefer` an answer followed (RFC 7240, section 3)."""
+    """The header that states which `Prefer` an answer followed (RFC 7240, section 3)."""
     return b"preference-applied", b"durability=" + durability.encode()
 
 

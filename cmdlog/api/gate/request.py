@@ -78,7 +78,7 @@ def pick_headers(scope: Scope) -> Picked:
 
 
 def check_twice(picked: Picked) -> None:
-    """Refuses a header that comes twice: which of them counts is nobody's guess. Raises: Problem."""
+    """Refuses a header that comes twice: which of them counts must not be guessed. Raises: Problem."""
     if TWICE in picked:
         raise invalid([(picked[TWICE].decode(), "is given more than once")])
 

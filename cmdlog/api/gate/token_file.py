@@ -107,7 +107,7 @@ def write_time(seconds: float) -> str:
 def parse_file(data: bytes) -> TokenFile:
     """The credentials of a token file. Raises: BadTokenFile.
 
-    A file of comments alone lets nobody in; an empty one is an error, because it may be half written.
+    A file of comments alone admits nobody; an empty one is an error, because it may be half written.
     """
     text = _text_of(data)
     lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1)]

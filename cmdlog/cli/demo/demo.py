@@ -61,7 +61,7 @@ class DemoOptions:
 
 @dataclass(slots=True)
 class DemoReport:
-    """The figures of one run, in the order in which they come to be."""
+    """The figures of one run, in the order in which they arise."""
 
     workload: str
     seed: int

@@ -280,7 +280,7 @@ def _show(place: ArchiveFolder, rows: list[dict[str, Any]], title: str) -> int:
 
     out.result(value, show)
     if not promised:
-        return 0  # gaps between what only recovery points need are nobody's loss
+        return 0  # gaps between what only recovery points need are no loss
     return sum(not _was_not_archived(place, hole) for hole in holes)
 
 

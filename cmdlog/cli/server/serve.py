@@ -64,7 +64,7 @@ def register(program: typer.Typer) -> None:
 def serve(
     app: AppArgument, data: DataOption = Path("cmdlog-data"), config: ConfigOption = None, json: JsonFlag = False, **flags: Any
 ) -> None:
-    """Loads everything that can fail cheaply first, then listens, then opens the node, and then tells the address."""
+    """Loads everything that can fail cheaply first, then listens, then opens the node, and then reports the address."""
     with stopped_in_order(), naming(data):
         _serve(app, data, config, flags)
 
@@ -124,7 +124,7 @@ def refuse_locked(data: Path) -> None:
     from cmdlog.wal.files import OWNER_BYTES_MAX, locked
 
     path = data / LOCK_NAME
-    with contextlib.suppress(OSError), path.open("rb") as file:  # what is wrong with it, opening the log will tell
+    with contextlib.suppress(OSError), path.open("rb") as file:  # opening the log will report what is wrong with it
         try:
             lock(file, "shared")
         except LockHeld:

@@ -75,7 +75,7 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
 
 @contextlib.contextmanager
 def patience(url: str, timeout_s: float) -> Iterator[None]:
-    """Around one request: tells a user at a terminal when it takes long, and how long it may."""
+    """Around one request: informs a user at a terminal when it takes long, and how long it may."""
     if out.json or not sys.stderr.isatty() or timeout_s <= NOTICE_S:
         yield
         return

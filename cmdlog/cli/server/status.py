@@ -1,6 +1,6 @@
 """`cmdlog status`: what a running server says about itself, once or again and again.
 
-One rule: what a server does not tell, because it is older or newer, is left out; nothing is guessed.
+One rule: what a server does not report, because it is older or newer, is left out; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def partition_rows(told: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]
     partitions = {str(number): _part(_part(told, "partitions"), number) for number in _part(told, "partitions")}
     columns = list(dict.fromkeys(name for marks in partitions.values() for name in marks))
     if all(marks.get("state", "ok") == "ok" for marks in partitions.values()):
-        columns = [column for column in columns if column != "state"]  # it is worth its room when it tells something
+        columns = [column for column in columns if column != "state"]  # it is worth its room when it says something
     rows = [[number, *(str(marks.get(column, "")) for column in columns)] for number, marks in partitions.items()]
     return ["partition", *columns], rows
 

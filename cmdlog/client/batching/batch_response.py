@@ -20,7 +20,7 @@ def is_stream(status: int, headers: Mapping[str, str]) -> bool:
 
 
 def no_stream(answer: Attempt) -> Attempt:
-    """An answer that stands for all lines; one JSON object is nobody's result."""
+    """An answer that stands for all lines; one JSON object is the result of no line."""
     if isinstance(answer, Response) and answer.status == 200:
         return Response(200, None, about=f"the answer of /v1/batch is not {NDJSON}")
     return answer

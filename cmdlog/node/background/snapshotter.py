@@ -9,12 +9,12 @@ One rule: the log gives nothing up before the proof of its replacement is durabl
     4 anchor     moves to the snapshot to fall back to       segments before it may go; moved again at start
     5 retention  more than `snapshots_kept`: the oldest go   more snapshots than wanted, fewer after the next one
 
-A durable mark also proves that the image's entries are durable *in the log*: it stands behind the last of them, and blocks become
+A durable mark also proves that the image's entries are durable *in the log*: it is after the last of them, and blocks become
 durable in order. So with durability=async no image of entries that a power cut may take is ever relied on. A log without room for
 the mark goes without: it is enough then that every block taken before is durable, and the snapshot that makes room needs none.
 
 The anchor is the block of the newest snapshot that shares no file with the newest one (`snapshot.lineage`), in general the
-second-newest, so that a damaged newest one falls back to its predecessor and a longer log. Any entry behind an image lies in the
+second-newest, so that a damaged newest one falls back to its predecessor and a longer log. Any entry after an image lies in the
 image's `log_block` or later; for an idle partition that is the log's last block, or an idle partition would hold the whole log.
 
 One thread decides and waits; pages are copied by the sites, checksums are made by a process of low priority
@@ -62,10 +62,10 @@ log = structlog.get_logger("cmdlog.snapshots")
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the node gives. All may be called from the snapshot thread, `applied_block` from whoever calls `captured`."""
+    """What the node gives. All may be called from the snapshot thread, `applied_block` from the caller of `captured`."""
 
     capture: Callable[[int, int, str, Wish], None]  # partition, ident, path of a whole image, or rather a delta: begins
-    applied_block: Callable[[int], int]  # a block such that no entry behind the last applied one lies before it
+    applied_block: Callable[[int], int]  # a block such that no entry after the last applied one lies before it
     facts: Callable[[int], Mapping[str, Any]]  # partition -> epoch, configuration, catalogs, environment, key_policy
     note: Callable[[bytes, Callable[[], None]], None]  # a record for the log; the callback says that it is durable
     notes_fit: Callable[[], bool]  # whether the log has room for one
@@ -122,7 +122,7 @@ class Snapshotter:
         self._waiting_for: int | None = None  # partition of the capture under way
         self._report: dict[str, Any] | None = None  # of the capture under way, once it is there
         self._whole_next: set[int] = set()  # partitions of which a delta has failed: what is wrong with it may stay so
-        self._marked: Counter[str] | None = None  # what was behind when the image was complete
+        self._marked: Counter[str] | None = None  # calls in no snapshot yet, at the moment whose state the image holds
         self._stopping = False
         self._retry_at, self._retry_s = 0.0, RETRY_FIRST_S
         self._snapshots: dict[int, list[Snapshot]] = {}
@@ -169,7 +169,7 @@ class Snapshotter:
         with self._lock:
             if ident == self._ident:
                 self._report = {**report, "log_block": block}
-                if report.get("kind") != "delta":  # a whole image stands where it ended
+                if report.get("kind") != "delta":  # a whole image holds the state of its end
                     self._marked = self._speeds.mark(report["partition"])
                 self._lock.notify_all()
 
@@ -215,7 +215,7 @@ class Snapshotter:
         return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, os.cpu_count() or 1)
 
     def stop(self) -> None:
-        """Breaks off what is under way; harmless at any step."""
+        """Interrupts what is under way; harmless at any step."""
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
@@ -333,7 +333,7 @@ class Snapshotter:
             facts = {**report, **self._identity_facts(), **self._hooks.facts(partition)}
             self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1)
         except BaseException:
-            if path and not self._stopping:  # it may bear its name already, with content or name not on the disk
+            if path and not self._stopping:  # it may have its name already, with content or name not on the disk
                 with contextlib.suppress(WalError, OSError):
                     self._files.rename(path, temporary)
             shutil.rmtree(temporary, ignore_errors=True)
@@ -358,7 +358,7 @@ class Snapshotter:
         with self._lock:
             self._ident += 1
             self._waiting_for, self._report = partition, None
-            self._marked = self._speeds.mark(partition)  # a delta stands where it began
+            self._marked = self._speeds.mark(partition)  # a delta holds the state of its beginning
             ident = self._ident
         self._hooks.capture(partition, ident, os.path.join(folder, IMAGE_NAME), wish)
         self._set_pace(partition)
@@ -373,7 +373,7 @@ class Snapshotter:
         facts = {name: report[name] for name in ("kind", "partition", "index", "term", "checksum", "txn_id", "log_block")}
         if facts["kind"] == "full" or base is None or base.manifest is None:
             return facts
-        # A delta stands where the site was when it began, not where it ended: entries behind that may lie in earlier blocks.
+        # A delta holds the site's state when it began, not when it ended: the entries after that may lie in earlier blocks.
         return {**facts, "base": base.manifest.as_base(base.name), "log_block": asked_block}
 
     def _set_pace(self, partition: int) -> None:

@@ -132,7 +132,7 @@ def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     memory_bytes_max = int(sys.argv[2])
     apsw.hard_heap_limit(memory_bytes_max)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what a statement read is nobody's business
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what a statement read must not get into a core dump
     os.nice(NICENESS)
     with contextlib.suppress(OSError):  # a container may forbid it
         Path("/proc/self/oom_score_adj").write_text(KILLED_FIRST)

@@ -17,7 +17,7 @@ from cmdlog.wal.ids import TxnId
 
 MARKS_EVERY_S: Final = 0.05  # commit marks and closed TxnIds of all streams, while the log is written
 
-Note = tuple[bytes, Callable[[], None] | None]  # a control record, and who is told when it is durable
+Note = tuple[bytes, Callable[[], None] | None]  # a control record, and what is called when it is durable
 
 
 class Notes:
@@ -45,7 +45,7 @@ class Notes:
         self._waiting.append((record, done))
 
     def find_due(self, streams: Iterable[PartitionPipeline]) -> bool:
-        """Whether anything is owed to the log; it is `due` then."""
+        """Whether anything has to be written to the log; it is `due` then."""
         self.due = bool(self._waiting) or any(stream.marked_index < stream.durable_index for stream in streams)
         return self.due
 
@@ -67,7 +67,7 @@ class Notes:
         return taken
 
     def put_back(self, notes: list[Note]) -> None:
-        """Nothing came of the block that they were taken for."""
+        """The block that they were taken for was not made."""
         self._waiting.extendleft(reversed(notes))
 
     def taken(self) -> None:
@@ -77,7 +77,7 @@ class Notes:
     def commit_marks(self, streams: Iterable[PartitionPipeline], *, closed: TxnId) -> list[bytes]:
         """Of every stream, every MARKS_EVERY_S while blocks are written, and once more when the node is idle.
 
-        A one-voter group has committed what is durable, so marks tell nothing new: they are there for readers of the log.
+        A one-voter group has committed what is durable, so marks add nothing new: they are there for readers of the log.
         """
         now = time.monotonic()
         if not self.due and now - self._marks_at < MARKS_EVERY_S:

@@ -192,7 +192,7 @@ class Read:
     procedure: int  # -1: one partition's part of a call that is counted as a whole elsewhere
     calls: bytes
     done: Done
-    lax: bool  # may tell what is not durable yet
+    lax: bool  # may return what is not durable yet
     placed_at: float
     after: int = 0  # index of the last batch that the site had been given: what the read may have seen
 
@@ -202,7 +202,7 @@ class Read:
 
 
 def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None, *, lax: bool | None = None) -> None:
-    """Tells all its callers, or only those whose calls are lax, or are not. Without outcomes nobody knows them."""
+    """Answers all its callers, or only those whose calls are lax, or are not. Without `outcomes` they are reported as unknown."""
     if not flight.dones:
         return  # a control entry
     if outcomes is None:

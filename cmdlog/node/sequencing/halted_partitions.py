@@ -1,7 +1,7 @@
-"""The sequencer while sites cannot run: who is turned away, what is held back, and who is told that nobody knows.
+"""The sequencer while sites cannot run: which calls are refused, what is held back, and which callers get `outcome_unknown`.
 
-One rule: of a call that is turned away nothing is logged; a call that is logged is kept until a site has applied it, also when
-its caller was told `outcome_unknown` because that takes too long.
+One rule: of a call that is refused nothing is logged; a call that is logged is kept until a site has applied it, also when
+its caller was answered `outcome_unknown` because that takes too long.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Standstill:
         self._lock, self._streams = pipelines.lock, pipelines.by_partition
 
     def turn_away(self, refusals: Mapping[int, CallRefused | None]) -> None:
-        """From now on calls to these partitions are refused so, also those that wait for a batch; None lets calls in."""
+        """From now on calls to these partitions are refused so, also those that wait for a batch; None accepts calls again."""
         told: list[tuple[Done, CallRefused]] = []
         with self._lock:
             for partition, refusal in refusals.items():
@@ -58,7 +58,7 @@ class Standstill:
             self._pipelines.pump(stream)
 
     def give_up(self, partitions: Collection[int], why: str) -> int:
-        """Tells whoever waits for a batch that these partitions hold up that the outcome is unknown; how many that were."""
+        """Answers `outcome_unknown` to callers whose batches these partitions hold up; returns how many they were."""
         with self._lock:
             flights = stuck(self._streams, partitions)
             dones = [done for flight in flights for done in flight.replace_callers(_ignore_reply) if done is not _ignore_reply]
@@ -75,7 +75,7 @@ class Standstill:
 
 
 def stuck(streams: Mapping[int, PartitionPipeline], partitions: Collection[int]) -> list[Flight]:
-    """Batches that wait for one of these partitions: its own, and those behind a multi-partition call that it runs first."""
+    """Batches that wait for one of these partitions: its own, and those after a multi-partition call that it runs first."""
     found: list[Flight] = []
     for partition, stream in streams.items():
         blocked = partition in partitions
@@ -88,4 +88,4 @@ def stuck(streams: Mapping[int, PartitionPipeline], partitions: Collection[int])
 
 
 def _ignore_reply(reply: Reply) -> None:
-    """Stands for a caller who was told already."""
+    """Stands for a caller who was answered already."""

@@ -36,14 +36,14 @@ from procedures.storage.state import open_reader
 
 EVERYWHERE: Final = -1  # owner of a key that was used on a multi-partition call
 FULL: Final = -2  # a claim's answer: the key is new and there is no room
-EXPIRED: Final = -3  # a claim's answer: the key is new to us, and bears a time that was forgotten
+EXPIRED: Final = -3  # a claim's answer: the key is new to us, and carries a time that was forgotten
 SHARED_HOMES: Final = -16  # and below: owners of keys with several homes, by number in `KeyOwners._homes`
 SLICES: Final = 16  # a key is looked up first when it is a window old, and a sixteenth more at most
 STEP_KEYS: Final = 4096  # looked up in one step, a millisecond or two
 STEP_ROWS: Final = 2000
 
 Look = Callable[[int, int], tuple[Figures, Sequence[KeyRow]] | None]
-"""(partition, index) -> figures and next rows behind it, of a state that has applied all that was answered; None: not now."""
+"""(partition, index) -> figures and next rows after it, of a state that has applied all that was answered; None: not now."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class KeyOwners:
         self._old: list[int] = []
         self._new: set[int] = set()  # those under way that no table knows yet: neither young nor old
         self._sweep: _Sweep | None = None
-        self._mark = bytes(8)  # keys that bear an earlier time may have been forgotten, on whatever partition
+        self._mark = bytes(8)  # keys that carry an earlier time may have been forgotten, on whatever partition
 
     def __len__(self) -> int:
         return len(self._owner)
@@ -191,7 +191,7 @@ class KeyOwners:
             self._counts[owner] += 1
 
     def tidy(self, look: Look) -> None:
-        """A step of the look-up, if one is due; costs nothing otherwise. Called again and again by one thread."""
+        """A step of the look-up, if one is due; costs nothing if not. Called again and again by one thread."""
         sweep = self._sweep or self._begin_generation()
         if sweep is None:
             return
@@ -235,7 +235,7 @@ class KeyOwners:
 
 
 def look_up(path: str, *, after: int, answered: int) -> tuple[Figures, list[KeyRow]] | None:
-    """Some rows of a state file behind index `after`; None while it lacks a batch up to `answered`, for it is being restored."""
+    """Some rows of a state file after index `after`; None while it lacks a batch up to `answered`, for it is being restored."""
     try:
         connection, _ = open_reader(path)
     except apsw.Error:

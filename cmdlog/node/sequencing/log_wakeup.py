@@ -1,6 +1,6 @@
 """Wakes the log for calls that were placed: in an event loop's thread once per turn of the loop, elsewhere at once.
 
-One rule: whoever placed a call has the log woken after it. Calls whose requests arrived together then share a block, and the
+One rule: after a call is placed, its caller has the log woken. Calls whose requests arrived together then share a block, and the
 log's thread does not take the interpreter's lock from the loop for each of them: with 32 callers that was a third of all CPU time
 per call.
 """
@@ -45,5 +45,5 @@ class Waker:
         self._wake_now()
 
     def _wake_now(self) -> None:
-        with contextlib.suppress(WalError):  # the log has failed: whoever is placed hears of it through `failed`
+        with contextlib.suppress(WalError):  # the log has failed: calls already placed are answered by `failed`
             self._kick()

@@ -71,7 +71,7 @@ class Opening:
         return terms
 
     def take_records(self, bytes_max: int) -> tuple[list[bytes], list[Placed], list[Callable[[], None]]]:
-        """What the next block gets: records, with the last of them the entries, and who hears when the records are durable."""
+        """What the next block gets: records, with the last of them the entries, and the callbacks for when they are durable."""
         records = self.take_terms()
         total = size_of(records)
         while self._records and (not records or total + len(self._records[0]) + RECORD_ALIGN <= bytes_max):

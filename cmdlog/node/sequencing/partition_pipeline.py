@@ -96,7 +96,7 @@ class PartitionPipeline:
         return flight
 
     def hurry(self, *, upto: Flight, now: float) -> float:
-        """The site may have a written flight, and so those before it, which are written too: blocks are told in order."""
+        """The site may have a written flight, and so those before it, which are written too: blocks are reported in order."""
         for flight in self.flights:
             if flight.index <= upto.index:
                 flight.make_ready(now)

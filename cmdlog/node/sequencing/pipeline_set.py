@@ -1,6 +1,6 @@
 """All partitions' pipelines: the lock of everything that works on them, and the ways out of them, to the sites and the log.
 
-One rule: whoever calls holds the lock, but for `wake_log`, which takes none.
+One rule: the caller holds the lock, but for `wake_log`, which takes none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LogControls:
 
 
 class PipelineSet:
-    """See the module. `ended`: everybody was told that the outcome is unknown, and what comes afterwards is nobody's."""
+    """See the module. `ended`: all callers were answered `outcome_unknown`; what comes afterwards has no caller."""
 
     def __init__(
         self, pipelines: Iterable[PartitionPipeline], deliver: Deliver, log: LogControls, *, now: Callable[[], float]
@@ -68,7 +68,7 @@ class PipelineSet:
                 self.pump(pipeline)
 
     def wake_log(self) -> None:
-        """A wedged log tells everybody by `failed`; whoever only wanted to wake it need not know."""
+        """A wedged log is reported to all callers by `failed`, so waking it raises nothing."""
         with contextlib.suppress(WalError):
             self.log.kick()
 

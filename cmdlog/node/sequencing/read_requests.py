@@ -30,7 +30,7 @@ class ReadRequests:
         return bool(self._reads or self._held)
 
     def place(self, partition: int, ident: int, calls: bytes, done: Done, *, procedure: int, lax: bool) -> None:
-        """Sends a read behind everything the site was given: it sees every write that anyone was told of."""
+        """Sends a read after everything the site was given: it sees every write that was acknowledged."""
         pipelines = self._pipelines
         now = pipelines.now()
         with pipelines.lock:
@@ -46,7 +46,7 @@ class ReadRequests:
         with pipelines.lock:
             for pipeline in pipelines.by_partition.values():
                 self._admit(pipeline)
-                if pipeline.halted:  # the read would wait behind what is held back
+                if pipeline.halted:  # the read would wait for what is held back
                     pipeline.raise_refusal()
             for pipeline, ident, done in zip(pipelines.by_partition.values(), idents, dones, strict=True):
                 read = self._reads[ident] = Read(ident, pipeline.partition, -1, calls, done, lax, now)

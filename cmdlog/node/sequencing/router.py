@@ -99,7 +99,7 @@ class Router:
         return partitions
 
     def _add_plain(self, calls: Sequence[Plain], *, first: bool) -> None:
-        """Places calls, all or none. Raises: CallRefused when they are the `first`; else each `done` is told."""
+        """Places calls, all or none. Raises: CallRefused when they are the `first`; else each `done` is called with it."""
         try:
             self._sequencer.add_many(calls)
         except CallRefused as refusal:

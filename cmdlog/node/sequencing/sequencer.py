@@ -3,7 +3,7 @@
 One rule: all state here belongs to one lock; nothing slow happens under it, and callers are answered outside it.
 
 A partition's *stream* is a pipeline, each stage first-in first-out:
-    open calls -> closed (behind a multi-partition step) -> in the log -> durable -> at the site -> answered
+    open calls -> closed (after a multi-partition step) -> in the log -> durable -> at the site -> answered
                   [Pending]                                 `flights`, one Flight per batch
 
 The log pulls: `take` closes what is open and is called by the one thread that holds the turn, so a batch closes exactly when a
@@ -148,7 +148,7 @@ class Sequencer:
             self.add_entry(*entries[-1], done)
 
     def add_entry(self, partition: int, kind: RecordKind, value: dict[str, Any], done: Done) -> None:
-        """Places a control entry ahead of what waits; `done` is called once it is durable, or told that nobody knows."""
+        """Places a control entry ahead of what waits; `done` is called once it is durable, or with an unknown outcome."""
         with self._lock:
             gone = self._pipelines.ended
             if not gone:
@@ -277,13 +277,13 @@ class Sequencer:
             note_done()
 
     def failed(self, error: BaseException) -> None:
-        """The node cannot go on: whoever waits is told that the outcome is unknown, and nobody is let in any more."""
+        """The node cannot continue: calls under way are answered `outcome_unknown`, and none is accepted any more."""
         why = full_text(error)
         if self.abandon(NotReady(f"the node must be restarted: {why}"), f"the node failed during the call: {why}"):
             self._on_failure(error)
 
     def abandon(self, refusal: CallRefused, why: str) -> bool:
-        """Tells whoever waits that the outcome is unknown, and refuses everybody from now on; False if that was done before."""
+        """Answers all waiting callers `outcome_unknown`, and refuses calls from now on; False if that was done before."""
         with self._lock:
             if not self._pipelines.end():
                 return False

@@ -37,7 +37,7 @@ class Channel:
         self._want_write: Callable[[bool], None] = lambda _wanted: None
 
     def watch(self, want_write: Callable[[bool], None]) -> None:
-        """Whoever watches the descriptor is asked by `want_write` from now on."""
+        """From now on `want_write` asks the watcher of the descriptor to wait until it is writable, or to stop that."""
         self._want_write = want_write
 
     def fileno(self) -> int:

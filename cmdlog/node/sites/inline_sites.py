@@ -60,7 +60,7 @@ class InlineSites:
         self._stopping = False
 
     def start(self, owner: InlineOwner) -> dict[int, int]:
-        """Opens the state files; returns each partition's position. From now on `owner` hears what the site reports."""
+        """Opens the state files; returns each partition's position. From now on the site's reports go to `owner`."""
         self._owner = owner
         self._site = Site(owner.plan())
         return self._site.positions

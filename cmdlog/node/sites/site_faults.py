@@ -109,7 +109,7 @@ class SiteOutage:
             return None
         self.stage = OutageStage.TRYING
         if before is OutageStage.READ_ONLY and not self.fault.index:
-            self.stage = OutageStage.OVER  # it was at no batch: whoever serves reads has done what there is to do
+            self.stage = OutageStage.OVER  # it was at no batch: a successor that serves reads has done what there is to do
         return before
 
     def _room_came(self, now: float, free_bytes: Callable[[], int]) -> bool:

@@ -140,7 +140,7 @@ class ProcessSites:
     def start(self, owner: SiteOwner) -> dict[int, int]:
         """Starts every site and waits until it serves; returns each partition's position. Raises: RuntimeError.
 
-        From now on `owner` hears what the sites report.
+        From now on the sites' reports go to `owner`.
         """
         self._owner = owner
         positions: dict[int, int] = {}
@@ -173,7 +173,7 @@ class ProcessSites:
         self._site_of[partition].channel.send(encode_frame(FrameKind.READ, calls, partition=partition, ident=ident))
 
     def leave_out(self, partition: int, index: int, position: int) -> None:
-        """Tells a running site of a logged skip, before it gets the batch; one that starts later hears of it in its hello."""
+        """Sends a logged skip to a running site, before it gets the batch; one that starts later gets it in its hello."""
         site = self._site_of.get(partition)
         if site is not None:
             payload = orjson.dumps(position)

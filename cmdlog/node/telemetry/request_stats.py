@@ -1,4 +1,4 @@
-"""What the node's front counts and tells: requests, their ids, whole latencies, recent errors, slow calls.
+"""What the node's front counts and reports: requests, their ids, whole latencies, recent errors, slow calls.
 
 One rule: nothing of a request but its route, its procedure's name, its codes and its id is kept or logged: no parameters, keys,
 tokens, or anything else that a caller chose, except the id that it asked for.

@@ -1,4 +1,4 @@
-"""What the running node counts and times: plain integers and lists, written on the path of calls, read by whoever asks.
+"""What the running node counts and times: plain integers and lists, written on the path of calls, read by any thread.
 
 One rule: it must cost next to nothing. The clock is read once per stage and batch, never per call, and a batch of n calls weighs
 n. What a batch leaves on its path is one tuple; `drain` sorts those into histograms, a few times a second and before anybody
@@ -11,7 +11,7 @@ The stages of a call, each with the time of its batch:
     commit   may be executed -> given to the site; no more than a moment while one node is all there is
     execute  given to the site -> answered by it, the way there and back and the batch before it included
     settle   answered by the site -> durable: what calls that were promised to be durable wait longer, if their batch was
-             executed before (because calls with durability=async shared it or stood behind it)
+             executed before (because calls with durability=async shared it or were after it)
 
 Written under the sequencer's lock, but for the syncs, which the log reports under its own, and what `drain` writes. Readers take
 no lock: a sum may be one batch ahead of its counts. A multi-partition call is in every partition's batches and stages.
@@ -44,7 +44,7 @@ BYTES: Final = tuple(float(1 << power) for power in range(6, 25, 2))
 
 STAGES: Final = ("queue", "log", "commit", "execute", "settle")
 OUTCOMES: Final = ("ok", "aborted", "procedure_failed", "key_reused", "session_expired", "sessions_full", "outcome_unknown")
-"""Outcome codes: by number of `procedures.execution.idempotency.Status`, and that of calls of which nobody knows."""
+"""Outcome codes: by number of `procedures.execution.idempotency.Status`, and that of calls whose outcome is unknown."""
 UNKNOWN: Final = len(Status)
 FINISHED_MAX: Final = 1 << 16  # batches between two drains, 20 ms apart; beyond it the oldest are not counted in histograms
 SLOW_KEPT: Final = 256  # slow batches whose stages are kept until their callers ask for them
@@ -161,7 +161,7 @@ class StageTimings:
         self.digests += 1
 
     def unknown(self, procedures: Sequence[int]) -> None:
-        """Nobody knows what became of these calls."""
+        """The outcome of these calls is unknown."""
         for procedure in procedures:
             self.calls[procedure][UNKNOWN] += 1
 

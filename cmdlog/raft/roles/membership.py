@@ -85,7 +85,7 @@ def on_commit(state: State, before: Index) -> None:
     if at > state.log.commit:
         return
     if before < at:
-        reads.begin_round(state)  # tells everybody of the commit, before those who left are forgotten
+        reads.begin_round(state)  # sends the commit to everybody, before those who left are forgotten
         state.refresh_progress(before)
     if configuration.auto_leave:
         _append(state, leave_joint(configuration))

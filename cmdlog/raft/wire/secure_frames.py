@@ -238,7 +238,7 @@ class Opener:
         return meta_end, sequence
 
     def _foreign(self, head: bytes) -> BadFrame:
-        """Names what is not this link's. Nothing of it is proved: it tells the operator where to look."""
+        """Names what is not this link's. Nothing of it is proved: it shows the operator where to look."""
         _, _, seal, cluster, sender, sender_life, receiver, receiver_life, _ = LINK.unpack(head)
         link = self._link
         if cluster != link.cluster:

@@ -51,7 +51,7 @@ class CopiedNode(WalError):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What tells a directory from its copies; 0 and "" where it is unknown."""
+    """What distinguishes a directory from its copies; 0 and "" where it is unknown."""
 
     inode: int  # of the instance file
     birth_ns: int  # of the instance file, since 1970

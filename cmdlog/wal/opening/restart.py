@@ -2,9 +2,9 @@
 
 One rule: a pure function of what was read. `survey.py` reads, this file judges, `repair.py` acts; exactly one row matches.
 
-What tells a torn tail from damage is *evidence*: the highest block that anything readable knew to be durable. A bad block that
+A torn tail differs from damage by *evidence*: the highest block that anything readable knew to be durable. A bad block that
 evidence covers had been acknowledged and has changed since: corrupt. One that no evidence covers was never acknowledged by this
-log's rules: it may be cut. Length and checksum alone cannot tell the two apart (FORMAT.md "Evidence").
+log's rules: it may be cut. Length and checksum alone cannot separate the two (FORMAT.md "Evidence").
 
 Good blocks beyond the evidence may exist in the page cache alone, since a failed or missing sync leaves them there: they are
 written again in place and synced before they count (Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020).

@@ -169,7 +169,7 @@ def records_at(data: bytes, place: BlockAt) -> Iterator[tuple[Lsn, Record]]:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Whom a damaged block concerns, as far as its bytes still tell."""
+    """Which entry a damaged block concerns, as far as its bytes still show."""
 
     partition: int | None = None
     index: int | None = None

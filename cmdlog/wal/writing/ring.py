@@ -1,7 +1,7 @@
 """The circular pool: threads that take turns at closing a block, and write and sync it while others are already at the next.
 
 One rule: exactly one thread holds the *turn*, in which a block is taken from the source and placed; everything that needs order
-happens there. The writing and syncing after it runs in parallel, and watermarks advance in block order whoever finishes first.
+happens there. The writing and syncing after it runs in parallel; watermarks advance in block order, not in that of completion.
 
 Adaptive group commit: with nothing in flight a block closes at once, so an idle system answers after one sync. With syncs in
 flight it closes when the source has BLOCK_BYTES_TARGET pending, or when `sync latency / threads` has passed since the last one,
@@ -36,7 +36,7 @@ PACE_MIN_S: Final = 0.0005  # between blocks while a sync is in flight: a block 
 
 @dataclass(frozen=True, slots=True)
 class RingHooks:
-    """What the ring asks and tells; see `cmdlog.wal.log.Log.start`. Called under a lock: quick."""
+    """What the ring asks and reports; see `cmdlog.wal.log.Log.start`. Called under a lock: quick."""
 
     settle: Callable[[], None]
     waits: Callable[[], bool] | None = None
@@ -106,7 +106,7 @@ class Ring:
         """The source has something. Raises: Wedged."""
         self._marks.raise_error()
         if self._kicked:
-            return  # whoever cleared the flag last has yet to call `take`, and will see it
+            return  # the thread that cleared the flag last has yet to call `take`, and will see it
         with self._lock:
             self._kicked = True
             if not self._turn:
@@ -122,7 +122,7 @@ class Ring:
                 self._timer.open_one()
 
     def run_turn(self) -> bool:
-        """Takes, writes, syncs and tells the source in the calling thread; False when that is not possible now.
+        """Takes, writes, syncs and notifies the source in the calling thread; False when that is not possible now.
 
         Raises: Wedged.
         """
@@ -191,7 +191,7 @@ class Ring:
         self._sync_file.close()
 
     def wedge(self, error: WalError) -> None:
-        """Ends all writing: nothing in flight is acknowledged any more, and the source is told once."""
+        """Ends all writing: nothing in flight is acknowledged any more, and the source is notified once."""
         with self._lock:
             self._marks.wedge(error)
             for gate in (self._idle, self._pace, self._quiet, self._timer):

@@ -1,6 +1,6 @@
 """What the ring knows of syncs: which blocks are left to a later one, until when, and how long syncs take.
 
-One rule: called under the ring's lock, but where it says otherwise. No clock here.
+One rule: called under the ring's lock, except where a docstring says "any thread". No clock here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The watermarks: how far the log is written and durable, and reporting that to the source, in block order.
 
 One rule: blocks finish in any order, marks move over contiguous ones alone. Methods marked *locked* are called under the ring's
-lock; `deliver` is called without it, by whichever thread closed a gap. One thread at a time tells the source, for all: a thread
-that finds another one telling leaves, since the other looks again before it stops. So callbacks are in order and no thread waits.
+lock; `deliver` is called without it, by whichever thread closed a gap. One thread at a time notifies the source, for all: one
+that finds another doing so leaves, since the other looks again before it stops. So callbacks are in order and no thread waits.
 """
 
 from __future__ import annotations
