@@ -1,6 +1,7 @@
 """No function of the product is written twice, whatever its variables are called."""
 
 import ast
+import copy
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -33,7 +34,7 @@ def body_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
     if statements < STATEMENTS_MIN and sum(isinstance(node, ast.expr) for node in nodes) < EXPRESSIONS_MIN:
         return None
     rename = _Renamed(names)
-    return "\n".join(ast.dump(rename.visit(statement)) for statement in body)
+    return "\n".join(ast.dump(rename.visit(copy.deepcopy(statement))) for statement in body)
 
 
 def repeated(modules: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
