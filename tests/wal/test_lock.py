@@ -28,5 +28,5 @@ def test_a_folder_that_cannot_be_made_says_why(tmp_path: Path) -> None:
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     """The hint is to name another one."""
     (tmp_path / "letter.txt").touch()
-    with pytest.raises(NotEmpty, match=r"letter\.txt\n.*name a folder that is empty"):
+    with pytest.raises(NotEmpty, match=r"letter\.txt\n.*choose an empty or new folder"):
         take_ownership(RealFiles(), str(tmp_path))
