@@ -79,6 +79,8 @@ def _is_ours(args: Any, environ: dict[str, str], cwd: Any) -> bool:
     words = [os.fspath(one) for one in args]
     if words[:2] != [sys.executable, "-m"] or words[2].partition(".")[0] not in PRODUCT:
         return False
+    if any(name.startswith("LD_") for name in environ):  # what the linker reads
+        return False
     if any(name.startswith("PYTHON") and name not in AT_START and os.environ.get(name) != environ[name] for name in environ):
         return False
     folder = Path(cwd or ".").resolve()

@@ -137,7 +137,7 @@ class NewNodeDirectory(ResumableDirectory):
             os.makedirs(self.path, mode=0o750)
             self.files.fsync_dir(parent(self.path))
         if self._is_node:
-            raise NotEmpty(f"{self.path} holds a node already{self._origin()}")
+            raise NotEmpty(f"{self.path} already holds a node{self._origin()}")
         names = self.files.listdir(self.path)
         by = (read_marker(self.files, self.path) or {}).get("by", "")
         if by in MADE_BY and OURS.issuperset(names):

@@ -17,6 +17,7 @@ from typing import Any
 import cmdlog
 from cmdlog.errors import CmdlogError
 from cmdlog.node.settings import BadSetting
+from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
 from procedures.errors import ProceduresError
 from replay.errors import ReplayError
@@ -42,7 +43,7 @@ def attempt(case: dict[str, Any]) -> dict[str, Any]:
                 node.call("store", id=1, seq=number, data=b"x" * 50_000)
         return {"ended": "opened"}
     except DOCUMENTED as error:
-        return {"ended": "documented", "kind": type(error).__name__, "message": str(error)}
+        return {"ended": "documented", "kind": type(error).__name__, "message": full_text(error)}
     except CmdlogError as error:
         return {"ended": "call", "kind": type(error).__name__, "message": str(error)}
     except BaseException as error:  # noqa: BLE001 - that is what the tests look for

@@ -248,6 +248,7 @@ def test_closed_pool_ends_its_queries_and_processes(path: str) -> None:
         ask(pool, path, "SELECT 1")
 
 
+@pytest.mark.usefixtures("cold_start")
 def test_process_ends_with_whoever_started_it(path: str, tmp_path: Path) -> None:
     """A node that is killed leaves none behind: the socket's end is the word."""
     read, write = os.pipe()

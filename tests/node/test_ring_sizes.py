@@ -136,6 +136,6 @@ def test_another_number_of_partitions_is_refused_before_the_directory_counts_as_
     """A server tells its address only after that."""
     open_node(tmp_path / "data", inline=True, partitions=2).close()
     steps: list[Any] = []
-    with pytest.raises(BadSetting, match="made with 2"):
+    with pytest.raises(BadSetting, match="created with 2"):
         Node.open(str(tmp_path / "data"), db, Settings(partitions=3), inline=True, progress=steps.append)
     assert steps == []

@@ -24,7 +24,16 @@ from tests.raft.defects import MUTANTS, Mutant
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = Path("cmdlog/raft")
-COPIED: Final = ("cmdlog", "tests/raft", "tests/golden", "pyproject.toml", "tests/conftest.py")
+COPIED: Final = (
+    "cmdlog",
+    "tests/raft",
+    "tests/golden",
+    "pyproject.toml",
+    "tests/conftest.py",
+    "tests/skips.py",
+    "tests/waiting.py",
+    "tests/warm_start.py",
+)
 TESTS_TIMEOUT_S: Final = 400
 SIM_SEEDS: Final = 300
 SIM_TIMEOUT_S: Final = 400

@@ -23,6 +23,7 @@ from cmdlog.wal.format.record import decode_record
 from cmdlog.wal.reader import Recycled
 from procedures.samples import bank
 from replay.drill import drill as module
+from replay.drill import proofs
 from replay.drill import report as drillreport
 from replay.drill.drill import drill
 from replay.drill.proofs import NoRoom
@@ -247,7 +248,7 @@ def test_damaged_snapshot_is_named(rig: Rig, at: int) -> None:
 
 def test_disk_without_room_is_left_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The drill refuses before it writes: the disk may be the one that the node's log needs."""
-    monkeypatch.setattr(module, "ROOM_BYTES_MIN", 1 << 60)
+    monkeypatch.setattr(proofs, "ROOM_BYTES_MIN", 1 << 60)
     report = run_drill(rig)
     assert isinstance(report.error, NoRoom)
     assert (report.verdict, report.exit_code) == ("not_run", 14)
@@ -305,8 +306,8 @@ def test_what_the_node_recycles_meanwhile_is_looked_for_again(rig: Rig, monkeypa
 
         return call
 
-    monkeypatch.setattr(module, "make_plan", failing(make_plan))
-    monkeypatch.setattr(module, "execute", failing(execute))
+    monkeypatch.setattr(proofs, "make_plan", failing(make_plan))
+    monkeypatch.setattr(proofs, "execute", failing(execute))
     report = run_drill(rig)
     assert (report.verdict, report.attempts) == ("proven", 3)
     failures += [Recycled("gone")] * 100
@@ -347,7 +348,7 @@ def test_reports_are_bounded_and_the_last_proof_is_found_among_them(rig: Rig, mo
     moment = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
     for _ in range(2):
         drill(FILES, rig.directory, seed=1, now=lambda: moment)
-    monkeypatch.setattr(module, "ROOM_BYTES_MIN", 1 << 60)
+    monkeypatch.setattr(proofs, "ROOM_BYTES_MIN", 1 << 60)
     failed = drill(FILES, rig.directory, seed=1, now=lambda: moment + timedelta(seconds=1))
     assert failed.verdict == "not_run"
     names = sorted(name for name in os.listdir(Path(rig.directory, FOLDER)) if name.endswith(".json"))
@@ -473,12 +474,12 @@ def test_terminated_process_leaves_nothing(rig: Rig, tmp_path: Path, monkeypatch
 
 _SLOW_DRILL = """
 import signal
-from replay.drill import drill
+from replay.drill import drill, proofs
 def restore(snapshot, target):
     print("restoring", flush=True)
     signal.pause()
 def main():
-    drill.restore = restore
+    proofs.restore = restore
     drill.lower_priority = lambda: None
     return drill.main()
 """

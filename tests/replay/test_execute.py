@@ -253,7 +253,7 @@ def test_state_that_a_site_still_writes_is_waited_for(rig: Rig, monkeypatch: pyt
     rig.close()
     rig.forget_state(0)
     site = state_lock.StateLock(rig.state_file(0))
-    with pytest.raises(Locked, match="still written by another process"):
+    with pytest.raises(Locked, match="still being written by another process"):
         recover(rig)
     site.close()
     plan, _ = recover(rig)

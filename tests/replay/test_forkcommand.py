@@ -82,7 +82,7 @@ def test_words_for_people(node: Path, versions: Versions, command: Command, tmp_
     code, text = command("fork", node, "--at", "start", "--app", "ledger_v2:db", "--to", tmp_path / "out")
     flat = " ".join(text.split())
     assert code == 0
-    assert "ended otherwise than live" in flat
+    assert "ended differently from the live run" in flat
     assert "the first of them: transaction" in flat
     code, text = command("diff", node, tmp_path / "out", "--limit", 2)
     flat = " ".join(text.split())

@@ -166,7 +166,7 @@ def test_result_is_a_node_that_recovers_by_itself(tmp_path: Path) -> None:
     shutil.rmtree(out / "state")
     with opened(out, voter.db) as node:
         assert sum(count for part in node.call("totals") for _, count in part) == total + 40
-    with pytest.raises(BadSetting, match="made with 16"):
+    with pytest.raises(BadSetting, match="created with 16"):
         opened(out, voter.db, partitions=2)
 
 

@@ -278,7 +278,7 @@ def test_value_of_another_type_is_named_with_its_row(node: str, tmp_path: Path, 
     """Nothing is rounded or guessed, and nothing is left."""
     [holder] = [s for s in snapshots_of(node) if _has(s, 11)]
     change(holder, f"UPDATE things SET {column} = {value} WHERE id = 11")  # noqa: S608 - values of this file
-    with pytest.raises(BadValue, match=f"table things, row id=11, column {column}: .* is no {kind}"):
+    with pytest.raises(BadValue, match=f"table things, row id=11, column {column}: .* is not a valid {kind}"):
         export(FILES, snapshots_of(node), str(tmp_path / "out"))
     assert not [name for name in os.listdir(tmp_path) if name.startswith("out")]
 

@@ -31,7 +31,7 @@ def test_segment_recycled_under_a_read_is_an_error(tmp_path: Path, what: str) ->
         os.rename(first, os.path.join(rig.directory, "log", "free-0.log"))
     else:
         Path(first).write_bytes(Path(last).read_bytes())
-    with pytest.raises(Recycled, match=r"segment 1 .*was (recycled|let go before it was read)"):
+    with pytest.raises(Recycled, match=r"segment 1 .*was (recycled|released before it was read)"):
         rows_of(plan)
 
 
@@ -138,7 +138,7 @@ def test_archive_with_a_hole_is_not_taken_for_a_truncated_log(tmp_path: Path) ->
             archived[1].unlink()
         else:
             archived[1].write_bytes(content)
-        with pytest.raises(DataLoss, match=rf"all transactions are wanted.*{archived[1].name}"):
+        with pytest.raises(DataLoss, match=rf"all transactions were requested.*{archived[1].name}"):
             plan_of(rig.directory)
         assert txns(read(rig.directory, startingTxn=str(every[-9]))) == every[-9:]
         plan = plan_of(rig.directory, failOnDataLoss="false")

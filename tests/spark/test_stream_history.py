@@ -56,7 +56,7 @@ def test_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
     """By both names, before and in the middle of a micro-batch, also where entries have the same numbers."""
     one, other = made(tmp_path / "one", 5), made(tmp_path / "other", 9)
     end = stream_of(one.directory).latestOffset({}, ALL)
-    refused = rf"checkpoint is of cluster {end['cluster']}, and {other.directory} is of cluster \w+ .*new checkpointLocation"
+    refused = rf"checkpoint is of cluster {end['cluster']}, and {other.directory} is of cluster \w+\n.*new checkpointLocation"
     with pytest.raises(OtherHistory, match=refused):
         stream_of(other.directory).latestOffset(end, ALL)
     for start in ({}, end):
