@@ -113,7 +113,7 @@ def test_job_is_gone_on_with_on_its_own_cluster_alone(spark: SparkSession, serve
     with pytest.raises(TaskError, match="enough"):
         feed(calls, DyingFeeder(Feeder(server.url), str(tmp_path), 100, gives_up=True), job="h", to=out, spark=spark)
     before = counters(server, 80)
-    told = rf"other target \(target: then {cluster}, now cluster e15e\)(.*\n)*.*a --job and an OUT of their own"
+    told = rf"other target \(target: then {cluster}, now cluster e15e\)(.*\n)*.*need their own --job and OUT"
     with pytest.raises(OtherJob, match=f"unfinished feed, but you asked for one with {told}"):
         feed(calls, Elsewhere(server.url), job="h", to=out, spark=no_session)
     with pytest.raises(

@@ -19,7 +19,7 @@ def test_a_folder_that_cannot_be_made_says_why(tmp_path: Path) -> None:
         (tmp_path / "no" / "folder", f"there is no folder {tmp_path / 'no'}"),
         (Path("/proc/nope"), "No such file or directory"),
     ):
-        with pytest.raises(WrongDirectory, match=f"{path} cannot be made: .*{why}\n.*volume is mounted"):
+        with pytest.raises(WrongDirectory, match=f"{path} cannot be created: .*{why}\n.*volume is mounted"):
             make_folder(RealFiles(), str(path))
     make_folder(RealFiles(), str(tmp_path / "made"))
     assert (tmp_path / "made").is_dir()
