@@ -8,6 +8,10 @@ One rule: no clock here. A `TxnId` is 63 bits, so that it is a positive 64-bit i
 42 bits of milliseconds last until 2109; 11 bits of counter give 2,048 ids per millisecond and partition, after which the clock
 borrows from the next millisecond (a hybrid logical clock may run ahead of real time, see `cmdlog.node.clock`). The partition in
 the low bits makes ids unique over the cluster without coordination. FORMAT.md "Transaction id".
+
+The types are those of consensus (`cmdlog.raft`), where index, term and node meet in one signature. Elsewhere these numbers are
+plain ints under these names, and two of them in one call go by keyword: wrapping what is decoded for every record cost more than
+it caught.
 """
 
 from __future__ import annotations
