@@ -10,8 +10,8 @@ borrows from the next millisecond (a hybrid logical clock may run ahead of real 
 the low bits makes ids unique over the cluster without coordination. FORMAT.md "Transaction id".
 
 The types are those of consensus (`cmdlog.raft`), where index, term and node meet in one signature. Elsewhere these numbers are
-plain ints under these names, and two of them in one call go by keyword: wrapping what is decoded for every record cost more than
-it caught.
+plain ints under these names, and two of them in one call go by keyword: wrapping would cost a
+function call for every number of every record.
 """
 
 from __future__ import annotations
