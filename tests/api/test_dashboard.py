@@ -18,10 +18,29 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 LOOKER, CALLER = "of-one-who-may-look-" + 16 * "a", "of-one-who-may-call-" + 16 * "b"
 WAIT_S = 30.0
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs a browser: Debian's chromium and chromium-driver"),
-]
+NO_BROWSER = "needs a browser: Debian's chromium and chromium-driver"
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=NO_BROWSER)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _browser_starts() -> None:
+    """A browser that cannot start on this machine is none: a container may forbid what its sandbox or its memory needs."""
+    command = [
+        CHROMIUM or "",
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--dump-dom",
+        "about:blank",
+    ]
+    try:
+        shown = subprocess.run(command, capture_output=True, timeout=WAIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip(NO_BROWSER)
+    if shown.returncode != 0 or b"<html" not in shown.stdout:
+        pytest.skip(NO_BROWSER)
 
 
 @pytest.fixture(scope="module")
