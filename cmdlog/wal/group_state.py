@@ -216,15 +216,6 @@ def single(configuration: Mapping[str, Any], node_id: int) -> dict[str, Any]:
     return {**rest, "voters": [node_id], "learners": [], "epoch": FIRST_EPOCH}
 
 
-def stated_key_policy(record: Record) -> Mapping[str, int] | None:
-    """The key policy that a record of the cluster group puts in force; None when it says nothing of one. Raises: BadRecord."""
-    if record.kind is RecordKind.CONFIGURATION:
-        return GroupConfiguration.from_record(record).key_policy
-    if record.kind is _CHECKPOINT and (stated := GroupState.from_checkpoint(record).configuration) is not None:
-        return GroupConfiguration.from_json(stated).key_policy
-    return None
-
-
 def _cut(state: GroupState, index: int) -> None:
     """Undoes what entries from `index` on established. The first configuration is in force until a later one is known."""
     state.configurations = [stated for stated in state.configurations if stated.index < index]

@@ -17,7 +17,7 @@ from cmdlog.wal.format.control_record import (
     vote_of,
 )
 from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_record, encode_json, encode_record
-from cmdlog.wal.group_state import GroupState, GroupStates, stated_key_policy
+from cmdlog.wal.group_state import GroupState, GroupStates
 
 
 def record(kind: RecordKind, value: object) -> Record:
@@ -72,13 +72,3 @@ def test_checkpoint_is_read_as_the_state_that_wrote_it() -> None:
     state = groups.state(3)
     state.term, state.vote, state.commit, state.last_index, state.last_term, state.last_checksum = 5, 2, 6, 7, 4, 8
     assert GroupState.from_checkpoint(decode_record(*groups.checkpoints(oldest_block=1))) == state
-
-
-def test_key_policy_is_stated_by_configurations_and_checkpoints_alone() -> None:
-    """A configuration without one puts the defaults in force; other records say nothing."""
-    assert stated_key_policy(record(RecordKind.CONFIGURATION, {"key_policy": {"ttl": 1}})) == {"ttl": 1}
-    assert stated_key_policy(record(RecordKind.CONFIGURATION, {})) == {}
-    assert stated_key_policy(record(RecordKind.SKIP, {"index": 1, "position": 1})) is None
-    empty = GroupStates()
-    empty.state(3)
-    assert stated_key_policy(decode_record(*empty.checkpoints(oldest_block=1))) is None
