@@ -11,8 +11,8 @@ import pytest
 
 from cmdlog.cli.cli_errors import explain
 from cmdlog.cli.server.serve import naming, stopped_in_order
+from cmdlog.node.sites.site_child import NotStarted
 from cmdlog.node.sites.site_faults import SiteFault
-from cmdlog.node.sites.supervisor import NotStarted
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

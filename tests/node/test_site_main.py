@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from cmdlog.node.sites.site_child import PROGRESS_BYTES
 from cmdlog.node.sites.site_executor import Site
 from cmdlog.node.sites.site_main import SiteProcess
-from cmdlog.node.sites.supervisor import PROGRESS_BYTES
 
 
 class Copying:

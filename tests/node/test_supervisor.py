@@ -13,8 +13,9 @@ import pytest
 
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, NotReady, UnknownOutcome
+from cmdlog.node.sites.site_child import BUSY, NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import SiteFault
-from cmdlog.node.sites.supervisor import BUSY, ProcessSites
+from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.reader import LogReader
@@ -282,19 +283,18 @@ def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
 def test_a_site_that_cannot_start_again_leaks_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempt after attempt, descriptors are given back, calls are kept, and all is well once it starts."""
     from cmdlog.node.sites import partition_health
-    from cmdlog.node.sites import supervisor as module
 
     tries: list[int] = []
-    real = module._wait_ready
+    real = SiteChild.wait_ready
 
-    def refuse(site: Any, given_up: Callable[[], bool]) -> dict[int, int]:
+    def refuse(site: SiteChild, given_up: Callable[[], bool]) -> dict[int, int]:
         tries.append(len(list(Path("/proc/self/fd").iterdir())))
         if len(tries) < 6:
-            raise module.NotStarted(SiteFault("died", "planted: it does not start"))
+            raise NotStarted(SiteFault("died", "planted: it does not start"))
         return real(site, given_up)
 
     monkeypatch.setattr(partition_health, "RETRY_S", 0.01)
-    monkeypatch.setattr(module, "_wait_ready", refuse)
+    monkeypatch.setattr(SiteChild, "wait_ready", refuse)
     ask(node, "bump", id=1, amount=1)
     kill(node.status()["sites"][0])
     pending = send(node, "bump", id=1, amount=1)

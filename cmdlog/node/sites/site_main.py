@@ -25,8 +25,8 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from cmdlog.node.sites.frames import READ_ANSWER, Frame, FrameKind, FrameReader, encode_applied, encode_frame
+from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, STEPS
 from cmdlog.node.sites.site_executor import Site, SitePlan
-from cmdlog.node.sites.supervisor import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, STEPS
 from cmdlog.signal_handlers import ignore
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.format.record import decode_record

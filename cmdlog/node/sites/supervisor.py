@@ -21,35 +21,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import queue
-import selectors
-import socket
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import orjson
 import structlog
 
-from cmdlog.child_process import ChildProcess
-from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import READ_ANSWER, BatchAnswer, Frame, FrameKind, decode_applied, encode_frame
 from cmdlog.node.sites.partition_health import FULL
+from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, POSITION, NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import OutageStage, Remedies, SiteFault, SiteOutage
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
-from cmdlog.operator_error import OperatorError
-from procedures.hash_seed import PINNED
 from snapshot.lineage import Wish
 
 WATCH_EVERY_S: Final = 0.05
-START_TIMEOUT_S: Final = 60.0  # of a site: imports, opening its state files
-BUSY, PARTITION, INDEX, POSITION, HANDLED, STEPS = range(6)  # words of the progress page; frames handled, steps of captures
-PROGRESS_BYTES: Final = 4096
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 GIVE_UP_MIN_S: Final = 10.0  # callers of what is logged wait that long at least, and call_timeout_s: some tries
 
@@ -74,52 +65,6 @@ class SiteOwner(Protocol):
     def broken(self, error: BaseException) -> None: ...
 
 
-@dataclass(slots=True)
-class _Process:
-    """One site process. Owned by the watch thread; the reader touches `channel` alone."""
-
-    number: int
-    partitions: Sequence[int]
-    popen: ChildProcess
-    channel: Channel
-    progress: memoryview  # [512] uint64, written by the site
-    fault: SiteFault | None = None
-    lost: bool = False
-    seen: tuple[int, ...] = ()
-    seen_at: float = 0.0
-    page: mmap.mmap | None = field(default=None, repr=False)
-
-    def report(self, fault: SiteFault) -> None:
-        """The site says why it ends."""
-        self.fault = fault
-
-    def blame(self, fault: SiteFault) -> None:
-        """Why it is ended, unless it said something itself."""
-        self.fault = self.fault or fault
-
-    def lose(self) -> bool:
-        """Nothing more comes from it; False if that was known."""
-        before, self.lost = self.lost, True
-        return not before
-
-    def stands_still(self, now: float, *, within_s: float) -> tuple[int, ...] | None:
-        """Its progress page, if that has not changed for so long although the site has something to do."""
-        at = tuple(self.progress[: STEPS + 1])
-        idle = not at[BUSY] and self.fault is None and self.channel.frames_sent == at[HANDLED]
-        if at != self.seen or idle:
-            self.seen, self.seen_at = at, now
-        return at if now - self.seen_at > within_s else None
-
-
-class NotStarted(OperatorError, RuntimeError):
-    """A site ended before it served, or was silent; `fault` is what it said."""
-
-    def __init__(self, fault: SiteFault) -> None:
-        hint = "free space on the volume of the directory, then start again" if fault.kind == FULL else ""
-        super().__init__(fault.message, hint=hint, exit_code={FULL: 14, "io": 15}.get(fault.kind, 1))
-        self.fault = fault
-
-
 class ProcessSites:
     """Spawns, feeds and supervises site processes. `batch`, `read`, `capture` may be called from any thread."""
 
@@ -127,12 +72,12 @@ class ProcessSites:
 
     def __init__(self, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int) -> None:
         self._call_timeout_s = call_timeout_s
-        self._sites: list[_Process] = []
+        self._sites: list[SiteChild] = []
         self._groups = groups
-        self._site_of: dict[int, _Process] = {}
+        self._site_of: dict[int, SiteChild] = {}
         self._remedies = Remedies(restarts_max=restarts_max)
         self._outages: dict[int, SiteOutage] = {}  # by number of the site
-        self._lost: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        self._lost: queue.SimpleQueue[SiteChild | None] = queue.SimpleQueue()
         self._reader: LoopReader | ThreadReader | None = None
         self._watch = threading.Thread(target=self._watch_loop, name="sites-watch", daemon=True)
         self._stopping = False
@@ -146,16 +91,16 @@ class ProcessSites:
         positions: dict[int, int] = {}
         try:
             for number, group in enumerate(self._groups):
-                self._sites.append(_spawn(number, group))
+                self._sites.append(SiteChild.spawn(number, group))
             for site in self._sites:
-                _hello(site, self._owner.hello(site.partitions))
+                site.greet(self._owner.hello(site.partitions))
             for site in self._sites:
-                positions |= _wait_ready(site, lambda: False)
+                positions |= site.wait_ready(lambda: False)
                 for partition in site.partitions:
                     self._site_of[partition] = site
         except BaseException:
             for site in self._sites:
-                _discard(site)
+                site.discard()
             raise
         return positions
 
@@ -201,18 +146,18 @@ class ProcessSites:
         if self._reader is not None:
             self._reader.close()
         for site in self._sites:
-            _release(site)
+            site.release()
 
     def pids(self) -> list[int]:
         return [site.popen.pid for site in self._sites]
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
-    def _register(self, site: _Process) -> None:
+    def _register(self, site: SiteChild) -> None:
         assert self._reader is not None
         self._reader.add(site.channel, lambda: self._readable(site))
 
-    def _readable(self, site: _Process) -> None:
+    def _readable(self, site: SiteChild) -> None:
         try:
             frames = site.channel.receive()
             if frames is None:
@@ -223,7 +168,7 @@ class ProcessSites:
         except Exception as error:  # noqa: BLE001 - our own bug: continuing would leave callers waiting for ever
             self._owner.broken(error)
 
-    def _frame(self, site: _Process, frame: Frame) -> None:
+    def _frame(self, site: SiteChild, frame: Frame) -> None:
         if frame.kind is FrameKind.APPLIED:
             answer = decode_applied(frame.payload) if frame.payload else None
             self._owner.applied(frame.partition, frame.ident, answer)
@@ -238,7 +183,7 @@ class ProcessSites:
         elif frame.kind is FrameKind.FAULT:
             site.report(SiteFault(**orjson.loads(frame.payload)))
 
-    def _lose(self, site: _Process) -> None:
+    def _lose(self, site: SiteChild) -> None:
         if not site.lose():
             return
         assert self._reader is not None
@@ -280,8 +225,8 @@ class ProcessSites:
             return SiteFault("hung", message, at[PARTITION], at[INDEX], at[POSITION])
         return SiteFault("hung", f"the site did not read its input for call_timeout_s={self._call_timeout_s:g}")
 
-    def _replace(self, old: _Process) -> None:
-        fault = self._why(old)
+    def _replace(self, old: SiteChild) -> None:
+        fault = old.await_end()
         remedy = self._remedies.choose(fault)
         tell = log.debug if old.number in self._outages else log.warning  # of a site that is tried again it is no news
         tell("site_exited", site=old.number, pid=old.popen.pid, kind=fault.kind, reason=fault.message, index=fault.index)
@@ -295,7 +240,7 @@ class ProcessSites:
             self._owner.skip(fault)
         self._start_again(old.number, held=False)
 
-    def _note_outage(self, old: _Process, fault: SiteFault) -> None:
+    def _note_outage(self, old: SiteChild, fault: SiteFault) -> None:
         """The site cannot run: calls are refused, and it is tried again later."""
         now = time.monotonic()
         outage = self._outages.get(old.number)
@@ -326,16 +271,16 @@ class ProcessSites:
         """Brings a successor. One that is held serves reads and gets no batch; one that does not start is tried again later."""
         old, site = self._sites[number], None
         try:
-            site = _spawn(number, old.partitions)
-            _hello(site, self._owner.hello(site.partitions))
-            positions = _wait_ready(site, lambda: self._stopping)
+            site = SiteChild.spawn(number, old.partitions)
+            site.greet(self._owner.hello(site.partitions))
+            positions = site.wait_ready(lambda: self._stopping)
         except (NotStarted, OSError) as error:
             if site is not None:
-                _discard(site)
+                site.discard()
             if not self._stopping:
                 self._note_failed(old, error)
             return
-        _release(old)
+        old.release()
         outage = self._outages.get(number)
         if outage is not None:
             outage.start(positions, held=held)
@@ -349,7 +294,7 @@ class ProcessSites:
             self._owner.let_go(site.partitions)
         self._owner.site_up(positions)
 
-    def _note_failed(self, old: _Process, error: NotStarted | OSError) -> None:
+    def _note_failed(self, old: SiteChild, error: NotStarted | OSError) -> None:
         if isinstance(error, NotStarted):
             fault = error.fault
         else:
@@ -361,68 +306,6 @@ class ProcessSites:
             before = outage.fault
             fault = replace(fault, partition=before.partition, index=before.index, position=before.position)
         self._note_outage(old, fault)
-
-    def _why(self, site: _Process) -> SiteFault:
-        """What the site said before it ended, or what its end and its progress page say."""
-        code = site.popen.end(after_s=5)
-        if site.fault is not None:
-            return site.fault
-        busy, partition, index, position = site.progress[:4]
-        reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        return SiteFault("died", reason, partition if busy else None, index, position)
-
-
-def _spawn(number: int, partitions: Sequence[int]) -> _Process:
-    ours, theirs = socket.socketpair()
-    page_fd = os.memfd_create("cmdlog-progress")
-    os.ftruncate(page_fd, PROGRESS_BYTES)
-    page = mmap.mmap(page_fd, PROGRESS_BYTES)
-    descriptors = theirs.fileno(), page_fd
-    popen = ChildProcess("cmdlog.node.sites.site_main", *map(str, descriptors), pass_fds=descriptors, hash_seed=PINNED)
-    theirs.close()
-    os.close(page_fd)
-    return _Process(number, partitions, popen, Channel(ours), memoryview(page).cast("Q"), page=page)
-
-
-def _hello(site: _Process, hello: dict[str, Any]) -> None:
-    site.channel.send(encode_frame(FrameKind.HELLO, orjson.dumps(hello, option=orjson.OPT_NON_STR_KEYS)))
-
-
-def _wait_ready(site: _Process, given_up: Callable[[], bool]) -> dict[int, int]:
-    """The site's positions. Raises: NotStarted when it ends or is silent instead, or the caller has given up."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    with selectors.DefaultSelector() as selector:
-        selector.register(site.channel, selectors.EVENT_READ)
-        while time.monotonic() < deadline and not given_up():
-            site.channel.flush()
-            selector.select(timeout=WATCH_EVERY_S)
-            frames = site.channel.receive()
-            if frames is None:
-                break
-            for frame in frames:
-                if frame.kind is FrameKind.FAULT:
-                    site.popen.end(after_s=START_TIMEOUT_S)
-                    told = orjson.loads(frame.payload)
-                    raise NotStarted(SiteFault(told["kind"], told["message"]))
-                positions = orjson.loads(frame.payload)["positions"]
-                return {int(partition): index for partition, index in positions.items()}
-    raise NotStarted(
-        SiteFault("died", f"site {site.number} did not start (exit code {site.popen.end()}); its own words are above")
-    )
-
-
-def _discard(site: _Process) -> None:
-    site.popen.end()
-    _release(site)
-
-
-def _release(site: _Process) -> None:
-    """The process has ended."""
-    site.popen.close()
-    site.channel.close()
-    site.progress.release()
-    if site.page is not None:
-        site.page.close()
 
 
 def spread(wanted: int, partitions: int) -> list[list[int]]:

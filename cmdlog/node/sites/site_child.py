@@ -1,0 +1,140 @@
+"""One site process as its parent sees it: how it starts, what it says, whether it moves, why it ended.
+
+One rule: nothing here decides. The supervisor (`cmdlog.node.sites.supervisor`) says when a site starts, is killed or is replaced.
+
+Parent and site share a page, in which the site says what it is at: a site that can say nothing any more is still judged by it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.child_process import ChildProcess
+from cmdlog.node.sites.channel import Channel
+from cmdlog.node.sites.frames import FrameKind, encode_frame
+from cmdlog.node.sites.partition_health import FULL
+from cmdlog.node.sites.site_faults import SiteFault
+from cmdlog.operator_error import OperatorError
+from procedures.hash_seed import PINNED
+
+START_TIMEOUT_S: Final = 60.0  # of a site: imports, opening its state files
+START_LOOK_S: Final = 0.05  # at whether the caller has given up
+END_TIMEOUT_S: Final = 5.0  # of a site whose socket is closed: it has nothing left to do
+BUSY, PARTITION, INDEX, POSITION, HANDLED, STEPS = range(6)  # words of the progress page; frames handled, steps of captures
+PROGRESS_BYTES: Final = 4096
+
+
+@dataclass(slots=True)
+class SiteChild:
+    """One site process. Owned by the watch thread; the reader touches `channel`, `report` and `lose` alone."""
+
+    number: int
+    partitions: Sequence[int]
+    popen: ChildProcess
+    channel: Channel
+    progress: memoryview  # [512] uint64, written by the site
+    fault: SiteFault | None = None
+    lost: bool = False
+    seen: tuple[int, ...] = ()
+    seen_at: float = 0.0
+    page: mmap.mmap | None = field(default=None, repr=False)
+
+    @classmethod
+    def spawn(cls, number: int, partitions: Sequence[int]) -> SiteChild:
+        """Starts the process; it waits for its hello. Raises: OSError."""
+        ours, theirs = socket.socketpair()
+        page_fd = os.memfd_create("cmdlog-progress")
+        os.ftruncate(page_fd, PROGRESS_BYTES)
+        page = mmap.mmap(page_fd, PROGRESS_BYTES)
+        descriptors = theirs.fileno(), page_fd
+        popen = ChildProcess("cmdlog.node.sites.site_main", *map(str, descriptors), pass_fds=descriptors, hash_seed=PINNED)
+        theirs.close()
+        os.close(page_fd)
+        return cls(number, partitions, popen, Channel(ours), memoryview(page).cast("Q"), page=page)
+
+    def greet(self, hello: dict[str, Any]) -> None:
+        """Sends what the site needs to serve."""
+        self.channel.send(encode_frame(FrameKind.HELLO, orjson.dumps(hello, option=orjson.OPT_NON_STR_KEYS)))
+
+    def wait_ready(self, given_up: Callable[[], bool]) -> dict[int, int]:
+        """The site's positions. Raises: NotStarted when it ends or is silent instead, or the caller has given up."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.channel, selectors.EVENT_READ)
+            while time.monotonic() < deadline and not given_up():
+                self.channel.flush()
+                selector.select(timeout=START_LOOK_S)
+                frames = self.channel.receive()
+                if frames is None:
+                    break
+                for frame in frames:
+                    if frame.kind is FrameKind.FAULT:
+                        self.popen.end(after_s=START_TIMEOUT_S)
+                        told = orjson.loads(frame.payload)
+                        raise NotStarted(SiteFault(told["kind"], told["message"]))
+                    positions = orjson.loads(frame.payload)["positions"]
+                    return {int(partition): index for partition, index in positions.items()}
+        raise NotStarted(
+            SiteFault("died", f"site {self.number} did not start (exit code {self.popen.end()}); its own words are above")
+        )
+
+    def report(self, fault: SiteFault) -> None:
+        """The site says why it ends."""
+        self.fault = fault
+
+    def blame(self, fault: SiteFault) -> None:
+        """Why it is ended, unless it said something itself."""
+        self.fault = self.fault or fault
+
+    def lose(self) -> bool:
+        """Nothing more comes from it; False if that was known."""
+        before, self.lost = self.lost, True
+        return not before
+
+    def stands_still(self, now: float, *, within_s: float) -> tuple[int, ...] | None:
+        """Its progress page, if that has not changed for so long although the site has something to do."""
+        at = tuple(self.progress[: STEPS + 1])
+        idle = not at[BUSY] and self.fault is None and self.channel.frames_sent == at[HANDLED]
+        if at != self.seen or idle:
+            self.seen, self.seen_at = at, now
+        return at if now - self.seen_at > within_s else None
+
+    def await_end(self) -> SiteFault:
+        """What the site said before it ended, or what its end and its progress page say."""
+        code = self.popen.end(after_s=END_TIMEOUT_S)
+        if self.fault is not None:
+            return self.fault
+        busy, partition, index, position = self.progress[:4]
+        reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        return SiteFault("died", reason, partition if busy else None, index, position)
+
+    def discard(self) -> None:
+        """Ends the process, and gives up what it used."""
+        self.popen.end()
+        self.release()
+
+    def release(self) -> None:
+        """Gives up what the process used; it has ended."""
+        self.popen.close()
+        self.channel.close()
+        self.progress.release()
+        if self.page is not None:
+            self.page.close()
+
+
+class NotStarted(OperatorError, RuntimeError):
+    """A site ended before it served, or was silent; `fault` is what it said."""
+
+    def __init__(self, fault: SiteFault) -> None:
+        hint = "free space on the volume of the directory, then start again" if fault.kind == FULL else ""
+        super().__init__(fault.message, hint=hint, exit_code={FULL: 14, "io": 15}.get(fault.kind, 1))
+        self.fault = fault
