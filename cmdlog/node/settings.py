@@ -1,22 +1,17 @@
 """Every setting of the node: name, type, default, unit and reason, in one place that help texts and documents share.
 
-One rule: a value is checked once, here; a typo or a bad value is refused at start and names the key, where it came from and the
-nearest known one. Nothing is ignored silently.
+One rule: `Settings` exist only with values that were checked here, each by itself and all together. Nothing is ignored silently.
 
-Order: flag, then environment `CMDLOG_<NAME>`, then `cmdlog.toml` (the one given, else in the data directory, else in the current
-directory), then the default.
+Where values come from, and how text becomes one of them, is `cmdlog.cli.server.settings_sources`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import ipaddress
 import math
-import re
 import sys
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -25,16 +20,8 @@ from cmdlog.operator_error import OperatorError
 from cmdlog.wal.format.segment import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX
 from cmdlog.wal.ids import PARTITIONS_MAX
 
-ENVIRONMENT_PREFIX: Final = "CMDLOG_"
-CONFIG_NAME: Final = "cmdlog.toml"
-OTHER_VARIABLES: Final = ("CMDLOG_APP", "CMDLOG_CA_FILE", "CMDLOG_CONFIG", "CMDLOG_DATA", "CMDLOG_TOKEN", "CMDLOG_URL")
-"""Variables that the command line reads for itself; they are no settings of the node."""
-
 SEGMENT_ALIGNMENT_BYTES: Final = 4096
-SIZE: Final = re.compile(r"(\d+)\s*(|KiB|MiB|GiB)")
 SIZE_UNITS: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-TRUTHS: Final = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-
 KINDS: Final[Mapping[type, str]] = {bool: "bool", int: "int", float: "float", str: "text"}
 
 T = TypeVar("T")
@@ -278,7 +265,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for setting in TABLE.values():
-            _check(setting, getattr(self, setting.name), setting.name)
+            check_value(setting, getattr(self, setting.name), setting.name)
         _check_together(self)
 
 
@@ -291,24 +278,6 @@ def _table() -> dict[str, SettingRow]:
 
 TABLE: Final[Mapping[str, SettingRow]] = _table()
 """Every setting by name, in the order of the class."""
-
-
-def load_settings(
-    flags: Mapping[str, Any] | None = None,
-    *,
-    environ: Mapping[str, str],
-    config: Path | None = None,
-    data_dir: Path | None = None,
-) -> Settings:
-    """Settings from flags (None = not given), environment and cmdlog.toml.
-
-    Raises: BadSetting.
-    """
-    given: dict[str, Any] = {}
-    for source in (_from_config(config, data_dir), _from_environment(environ), _from_flags(flags or {})):
-        for name, text, origin in source:
-            given[name] = _convert(TABLE[name], text, origin)
-    return Settings(**fitted(given))
 
 
 def fitted(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -355,85 +324,11 @@ def _shown(value: Any, unit: str) -> str:
     return f"{text} {unit}" if unit and value else text
 
 
-# Each source yields (setting's name, value, where it came from, as an operator would look for it).
-Given = Iterator[tuple[str, Any, str]]
-
-
-def _from_flags(flags: Mapping[str, Any]) -> Given:
-    for name, value in flags.items():
-        if value is not None:
-            origin = "--" + name.replace("_", "-")
-            yield _known(name, origin, lambda near: "--" + near.replace("_", "-")), value, origin
-
-
-def _from_environment(environ: Mapping[str, str]) -> Given:
-    for variable in sorted(environ):
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in OTHER_VARIABLES:
-            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-            yield _known(name, variable, lambda near: ENVIRONMENT_PREFIX + near.upper()), environ[variable], variable
-
-
-def _from_config(config: Path | None, data_dir: Path | None) -> Given:
-    path = config or next((p for p in _config_places(data_dir) if p.is_file()), None)
-    if path is None:
-        return
-    try:
-        held = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadSetting(str(path), f"cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSetting(str(path), f"is not TOML: {error}") from error
-    for name, value in held.items():
-        origin = f"{name} in {path}"
-        yield _known(name, origin, str), value, origin
-
-
-def _config_places(data_dir: Path | None) -> Iterator[Path]:
-    if data_dir is not None:
-        yield data_dir / CONFIG_NAME
-    yield Path(CONFIG_NAME)
-
-
-def _known(name: str, origin: str, spell: Callable[[str], str]) -> str:
-    if name in TABLE:
-        return name
-    near = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.5)
-    raise BadSetting(origin, "no such setting" + (f"; did you mean {spell(near[0])}?" if near else ""))
-
-
-def _convert(setting: SettingRow, value: Any, origin: str) -> Any:
-    """The value in the setting's type; text (of a flag or variable) is parsed, other types are only checked."""
-    if isinstance(value, str):
-        value = _parse(setting, value.strip(), origin)
-    if setting.kind == "float" and type(value) is int:
-        value = float(value)
-    _check(setting, value, origin)
-    return value
-
-
-def _parse(setting: SettingRow, text: str, origin: str) -> Any:
-    if setting.kind == "path":
-        return Path(text)
-    if setting.kind in ("text", "choice"):
-        return text
-    if setting.kind == "bool":
-        if text.lower() not in TRUTHS:
-            raise BadSetting(origin, f"{text!r} is neither true nor false")
-        return TRUTHS[text.lower()]
-    if setting.unit == "bytes" and (size := SIZE.fullmatch(text)):
-        return int(size[1]) * SIZE_UNITS[size[2]]
-    try:
-        return int(text) if setting.kind == "int" else float(text)
-    except ValueError:
-        wanted = "a whole number" if setting.kind == "int" else "a number"
-        also = ", or with KiB, MiB or GiB" if setting.unit == "bytes" else ""
-        raise BadSetting(origin, f"{text!r} is not {wanted}{' of ' + setting.unit if setting.unit else ''}{also}") from None
-
-
 TYPES: Final[Mapping[str, Any]] = {"int": int, "float": (float, int), "bool": bool, "text": str, "choice": str, "path": Path}
 
 
-def _check(setting: SettingRow, value: Any, origin: str) -> None:
+def check_value(setting: SettingRow, value: Any, origin: str) -> None:
+    """Type, choice and bounds. Raises: BadSetting, which names `origin`."""
     if value is None and setting.optional:
         return
     if (type(value) is bool and setting.kind != "bool") or not isinstance(value, TYPES[setting.kind]):

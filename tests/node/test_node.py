@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from cmdlog.cli.server.settings_sources import CONFIG_NAME
 from cmdlog.node import assembly
 from cmdlog.node import boot as boot_module
 from cmdlog.node.boot import OtherApplication
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallOutcome
-from cmdlog.node.settings import CONFIG_NAME, BadSetting
+from cmdlog.node.settings import BadSetting
 from cmdlog.wal.errors import Locked, WrongDirectory
 from procedures import Database
 from procedures.errors import SchemaConflict

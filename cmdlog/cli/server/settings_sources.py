@@ -1,0 +1,118 @@
+"""Where the values of the node's settings come from, and how text becomes one of them.
+
+One rule: a typo or a bad value is refused at start and names the key, where it came from and the nearest known one.
+
+Order: flag, then environment `CMDLOG_<NAME>`, then `cmdlog.toml` (the one given, else in the data directory, else in the current
+directory), then the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cmdlog.node.settings import SIZE_UNITS, TABLE, BadSetting, SettingRow, Settings, check_value, fitted
+
+ENVIRONMENT_PREFIX: Final = "CMDLOG_"
+CONFIG_NAME: Final = "cmdlog.toml"
+OTHER_VARIABLES: Final = ("CMDLOG_APP", "CMDLOG_CA_FILE", "CMDLOG_CONFIG", "CMDLOG_DATA", "CMDLOG_TOKEN", "CMDLOG_URL")
+"""Variables that the command line reads for itself; they are no settings of the node."""
+
+SIZE: Final = re.compile(r"(\d+)\s*(|KiB|MiB|GiB)")
+TRUTHS: Final = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+# Each source yields (setting's name, value, where it came from, as an operator would look for it).
+Given = Iterator[tuple[str, Any, str]]
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str],
+    config: Path | None = None,
+    data_dir: Path | None = None,
+) -> Settings:
+    """Settings from flags (None = not given), environment and cmdlog.toml.
+
+    Raises: BadSetting.
+    """
+    given: dict[str, Any] = {}
+    for source in (_from_config(config, data_dir), _from_environment(environ), _from_flags(flags or {})):
+        for name, text, origin in source:
+            given[name] = _convert(TABLE[name], text, origin)
+    return Settings(**fitted(given))
+
+
+def _from_flags(flags: Mapping[str, Any]) -> Given:
+    for name, value in flags.items():
+        if value is not None:
+            origin = "--" + name.replace("_", "-")
+            yield _known(name, origin, lambda near: "--" + near.replace("_", "-")), value, origin
+
+
+def _from_environment(environ: Mapping[str, str]) -> Given:
+    for variable in sorted(environ):
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in OTHER_VARIABLES:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            yield _known(name, variable, lambda near: ENVIRONMENT_PREFIX + near.upper()), environ[variable], variable
+
+
+def _from_config(config: Path | None, data_dir: Path | None) -> Given:
+    path = config or next((p for p in _config_places(data_dir) if p.is_file()), None)
+    if path is None:
+        return
+    try:
+        held = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadSetting(str(path), f"cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting(str(path), f"is not TOML: {error}") from error
+    for name, value in held.items():
+        origin = f"{name} in {path}"
+        yield _known(name, origin, str), value, origin
+
+
+def _config_places(data_dir: Path | None) -> Iterator[Path]:
+    if data_dir is not None:
+        yield data_dir / CONFIG_NAME
+    yield Path(CONFIG_NAME)
+
+
+def _known(name: str, origin: str, spell: Callable[[str], str]) -> str:
+    if name in TABLE:
+        return name
+    near = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.5)
+    raise BadSetting(origin, "no such setting" + (f"; did you mean {spell(near[0])}?" if near else ""))
+
+
+def _convert(setting: SettingRow, value: Any, origin: str) -> Any:
+    """The value in the setting's type; text (of a flag or variable) is parsed, other types are only checked."""
+    if isinstance(value, str):
+        value = _parse(setting, value.strip(), origin)
+    if setting.kind == "float" and type(value) is int:
+        value = float(value)
+    check_value(setting, value, origin)
+    return value
+
+
+def _parse(setting: SettingRow, text: str, origin: str) -> Any:
+    if setting.kind == "path":
+        return Path(text)
+    if setting.kind in ("text", "choice"):
+        return text
+    if setting.kind == "bool":
+        if text.lower() not in TRUTHS:
+            raise BadSetting(origin, f"{text!r} is neither true nor false")
+        return TRUTHS[text.lower()]
+    if setting.unit == "bytes" and (size := SIZE.fullmatch(text)):
+        return int(size[1]) * SIZE_UNITS[size[2]]
+    try:
+        return int(text) if setting.kind == "int" else float(text)
+    except ValueError:
+        wanted = "a whole number" if setting.kind == "int" else "a number"
+        also = ", or with KiB, MiB or GiB" if setting.unit == "bytes" else ""
+        raise BadSetting(origin, f"{text!r} is not {wanted}{' of ' + setting.unit if setting.unit else ''}{also}") from None

@@ -1,0 +1,90 @@
+"""Settings come from flag, environment, file or default, in this order, and nothing wrong is passed over."""
+
+from pathlib import Path
+
+import pytest
+
+from cmdlog.cli.server.settings_sources import load_settings
+from cmdlog.node.settings import BadSetting
+
+
+def test_each_source_wins_over_the_ones_behind_it(tmp_path: Path) -> None:
+    """A flag beats the environment, the environment beats cmdlog.toml, and the file beats the default."""
+    (tmp_path / "cmdlog.toml").write_text("port = 1\nsegments = 5\nlog_threads = 2\n")
+    environ = {"CMDLOG_PORT": "2", "CMDLOG_SEGMENTS": "6"}
+    settings = load_settings({"port": 3, "host": None}, environ=environ, data_dir=tmp_path)
+    assert (settings.port, settings.segments, settings.log_threads, settings.host) == (3, 6, 2, "127.0.0.1")
+
+
+def test_file_of_the_data_directory_hides_the_one_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly one cmdlog.toml counts: the given one, else the data directory's, else the current directory's."""
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "data"
+    data.mkdir()
+    (tmp_path / "cmdlog.toml").write_text("port = 1")
+    assert load_settings(environ={}, data_dir=data).port == 1
+    (data / "cmdlog.toml").write_text("segments = 5")
+    assert load_settings(environ={}, data_dir=data).port == 8642
+    other = tmp_path / "other.toml"
+    other.write_text("port = 7")
+    assert load_settings(environ={}, data_dir=data, config=other).port == 7
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"CMDLOG_PARTITION": "3"}, ["CMDLOG_PARTITION:", "CMDLOG_PARTITIONS"]),
+        ({"CMDLOG_PORT": "tcp://10.0.0.1:80"}, ["CMDLOG_PORT", "whole number"]),
+        ({"CMDLOG_PORT": "65536"}, ["CMDLOG_PORT", "65535"]),
+        ({"CMDLOG_DURABILITY": "asynch"}, ["CMDLOG_DURABILITY", "sync, async"]),
+        ({"CMDLOG_DIGEST_ROWS": "maybe"}, ["CMDLOG_DIGEST_ROWS", "true"]),
+        ({"CMDLOG_QUERY_TIMEOUT_S": "nan"}, ["CMDLOG_QUERY_TIMEOUT_S", "minimum"]),
+        ({"CMDLOG_SEGMENT_BYTES": "16 MB"}, ["CMDLOG_SEGMENT_BYTES", "MiB"]),
+        ({"CMDLOG_SEGMENT_BYTES": "1048577"}, ["segment_bytes", "multiple of 4096"]),
+        ({"CMDLOG_SITES": "9"}, ["sites", "partitions (4)", "lower it to 4 or raise partitions"]),
+        (
+            {"CMDLOG_SEGMENT_BYTES": "1MiB", "CMDLOG_LOG_RESERVE_BYTES": "1MiB", "CMDLOG_CALL_BYTES_MAX": "1MiB"},
+            ["log_reserve_bytes: 1048576", "lower it to 524288", "call_bytes_max: 1048576"],
+        ),
+        ({"CMDLOG_HOST": "0.0.0.0"}, ["host", "token_file"]),  # noqa: S104 - refused is the point
+        ({"CMDLOG_QQQQQQQQ": "1"}, ["CMDLOG_QQQQQQQQ", "no such setting"]),
+    ],
+)
+def test_bad_variable_is_refused_by_name(environ: dict[str, str], says: list[str]) -> None:
+    """A typo or an impossible value names the key as the operator wrote it, and what would do instead."""
+    with pytest.raises(BadSetting) as refused:
+        load_settings(environ=environ)
+    assert all(part in str(refused.value) for part in says)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("partion = 3", ["partion in", "partitions"]),
+        ("port = '80'", []),
+        ("port = true", ["port in", "not of type int"]),
+        ("port = 80.5", ["port in", "not of type int"]),
+        ("[http]\nport = 80", ["http in", "no such setting"]),
+        ("port = ", ["is not TOML"]),
+    ],
+)
+def test_bad_file_is_refused_by_name(tmp_path: Path, text: str, says: list[str]) -> None:
+    """What cmdlog.toml holds is held to the same rules, and the message names the file."""
+    (tmp_path / "cmdlog.toml").write_text(text)
+    if not says:
+        assert load_settings(environ={}, data_dir=tmp_path).port == 80
+        return
+    with pytest.raises(BadSetting) as refused:
+        load_settings(environ={}, data_dir=tmp_path)
+    assert all(part in str(refused.value) for part in [*says, "cmdlog.toml"])
+
+
+def test_missing_named_file_is_refused(tmp_path: Path) -> None:
+    """A configuration file that was asked for and is not there is an error, not a default."""
+    with pytest.raises(BadSetting, match=r"none\.toml"):
+        load_settings(environ={}, config=tmp_path / "none.toml")
+
+
+def test_sizes_may_carry_binary_units() -> None:
+    """Bytes may be written as people say them."""
+    assert load_settings(environ={"CMDLOG_SEGMENT_BYTES": "32 MiB"}).segment_bytes == 32 << 20
