@@ -11,16 +11,16 @@ safe as it would be without.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from typing import Final
+
+from cmdlog.wal.os_errors import NO_ROOM
 
 NAME: Final = "reserve"
 START_BYTES: Final = 64 << 20  # what a start may need besides: pages of states, a segment
 GROWTH: Final = 1.25  # of the image over the state as it is now: it grows while it is copied
 BYTES_MIN: Final = 1 << 20
 ALIGN_BYTES: Final = 1 << 20  # small changes of the state change nothing here
-_SHORT: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def wanted_bytes(state_bytes: int) -> int:
@@ -51,7 +51,7 @@ class Reserve:
                     os.posix_fallocate(descriptor, 0, wanted)
                 self.problem = ""
             except OSError as error:
-                if error.errno in _SHORT:
+                if error.errno in NO_ROOM:
                     os.ftruncate(descriptor, self.held_bytes)  # what a partial allocation added is given back
                 raise
             finally:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cmdlog.operator_error import OperatorError
+from cmdlog.wal.os_errors import NO_ROOM
 
 if TYPE_CHECKING:
     from replay.errors import RowDifference
 
-DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 WRITE_FAILED: Final = frozenset((errno.EIO, errno.EROFS))
 USAGE: Final = 2
 DISK_FULL_CODE: Final = 14
@@ -93,7 +93,7 @@ def explain(error: BaseException) -> ShownFailure | None:
         return _shown(error)
     kind = type(error).__name__
     if isinstance(error, OSError):
-        code = DISK_FULL_CODE if error.errno in DISK_FULL else WRITE_FAILED_CODE if error.errno in WRITE_FAILED else 1
+        code = DISK_FULL_CODE if error.errno in NO_ROOM else WRITE_FAILED_CODE if error.errno in WRITE_FAILED else 1
         if not error.strerror:
             return ShownFailure(kind, str(error) or kind, "", code)
         path = file_of(error)
@@ -119,6 +119,6 @@ def file_of(error: BaseException) -> str:
     """The file that an error of the system is about; of a copy that finds no space the one that is written. "": none is named."""
     if not isinstance(error, OSError):
         return ""
-    written = error.filename2 if error.errno in DISK_FULL | WRITE_FAILED else None
+    written = error.filename2 if error.errno in NO_ROOM | WRITE_FAILED else None
     path = written if written is not None else error.filename
     return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""

@@ -8,47 +8,29 @@ durable when it returns. What POSIX leaves open decides how the callers must use
   ATC 2020): a second sync succeeds and lies. So the file is lost to its writer at the first failure; reopening reads the cache.
 - A new, renamed or removed *name* is durable only after `fsync_dir` of its folder, whatever was synced of the file itself.
 
-Errors of space become `DiskFull`, of the device `WriteFailed`, of reading `Corrupt` (an unreadable sector is a damaged one).
-Those of the caller (missing, exists, permission, too many open files) stay `OSError` and name the path; a file descriptor is
-waited for some seconds first. EINTR is retried by Python.
+What an error means is said by `cmdlog.wal.os_errors`; a file descriptor is waited for first. EINTR is retried by Python.
 
 `SimFiles` in `simfiles.py` is the same door over a simulated disk; tests/wal/test_files.py holds both to one contract.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
-import re
-import time
-from collections.abc import Callable, Collection
-from pathlib import Path
-from typing import NoReturn, Protocol, TypeVar
+from collections.abc import Collection
+from typing import Protocol
 
 from cmdlog.file_lock import LockHeld, lock
-from cmdlog.wal.errors import Corrupt, DiskFull, Locked, ShortWrite, WriteFailed
+from cmdlog.wal.errors import DiskFull, Locked, ShortWrite, WriteFailed
 from cmdlog.wal.file_birth import birth_ns
+from cmdlog.wal.machine import read_boot_id, read_machine_id
+from cmdlog.wal.os_errors import raise_read_error, raise_write_error, write_errors
+from cmdlog.wal.process_limits import await_descriptor
 
 Data = bytes | bytearray | memoryview
-T = TypeVar("T")
 
 TEMP_SUFFIX = ".tmp"
-DESCRIPTOR_WAIT_S = 10.0  # for a free file descriptor, when the process or the machine has none
-DESCRIPTOR_PAUSE_S = 0.02
 OWNER_BYTES_MAX = 4096  # of the lock file's owner record; one page holds pid, host, boot id and inode many times over
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_CALLERS = frozenset({
-    errno.ENOENT, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY,
-    errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.EXDEV,
-})  # fmt: skip
-_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
-_UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})  # bad sector; checksum and structure errors of file systems
-_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
-_MACHINE_ID_PATH = "/etc/machine-id"
-_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
-_BOOT_ID_BYTES_MAX = 64  # a UUID and a line end
 _NEW_FILE_MODE = 0o640
 _NEW_DIR_MODE = 0o750
 _CLOSED = 0x7FFF_FFFF  # no descriptor is so high: the kernel answers EBADF, while Python makes a ValueError of a negative one
@@ -284,26 +266,20 @@ class RealFile:
             raise_read_error(error, self.path, 0)
 
     def truncate(self, size: int) -> None:
-        try:
+        with write_errors(f"truncation to {size} bytes of", self.path):
             os.ftruncate(self.fd, size)
-        except OSError as error:
-            raise_write_error(error, f"truncation to {size} bytes of", self.path)
 
     def allocate(self, size: int) -> None:
-        try:
+        with write_errors(f"allocation of {size} bytes for", self.path):
             os.posix_fallocate(self.fd, 0, size)
-        except OSError as error:
-            raise_write_error(error, f"allocation of {size} bytes for", self.path)
 
     def close(self) -> None:
         # The number is forgotten first: after an error of close(2) the kernel may have given it to somebody else's file.
         fd, self.fd = self.fd, _CLOSED
         if fd == _CLOSED:
             return
-        try:
+        with write_errors("close of", self.path):
             os.close(fd)
-        except OSError as error:
-            raise_write_error(error, "close of", self.path)
 
 
 class RealLock:
@@ -334,30 +310,24 @@ class RealFiles(Files):
         if create or exclusive:
             flags |= os.O_CREAT | (os.O_EXCL if exclusive else 0)
         try:
-            return RealFile(_with_descriptor(lambda: os.open(path, flags, _NEW_FILE_MODE)), path)
+            return RealFile(await_descriptor(lambda: os.open(path, flags, _NEW_FILE_MODE)), path)
         except OSError as error:
             raise_write_error(error, "open of", path)
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(_with_descriptor(lambda: os.listdir(path)))
+        return sorted(await_descriptor(lambda: os.listdir(path)))
 
     def mkdir(self, path: str) -> None:
-        try:
+        with write_errors("creation of folder", path):
             os.mkdir(path, _NEW_DIR_MODE)
-        except OSError as error:
-            raise_write_error(error, "creation of folder", path)
 
     def rename(self, source: str, target: str) -> None:
-        try:
+        with write_errors(f"rename to {target} of", source):
             os.rename(source, target)
-        except OSError as error:
-            raise_write_error(error, f"rename to {target} of", source)
 
     def unlink(self, path: str) -> None:
-        try:
+        with write_errors("removal of", path):
             os.unlink(path)
-        except OSError as error:
-            raise_write_error(error, "removal of", path)
 
     def exists(self, path: str) -> bool:
         try:
@@ -367,14 +337,12 @@ class RealFiles(Files):
         return True
 
     def fsync_dir(self, path: str) -> None:
-        try:
-            fd = _with_descriptor(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        with write_errors("fsync of folder", path):
+            fd = await_descriptor(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-        except OSError as error:
-            raise_write_error(error, "fsync of folder", path)
 
     def lock(self, path: str) -> RealLock:
         file = self.open(path, create=True)
@@ -389,46 +357,17 @@ class RealFiles(Files):
             raise_write_error(error, "lock of", path)
         return RealLock(file)
 
-    def boot_id(self) -> str:
-        try:
-            file = self.open(_BOOT_ID_PATH, read_only=True)
-        except FileNotFoundError:  # no Linux: every start is taken for a boot, which costs time and no safety
-            return ""
-        try:
-            return file.pread(_BOOT_ID_BYTES_MAX, 0).decode().strip()  # its size() is 0, like that of all files in /proc
-        finally:
-            file.close()
-
     def identify(self, path: str) -> tuple[int, int]:
         return os.stat(path).st_ino, birth_ns(path)
 
     def links(self, path: str) -> int:
         return os.stat(path).st_nlink
 
+    def boot_id(self) -> str:
+        return read_boot_id()
+
     def machine_id(self) -> str:
-        try:
-            told = Path(_MACHINE_ID_PATH).read_text(errors="replace").strip()
-        except OSError:
-            return ""
-        if not _MACHINE_ID.fullmatch(told):  # missing, empty or "uninitialized", as in many images of containers
-            return ""
-        return hashlib.sha256(f"cmdlog {told}".encode()).hexdigest()[:16]  # machine-id(5): it is not to be shown as it is
-
-
-def _with_descriptor(act: Callable[[], T]) -> T:
-    """Runs what takes a file descriptor for a moment, or for long: while there is none it is tried again, not for ever.
-
-    A process that has run out gets some back when a connection or a query ends. The log must not stop for good in between: a
-    block that has its place waits for the file that it goes into.
-    """
-    until = time.monotonic() + DESCRIPTOR_WAIT_S
-    while True:
-        try:
-            return act()
-        except OSError as error:
-            if error.errno not in _NO_DESCRIPTOR or time.monotonic() >= until:
-                raise
-        time.sleep(DESCRIPTOR_PAUSE_S)
+        return read_machine_id()
 
 
 def parent(path: str) -> str:
@@ -458,28 +397,3 @@ def locked(path: str, owner: bytes) -> Locked:
     """The error that names who holds `path`."""
     who = owner.decode("utf-8", "replace").strip() or "a process that left no owner record yet"
     return Locked(f"{path} is locked by {who}")
-
-
-def raise_write_error(error: OSError, action: str, path: str) -> NoReturn:
-    """Raises what `error` means for a change of the disk: DiskFull, WriteFailed, or itself with the path named."""
-    if error.errno in _FULL:
-        raise DiskFull(f"{action} {path}: {error.strerror}") from error
-    if error.errno not in _CALLERS:
-        raise WriteFailed(f"{action} {path}: {error.strerror}") from error
-    if error.filename is None:
-        error.filename = path
-    try:
-        raise error
-    finally:
-        del error  # a frame that holds what it raised is freed late, and with it all that its callers hold: a whole segment, say
-
-
-def raise_read_error(error: OSError, path: str, offset: int) -> NoReturn:
-    """Raises Corrupt for what the device cannot read, the error itself with the path named for the rest."""
-    if error.errno in _UNREADABLE:
-        raise Corrupt(f"unreadable ({error.strerror})", path=path, offset=offset) from error
-    error.filename = path
-    try:
-        raise error
-    finally:
-        del error  # as above

@@ -1,20 +1,64 @@
 """What an error of the operating system means, in the classes that `cmdlog.wal.errors` documents.
 
 One rule: the file is named, and a limit of this process with its value. Nothing is decided by the text of an error.
+
+What `cmdlog.wal.files` does to a disk: errors of space become `DiskFull`, of the device `WriteFailed`, of reading `Corrupt` (an
+unreadable sector is a damaged one). Those of the caller (missing, exists, permission, too many open files) stay `OSError`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NoReturn
 
-from cmdlog.wal.errors import DiskFull, FileTooLarge, Unusable, WalError, WriteFailed
+from cmdlog.wal.errors import Corrupt, DiskFull, FileTooLarge, Unusable, WalError, WriteFailed
 from cmdlog.wal.process_limits import LIMITS, limit_reached
 
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 FAILED: Final = frozenset((errno.EIO, errno.EROFS, errno.ENODEV, errno.ESTALE, errno.ETIMEDOUT))
+CALLERS: Final = frozenset((
+    errno.ENOENT, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.EXDEV,
+))  # fmt: skip
+UNREADABLE: Final = frozenset((errno.EIO, errno.EBADMSG, errno.EUCLEAN))  # bad sector; checksum, structure of file systems
+
+
+def raise_write_error(error: OSError, action: str, path: str) -> NoReturn:
+    """Raises what `error` means for a change of the disk: DiskFull, WriteFailed, or itself with the path named."""
+    if error.errno in NO_ROOM:
+        raise DiskFull(f"{action} {path}: {error.strerror}") from error
+    if error.errno not in CALLERS:
+        raise WriteFailed(f"{action} {path}: {error.strerror}") from error
+    if error.filename is None:
+        error.filename = path
+    try:
+        raise error
+    finally:
+        del error  # a frame that holds what it raised is freed late, and with it all that its callers hold: a whole segment, say
+
+
+@contextlib.contextmanager
+def write_errors(action: str, path: str) -> Iterator[None]:
+    """What goes wrong in the block is raised as `raise_write_error` does it."""
+    try:
+        yield
+    except OSError as error:
+        raise_write_error(error, action, path)
+
+
+def raise_read_error(error: OSError, path: str, offset: int) -> NoReturn:
+    """Raises Corrupt for what the device cannot read, the error itself with the path named for the rest."""
+    if error.errno in UNREADABLE:
+        raise Corrupt(f"unreadable ({error.strerror})", path=path, offset=offset) from error
+    error.filename = path
+    try:
+        raise error
+    finally:
+        del error  # as above
 
 
 def named_error(error: OSError, directory: str) -> WalError:

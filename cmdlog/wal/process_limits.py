@@ -12,14 +12,19 @@ import errno
 import os
 import resource
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from cmdlog.wal.errors import LimitReached
 
 ADDRESS_BYTES_MIN: Final = 256 << 20  # of a process that runs procedures; one with small states came up in 195 MiB
 ADDRESS_BYTES_FREE: Final = 96 << 20  # for the threads, states and caches of a small directory, in a process that has loaded all
 STACK_BYTES: Final = 8 << 20  # of a thread, where the limit of stacks does not say
+DESCRIPTOR_WAIT_S: Final = 10.0  # for a free file descriptor, when the process or the machine has none
+DESCRIPTOR_PAUSE_S: Final = 0.02
+NO_DESCRIPTOR: Final = frozenset((errno.EMFILE, errno.ENFILE))
 ARENA_MAX: Final = -8  # mallopt's M_ARENA_MAX, in <malloc.h>
 LIMITS: Final = {
     errno.EMFILE: ("open files", resource.RLIMIT_NOFILE, "RLIMIT_NOFILE", "ulimit -n"),
@@ -29,12 +34,31 @@ LIMITS: Final = {
 """By the error number of a call that meets the limit: of what, which, its names."""
 
 
+T = TypeVar("T")
+
+
 def limit_reached(number: int, what: str) -> LimitReached:
     """The error of the limit that this error number stands for; `what` failed for want of it."""
     kind, limit, name, command = LIMITS[number]
     soft, _ = resource.getrlimit(limit)
     value = "not limited, so the machine itself is short of them" if soft == resource.RLIM_INFINITY else f"{soft:,}"
     return LimitReached(f"{what}: too few {kind} for this process; {name} (`{command}`) is {value}")
+
+
+def await_descriptor(act: Callable[[], T]) -> T:
+    """Runs what takes a file descriptor for a moment, or for long: while there is none it is tried again, not for ever.
+
+    A process that has run out gets some back when a connection or a query ends. The log must not stop for good in between: a
+    block that has its place waits for the file that it goes into.
+    """
+    until = time.monotonic() + DESCRIPTOR_WAIT_S
+    while True:
+        try:
+            return act()
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR or time.monotonic() >= until:
+                raise
+        time.sleep(DESCRIPTOR_PAUSE_S)
 
 
 def address_limit() -> str:

@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cmdlog.wal.directory.instance import Identity
-from cmdlog.wal.files import TEMP_SUFFIX, Files, parent, raise_write_error
+from cmdlog.wal.files import TEMP_SUFFIX, Files, parent
 from cmdlog.wal.ids import txn_millis
 from cmdlog.wal.opening.survey import SegmentFile
+from cmdlog.wal.os_errors import raise_write_error
 from snapshot.archive.segment_copy import Copied
 from snapshot.archive_layout import (
     ARCHIVE,

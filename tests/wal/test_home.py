@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.wal import files as files_module
+from cmdlog.wal import machine
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import Locked, WrongDirectory
 from cmdlog.wal.fault_log import FaultLog
@@ -257,7 +257,7 @@ def test_other_machine_is_refused_and_an_unknown_one_is_not(
 ) -> None:
     """A volume that comes to another machine needs a word; a container without a machine id does not."""
     told = tmp_path / "machine-id"
-    monkeypatch.setattr(files_module, "_MACHINE_ID_PATH", str(told))
+    monkeypatch.setattr(machine, "MACHINE_ID_PATH", told)
     for content in (None, "", "uninitialized\n"):
         if content is not None:
             told.write_text(content)

@@ -8,8 +8,7 @@ import os
 
 import pytest
 
-from cmdlog.wal import Log
-from cmdlog.wal import files as files_module
+from cmdlog.wal import Log, process_limits
 from cmdlog.wal.directory.instance import BadSettings
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
@@ -233,7 +232,7 @@ def test_a_log_without_free_descriptors_waits_for_one(
     directory, files, real, opened = str(tmp_path_factory.mktemp("log") / "node"), RealFiles(), os.open, itertools.count()
     create(files, directory=directory, segments=12)
     log, source = Log.open(files, directory), WaitSource()
-    monkeypatch.setattr(files_module, "DESCRIPTOR_PAUSE_S", 0.001)
+    monkeypatch.setattr(process_limits, "DESCRIPTOR_PAUSE_S", 0.001)
 
     def scarce(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if next(opened) % every:
@@ -265,7 +264,7 @@ def test_descriptors_are_not_waited_for_for_ever(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
 
     monkeypatch.setattr(os, "open", none)
-    monkeypatch.setattr(files_module, "DESCRIPTOR_WAIT_S", 0.05)
+    monkeypatch.setattr(process_limits, "DESCRIPTOR_WAIT_S", 0.05)
     with pytest.raises(OSError, match="one") as refused:
         RealFiles().open(path, create=True)
     assert refused.value.errno == errno.EMFILE

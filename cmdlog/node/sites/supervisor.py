@@ -20,7 +20,6 @@ A site that is tried may end as before, so calls are accepted when it has applie
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import queue
 import threading
@@ -38,10 +37,10 @@ from cmdlog.node.sites.partition_health import FULL
 from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, POSITION, NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import OutageStage, Remedies, SiteFault, SiteOutage
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
+from cmdlog.wal.os_errors import NO_ROOM
 from snapshot.lineage import Wish
 
 WATCH_EVERY_S: Final = 0.05
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 GIVE_UP_MIN_S: Final = 10.0  # callers of what is logged wait that long at least, and call_timeout_s: some tries
 
 log = structlog.get_logger("cmdlog.sites")

@@ -10,7 +10,6 @@ shared by all, so its being full is a result.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -26,6 +25,7 @@ import orjson
 from cmdlog.operator_error import OperatorError
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.os_errors import NO_ROOM
 from procedures.errors import EnvironmentFault
 from replay.errors import Divergence, Poison
 from replay.spark.base.scratch import local_folder
@@ -39,7 +39,6 @@ PROGRESS_EVERY_S: Final = 0.5
 REASON_CHARS_MAX: Final = 200
 READ_BYTES: Final = 1 << 20
 MACHINE: Final = (DiskFull, WriteFailed, EnvironmentFault)  # of what is known by name; OSError and MemoryError are the others
-NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 PROBE_BYTES: Final = 1 << 18  # a disk that does not take so much is full
 
 
