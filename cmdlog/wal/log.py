@@ -2,8 +2,8 @@
 
 One rule: what `RecordSource.durable` was called for is in every later `open`, in order, and nothing that was not taken ever is.
 
-Parts: `survey` + `restart` + `repair` open it, `tail` gives out places, `ring` writes and syncs, `space` keeps files ready,
-`groups` is the fold that makes checkpoints and `recovered`.
+Parts: `log_files` makes it, `survey` + `restart` + `repair` open it, `tail` gives out places, `ring` writes and syncs, `space`
+keeps files ready, `groups` is the fold that makes checkpoints and `recovered`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,23 @@ from cmdlog.wal.directory.instance import (
     write_instance,
 )
 from cmdlog.wal.directory.lock import DirectoryLock, make_folder, take_ownership
-from cmdlog.wal.errors import DiskFull, Foreign, RecordsTooLarge, WalError, Wedged
-from cmdlog.wal.files import TEMP_SUFFIX, Files
-from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag, block_bytes, encode_block
-from cmdlog.wal.format.record import Record, peek_record
-from cmdlog.wal.format.segment import SegmentHeader, free_name, reserve_file, segment_name, write_zeros
+from cmdlog.wal.errors import Foreign, WalError, Wedged
+from cmdlog.wal.files import Files
+from cmdlog.wal.format.block import SECTOR_BYTES
+from cmdlog.wal.format.record import Record
 from cmdlog.wal.group_state import GroupStates
-from cmdlog.wal.hard_state import HardStateFile, HardStateValues, create_hardstate, open_hardstate
+from cmdlog.wal.hard_state import HardStateFile, open_hardstate
 from cmdlog.wal.ids import BlockNumber, Lsn
-from cmdlog.wal.opening.home import check_home, record_home
+from cmdlog.wal.opening.home import check_home, record_first_home, record_home
+from cmdlog.wal.opening.log_files import create_log_files
 from cmdlog.wal.opening.repair import Mended, Recovered, mend
 from cmdlog.wal.opening.restart import decide
-from cmdlog.wal.opening.survey import SegmentFile, Survey, identity_text, refusal, survey_log
-from cmdlog.wal.os_errors import no_room
+from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 from cmdlog.wal.reader import read_records
 from cmdlog.wal.writing.anchors import Anchors
 from cmdlog.wal.writing.ring import Ring, RingHooks, RingSettings
 from cmdlog.wal.writing.segment_pool import Space
-from cmdlog.wal.writing.tail import Tail, encode_head
+from cmdlog.wal.writing.tail import Tail
 from cmdlog.wal.writing.watermarks import RecordSource, Sync
 
 SEGMENT_BYTES: int = 16 << 20  # default: a rotation costs about 2 ms, a start reads one segment
@@ -113,15 +112,11 @@ class Log:
         own = owner or take_ownership(files, directory)
         try:
             begin_creation(files, directory, by=begun_by)
-            log_dir = os.path.join(directory, LOG_FOLDER)
-            groups = _write_first_segment(files, log_dir, instance, initial, generation())
-            if whole_ring:
-                _reserve_ring(files, log_dir, instance)
-            hard = HardStateValues(identity_text(identity), durable=1 + bool(initial), votes=dict(groups.votes))
-            create_hardstate(files, log_dir, hard)
-            files.fsync_dir(log_dir)
+            create_log_files(
+                files, os.path.join(directory, LOG_FOLDER), instance, initial, generation=generation(), whole_ring=whole_ring
+            )
             write_instance(files, directory, instance)
-            _begin_here(files, directory)
+            record_first_home(files, directory)
             end_creation(files, directory)
         finally:
             if owner is None:
@@ -389,60 +384,3 @@ class Log:
         with self._hard_lock:
             self._hard.state.durable = block
             self._hard.save()
-
-
-def _begin_here(files: Files, directory: str) -> None:
-    """A copy of the directory that was never opened is found, too."""
-    hard, _ = open_hardstate(files, os.path.join(directory, LOG_FOLDER))
-    try:
-        record_home(files, directory, hard)
-    finally:
-        hard.close()
-
-
-def _reserve_ring(files: Files, log_dir: str, instance: Instance) -> None:
-    """Takes the space of every segment but the first. Raises: DiskFull, and nothing of it is left."""
-    made: list[str] = []
-    try:
-        for number in range(instance.segments - 1):
-            path = os.path.join(log_dir, free_name(number) + TEMP_SUFFIX)
-            reserve_file(files, path, instance.segment_bytes)
-            made.append(path)
-    except DiskFull as error:
-        for path in [*made, os.path.join(log_dir, segment_name(1))]:
-            files.unlink(path)
-        ring_bytes = instance.segments * instance.segment_bytes
-        what = f"the log takes {ring_bytes} bytes ({instance.segments} segments of {instance.segment_bytes})"
-        raise no_room(what, instance.segment_bytes, f"the volume of {log_dir}") from error
-
-
-def _write_first_segment(
-    files: Files, log_dir: str, instance: Instance, initial: Sequence[bytes], generation: int
-) -> GroupStates:
-    """Segment 1: an empty checkpoint, the initial records, a seal. Content and name durable but for the folder's sync."""
-    identity, path = instance.identity, os.path.join(log_dir, segment_name(1))
-    if (size := block_bytes(initial)) > min(instance.segment_bytes // 2, 64 << 20):
-        raise RecordsTooLarge(f"initial records of {size} bytes; half a segment is {instance.segment_bytes // 2}")
-    header = SegmentHeader(
-        identity.cluster_id, identity.incarnation, identity.node_id, 1, generation, 0, 0, 1, BlockNumber(1),
-        instance.segment_bytes, 0,
-    )  # fmt: skip
-    data, chain = encode_head(header, [], durable_upto=0)
-    groups, position = GroupStates(), 0
-    for number, records in ((2, initial), (3, ())) if initial else ():
-        for record in records:
-            groups.observe(Lsn(BlockNumber(number), position), peek_record(record))
-            position += -(-len(record) // 8) * 8
-        flags = BlockFlag.NONE if records else BlockFlag.SEAL
-        block, chain = encode_block(
-            records, flags=flags, generation=generation, number=number, durable_upto=number - 1, chain=chain, open_count=1
-        )
-        data += block
-    write_zeros(files, path, instance.segment_bytes)
-    file = files.open(path)
-    try:
-        file.pwrite(data, 0)
-        file.fdatasync()
-    finally:
-        file.close()
-    return groups

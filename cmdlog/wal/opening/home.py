@@ -96,6 +96,15 @@ def record_home(files: Files, directory: str, hard: HardStateFile) -> None:
         hard.save()
 
 
+def record_first_home(files: Files, directory: str) -> None:
+    """`record_home` of a new node: a copy of a directory that was never opened is found, too."""
+    hard, _ = open_hardstate(files, os.path.join(directory, LOG_FOLDER))
+    try:
+        record_home(files, directory, hard)
+    finally:
+        hard.close()
+
+
 def adopt(files: Files, directory: str) -> Instance | None:
     """Makes a copy the node's directory from now on, in a new incarnation; None when it is that already. Durable on return.
 
