@@ -38,9 +38,10 @@ from cmdlog.wal.opening.log_files import create_log_files
 from cmdlog.wal.opening.repair import Mended, Recovered, mend
 from cmdlog.wal.opening.restart import decide
 from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
+from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.reader import read_records
 from cmdlog.wal.writing.anchors import Anchors
-from cmdlog.wal.writing.ring import Ring, RingHooks, RingSettings
+from cmdlog.wal.writing.ring import Ring, RingSettings
 from cmdlog.wal.writing.segment_pool import Space
 from cmdlog.wal.writing.tail import Tail
 from cmdlog.wal.writing.watermarks import RecordSource, Sync
@@ -192,11 +193,11 @@ class Log:
         if self._ring is not None:
             raise RuntimeError("the log is started already")
         self._space.whole = whole_ring
-        self._ring = Ring(
-            self._files, self._tail, self._space, source,
-            RingSettings(threads, sync, seal_after_s, async_window_s),
-            hooks=RingHooks(self._save_hard_state, waits, early, timed, clock),
+        settings = RingSettings(
+            threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
+            settle=self._save_hard_state, waits=waits, early=early, timed=timed, clock=clock,
         )  # fmt: skip
+        self._ring = Ring(self._files, self._tail, self._space, source, settings)
         if threads:
             self._space.start(self._ring.wedge)
             self._ring.start()
@@ -225,10 +226,8 @@ class Log:
         ring = self._running
         try:
             self._space.prepare_files()
-        except WalError as error:
-            ring.wedge(error)
-        except OSError as error:
-            ring.wedge(WalError(f"preparing segments failed: {error}"))
+        except (WalError, OSError) as error:
+            ring.wedge(wal_error(error, "preparing segments failed"))
         ring.rest()
 
     def close(self) -> None:

@@ -61,6 +61,11 @@ def raise_read_error(error: OSError, path: str, offset: int) -> NoReturn:
         del error  # as above
 
 
+def wal_error(error: WalError | OSError, what: str) -> WalError:
+    """The error itself, or what the system refused while `what`."""
+    return error if isinstance(error, WalError) else WalError(f"{what}: {error}")
+
+
 def named_error(error: OSError, directory: str) -> WalError:
     """The documented error; `directory` is named where the error names no file. Of a copy the file that is written is meant."""
     written = error.filename2 if error.filename2 is not None else error.filename

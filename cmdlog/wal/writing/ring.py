@@ -3,10 +3,6 @@
 One rule: exactly one thread holds the *turn*, in which a block is taken from the source and placed; everything that needs order
 happens there. The writing and syncing after it runs in parallel; watermarks advance in block order, not in that of completion.
 
-Adaptive group commit: with nothing in flight a block closes at once, so an idle system answers after one sync. With syncs in
-flight it closes when the source has BLOCK_BYTES_TARGET pending, or when `sync latency / threads` has passed since the last one,
-so that the syncs are spread evenly and each carries what came meanwhile.
-
 A thread is woken only when there is something to take: at most one hand-over per block, which costs 20-50 us in CPython.
 A block whose durability somebody waits for (`waits`) is synced by the thread that wrote it; so is one before it that is written
 later. Other blocks are left to the next sync, at the end of the window at the latest. So one log serves callers of both promises.
@@ -15,80 +11,63 @@ later. Other blocks are left to the next sync, at the end of the window at the l
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import LogFull, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
+from cmdlog.wal.os_errors import wal_error
+from cmdlog.wal.writing.group_commit import GroupCommit
+from cmdlog.wal.writing.late_sync import LateSync
 from cmdlog.wal.writing.segment_pool import Space
 from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock, Tail
 from cmdlog.wal.writing.thread_file import ThreadFile
 from cmdlog.wal.writing.watermarks import Gate, RecordSource, Sync, Watermarks
 
-BLOCK_BYTES_TARGET: Final = 128 << 10  # pending bytes that make a block worth its sync at once
-PACE_MIN_S: Final = 0.0005  # between blocks while a sync is in flight: a block costs that much of Python beside its sync
 
-
-@dataclass(frozen=True, slots=True)
-class RingHooks:
-    """What the ring asks and reports; see `cmdlog.wal.log.Log.start`. Called under a lock: quick."""
-
-    settle: Callable[[], None]
-    waits: Callable[[], bool] | None = None
-    early: Callable[[], bool] = lambda: False
-    timed: Callable[[float], None] = lambda seconds: None
-    clock: Callable[[], float] = time.monotonic
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RingSettings:
-    """See `cmdlog.wal.log.Log.start`."""
+    """See `cmdlog.wal.log.Log.start`. The functions are called under a lock: quick."""
 
     threads: int
     sync: Sync
     seal_after_s: float
     async_window_s: float
+    settle: Callable[[], None]  # a block is placed: what must be durable before it is written
+    waits: Callable[[], bool] | None
+    early: Callable[[], bool]
+    timed: Callable[[float], None]
+    clock: Callable[[], float]
 
 
 class Ring:
     """Threads, turn and watermarks. All methods are thread-safe."""
 
-    def __init__(
-        self, files: Files, tail: Tail, space: Space, source: RecordSource, settings: RingSettings, *, hooks: RingHooks
-    ) -> None:
+    def __init__(self, files: Files, tail: Tail, space: Space, source: RecordSource, settings: RingSettings) -> None:
         self._files, self._tail, self._space, self._source = files, tail, space, source
-        sync = settings.sync
-        self._sync, self._seal_after_s = sync, settings.seal_after_s
-        self._settle, self._clock = hooks.settle, hooks.clock
-        self._waits = hooks.waits or (lambda: sync == "sync")
-        self._early, self._timed = hooks.early, hooks.timed
-        self._count = settings.threads
+        self._count, self._sync, self._seal_after_s = settings.threads, settings.sync, settings.seal_after_s
+        self._settle, self._clock, self._early = settings.settle, settings.clock, settings.early
+        self._waits = settings.waits or (lambda: self._sync == "sync")
         lock = threading.Lock()
         self._lock = lock
         self._idle = Gate(lock)  # pool threads without the turn
-        self._pace = Gate(lock)  # the turn's holder, waiting for a fuller block
         self._quiet = Gate(lock)  # who waits for the turn, or for nothing in flight
         self._timer = Gate(lock)  # the keeper
-        self._turn = False
-        self._pacing = False
-        self._kicked = False
+        self._turn = self._kicked = False
         self._in_flight = 0
-        self._marks = Watermarks(lock, self._quiet, source, start=tail.number, sync=sync)
+        self._marks = Watermarks(lock, self._quiet, source, start=tail.number, sync=settings.sync)
         self._held: Sequence[bytes] | None = None  # taken, and waiting for a free segment
-        self._closing = False
-        self._stopping = False
-        self._flushing = threading.Lock()
+        self._closing = self._stopping = False
         self._window = SyncWindow(settings.async_window_s, wanted=tail.number)
-        self._times = SyncTimes()
-        self._last_take = self._last_done = 0.0
+        self._times = SyncTimes(settings.timed)
+        self._group = GroupCommit(lock, threads=settings.threads, times=self._times, clock=settings.clock)
+        self._late = LateSync(files, lock, self._marks, self._window, self._times, clock=settings.clock, wedge=self.wedge)
+        self._last_done = 0.0
         self._blocks = self._block_bytes = 0
         self._inline_file = ThreadFile(files)  # of callers' threads: with nothing else in flight one is enough
-        self._sync_file = ThreadFile(files)
         self._keeper_sleeps = True
         self._threads: list[threading.Thread] = []
 
@@ -111,8 +90,8 @@ class Ring:
             self._kicked = True
             if not self._turn:
                 self._idle.open_one()
-            elif self._pacing and self._delay() <= 0:
-                self._pace.open_one()
+            elif self._group.holding and self._delay_s() <= 0:
+                self._group.release()
 
     def hasten(self) -> None:
         """Somebody waits until what is written so far is durable: it is synced now, not at the end of the window."""
@@ -145,7 +124,7 @@ class Ring:
 
     def rest(self) -> None:
         """Syncs what is only written, and seals if nothing is in flight: the keeper's work, for a ring without threads."""
-        self._flush()
+        self._late.flush()
         self._seal_when_idle()
 
     def drain(self) -> None:
@@ -168,11 +147,11 @@ class Ring:
             self._marks.raise_error()
             self._turn = True  # kept until the seal is placed: the keeper may be about to write one
         try:
-            self._flush()
+            self._late.flush()
             self._seal()
         finally:
             self._pass_turn()
-        self._flush()
+        self._late.flush()
         if self._held is not None:
             self.wedge(LogFull("the log was closed while a block waited for a free segment"))
         self._marks.raise_error()
@@ -181,21 +160,19 @@ class Ring:
         """Ends the threads; nothing is written any more. What was in flight has finished on return."""
         with self._lock:
             self._stopping = True
-            for gate in (self._idle, self._pace, self._quiet, self._timer):
-                gate.open_all()
+            self._open_gates()
         self._space.wake()
         for thread in self._threads:
             if thread.ident is not None:  # else it could not be started
                 thread.join()
         self._inline_file.close()
-        self._sync_file.close()
+        self._late.close()
 
     def wedge(self, error: WalError) -> None:
         """Ends all writing: nothing in flight is acknowledged any more, and the source is notified once."""
         with self._lock:
             self._marks.wedge(error)
-            for gate in (self._idle, self._pace, self._quiet, self._timer):
-                gate.open_all()
+            self._open_gates()
         self._space.wake()
         self._marks.deliver()
 
@@ -238,34 +215,27 @@ class Ring:
                     self._idle.wait()
                     continue
                 self._turn = True
-                self._wait_for_more()
+                self._group.hold(self._delay_s())
                 self._kicked = False
                 return True
             return False
 
-    def _wait_for_more(self) -> None:
-        """Holds the turn until the block is worth its sync. A spurious or early wake-up only closes it early."""
-        delay = self._delay()
-        if delay > 0:
-            self._pacing = True
-            self._pace.wait(delay)
-            self._pacing = False
+    def _delay_s(self) -> float:
+        return self._group.delay_s(in_flight=self._in_flight, pending_bytes=self._source.pending_bytes)
 
-    def _delay(self) -> float:
-        """Seconds that the holder should still wait for a fuller block."""
-        if not self._in_flight or self._source.pending_bytes >= BLOCK_BYTES_TARGET:
-            return 0.0
-        return self._last_take + max(PACE_MIN_S, self._times.smoothed_s / self._count) - self._clock()
+    def _open_gates(self) -> None:
+        """Whoever waits looks again: nothing more will come."""
+        self._group.release()
+        for gate in (self._idle, self._quiet, self._timer):
+            gate.open_all()
 
     def _take_block(self) -> PlacedBlock | None:
         """One turn: closes and places a block. The turn is passed on before it is written."""
         placed = None
         try:
             placed = self._place()
-        except WalError as error:
-            self.wedge(error)
-        except OSError as error:
-            self.wedge(WalError(f"rotation of the log failed: {error}"))
+        except (WalError, OSError) as error:
+            self.wedge(wal_error(error, "rotation of the log failed"))
         except Exception as error:  # noqa: BLE001 -- what the source took cannot be given back: its error ends the log
             self.wedge(WalError(f"the source of the log failed: {error!r}"))
         self._pass_turn()
@@ -283,7 +253,7 @@ class Ring:
         if self._held is None and not self._fits_segment() and not self._rotate():
             return None
         room = min(tail.left_bytes, tail.block_bytes_max)
-        self._last_take = self._clock()
+        self._group.begin_block()
         records, self._held = self._held or self._source.take_records(room), None
         if not records and room < tail.block_bytes_max and self._source.pending_bytes > 0:
             if not self._rotate():
@@ -319,12 +289,12 @@ class Ring:
         with self._lock:
             while self._in_flight and self._marks.error is None:
                 self._quiet.wait()
-        self._flush()
+        self._late.flush()
         if not self._space.ready:
             self._seal()  # the wait may be long, and nobody else can while this thread holds the turn
         if not self._space.wait_ready(lambda: self._closing or self._stopping or self._marks.error is not None):
             return False
-        self._flush()
+        self._late.flush()
         self._marks.raise_error()
         self._tail.rotate()
         self._settle()
@@ -343,10 +313,8 @@ class Ring:
             if upto is not None:
                 file.fdatasync()
             self._finish(placed, self._clock() - begin, upto)
-        except WalError as error:
-            self.wedge(error)
-        except OSError as error:
-            self.wedge(WalError(f"writing {placed.path}: {error}"))
+        except (WalError, OSError) as error:
+            self.wedge(wal_error(error, f"writing {placed.path}"))
 
     def _note_written(self, placed: PlacedBlock) -> int | None:
         """The block is in the page cache. Up to where its sync will reach; None when it is left without one."""
@@ -365,7 +333,6 @@ class Ring:
             self._last_done = now
             if upto is not None:
                 self._times.add(seconds)
-                self._timed(seconds)
             self._times.smooth(seconds)
             if self._marks.error is not None:
                 return
@@ -377,8 +344,7 @@ class Ring:
                 if self._window.open and not self._marks.any_left:
                     self._window.cover()
             if not self._in_flight:
-                if self._pacing:
-                    self._pace.open_one()
+                self._group.release()
                 self._quiet.open_all()
         self._marks.deliver()
 
@@ -396,7 +362,7 @@ class Ring:
                     self._keeper_sleeps = False
                     continue
             if self._window.open:
-                self._flush()
+                self._late.flush()
             else:
                 self._seal_when_idle()
 
@@ -431,28 +397,3 @@ class Ring:
             if self._sync == "sync":
                 self._window.want(placed.number)
         self._write(placed, self._inline_file)
-
-    def _flush(self) -> None:
-        """One sync for everything written so far. Durable on return unless the log is wedged."""
-        with self._flushing:
-            with self._lock:
-                upto, pending = self._marks.written, self._window.close()
-            for placed in pending:
-                if not self._sync_now(placed):
-                    return
-            with self._lock:
-                self._marks.synced(upto)
-        self._marks.deliver()
-
-    def _sync_now(self, placed: PlacedBlock) -> bool:
-        begin = self._clock()
-        try:
-            self._sync_file.of_block(placed).fdatasync()
-        except (WalError, OSError) as error:
-            self.wedge(error if isinstance(error, WalError) else WalError(f"syncing {placed.path}: {error}"))
-            return False
-        seconds = self._clock() - begin
-        with self._lock:
-            self._times.add(seconds)
-            self._timed(seconds)
-        return True

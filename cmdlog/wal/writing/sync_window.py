@@ -6,7 +6,7 @@ One rule: called under the ring's lock, except where a docstring says "any threa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cmdlog.wal.writing.tail import PlacedBlock
@@ -68,9 +68,11 @@ class SyncWindow:
 class SyncTimes:
     """How long syncs take."""
 
-    __slots__ = ("_kept", "count", "smoothed_s")
+    __slots__ = ("_kept", "_report", "count", "smoothed_s")
 
-    def __init__(self) -> None:
+    def __init__(self, report: Callable[[float], None]) -> None:
+        """`report` gets the seconds of every sync, a block's own with its write."""
+        self._report = report
         self.count = 0
         self.smoothed_s = LATENCY_FIRST_S
         self._kept: deque[float] = deque(maxlen=LATENCIES_KEPT)
@@ -79,6 +81,7 @@ class SyncTimes:
         """A sync took so long."""
         self.count += 1
         self._kept.append(seconds)
+        self._report(seconds)
 
     def smooth(self, seconds: float) -> None:
         """A block's write, with its sync if it had one, took so long."""
