@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
@@ -74,6 +74,25 @@ class Passed:
 
     name: str
     why: str
+
+
+def describe_snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot as the interfaces show it."""
+    shown: dict[str, Any] = {"name": snapshot.name, "partition": snapshot.partition, "index": snapshot.index}
+    if snapshot.manifest is None:
+        return {**shown, "problem": snapshot.problem}
+    manifest = snapshot.manifest
+    return {
+        **shown,
+        "term": manifest.term,
+        "txn_id": str(manifest.txn_id),
+        "bytes": manifest.bytes,
+        "rows": sum(table.rows for table in manifest.tables if not table.name.startswith("_cmdlog_")),
+        "kind": manifest.kind,
+        "base": manifest.base.name if manifest.base is not None else None,
+        "created": manifest.created,
+        "log_block": manifest.log_block,
+    }
 
 
 def list_snapshots(files: Files, directory: str, identity: Identity) -> list[Snapshot]:

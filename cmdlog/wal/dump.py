@@ -262,9 +262,7 @@ def _without_bulk(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _instance(instance: Instance) -> dict[str, Any]:
     return {
-        "cluster_id": instance.identity.cluster_id.hex(),
-        "node_id": instance.identity.node_id,
-        "incarnation": instance.identity.incarnation.hex(),
+        **instance.identity.as_text(),
         "segment_bytes": instance.segment_bytes,
         "segments": instance.segments,
         "log_reserve_bytes": instance.log_reserve_bytes,

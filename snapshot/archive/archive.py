@@ -177,15 +177,13 @@ def bytes_of(path: str) -> int:
 def _manifest(
     place: ArchiveFolder, segment: SegmentFile, last_block: int, copied: Copied, before: ArchivedSegment | None
 ) -> SegmentManifest:
-    header, identity = segment.header, place.identity
+    header = segment.header
     predecessor = None
     if before is not None and before.manifest is not None and before.manifest.generation == header.previous_generation:
         predecessor = Predecessor(before.name, before.manifest.sha256)
     millis = [txn_millis(txn) for of in copied.partitions.values() for txn in of]
     return SegmentManifest(
-        cluster_id=identity.cluster_id.hex(),
-        node_id=identity.node_id,
-        incarnation=identity.incarnation.hex(),
+        **place.identity.as_text(),
         generation=header.generation,
         previous_generation=header.previous_generation,
         sequence=header.sequence,

@@ -76,17 +76,17 @@ def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
 
     Beside a running node, a snapshot that retention removes meanwhile is shown as removed.
     """
-    from cmdlog.node.background.snapshotter import describe
     from cmdlog.wal.files import RealFiles
+    from snapshot.catalog import describe_snapshot
     from snapshot.recovery_points import list_points
 
     files, rows, code = RealFiles(), [], 0
     for snapshot in _found(directory):
         problem = _problem(directory, snapshot)
         if problem is None:
-            rows.append({**_without_problem(describe(snapshot)), "removed": True})
+            rows.append({**_without_problem(describe_snapshot(snapshot)), "removed": True})
             continue
-        rows.append({**_without_problem(describe(snapshot)), **({"problem": problem} if problem else {})})
+        rows.append({**_without_problem(describe_snapshot(snapshot)), **({"problem": problem} if problem else {})})
         code = code or (_exit_code(snapshot.path) if problem else 0)
     _, bad = list_points(files, os.path.abspath(directory))
     _show([*rows, *rows_of(bad)], "Verified")
@@ -154,9 +154,9 @@ def _without_problem(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _snapshots(directory: Path) -> list[dict[str, Any]]:
-    from cmdlog.node.background.snapshotter import describe
+    from snapshot.catalog import describe_snapshot
 
-    return [describe(found) for found in _found(directory) if found.manifest is not None or os.path.isdir(found.path)]
+    return [describe_snapshot(found) for found in _found(directory) if found.manifest is not None or os.path.isdir(found.path)]
 
 
 def _exit_code(path: str) -> int:

@@ -28,7 +28,7 @@ import os
 import shutil
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -38,13 +38,14 @@ import structlog
 
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.seal_process import SealProcess
+from cmdlog.node.background.site_capture import SiteCapture
 from cmdlog.node.background.snapshot_schedule import Due, Forecast, LogView, Policy, due, urgency
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.record import RecordKind, encode_json
+from cmdlog.wal.format.control_record import SnapshotMark
 from snapshot.capture.pacing import BUSY_SHARE
-from snapshot.catalog import Snapshot, bytes_of_chain, clean, free_path, list_snapshots, temporary_path
+from snapshot.catalog import Snapshot, bytes_of_chain, clean, describe_snapshot, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
 from snapshot.lineage import Wish, next_wish
 from snapshot.manifest import DELTA_NAME, IMAGE_NAME, parse_created
@@ -118,11 +119,8 @@ class Snapshotter:
         self._sealer, self.reserve = SealProcess(), Reserve(directory)
         self._lock = threading.Condition()
         self._wanted: deque[Job] = deque()
-        self._ident = 0
-        self._waiting_for: int | None = None  # partition of the capture under way
-        self._report: dict[str, Any] | None = None  # of the capture under way, once it is there
+        self._capture = SiteCapture(hooks.capture, hooks.applied_block, speeds)
         self._whole_next: set[int] = set()  # partitions of which a delta has failed: what is wrong with it may stay so
-        self._marked: Counter[str] | None = None  # calls in no snapshot yet, at the moment whose state the image holds
         self._stopping = False
         self._retry_at, self._retry_s = 0.0, RETRY_FIRST_S
         self._snapshots: dict[int, list[Snapshot]] = {}
@@ -165,24 +163,15 @@ class Snapshotter:
 
     def captured(self, ident: int, report: dict[str, Any]) -> None:
         """A site has completed the image; called in the order in which the site answers."""
-        block = self._hooks.applied_block(report["partition"])
-        with self._lock:
-            if ident == self._ident:
-                self._report = {**report, "log_block": block}
-                if report.get("kind") != "delta":  # a whole image holds the state of its end
-                    self._marked = self._speeds.mark(report["partition"])
-                self._lock.notify_all()
+        self._capture.complete(ident, report)
 
     def lost(self, partitions: Sequence[int]) -> None:
         """Sites have ended, and their captures with them."""
-        with self._lock:
-            if self._waiting_for is not None and self._waiting_for in partitions and self._report is None:
-                self._report = {"error": "the site ended during the capture"}
-                self._lock.notify_all()
+        self._capture.lose(partitions)
 
     def listed(self) -> list[dict[str, Any]]:
         """Every snapshot, by partition and age."""
-        return [describe(snapshot) for p in sorted(self._snapshots) for snapshot in self._snapshots[p]]
+        return [describe_snapshot(snapshot) for p in sorted(self._snapshots) for snapshot in self._snapshots[p]]
 
     def points(self) -> list[dict[str, Any]]:
         """Every recovery point, by transaction id."""
@@ -219,6 +208,7 @@ class Snapshotter:
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
+        self._capture.stop()
         self._sealer.stop()
         if self._thread.is_alive():
             self._thread.join()
@@ -312,15 +302,8 @@ class Snapshotter:
         finally:
             self._hold_reserve()
         self.taken, self.last_s = self.taken + 1, time.monotonic() - began
-        log.info(
-            "snapshot_taken",
-            partition=partition,
-            index=made["index"],
-            kind=made["kind"],
-            bytes=made["bytes"],
-            why=self.why,
-            seconds=round(self.last_s, 3),
-        )
+        shown = {name: made[name] for name in ("index", "kind", "bytes")}
+        log.info("snapshot_taken", partition=partition, **shown, why=self.why, seconds=round(self.last_s, 3))
         return made
 
     def _make_with_space(self, partition: int, before_mark: Callable[[], None]) -> dict[str, Any]:
@@ -328,9 +311,9 @@ class Snapshotter:
         os.mkdir(temporary, 0o750)
         path = ""
         try:
-            report = self._capture(partition, temporary)
+            report = self._capture_image(partition, temporary)
             path = free_path(self._files, self._directory, partition=partition, index=report["index"])
-            facts = {**report, **self._identity_facts(), **self._hooks.facts(partition)}
+            facts = {**report, **self._identity.as_text(), **self._hooks.facts(partition)}
             self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1)
         except BaseException:
             if path and not self._stopping:  # it may have its name already, with content or name not on the disk
@@ -342,39 +325,21 @@ class Snapshotter:
         self._whole_next.discard(partition)
         before_mark()
         self._mark(report, os.path.basename(path))
-        if self._marked is not None:
-            self._speeds.settle_snapshot(partition, self._marked)
+        self._speeds.settle_snapshot(partition, self._capture.marked)
         self._find_snapshots()
         self._hooks.anchor(_anchor_name(partition), anchor_block(self._snapshots[partition]) or 0)
         retain(self._files, self._snapshots[partition], kept=self._kept.snapshots, let_go=self._hooks.let_go)
         self._find_snapshots()
-        return next(describe(snapshot) for snapshot in self._snapshots[partition] if snapshot.path == path)
+        return next(describe_snapshot(snapshot) for snapshot in self._snapshots[partition] if snapshot.path == path)
 
-    def _capture(self, partition: int, folder: str) -> dict[str, Any]:
+    def _capture_image(self, partition: int, folder: str) -> dict[str, Any]:
         wish, base = next_wish(self._snapshots[partition], os.path.join(folder, DELTA_NAME))
         if partition in self._whole_next:
             wish, base = replace(wish, base=None, keys_max=0), None
-        asked_block = self._hooks.applied_block(partition)
-        with self._lock:
-            self._ident += 1
-            self._waiting_for, self._report = partition, None
-            self._marked = self._speeds.mark(partition)  # a delta holds the state of its beginning
-            ident = self._ident
-        self._hooks.capture(partition, ident, os.path.join(folder, IMAGE_NAME), wish)
-        self._set_pace(partition)
-        with self._lock:
-            while not self._lock.wait_for(lambda: self._report is not None or self._stopping, LOOK_EVERY_S):
-                self._set_pace(partition)
-            report, self._waiting_for = self._report, None
-        if report is None:
-            raise SnapshotFailed("the node is stopping")
-        if "error" in report:
-            raise SnapshotFailed(f"the image of partition {partition} could not be written: {report['error']}")
-        facts = {name: report[name] for name in ("kind", "partition", "index", "term", "checksum", "txn_id", "log_block")}
+        facts = self._capture.run(partition, os.path.join(folder, IMAGE_NAME), wish, self._set_pace)
         if facts["kind"] == "full" or base is None or base.manifest is None:
             return facts
-        # A delta holds the site's state when it began, not when it ended: the entries after that may lie in earlier blocks.
-        return {**facts, "base": base.manifest.as_base(base.name), "log_block": asked_block}
+        return {**facts, "base": base.manifest.as_base(base.name)}
 
     def _set_pace(self, partition: int) -> None:
         """The nearer the log is to its limit, or the forecast to the budget, the more of its time a site gives to the copy."""
@@ -394,16 +359,8 @@ class Snapshotter:
         to get room.
         """
         durable = threading.Event()
-        value = {"name": name, **{key: report[key] for key in ("checksum", "txn_id", "log_block")}}
-        record = encode_json(
-            RecordKind.SNAPSHOT_MARK,
-            {**value, "index": report["index"], "term": report["term"]},
-            partition=report["partition"],
-            term=report["term"],
-            index=report["index"],
-        )
         if self._hooks.notes_fit():
-            self._hooks.note(record, durable.set)
+            self._hooks.note(SnapshotMark.encode(name, report), durable.set)
         else:
             self._hooks.when_durable(report["partition"], durable.set)
         while not durable.wait(LOOK_EVERY_S):
@@ -425,14 +382,6 @@ class Snapshotter:
             by_partition.setdefault(snapshot.partition, []).append(snapshot)
         self._snapshots = by_partition
 
-    def _identity_facts(self) -> dict[str, Any]:
-        identity = self._identity
-        return {
-            "cluster_id": identity.cluster_id.hex(),
-            "node_id": identity.node_id,
-            "incarnation": identity.incarnation.hex(),
-        }
-
     def _note_failure(self, partitions: Sequence[int], error: Exception) -> None:
         if self._stopping:
             return
@@ -442,25 +391,6 @@ class Snapshotter:
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
         with contextlib.suppress(SnapshotError, WalError, OSError):
             self._find_snapshots()
-
-
-def describe(snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot as the interfaces show it."""
-    shown: dict[str, Any] = {"name": snapshot.name, "partition": snapshot.partition, "index": snapshot.index}
-    if snapshot.manifest is None:
-        return {**shown, "problem": snapshot.problem}
-    manifest = snapshot.manifest
-    return {
-        **shown,
-        "term": manifest.term,
-        "txn_id": str(manifest.txn_id),
-        "bytes": manifest.bytes,
-        "rows": sum(table.rows for table in manifest.tables if not table.name.startswith("_cmdlog_")),
-        "kind": manifest.kind,
-        "base": manifest.base.name if manifest.base is not None else None,
-        "created": manifest.created,
-        "log_block": manifest.log_block,
-    }
 
 
 def _anchor_name(partition: int) -> str:

@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import google_crc32c
 import orjson
@@ -38,6 +38,14 @@ class BadSettings(WalError):
     hint = "change the setting that the message names"
 
 
+class IdentityText(TypedDict):
+    """An identity as manifests and reports hold it; bytes in hexadecimal."""
+
+    cluster_id: str
+    node_id: int
+    incarnation: str
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Which node of which cluster, and which life of its disk: an emptied disk comes back with another incarnation."""
@@ -59,6 +67,9 @@ class Identity:
     def succeeded(self) -> Identity:
         """The same node in a new incarnation that takes over the files of this one."""
         return replace(self, incarnation=os.urandom(8), earlier=(*self.earlier, self.incarnation))
+
+    def as_text(self) -> IdentityText:
+        return {"cluster_id": self.cluster_id.hex(), "node_id": self.node_id, "incarnation": self.incarnation.hex()}
 
     def __str__(self) -> str:
         return f"cluster {uuid.UUID(bytes=self.cluster_id)}, node {self.node_id}, incarnation {self.incarnation.hex()}"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from cmdlog.wal.format.record import BadRecord, Record
+from cmdlog.wal.format.record import BadRecord, Record, RecordKind, encode_json
 
 
 @contextmanager
@@ -111,6 +111,13 @@ class SnapshotMark:
         with naming_record(record):
             value = record.json()
             return cls(value.get("checksum"), value.get("log_block"), value)
+
+    @staticmethod
+    def encode(name: str, report: Mapping[str, Any]) -> bytes:
+        """The record of a snapshot; `report` has its partition, index, term, checksum, txn_id and log_block."""
+        value = {"name": name, **{key: report[key] for key in ("checksum", "txn_id", "log_block", "index", "term")}}
+        place = {key: report[key] for key in ("partition", "term", "index")}
+        return encode_json(RecordKind.SNAPSHOT_MARK, value, **place)
 
 
 def schema_txn(record: Record) -> int:

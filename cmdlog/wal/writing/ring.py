@@ -224,7 +224,7 @@ class Ring:
         return self._group.delay_s(in_flight=self._in_flight, pending_bytes=self._source.pending_bytes)
 
     def _open_gates(self) -> None:
-        """Whoever waits looks again: nothing more will come."""
+        """Every waiting thread looks again: nothing more will come."""
         self._group.release()
         for gate in (self._idle, self._quiet, self._timer):
             gate.open_all()
