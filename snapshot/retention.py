@@ -13,11 +13,13 @@ of the window back, and nothing is removed early.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cmdlog.wal.files import Files
-from cmdlog.wal.ids import MILLIS_SHIFT
+from cmdlog.wal.ids import MILLIS_SHIFT, txn_millis
 from snapshot.catalog import Snapshot, remove
 from snapshot.lineage import fallback
 from snapshot.recovery_points import Point
@@ -36,6 +38,10 @@ class Needs:
         """Whether any of these blocks is needed."""
         in_window = self.from_block is not None and last_block >= self.from_block
         return in_window or any(first_block <= to and last_block >= since for since, to in self.pins)
+
+    def pins_alone(self) -> Needs:
+        """What the recovery points need of the log, without a window."""
+        return Needs(frozenset(), None, self.pins)
 
 
 def window_begin(*, now_millis: int, window_s: float) -> int | None:
@@ -115,3 +121,21 @@ def oldest_restorable(snapshots: Iterable[Snapshot], partitions: Sequence[int], 
         if manifest is not None and manifest.log_block >= log_from:
             earliest[snapshot.partition] = min(manifest.txn_id, earliest.get(snapshot.partition, manifest.txn_id))
     return max((earliest[p] for p in partitions), default=None) if all(p in earliest for p in partitions) else None
+
+
+def describe_reach(oldest: int | None, *, now_millis: int, window_s: float, unkept_s: float) -> dict[str, Any]:
+    """How far back one can really go, as the interfaces show it; `oldest` is what `oldest_restorable` says.
+
+    A window that is younger than the node is whole when all of its life is there. `unkept_s`: a window that was promised before
+    and is not kept any more.
+    """
+    if oldest is None:
+        return {"oldest_txn": None, "oldest_time": None, "real_window_s": 0.0, "window_kept": not (window_s or unkept_s)}
+    first = txn_millis(oldest)
+    begin = window_begin(now_millis=now_millis, window_s=window_s)
+    return {
+        "oldest_txn": str(oldest),  # "0": all that there ever was
+        "oldest_time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(first / 1000)) if oldest else None,
+        "real_window_s": round(max(0, now_millis - first) / 1000, 3) if oldest else None,
+        "window_kept": not unkept_s and (begin is None or oldest <= begin),
+    }

@@ -28,7 +28,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -36,7 +36,7 @@ import structlog
 
 from cmdlog.wal.errors import Corrupt, DiskFull, WalError
 from cmdlog.wal.group_state import GroupStates
-from cmdlog.wal.ids import CLUSTER_GROUP, txn_millis
+from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.reader import read_segment
 from snapshot.archive.archive import (
@@ -49,6 +49,13 @@ from snapshot.archive.archive import (
     remove_folder,
     remove_segment,
 )
+from snapshot.archive.archive_retention import (
+    oldest_unpinned_segment,
+    spare_snapshot,
+    unneeded_segments,
+    unneeded_snapshots,
+    useless_snapshots,
+)
 from snapshot.archive.cache import ArchiveIndex
 from snapshot.archive.retention_promise import end_promise, promise_problem, read_promise, write_promise
 from snapshot.archive.segment_copy import Copied
@@ -56,7 +63,7 @@ from snapshot.archive_layout import manifest_bytes_max, run_before
 from snapshot.catalog import Snapshot, remove
 from snapshot.errors import SnapshotError
 from snapshot.recovery_points import BadPoint, list_points
-from snapshot.retention import Needs, needs, oldest_restorable, window_begin
+from snapshot.retention import Needs, describe_reach, needs, oldest_restorable, window_begin
 
 LOOK_EVERY_S: Final = 5.0  # at what the window does not need any more; it moves slowly
 RETRY_S: Final = 1.0  # after something that is in the way: as often as the log looks at a full disk
@@ -265,7 +272,7 @@ class Archiver:
     def _give_up(self, segment: SegmentFile, last_block: int, why: str, needed: Needs) -> None:
         """The rule `archive_full`, for a segment that cannot be archived. Raises: Stuck."""
         first_block = int(segment.header.first_block)
-        pinned = Needs(frozenset(), None, needed.pins).log(first_block=first_block, last_block=last_block)
+        pinned = needed.pins_alone().log(first_block=first_block, last_block=last_block)
         if self._rules.when_full == "stop" or pinned:
             raise Stuck(f"{why}; retried until there is room, or a restart with archive_full=shorten or a smaller window")
         self.given_up += 1
@@ -273,11 +280,7 @@ class Archiver:
 
     def _drop_spare(self, needed: Needs) -> bool:
         """Gives up the oldest snapshot of the archive without which every moment can still be restored."""
-        standing = {link.path for s in self._index.snapshots if not s.archived for link in s.chain}
-        spare = [s for s in self._index.snapshots if s.archived and (s.partition, s.name) not in needed.bases]
-        spare = sorted((s for s in spare if s.path not in standing), key=lambda s: s.manifest.log_block if s.manifest else 0)
-        bases = {base.path for s in spare for base in s.bases}
-        oldest = next((s for s in spare if s.path not in bases), None)
+        oldest = spare_snapshot(self._index.snapshots, needed)
         if oldest is None:
             return False
         remove_folder(self._place, oldest.path)
@@ -286,42 +289,29 @@ class Archiver:
 
     def _drop_oldest(self, needed: Needs) -> bool:
         """Gives up the oldest segment of the archive that no point needs, and snapshots that are of no use without it."""
-        pins = Needs(frozenset(), None, needed.pins)
-        oldest = next((s for s in self._index.segments if not pins.log(first_block=s.first_block, last_block=s.last_block)), None)
+        oldest = oldest_unpinned_segment(self._index.segments, needed)
         if oldest is None:
             return False
         remove_segment(self._place, oldest)
         self.given_up += 1
         log.warning("archived_segment_dropped", file=oldest.name)
         self._index.refresh()
-        self._drop_useless_snapshots()
-        return True
-
-    def _drop_useless_snapshots(self) -> None:
         for snapshot in self._useless():
             remove_folder(self._place, snapshot.path)
         self._index.refresh()
+        return True
 
     def _useless(self, leaving: str = "") -> list[Snapshot]:
         """Snapshots of the archive, and the one at the path `leaving`, without the log after them that nothing else needs."""
         points, _ = list_points(self._place.files, self._place.directory)
-        pinned = needs(self._index.snapshots, self._partitions, begin=None, points=points).snapshots
-        log_from = self._log_from()
-        old = [s for s in self._index.snapshots if s.archived or s.path == leaving]
-        staying = [s for s in self._index.snapshots if not (s.archived or s.path == leaving)]
-        staying += [s for s in old if s.manifest is not None and s.manifest.log_block >= log_from]
-        standing = {link.path for snapshot in staying for link in snapshot.chain}
-        return [s for s in old if s.path not in standing and (s.partition, s.name) not in pinned]
+        return useless_snapshots(self._index.snapshots, self._partitions, points, log_from=self._log_from(), leaving=leaving)
 
     def _purge(self, needed: Needs) -> None:
         """Removes what nothing needs any more."""
         if not self._purges:
             return
-        segments = [s for s in self._index.segments if not needed.log(first_block=s.first_block, last_block=s.last_block)]
-        segments = [segment for segment in segments if not segment.foreign]  # an operator put it there
-        standing = {link.path for snapshot in self._index.snapshots if not snapshot.archived for link in snapshot.chain}
-        snapshots = [s for s in self._index.snapshots if s.archived and (s.partition, s.name) not in needed.snapshots]
-        snapshots = [snapshot for snapshot in snapshots if snapshot.path not in standing]
+        segments = unneeded_segments(self._index.segments, needed)
+        snapshots = unneeded_snapshots(self._index.snapshots, needed)
         for segment in segments:
             remove_segment(self._place, segment)
         for snapshot in snapshots:
@@ -387,26 +377,7 @@ class Archiver:
             "when_full": self._rules.when_full,
             "first_block": log_from,
             "damaged_points": [point.name for point in self._bad_points],
-            **self._reach(oldest),
-        }
-
-    def _reach(self, oldest: int | None) -> Mapping[str, Any]:
-        """How far back one can really go; a window that is younger than the node is whole when all of its life is there."""
-        if oldest is None:
-            return {
-                "oldest_txn": None,
-                "oldest_time": None,
-                "real_window_s": 0.0,
-                "window_kept": not (self._rules.window_s or self._unkept_s),
-            }
-        now, first = self._hooks.now_millis(), txn_millis(oldest)
-        begin = window_begin(now_millis=now, window_s=self._rules.window_s)
-        shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(first / 1000)) if oldest else None
-        return {
-            "oldest_txn": str(oldest),  # "0": all that there ever was
-            "oldest_time": shown,
-            "real_window_s": round(max(0, now - first) / 1000, 3) if oldest else None,
-            "window_kept": not self._unkept_s and (begin is None or oldest <= begin),
+            **describe_reach(oldest, now_millis=self._hooks.now_millis(), window_s=self._rules.window_s, unkept_s=self._unkept_s),
         }
 
     def _log_begins_empty(self) -> bool:
