@@ -22,6 +22,7 @@ import structlog
 
 from cmdlog.node.assembly import NodeGround, build_parts
 from cmdlog.node.background.drill_scheduler import Drills
+from cmdlog.node.background.housekeeping import Housekeeping
 from cmdlog.node.background.page_checks import PageChecks, unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.boot import (
@@ -36,7 +37,7 @@ from cmdlog.node.boot import (
 )
 from cmdlog.node.outcome import Done, Durability, NotReady, Reply, UnknownOutcome
 from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
-from cmdlog.node.sequencing.key_owners import KeyOwners, look_up
+from cmdlog.node.sequencing.key_owners import KeyOwners
 from cmdlog.node.sequencing.log_wakeup import Waker
 from cmdlog.node.sequencing.router import Placed, Router
 from cmdlog.node.settings import Settings
@@ -57,14 +58,11 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from cmdlog.wal.writing.watermarks import Sync
 from procedures import Database
-from procedures.execution.idempotency_table import Figures, KeyRow
 from replay.plan.planner import Leave
 from replay.plan.sole_voter import check_alone
 from replay.recover.in_place import bring_up, left_over
 from replay.state.trust import Trust, state_path
 
-SPEEDS_EVERY_S: Final = 5.0  # as much of what is known of procedures' times may be lost with the process
-IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
 SWITCH_INTERVAL_S: Final = 0.0005  # at Python's 5 ms a log thread beside a busy event loop waited 10 ms for its turn
 OPENING_LOOK_S: Final = 0.02  # at whether the log has room for what the start adds
 
@@ -107,10 +105,13 @@ class Node:
             drills=self._drills, pages=self._page_checks, troubles=self._desk.troubles, failures=parts.failures,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
-        self._waker, self._speeds_at = Waker(self._wal.kick), time.monotonic()
-        self._stop = threading.Event()
+        self._waker = Waker(self._wal.kick)
         self._opened = threading.Event()  # the log has what the start adds, or it failed
-        self._flusher = threading.Thread(target=self._flush_loop, name="node-flush", daemon=True)
+        self._housekeeping = Housekeeping(
+            directory, self.sequencer, self._snapshots, self._keys, self.meter.speeds,
+            failed=lambda: self.error is not None, drain=self.meter.drain,
+            sample=lambda: self.overview.history.sample_if_due(self.overview.gauges),
+        )  # fmt: skip
         self._ready = False
         self._closed = False
 
@@ -192,7 +193,7 @@ class Node:
             self._waker.attach(loop)
         for partition, position in self._positions.items():
             self.sequencer.site_up(partition, position)
-        self._flusher.start()
+        self._housekeeping.start()
         self._snapshots.start()
         self._drills.start()
         self._page_checks.start()
@@ -216,10 +217,7 @@ class Node:
         self._parts.copier.stop()
         self._parts.archiver.stop()
         self._parts.copier.close()
-        self._stop.set()
-        if self._flusher.is_alive():
-            self._flusher.join()
-        self._remember_speeds(now=True)
+        self._housekeeping.stop()
         self._sites.close()
         with contextlib.suppress(WalError):
             self.sequencer.flush_notes()  # the last batches' digests: what a replay is compared with
@@ -376,20 +374,7 @@ class Node:
         return self.meter.stages_of(txn_id)
 
     def telemetry(self, after: int = 0) -> dict[str, Any]:
-        """The last minutes for a status page, as plain data; cheap, any thread, before and after `attach`.
-
-        time     now, seconds since 1970
-        node     ready, error, uptime_s, durability, inflight_calls, inflight_bytes
-        history  step_s and rows_max: a row per second, ten minutes of them
-                 next: give it as `after` the next time, and only newer rows come
-                 columns, all of the same length, oldest first:
-                   time (of the second's end), calls_per_s, refused_per_s, log_fill (0 to 1), inflight_calls;
-                   p50_ms, p99_ms: per line (queue, log, commit, execute, settle, read, total, sync; see
-                   `cmdlog.node.telemetry.stage_timings`) a list with null for seconds without any;
-                   partitions: per partition (the first 64) durable, applied (indexes), open_calls
-        errors   the kinds of errors seen lately, the newest last: code, procedure ("" for none), count, and time and
-                 request_id of the last one; all of them every time
-        """
+        """The last minutes for a status page: see `cmdlog.node.status.Overview.telemetry`."""
         return self.overview.telemetry(self.front, after)
 
     def catalog(self) -> list[dict[str, Any]]:
@@ -428,28 +413,3 @@ class Node:
             log.info("changed_since_last_start", what=change)
         self._parts.facts.note_logged()
         self._opened.set()
-
-    def _flush_loop(self) -> None:
-        seen = 0
-        while not self._stop.wait(IDLE_FLUSH_S):
-            blocks = self.sequencer.blocks
-            if blocks == seen and self.error is None:
-                with contextlib.suppress(WalError):
-                    self.sequencer.flush_notes()
-            seen = self.sequencer.blocks
-            self.meter.drain()
-            self._remember_speeds()
-            self._keys.tidy(self._look_up)
-            self.overview.history.sample_if_due(self.overview.gauges)
-
-    def _remember_speeds(self, *, now: bool = False) -> None:
-        """Every few seconds, and at the end."""
-        if now or time.monotonic() > self._speeds_at + SPEEDS_EVERY_S:
-            self._speeds_at = time.monotonic()
-            newest = {p: self._snapshots.newest(p) for p in range(self.settings.partitions)}
-            self.meter.speeds.save({p: snapshot.name for p, snapshot in newest.items() if snapshot is not None})
-
-    def _look_up(self, partition: int, after: int) -> tuple[Figures, list[KeyRow]] | None:
-        """See `keys.Look`."""
-        answered = self.sequencer.watermarks()[partition]["applied"]
-        return look_up(state_path(self.directory, partition), after=after, answered=answered)

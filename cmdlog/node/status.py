@@ -106,7 +106,20 @@ class Overview:
         }
 
     def telemetry(self, front: RequestStats, after: int) -> dict[str, Any]:
-        """See `Node.telemetry`."""
+        """The last minutes for a status page, as plain data; cheap, any thread, before and after `attach`.
+
+        time     now, seconds since 1970
+        node     ready, error, uptime_s, durability, inflight_calls, inflight_bytes
+        history  step_s and rows_max: a row per second, ten minutes of them
+                 next: give it as `after` the next time, and only newer rows come
+                 columns, all of the same length, oldest first:
+                   time (of the second's end), calls_per_s, refused_per_s, log_fill (0 to 1), inflight_calls;
+                   p50_ms, p99_ms: per line (queue, log, commit, execute, settle, read, total, sync; see
+                   `cmdlog.node.telemetry.stage_timings`) a list with null for seconds without any;
+                   partitions: per partition (the first 64) durable, applied (indexes), open_calls
+        errors   the kinds of errors seen lately, the newest last: code, procedure ("" for none), count, and time and
+                 request_id of the last one; all of them every time
+        """
         health = self.health()
         return {
             "time": round(self.wall(), 3),

@@ -34,13 +34,13 @@ from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.hard_state import HardStateFile, open_hardstate
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.opening.home import check_home, record_first_home, record_home
-from cmdlog.wal.opening.log_files import create_log_files
 from cmdlog.wal.opening.repair import Mended, Recovered, mend
 from cmdlog.wal.opening.restart import decide
 from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.reader import read_records
 from cmdlog.wal.writing.anchors import Anchors
+from cmdlog.wal.writing.log_files import create_log_files
 from cmdlog.wal.writing.ring import Ring, RingSettings
 from cmdlog.wal.writing.segment_pool import Space
 from cmdlog.wal.writing.tail import Tail

@@ -7,8 +7,8 @@ import pytest
 from cmdlog.wal.directory.instance import Instance
 from cmdlog.wal.errors import DiskFull, RecordsTooLarge
 from cmdlog.wal.hard_state import open_hardstate
-from cmdlog.wal.opening.log_files import create_log_files
 from cmdlog.wal.opening.survey import identity_text
+from cmdlog.wal.writing.log_files import create_log_files
 from tests.wal.logkit import IDENTITY, LOG, NODE, RESERVE_BYTES, SEGMENT_BYTES, SEGMENTS, hard_state
 from tests.wal.sim.simfiles import SimFiles
 

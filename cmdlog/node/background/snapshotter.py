@@ -195,12 +195,14 @@ class Snapshotter:
         usable = [snapshot for snapshot in self._snapshots.get(partition, ()) if snapshot.manifest is not None]
         return max(usable, key=lambda snapshot: snapshot.order, default=None)
 
+    def newest_of_each(self) -> dict[int, Snapshot]:
+        """By partition; those without any are not in it."""
+        return {p: newest for p in self._partitions if (newest := self.newest(p)) is not None}
+
     def forecast(self) -> Forecast:
         """How long a recovery from snapshots and log would take if the power went now. Any thread."""
-        restore_s = {}
-        for partition in self._partitions:
-            newest = self.newest(partition)
-            restore_s[partition] = self._speeds.restore_s(bytes_of_chain(newest) if newest is not None else 0)
+        newest = self.newest_of_each()
+        restore_s = {p: self._speeds.restore_s(bytes_of_chain(newest[p]) if p in newest else 0) for p in self._partitions}
         return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, os.cpu_count() or 1)
 
     def stop(self) -> None:

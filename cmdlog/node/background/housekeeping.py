@@ -1,0 +1,77 @@
+"""What a node does beside its calls, again and again, in one thread: nothing of it is on the path of a call.
+
+One rule: each step is short and costs nothing when nothing is due.
+
+    flush     digests and commit marks wait for a block that calls pay for, at most IDLE_FLUSH_S
+    timings   what the stages measured is added up
+    speeds    what is known of procedures' times is saved, for the next start's forecast
+    keys      a step of the look-up of idempotency keys that may be forgotten
+    history   a row per second for the status page
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.snapshotter import Snapshotter
+from cmdlog.node.sequencing.key_owners import KeyOwners, look_up
+from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.wal.errors import WalError
+from procedures.execution.idempotency_table import Figures, KeyRow
+from replay.state.trust import state_path
+
+SPEEDS_EVERY_S: Final = 5.0  # as much of what is known of procedures' times may be lost with the process
+IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
+
+
+class Housekeeping:
+    """`start`, then `stop` before the sites end."""
+
+    def __init__(
+        self, directory: str, sequencer: Sequencer, snapshots: Snapshotter, keys: KeyOwners, speeds: Speeds, *,
+        failed: Callable[[], bool], drain: Callable[[], None], sample: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`failed`: the log takes nothing more. `drain` adds the timings up; `sample` adds a row to the history, if one is due."""
+        self._directory, self._sequencer, self._snapshots = directory, sequencer, snapshots
+        self._keys, self._speeds = keys, speeds
+        self._failed, self._drain, self._sample = failed, drain, sample
+        self._stop = threading.Event()
+        self._speeds_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="node-flush", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Idempotent. What is known of procedures' times is saved on return."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._save_speeds()
+
+    def _run(self) -> None:
+        seen = 0
+        while not self._stop.wait(IDLE_FLUSH_S):
+            if self._sequencer.blocks == seen and not self._failed():
+                with contextlib.suppress(WalError):
+                    self._sequencer.flush_notes()
+            seen = self._sequencer.blocks
+            self._drain()
+            if time.monotonic() > self._speeds_at + SPEEDS_EVERY_S:
+                self._save_speeds()
+            self._keys.tidy(self._look_up)
+            self._sample()
+
+    def _save_speeds(self) -> None:
+        self._speeds_at = time.monotonic()
+        self._speeds.save({partition: newest.name for partition, newest in self._snapshots.newest_of_each().items()})
+
+    def _look_up(self, partition: int, after: int) -> tuple[Figures, list[KeyRow]] | None:
+        """See `cmdlog.node.sequencing.key_owners.Look`."""
+        answered = self._sequencer.watermarks()[partition]["applied"]
+        return look_up(state_path(self._directory, partition), after=after, answered=answered)
