@@ -22,7 +22,6 @@ import structlog
 
 from cmdlog.node.assembly import NodeGround, build_parts
 from cmdlog.node.background.drill_scheduler import Drills
-from cmdlog.node.background.housekeeping import Housekeeping
 from cmdlog.node.background.page_checks import PageChecks, unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.boot import (
@@ -37,6 +36,7 @@ from cmdlog.node.boot import (
 )
 from cmdlog.node.outcome import Done, Durability, NotReady, Reply, UnknownOutcome
 from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
+from cmdlog.node.sequencing.housekeeping import Housekeeping
 from cmdlog.node.sequencing.key_owners import KeyOwners
 from cmdlog.node.sequencing.log_wakeup import Waker
 from cmdlog.node.sequencing.router import Placed, Router

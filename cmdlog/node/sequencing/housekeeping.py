@@ -36,7 +36,7 @@ class Housekeeping:
         self, directory: str, sequencer: Sequencer, snapshots: Snapshotter, keys: KeyOwners, speeds: Speeds, *,
         failed: Callable[[], bool], drain: Callable[[], None], sample: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`failed`: the log takes nothing more. `drain` adds the timings up; `sample` adds a row to the history, if one is due."""
+        """`failed`: the log takes nothing more. `drain` adds the timings up, `sample` a row to the history if one is due."""
         self._directory, self._sequencer, self._snapshots = directory, sequencer, snapshots
         self._keys, self._speeds = keys, speeds
         self._failed, self._drain, self._sample = failed, drain, sample

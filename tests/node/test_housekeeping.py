@@ -1,0 +1,80 @@
+"""What a node does beside its calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.snapshotter import Snapshotter
+from cmdlog.node.sequencing import housekeeping
+from cmdlog.node.sequencing.housekeeping import Housekeeping
+from cmdlog.node.sequencing.key_owners import KeyOwners
+from cmdlog.node.sequencing.sequencer import Sequencer
+from tests.waiting import wait_for
+
+
+class Idle:
+    """A sequencer; `blocks` grows while calls come."""
+
+    def __init__(self, per_look: int = 0) -> None:
+        self.flushed = self._blocks = 0
+        self._per_look = per_look
+
+    @property
+    def blocks(self) -> int:
+        self._blocks += self._per_look
+        return self._blocks
+
+    def flush_notes(self) -> None:
+        self.flushed += 1
+
+
+def rounds_of(
+    sequencer: Idle, folder: Path, monkeypatch: pytest.MonkeyPatch, *, failed: Callable[[], bool] = lambda: False
+) -> list[Any]:
+    """What was saved, after some rounds of the thread."""
+    monkeypatch.setattr(housekeeping, "IDLE_FLUSH_S", 0.001)
+    saved: list[Any] = []
+    sampled = threading.Semaphore(0)
+    newest = {0: SimpleNamespace(name="snap-0")}
+    thread = Housekeeping(
+        str(folder), cast(Sequencer, sequencer), cast(Snapshotter, SimpleNamespace(newest_of_each=lambda: newest)),
+        cast(KeyOwners, SimpleNamespace(tidy=lambda look: None)), cast(Speeds, SimpleNamespace(save=saved.append)),
+        failed=failed, drain=lambda: None, sample=sampled.release,
+    )  # fmt: skip
+    thread.start()
+    wait_for(lambda: all(sampled.acquire(blocking=False) for _ in range(5)))
+    thread.stop()
+    return saved
+
+
+def test_idle_node_flushes_what_it_owes_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digests and commit marks do not wait for a call that may never come."""
+    idle = Idle()
+    rounds_of(idle, tmp_path, monkeypatch)
+    assert idle.flushed >= 4
+
+
+def test_busy_node_leaves_its_notes_to_the_next_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that calls pay for carries them: a flush would cost one of its own."""
+    busy = Idle(per_look=1)
+    rounds_of(busy, tmp_path, monkeypatch)
+    assert busy.flushed == 0
+
+
+def test_failed_node_flushes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log takes nothing more; the status page goes on."""
+    idle = Idle()
+    rounds_of(idle, tmp_path, monkeypatch, failed=lambda: True)
+    assert idle.flushed == 0
+
+
+def test_speeds_are_saved_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that ran for less than the interval knows something, too: it is saved with the newest snapshots' names."""
+    assert rounds_of(Idle(), tmp_path, monkeypatch) == [{0: "snap-0"}]
