@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import sys
 import threading
 import time
@@ -24,17 +23,8 @@ from cmdlog.node.assembly import NodeGround, build_parts
 from cmdlog.node.background.drill_scheduler import Drills
 from cmdlog.node.background.page_checks import PageChecks, unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
-from cmdlog.node.boot import (
-    adopt_fixed,
-    check_fit,
-    create_node,
-    live_code,
-    make_boot,
-    reporter,
-    table_changes,
-    tell_recovery,
-)
-from cmdlog.node.outcome import Done, Durability, NotReady, Reply, UnknownOutcome
+from cmdlog.node.boot import adopt_fixed, check_fit, create_node, live_code, make_boot, reporter, table_changes, tell_recovery
+from cmdlog.node.outcome import Done, Durability, NotReady
 from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
 from cmdlog.node.sequencing.housekeeping import Housekeeping
 from cmdlog.node.sequencing.key_owners import KeyOwners
@@ -82,12 +72,9 @@ class Node:
         self._failure_watchers: list[Callable[[BaseException], None]] = []
         names = [route.name for route in self.routes.values()]
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
-        self.meter = StageTimings(
-            names,
-            partitions=settings.partitions,
-            speeds=Speeds(directory, names, settings.partitions),
-            slow_s=self.front.slow_s / 2,  # the rest of a slow call may have been outside
-        )
+        speeds = Speeds(directory, names, settings.partitions)
+        slow_s = self.front.slow_s / 2  # the rest of a slow call may have been outside
+        self.meter = StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=slow_s)
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
         self._wal, self._boot = ground.wal, ground.boot
         parts = self._parts = build_parts(ground, self.meter, self._failed)
@@ -108,7 +95,7 @@ class Node:
         self._waker = Waker(self._wal.kick)
         self._opened = threading.Event()  # the log has what the start adds, or it failed
         self._housekeeping = Housekeeping(
-            directory, self.sequencer, self._snapshots, self._keys, self.meter.speeds,
+            directory, self.sequencer, self._snapshots, self._keys, speeds,
             failed=lambda: self.error is not None, drain=self.meter.drain,
             sample=lambda: self.overview.history.sample_if_due(self.overview.gauges),
         )  # fmt: skip
@@ -320,18 +307,8 @@ class Node:
         result = run(paths, sql, params, limits_of(self.settings))
         if self.settings.durability == "sync":
             for p in partitions:
-                self._wait_until_durable(p)
+                self.sequencer.reads.wait_until_durable(p)
         return result
-
-    def _wait_until_durable(self, partition: int) -> None:
-        """What a query has read may have been executed ahead of the disk, and must not be returned before it cannot be lost.
-
-        Raises: NotReady, when the node fails meanwhile.
-        """
-        told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        self.sequencer.reads.when_durable(partition, told.put)
-        if isinstance(told.get(), UnknownOutcome):
-            raise NotReady("the node failed while the query waited for what it had read to become durable")
 
     # -- what others see -------------------------------------------------------------------------------------------------
 

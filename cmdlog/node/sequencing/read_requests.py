@@ -6,6 +6,7 @@ site had been given before it. A lax read does not wait.
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Sequence
 
 from cmdlog.node.outcome import CallOutcome, Done, LogFullRefusal, NotReady, Overloaded, Reply, UnknownOutcome
@@ -78,6 +79,16 @@ class ReadRequests:
             held = not pipelines.ended and self._hold(pipelines.by_partition[partition].sent_index, partition, done, reply)
         if not held:
             done(reply)
+
+    def wait_until_durable(self, partition: int) -> None:
+        """What a query has read may have been executed ahead of the disk, and must not be returned before it cannot be lost.
+
+        Raises: NotReady, when the node fails meanwhile.
+        """
+        replied: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        self.when_durable(partition, replied.put)
+        if isinstance(replied.get(), UnknownOutcome):
+            raise NotReady("the node failed while the query waited for what it had read to become durable")
 
     def release(self, pipeline: PartitionPipeline) -> list[tuple[Done, Reply]]:
         """Removes and returns the answers whose batches are durable."""
