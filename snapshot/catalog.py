@@ -24,9 +24,17 @@ from procedures.storage.state import Position
 from snapshot.archive_layout import ARCHIVE, archived_snapshot
 from snapshot.background_io import remove_tree
 from snapshot.capture.delta import apply_deltas
-from snapshot.capture.seal import read_manifest, size_and_crc, verify
 from snapshot.errors import SnapshotDamaged, SnapshotError, SnapshotForeign
-from snapshot.manifest import DATA_NAME, Base, Manifest, parse_name, snapshot_name
+from snapshot.manifest import (
+    DATA_NAME,
+    Base,
+    Manifest,
+    parse_name,
+    read_manifest,
+    size_and_crc,
+    snapshot_name,
+    verify,
+)
 from snapshot.restore_speed import note_speed
 
 FOLDER: Final = "snapshots"
