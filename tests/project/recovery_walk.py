@@ -11,7 +11,8 @@ are one visit.
               for the caller
 
 Walked are `cmdlog.cli`, `cmdlog.node`, `replay` and `snapshot`: a reader takes the layers below them at their word. A function
-that calls no other walked module is read where it is called, so only `--all` counts it: property, constructor, leaf.
+that calls no other walked module is read where it is called, so only `--all` counts it: property, constructor, leaf. In a loop
+over records it is the data that decides what is called first, so there the calls of one module count as one visit.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
+from itertools import groupby
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -32,11 +34,14 @@ import pytest
 
 from cmdlog.cli.app import run
 from cmdlog.cli.directory.recover import recover
+from replay.log.log_fold import LogFold
+from replay.loop.replay_loop import ReplayLoop
 from tests.replay.rig import Rig
 
 ROOT: Final = Path(__file__).parents[2]
 LAYERS: Final = ("cmdlog/cli/", "cmdlog/node/", "replay/", "snapshot/")  # from above; what is below is not walked
 BEGIN: Final = recover
+LOOPS: Final = {LogFold.read.__code__, ReplayLoop.run.__code__}  # over records
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ class FirstCall:
     module: str
     function: str
     is_climb: bool
+    in_loop: bool  # called for a record of a loop over records
     leads_on: bool = False  # some call of it called another module that is walked
 
 
@@ -135,7 +141,8 @@ def _calls_of(work: Callable[[], None]) -> list[FirstCall]:
             met[callers[0]].leads_on = True
         if code not in met:
             is_climb = bool(callers) and _is_climb(module, [met[caller].module for caller in callers])
-            met[code] = FirstCall(module, code.co_qualname.replace(".<locals>", ""), is_climb)
+            in_loop = not LOOPS.isdisjoint((code, *callers))
+            met[code] = FirstCall(module, code.co_qualname.replace(".<locals>", ""), is_climb, in_loop)
 
     sys.setprofile(watch)
     try:
@@ -176,14 +183,13 @@ def _layer(module: str) -> int:
 
 def _visits(calls: Iterable[FirstCall]) -> Iterator[Visit]:
     """Calls of one module in a row, together."""
-    visit: list[FirstCall] = []
-    for call in calls:
-        if visit and visit[0].module != call.module:
-            yield _visit_of(visit)
-            visit = []
-        visit.append(call)
-    if visit:
-        yield _visit_of(visit)
+    for in_loop, stretch in groupby(calls, key=lambda call: call.in_loop):
+        found = list(stretch)
+        if in_loop:
+            modules = [call.module for call in found]
+            found.sort(key=lambda call: modules.index(call.module))
+        for _, visit in groupby(found, key=lambda call: call.module):
+            yield _visit_of(list(visit))
 
 
 def _visit_of(calls: Sequence[FirstCall]) -> Visit:
