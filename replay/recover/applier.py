@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import apsw
 
@@ -33,18 +32,6 @@ from replay.results import PartitionResult
 from replay.state.state_lock import StateLock
 from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.catalog import list_archived, list_snapshots, remove_state, restore
-
-
-@dataclass(frozen=True, slots=True)
-class LockedState:
-    """A partition's state, and the lock that keeps a site of a dead node from writing beside us."""
-
-    state: PartitionState
-    lock: StateLock
-
-    def close(self) -> None:
-        self.state.close()
-        self.lock.close()
 
 
 def replay_partitions(
@@ -71,10 +58,14 @@ def replay_partitions(
     with contextlib.ExitStack() as ending:
         replays = []
         for part in parts:
-            held = ending.enter_context(contextlib.closing(_open_state(plan, part, target.files, target.directory)))
+            path = state_path(target.directory, part.partition)
+            ending.callback(StateLock(path).close)  # a site of a dead node may still write to it
+            state = _open_state(plan, part, target.files, path)
+            ending.callback(state.close)
             opened(part.partition)
-            replay = PartitionReplay(part, held.state, setup, (fatal_calls or {}).get(part.partition, {}))
-            replays.append(ending.enter_context(contextlib.closing(replay)))
+            replay = PartitionReplay(part, state, setup, (fatal_calls or {}).get(part.partition, {}))
+            ending.callback(replay.close)  # it may have opened the state again
+            replays.append(replay)
         queues = {replay.plan.partition: _queue(replay, progress) for replay in replays}
         _run_loop(plan, queues, setup, records, folder)
         results = [_result(replay, queues[replay.plan.partition]) for replay in replays]
@@ -94,13 +85,11 @@ def _run_loop(
     loop.run(records, folder)
 
 
-def _open_state(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> LockedState:
+def _open_state(plan: Plan, part: PartitionPlan, files: Files, path: str) -> PartitionState:
     """Opens the partition's state at the plan's starting point: kept, restored, or new.
 
-    Raises: PlanOutdated, SnapshotDamaged, Locked.
+    Raises: PlanOutdated, SnapshotDamaged.
     """
-    path = state_path(directory, part.partition)
-    lock = StateLock(path)
     try:
         if part.source != "state":
             remove_state(path)
@@ -108,16 +97,12 @@ def _open_state(plan: Plan, part: PartitionPlan, files: Files, directory: str) -
             _restore_snapshot(plan, part, files, path)
         state = PartitionState.open(path, partition=part.partition)
         position = state.position
-        if (position.index, position.term, position.checksum) != (part.from_index, part.from_term, part.from_checksum):
-            state.close()
-            raise PlanOutdated(f"{path} is at index {position.index}, the plan begins at {part.from_index}")
     except (apsw.Error, OSError, MemoryError) as error:
-        lock.close()
         raise named_fault(error, path) from error
-    except BaseException:
-        lock.close()
-        raise
-    return LockedState(state, lock)
+    if (position.index, position.term, position.checksum) != (part.from_index, part.from_term, part.from_checksum):
+        state.close()
+        raise PlanOutdated(f"{path} is at index {position.index}, the plan begins at {part.from_index}")
+    return state
 
 
 def _restore_snapshot(plan: Plan, part: PartitionPlan, files: Files, path: str) -> None:

@@ -352,14 +352,15 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
     """What `serve` does before it serves."""
     from cmdlog.cli.load_app import load_application
     from cmdlog.wal.log import Log
-    from replay.recover.in_place import distrust_damaged, plan_in_place, replay_in_place
+    from replay.plan.in_place_plan import distrust_damaged, plan_in_place
+    from replay.recover.in_place import replay_in_place
     from replay.recover.target import Target
 
     db = load_application(app) if app else None
     wal = Log.open(files, directory)
     try:
         target = Target(files, directory)
-        distrust_damaged(target, wal)
+        distrust_damaged(wal, target.trust)
         given = read_plan(apply, (directory,)) if apply is not None else None
         hint = "the same command resumes there, and so does `cmdlog serve`"
         with (
@@ -367,7 +368,7 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
             writing(directory),
             ProgressDisplay("replay") as tell,
         ):
-            found = plan_in_place(target, wal, given=given)
+            found = plan_in_place(files, wal, target.trust, given=given)
             keep_plan(files, plan_file, found.plan)
             report = replay_in_place(target, found, live=_live(db), progress=tell)
             target.trust.seal(part.partition for part in found.plan.partitions)
