@@ -26,6 +26,8 @@ from procedures.storage.state import PartitionState
 FRAMES_MORE: Final = 250  # a replay is deeper on Python's stack than a node: 20 frames in a worker, 100 in a tool
 NO_SKIPS: Final[Mapping[int, Collection[int]]] = {}
 
+LiveCode = Callable[[Mapping[str, Any]], Database | None]  # for a catalog record the program's own, if it is the same code
+
 
 class CatalogMissing(OperatorError):
     """A batch names a catalog version that is in no catalog record at hand."""
@@ -60,18 +62,19 @@ class Catalogs:
 class LoggedCatalogs(Catalogs):
     """As the log states them. Code that was changed is an error where a call needs it, not where the log names it."""
 
-    def __init__(self) -> None:
+    def __init__(self, live: LiveCode = lambda _catalog: None) -> None:
         super().__init__()
+        self._live = live
         self.hashes: dict[int, str] = {}  # version -> hash of its bundle
         self._broken: dict[int, BundleForged] = {}
 
-    def add_logged(self, catalog: CatalogVersion, live: Callable[[Mapping[str, Any]], Database | None]) -> None:
-        """What a catalog record says; `live` gives the running program's own `Database`, if it is the same code."""
+    def add_logged(self, catalog: CatalogVersion) -> None:
+        """What a catalog record says."""
         version, value = catalog.version, catalog.value
         if version in self.hashes:
             return
         self.hashes[version] = str(value.get("hash", ""))
-        if (db := live(value)) is not None:
+        if (db := self._live(value)) is not None:
             self.add_live(version, db)
             return
         try:

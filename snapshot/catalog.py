@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cmdlog.wal.directory.instance import Identity
@@ -24,9 +24,17 @@ from procedures.storage.state import Position
 from snapshot.archive_layout import ARCHIVE, archived_snapshot
 from snapshot.background_io import remove_tree
 from snapshot.capture.delta import apply_deltas
-from snapshot.capture.seal import read_manifest, size_and_crc, verify
 from snapshot.errors import SnapshotDamaged, SnapshotError, SnapshotForeign
-from snapshot.manifest import DATA_NAME, Base, Manifest, parse_name, snapshot_name
+from snapshot.manifest import (
+    DATA_NAME,
+    Base,
+    Manifest,
+    parse_name,
+    read_manifest,
+    size_and_crc,
+    snapshot_name,
+    verify,
+)
 from snapshot.restore_speed import note_speed
 
 FOLDER: Final = "snapshots"
@@ -45,17 +53,12 @@ class Snapshot:
     manifest: Manifest | None
     problem: str = ""
     bases: tuple[Snapshot, ...] = ()  # of a delta: what it depends on, down to a whole image
+    name: str = field(kw_only=True)  # the same in snapshots/ and in the archive
 
     @property
     def chain(self) -> tuple[Snapshot, ...]:
         """All that a restore needs: itself, its base, and so on; the whole image is the last."""
         return self, *self.bases
-
-    @property
-    def name(self) -> str:
-        """The same in snapshots/ and in the archive."""
-        own = os.path.basename(self.path)
-        return archived_snapshot(own) or own
 
     @property
     def archived(self) -> bool:
@@ -107,21 +110,24 @@ def list_archived(files: Files, directory: str, identity: Identity) -> list[Snap
 
 def _look_all(files: Files, directory: str, identity: Identity) -> list[Snapshot]:
     folder = os.path.join(directory, FOLDER)
-    found = []
-    for name in files.listdir(folder) if files.exists(folder) else ():
-        if (parsed := parse_name(name)) is not None:
-            found.append(_read_folder(files, os.path.join(folder, name), parsed, identity))
-    return sorted(found, key=lambda snapshot: (snapshot.partition, *snapshot.order))
+    return _read_folders(files, identity, {os.path.join(folder, name): name for name in _names_in(files, folder)})
 
 
 def _look_archived(files: Files, directory: str, identity: Identity) -> list[Snapshot]:
     folder = os.path.join(directory, ARCHIVE)
-    found = []
-    for name in files.listdir(folder) if files.exists(folder) else ():
-        own = archived_snapshot(name)
-        if own is not None and (parsed := parse_name(own)) is not None:
-            found.append(_read_folder(files, os.path.join(folder, name), parsed, identity))
-    return sorted(found, key=lambda snapshot: (snapshot.partition, *snapshot.order))
+    own = {os.path.join(folder, name): archived_snapshot(name) or "" for name in _names_in(files, folder)}
+    return _read_folders(files, identity, own)
+
+
+def _names_in(files: Files, folder: str) -> Sequence[str]:
+    return files.listdir(folder) if files.exists(folder) else ()
+
+
+def _read_folders(files: Files, identity: Identity, names: Mapping[str, str]) -> list[Snapshot]:
+    """The snapshots among these folders: path -> the snapshot's own name."""
+    parsed = {path: (name, found) for path, name in names.items() if (found := parse_name(name)) is not None}
+    snapshots = [_read_folder(files, path, name, found, identity) for path, (name, found) in parsed.items()]
+    return sorted(snapshots, key=lambda snapshot: (snapshot.partition, *snapshot.order))
 
 
 def _linked(found: list[Snapshot], elsewhere: Callable[[], list[Snapshot]]) -> list[Snapshot]:
@@ -292,15 +298,15 @@ def set_aside(files: Files, snapshot: Snapshot) -> str:
     return target
 
 
-def _read_folder(files: Files, path: str, parsed: tuple[int, int, int], identity: Identity) -> Snapshot:
+def _read_folder(files: Files, path: str, name: str, parsed: tuple[int, int, int], identity: Identity) -> Snapshot:
     partition, index, copy = parsed
     try:
         manifest = read_manifest(files, path)
         _check_owner(manifest, path, parsed, identity)
         _check_size(files, path, manifest)
     except SnapshotError as error:
-        return Snapshot(path, partition, index, copy, None, str(error))
-    return Snapshot(path, partition, index, copy, manifest)
+        return Snapshot(path, partition, index, copy, None, str(error), name=name)
+    return Snapshot(path, partition, index, copy, manifest, name=name)
 
 
 def _check_owner(manifest: Manifest, path: str, parsed: tuple[int, int, int], identity: Identity) -> None:

@@ -13,12 +13,20 @@ there is one.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, Literal
 
+import google_crc32c
+
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import Files, RealFiles
+from snapshot.background_io import on_and_on
 from snapshot.checksummed_json import checksum, decode_manifest_fields, encode_manifest_fields
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 
@@ -29,8 +37,10 @@ MANIFEST_NAME: Final = "manifest.json"
 IMAGE_NAME: Final = "image.sqlite"
 DELTA_NAME: Final = "delta.sqlite"
 MANIFEST_BYTES_MAX: Final = 64 << 20  # bounds what a damaged file can make us read; the bundles are by far the largest part
+CHUNK_BYTES: Final = 256 << 10  # of a file, read in one piece: 1 ms of checksums
 SnapshotKind = Literal["full", "delta"]
 DATA_NAME: Final[Mapping[SnapshotKind, str]] = {"full": IMAGE_NAME, "delta": DELTA_NAME}
+_HERE: Final = RealFiles()
 _NAME: Final = re.compile(r"p(\d{4})-(\d{16})(?:-([2-9]|[1-9]\d{1,3}))?")
 
 
@@ -167,3 +177,67 @@ def _check_kind(manifest: Manifest, path: str) -> None:
         raise SnapshotDamaged(f"{path} is of kind {manifest.kind!r} with base {manifest.base}")
     if [entry.name for entry in manifest.files] != [DATA_NAME[manifest.kind]]:
         raise SnapshotDamaged(f"{path} lists other files than {DATA_NAME[manifest.kind]}")
+
+
+def verify(files: Files, path: str, rest: Callable[[], bool] = on_and_on) -> Manifest:
+    """Reads the whole snapshot and compares every checksum. Raises: SnapshotDamaged, SnapshotForeign."""
+    manifest = read_manifest(files, path)
+    for entry in manifest.files:
+        found = file_entry(os.path.join(path, entry.name), rest, files=files)
+        if found != entry:
+            raise SnapshotDamaged(f"{os.path.join(path, entry.name)} has changed: {_difference(entry, found)}")
+    return manifest
+
+
+def read_manifest(files: Files, path: str) -> Manifest:
+    """The manifest of the snapshot folder, checked. Raises: SnapshotDamaged, SnapshotForeign."""
+    name = os.path.join(path, MANIFEST_NAME)
+    try:
+        manifest = decode_manifest(files.read_file(name), path=name)
+    except (OSError, WalError) as error:
+        raise SnapshotDamaged(f"{name} cannot be read: {error}") from error
+    return manifest
+
+
+def file_entry(path: str, rest: Callable[[], bool] = on_and_on, *, files: Files = _HERE) -> FileEntry:
+    """Size and checksums of a file. Raises: SnapshotDamaged when it cannot be read."""
+    crc, sha, size = 0, hashlib.sha256(), 0
+    try:
+        file = files.open(path, read_only=True)
+        try:
+            while chunk := file.pread(CHUNK_BYTES, size):
+                crc = google_crc32c.extend(crc, chunk)
+                sha.update(chunk)
+                size += len(chunk)
+                rest()
+        finally:
+            file.close()
+    except (OSError, WalError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise SnapshotDamaged(f"{path} cannot be read: {why}") from error
+    return FileEntry(os.path.basename(path), size, crc, sha.hexdigest())
+
+
+def size_and_crc(path: str) -> tuple[int, int]:
+    """Size and CRC-32C of a file. Raises: SnapshotDamaged when it cannot be read."""
+    try:
+        return content_of(path)
+    except OSError as error:
+        raise SnapshotDamaged(f"{path} cannot be read: {error.strerror}") from error
+
+
+def content_of(path: str, rest: Callable[[], object] = on_and_on) -> tuple[int, int]:
+    """Size and CRC-32C of a file, in bounded memory; `rest` is called after each piece. Raises: OSError, what `rest` raises."""
+    crc = size = 0
+    with Path(path).open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            crc = google_crc32c.extend(crc, chunk)
+            size += len(chunk)
+            rest()
+    return size, crc
+
+
+def _difference(wanted: FileEntry, found: FileEntry) -> str:
+    if wanted.bytes != found.bytes:
+        return f"{found.bytes} bytes instead of {wanted.bytes}"
+    return f"CRC-32C {found.crc32c:08x} instead of {wanted.crc32c:08x}"

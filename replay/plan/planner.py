@@ -62,12 +62,14 @@ def make_plan(
     until: int | None = None,
     accept_data_loss: bool = False,
     source: LogSource | None = None,
+    trust: Trust | None = None,
     leave: Leave = "nothing",
     missing_code: MissingCode = "refused",
     voters: Voters = "alone",
 ) -> Planned:
-    """Looks at log (`source` of a caller that has it open, and has checked who votes), snapshots, state files; changes nothing.
+    """Looks at log, snapshots and state files; changes nothing.
 
+    `source` and `trust` are those of a caller that has the log open, and has checked who votes.
     `leave` "unproved": each stream is replayed to the last entry that the live run is known to have executed. A later call may
     be the one that hangs, or that ended the process. `missing_code` "left": calls whose code the log does not hold, or holds
     changed, are only detected in the replay, which may set them aside. `voters` "any": for a caller that has decided over the
@@ -81,7 +83,9 @@ def make_plan(
     source = source or open_source(files, directory, accept_data_loss=accept_data_loss)
     if voters == "alone" and not has_checked:
         check_alone(files, directory, source.instance.identity, fold_end(source))
-    search = _Search(files, directory, use_state, until, accept_data_loss, leave, missing_code, voters == "alone")
+    if use_state == "trusted" and trust is None:
+        trust = Trust(files, directory)
+    search = _Search(files, directory, trust, until, accept_data_loss, leave, missing_code, voters == "alone")
     try:
         return search.plan(source, list_snapshots(files, directory, source.instance.identity))
     except (Incomplete, UntilUnreachable) as error:
@@ -98,7 +102,7 @@ class _Search:
 
     files: Files
     directory: str
-    use_state: Literal["trusted", "never"]
+    trust: Trust | None  # in the state files, if they may be used
     until: int | None
     accept_data_loss: bool
     leave: Leave
@@ -107,11 +111,34 @@ class _Search:
 
     def plan(self, source: LogSource, snapshots: Sequence[Snapshot]) -> Planned:
         """The plan that this log and these snapshots allow. Raises: Incomplete, UntilUnreachable, and what reading raises."""
-        return _plan(
-            self.files, self.directory, source, snapshots,
-            use_state=self.use_state, until=self.until, accept_data_loss=self.accept_data_loss, leave=self.leave,
-            missing_code=self.missing_code, whole_node=self.whole_node,
-        )  # fmt: skip
+        until, passed = self.until, {p: list[Passed]() for p in partitions_of(source)}
+        candidates = {p: _candidates(source, snapshots, p, of, trust=self.trust, until=until) for p, of in passed.items()}
+        taken = {p: [c for c in of if c.snapshot is not None] for p, of in candidates.items()}  # before any is dropped
+        _check_reach(source, candidates, passed, until)
+        found = _choose(self.files, source, candidates, passed, until=until, accept_data_loss=self.accept_data_loss)
+        self._check_moment(source, found)
+        if self.missing_code == "refused":
+            _check_code(found)
+        parted = find_parted({p: stream.line() for p, stream in found.streams.items()}) if self.whole_node else []
+        names = names_of(parted, source, found.from_block)
+        if not self.accept_data_loss:
+            check_whole(parted, names)
+        _check_end(source, candidates, found)
+        parts = []
+        for p, stream in found.streams.items():
+            part = settled(_part(p, candidates[p][0], stream, passed[p], taken[p]), parted)
+            parts.append(_shortened(part, stream, self.leave))
+        notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
+        notes += [call.describe(names.get(call.txn_id, "")) for call in parted]
+        return Planned.made(_plan_of(source, found, parts, notes, until), found, source)
+
+    def _check_moment(self, source: LogSource, found: Scan) -> None:
+        """Raises: UntilBeyond."""
+        if self.until is None:
+            return
+        check_begin(source, found, self.until)
+        if not self.accept_data_loss and not source.provisional:
+            check_newest(self.files, self.directory, found, self.until)
 
     def can(self, source: LogSource, until: int) -> bool:
         """Whether this other moment could be restored."""
@@ -144,42 +171,10 @@ def _from_archive(search: _Search, source: LogSource, error: ReplayError | Corru
     raise refused from error
 
 
-def _plan(
-    files: Files,
-    directory: str,
-    source: LogSource,
-    snapshots: Sequence[Snapshot],
-    *,
-    use_state: Literal["trusted", "never"],
-    until: int | None,
-    accept_data_loss: bool,
-    leave: Leave,
-    missing_code: MissingCode,
-    whole_node: bool,
-) -> Planned:
-    partitions = partitions_of(source)
-    passed: dict[int, list[Passed]] = {p: [] for p in partitions}
-    candidates = {p: _candidates(files, source, snapshots, p, passed[p], use_state=use_state, until=until) for p in partitions}
-    those = {p: [c for c in of if c.snapshot is not None] for p, of in candidates.items()}
-    _check_reach(source, candidates, passed, until)
-    found = _choose(files, source, candidates, passed, until=until, accept_data_loss=accept_data_loss)
-    if until is not None:
-        check_begin(source, found, until)
-    if until is not None and not accept_data_loss and not source.provisional:
-        check_newest(files, directory, found, until)
-    if missing_code == "refused":
-        _check_code(found)
-    parted = find_parted({p: stream.line() for p, stream in found.streams.items()}) if whole_node else []
-    told = names_of(parted, source, found.from_block)
-    if not accept_data_loss:
-        check_whole(parted, told)
-    _check_end(source, candidates, found)
-    gaps = source.patchwork.accept_gaps(found.from_block, found.last_block) if source.patchwork is not None else ()
-    notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
-    notes += [call.describe(told.get(call.txn_id, "")) for call in parted]
+def _plan_of(source: LogSource, found: Scan, parts: Sequence[PartitionPlan], notes: Sequence[str], until: int | None) -> Plan:
     identity = source.instance.identity
-    plan = Plan(
-        directory=directory,
+    return Plan(
+        directory=source.directory,
         cluster_id=identity.cluster_id.hex(),
         node_id=identity.node_id,
         incarnation=identity.incarnation.hex(),
@@ -188,17 +183,11 @@ def _plan(
         last_block=found.last_block,
         until=until,
         row_digests=found.row_digests,
-        partitions=tuple(
-            _shortened(
-                settled(_part(p, candidates[p][0], found.streams[p], passed[p], those[p]), parted), found.streams[p], leave
-            )
-            for p in partitions
-        ),
+        partitions=tuple(parts),
         notes=tuple(notes),
         archive=tuple(name for name, segment in zip(source.archived, source.segments, strict=False) if _is_read(segment, found)),
-        gaps=gaps,
+        gaps=source.patchwork.accept_gaps(found.from_block, found.last_block) if source.patchwork is not None else (),
     )
-    return Planned.made(plan, found, source)
 
 
 def _is_read(segment: SegmentFile, found: Scan) -> bool:
@@ -243,23 +232,20 @@ def _check_code(found: Scan) -> None:
 
 
 def _candidates(
-    files: Files,
     source: LogSource,
     snapshots: Sequence[Snapshot],
     partition: int,
     passed: list[Passed],
     *,
-    use_state: str,
+    trust: Trust | None,
     until: int | None,
 ) -> list[Candidate]:
     """What the partition might start from, best first; what cannot be read goes to `passed`."""
-    directory = source.directory
     snapshots = [snapshot for snapshot in snapshots if snapshot.partition == partition]
     found: list[Candidate] = []
-    if use_state == "trusted":
-        path = state_path(directory, partition)
-        problem = Trust(files, directory).doubt(partition)
-        position = problem or read_position(path, partition)
+    if trust is not None:
+        path = state_path(source.directory, partition)
+        position = trust.doubt(partition) or read_position(path, partition)
         if isinstance(position, str):
             passed.append(Passed(STATE_FILE, position))
         else:

@@ -9,96 +9,124 @@ The order is that of `replay.loop`; what a partition does with an entry is in `r
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import apsw
+
+from cmdlog.wal.directory.instance import load_instance
+from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import CatalogVersion
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import Lsn
-from procedures import Database
 from procedures.storage.state import PartitionState
-from replay.errors import Divergence, PlanOutdated, Poison
+from replay.errors import PlanOutdated
 from replay.loop.entry_queue import EntryQueue
 from replay.loop.replay_loop import ReplayLoop
+from replay.machine_errors import named_fault
 from replay.plan.node_plan import PartitionPlan, Plan
 from replay.recover.partition_replay import FatalCalls, PartitionReplay, ReplaySetup
-from replay.recover.quarantine import Aside
+from replay.recover.target import PartitionsDone, Target
 from replay.results import PartitionResult
+from replay.state.state_lock import StateLock
+from replay.state.trust import STATE_FOLDER, state_path
+from snapshot.catalog import list_archived, list_snapshots, remove_state, restore
 
 
-class Applier:
-    """Replays some partitions of a plan. One thread."""
+def replay_partitions(
+    plan: Plan,
+    parts: Sequence[PartitionPlan],
+    target: Target,
+    records: Iterable[tuple[Lsn, Record]],
+    setup: ReplaySetup,
+    *,
+    opened: Callable[[int], None],
+    progress: Callable[[int, int], None],
+    fatal_calls: Mapping[int, FatalCalls] | None = None,
+) -> PartitionsDone:
+    """Brings the states of these partitions from the plan's starting points to its end, or to where they stop. One thread.
 
-    def __init__(
-        self,
-        parts: Iterable[PartitionPlan],
-        states: Mapping[int, PartitionState],
-        setup: ReplaySetup,
-        *,
-        progress: Callable[[int, int], None],
-        live: Callable[[Mapping[str, Any]], Database | None] = lambda _catalog: None,
-        fatal_calls: Mapping[int, FatalCalls] | None = None,
-    ) -> None:
-        """`live` gives the running program's own `Database` for a catalog record, if it is the same code.
+    `opened` is given each partition whose state was put in place, `progress` (partition, calls applied so far); `fatal_calls`
+    names by partition the calls that are known not to end. What was not finished is taken back to the last entry that is
+    committed.
 
-        It owns the states from here on. `progress` is given (partition, calls applied so far); `fatal_calls` names by partition
-        the calls that are known not to end.
-        """
-        self._catalogs, self._live = setup.catalogs, live
-        self._replays = [
-            PartitionReplay(part, states[part.partition], setup, (fatal_calls or {}).get(part.partition, {})) for part in parts
-        ]
-        self._queues = {replay.plan.partition: _queue(replay, progress) for replay in self._replays}
-        self._loop = ReplayLoop(self._queues, self._add_catalog)
+    Raises: PlanOutdated when a source is not what the plan says, an end of it was not reached, or holds another entry;
+    SnapshotDamaged, Locked; what `ReplayLoop.run` raises.
+    """
+    folder = os.path.join(target.directory, STATE_FOLDER)
+    with contextlib.ExitStack() as ending:
+        replays = []
+        for part in parts:
+            path = state_path(target.directory, part.partition)
+            ending.callback(StateLock(path).close)  # a site of a dead node may still write to it
+            state = _open_state(plan, part, target.files, path)
+            ending.callback(state.close)
+            opened(part.partition)
+            replay = PartitionReplay(part, state, setup, (fatal_calls or {}).get(part.partition, {}))
+            ending.callback(replay.close)  # it may have opened the state again
+            replays.append(replay)
+        queues = {replay.plan.partition: _queue(replay, progress) for replay in replays}
+        _run_loop(plan, queues, setup, records, folder)
+        results = [_result(replay, queues[replay.plan.partition]) for replay in replays]
+    stops = [queue.stopped for _, queue in sorted(queues.items()) if queue.stopped is not None]
+    return PartitionsDone(results, stops, [replay.aside for replay in replays if replay.aside.calls])
 
-    @property
-    def stopped(self) -> list[Divergence | Poison]:
-        """Why partitions have stopped, by partition."""
-        return [queue.stopped for _, queue in sorted(self._queues.items()) if queue.stopped is not None]
 
-    @property
-    def aside(self) -> list[Aside]:
-        """What was set aside, of the partitions in which something was."""
-        found = sorted(self._replays, key=lambda replay: replay.plan.partition)
-        return [replay.aside for replay in found if replay.aside.calls]
+def _run_loop(
+    plan: Plan, queues: Mapping[int, EntryQueue], setup: ReplaySetup, records: Iterable[tuple[Lsn, Record]], folder: str
+) -> None:
+    """What holds where the log begins, when its first records do not say it, is in the plan."""
+    loop = ReplayLoop(queues, setup.catalogs.add_logged)
+    for value in plan.catalogs:
+        setup.catalogs.add_logged(CatalogVersion(int(value["version"]), dict(value)))
+    if plan.key_policy:
+        loop.put_key_policy(plan.key_policy)
+    loop.run(records, folder)
 
-    def begin_with(self, plan: Plan) -> None:
-        """What holds where the log begins, when its first records do not say it."""
-        for value in plan.catalogs:
-            self._add_catalog(CatalogVersion(int(value["version"]), dict(value)))
-        if plan.key_policy:
-            self._loop.put_key_policy(plan.key_policy)
 
-    def run(self, records: Iterable[tuple[Lsn, Record]]) -> list[PartitionResult]:
-        """Replays the records until every partition is at its end, or has stopped (`stopped`); closes the states.
+def _open_state(plan: Plan, part: PartitionPlan, files: Files, path: str) -> PartitionState:
+    """Opens the partition's state at the plan's starting point: kept, restored, or new.
 
-        What was not finished is taken back to the last entry that is committed.
+    Raises: PlanOutdated, SnapshotDamaged.
+    """
+    try:
+        if part.source != "state":
+            remove_state(path)
+        if part.source == "snapshot":
+            _restore_snapshot(plan, part, files, path)
+        state = PartitionState.open(path, partition=part.partition)
+        position = state.position
+    except (apsw.Error, OSError, MemoryError) as error:
+        raise named_fault(error, path) from error
+    if (position.index, position.term, position.checksum) != (part.from_index, part.from_term, part.from_checksum):
+        state.close()
+        raise PlanOutdated(f"{path} is at index {position.index}, the plan begins at {part.from_index}")
+    return state
 
-        Raises: PlanOutdated when an end of the plan was not reached, or holds another entry; what `ReplayLoop.run` raises.
-        """
-        folder = next((os.path.dirname(replay.state.path) for replay in self._replays), "")
-        try:
-            self._loop.run(records, folder)
-            return [self._result(replay) for replay in self._replays]
-        finally:
-            for replay in self._replays:
-                replay.close()
 
-    def _add_catalog(self, catalog: CatalogVersion) -> None:
-        self._catalogs.add_logged(catalog, self._live)
+def _restore_snapshot(plan: Plan, part: PartitionPlan, files: Files, path: str) -> None:
+    origin = plan.origins.get(part.partition, plan.directory)
+    identity = load_instance(files, origin).identity
+    for list_all in (list_snapshots, list_archived):
+        for snapshot in list_all(files, origin, identity):
+            if snapshot.name == part.name:
+                restore(snapshot, path)
+                return
+    raise PlanOutdated(f"snapshot {part.name} no longer exists")
 
-    def _result(self, replay: PartitionReplay) -> PartitionResult:
-        position, plan, result = replay.state.position, replay.plan, replay.result
-        result.index, result.term, result.checksum = position.index, position.term, position.checksum
-        result.txn_id = position.txn_id
-        if self._queues[plan.partition].stopped is not None:
-            return result
-        if position.index != plan.to_index:
-            raise PlanOutdated(f"partition {plan.partition} ends at index {position.index}, the plan says {plan.to_index}")
-        if plan.to_term and (position.term, position.checksum) != (plan.to_term, plan.to_checksum):
-            raise PlanOutdated(f"partition {plan.partition} holds a different entry at index {plan.to_index} than the plan says")
+
+def _result(replay: PartitionReplay, queue: EntryQueue) -> PartitionResult:
+    position, plan, result = replay.state.position, replay.plan, replay.result
+    result.index, result.term, result.checksum = position.index, position.term, position.checksum
+    result.txn_id = position.txn_id
+    if queue.stopped is not None:
         return result
+    if position.index != plan.to_index:
+        raise PlanOutdated(f"partition {plan.partition} ends at index {position.index}, the plan says {plan.to_index}")
+    if plan.to_term and (position.term, position.checksum) != (plan.to_term, plan.to_checksum):
+        raise PlanOutdated(f"partition {plan.partition} holds a different entry at index {plan.to_index} than the plan says")
+    return result
 
 
 def _queue(replay: PartitionReplay, progress: Callable[[int, int], None]) -> EntryQueue:

@@ -17,30 +17,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import apsw
-
 from cmdlog.signal_handlers import sigterm_raises
-from cmdlog.wal.directory.instance import load_instance
-from cmdlog.wal.files import Files
-from procedures import Database
 from procedures import hash_seed as hashseed
-from procedures.storage.state import PartitionState
-from replay.errors import Divergence, Interrupted, PlanOutdated
+from replay.engine import LiveCode, LoggedCatalogs
+from replay.errors import Divergence, Interrupted
 from replay.log.scan import KEEP_BYTES
-from replay.machine_errors import named_fault
-from replay.plan.node_plan import PartitionPlan, Plan, Planned
-from replay.recover.applier import Applier
+from replay.plan.node_plan import Plan, Planned
+from replay.recover.applier import replay_partitions
 from replay.recover.partition_replay import ReplaySetup
 from replay.recover.progress import RecoveryMeter, RecoveryProgress
 from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json
 from replay.recover.target import HANG_AFTER_S, PartitionsDone, Target, remaining_plan
 from replay.recover.worker_pool import Terms, run_workers
 from replay.results import PartitionResult
-from replay.state.state_lock import StateLock
-from replay.state.trust import state_path
-from snapshot.catalog import list_archived, list_snapshots, remove_state, restore, set_aside
 
-__all__ = ["RecoveryProgress", "RecoveryReport", "Target", "execute", "prepare", "put_aside"]
+__all__ = ["RecoveryProgress", "RecoveryReport", "Target", "execute"]
 
 WORKER_BYTES_MIN: Final = KEEP_BYTES  # of entries to apply; below, starting processes (0.3 s) costs more than they save
 
@@ -48,8 +39,6 @@ UNPINNED: Final = (
     "this process has its own hash seed, so sets of strings may iterate in another order: start it with PYTHONHASHSEED=0, "
     "as sites and `cmdlog recover` are"
 )
-
-Live = Callable[[Mapping[str, Any]], Database | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +78,7 @@ def execute(
     target: Target,
     *,
     workers: int | None = None,
-    live: Live | None = None,
+    live: LiveCode | None = None,
     progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
     quarantine: bool = False,
     go_on: bool = False,
@@ -117,10 +106,13 @@ def execute(
     if (quarantine or hang_after_s < HANG_AFTER_S) and live is None:
         count = max(count, 1)
     with terminable():
+        for part in plan.partitions:
+            if part.source != "state":
+                target.trust.revoke(part.partition)  # about to be replaced
         if count:
             done = run_workers(plan, target, count, meter, Terms(quarantine, hang_after_s, hash_seed))
         else:
-            done = _run_here(planned, target, meter, live, QuarantineFile(target.directory) if quarantine else None)
+            done = _run_here(planned, target, meter, live or (lambda _catalog: None), quarantine=quarantine)
     try:
         done.raise_stops(target, plan.directory, quarantine=quarantine)
     except Divergence as error:
@@ -145,64 +137,6 @@ def terminable() -> AbstractContextManager[None]:
     return sigterm_raises(lambda: Interrupted("the recovery was terminated"))
 
 
-@dataclass(frozen=True, slots=True)
-class LockedState:
-    """A partition's state, and the lock that keeps a site of a dead node from writing beside us."""
-
-    state: PartitionState
-    lock: StateLock
-
-    def close(self) -> None:
-        self.state.close()
-        self.lock.close()
-
-
-def prepare(plan: Plan, part: PartitionPlan, files: Files, directory: str) -> LockedState:
-    """Opens the partition's state at the plan's starting point: kept, restored, or new.
-
-    Raises: PlanOutdated, SnapshotDamaged, Locked.
-    """
-    path = state_path(directory, part.partition)
-    lock = StateLock(path)
-    try:
-        if part.source != "state":
-            remove_state(path)
-        if part.source == "snapshot":
-            origin = plan.origins.get(part.partition, plan.directory)
-            identity = load_instance(files, origin).identity
-            found = {snapshot.name: snapshot for snapshot in list_snapshots(files, origin, identity)}
-            if part.name not in found:
-                found = {snapshot.name: snapshot for snapshot in list_archived(files, origin, identity)}
-            if part.name not in found:
-                raise PlanOutdated(f"snapshot {part.name} no longer exists")
-            restore(found[part.name], path)
-        state = PartitionState.open(path, partition=part.partition)
-        position = state.position
-        if (position.index, position.term, position.checksum) != (part.from_index, part.from_term, part.from_checksum):
-            state.close()
-            raise PlanOutdated(f"{path} is at index {position.index}, the plan begins at {part.from_index}")
-    except (apsw.Error, OSError, MemoryError) as error:
-        lock.close()
-        raise named_fault(error, path) from error
-    except BaseException:
-        lock.close()
-        raise
-    return LockedState(state, lock)
-
-
-def put_aside(files: Files, plan: Plan) -> list[str]:
-    """Moves the snapshots that the log contradicts away, before new entries could make them look right.
-
-    Returns their names. Only for a recovery in place.
-    """
-    wrong = {name for part in plan.partitions for name in part.set_aside}
-    identity = load_instance(files, plan.directory).identity if wrong else None
-    for snapshot in list_snapshots(files, plan.directory, identity) if identity else ():
-        if snapshot.name in wrong:
-            set_aside(files, snapshot)
-    return sorted(wrong)
-
-
 def _worker_count(plan: Plan, wanted: int | None) -> int:
     busy = sum(part.entries > 0 for part in plan.partitions)
     if wanted is not None:
@@ -212,31 +146,20 @@ def _worker_count(plan: Plan, wanted: int | None) -> int:
     return min(os.cpu_count() or 1, busy)
 
 
-def _run_here(
-    planned: Planned, target: Target, meter: RecoveryMeter, live: Live | None, quarantine: QuarantineFile | None
-) -> PartitionsDone:
+def _run_here(planned: Planned, target: Target, meter: RecoveryMeter, live: LiveCode, *, quarantine: bool) -> PartitionsDone:
     plan = planned.plan
-    held: dict[int, LockedState] = {}
-    try:
-        for part in plan.partitions:
-            _revoke_trust(target, part)
-            held[part.partition] = prepare(plan, part, target.files, target.directory)
-            target.trust.grant(part.partition)
-        applier = Applier(
-            plan.partitions,
-            {partition: of.state for partition, of in held.items()},
-            ReplaySetup(plan.row_digests, target.live_rows(plan), quarantine),
-            progress=meter.count_calls,
-            live=live or (lambda _catalog: None),
-        )
-        applier.begin_with(plan)
-        return PartitionsDone(applier.run(planned.records()), applier.stopped, applier.aside)
-    finally:
-        for of in held.values():
-            of.close()
-
-
-def _revoke_trust(target: Target, part: PartitionPlan) -> None:
-    """A state file that is about to be replaced is not trusted from here on."""
-    if part.source != "state":
-        target.trust.revoke(part.partition)
+    setup = ReplaySetup(
+        plan.row_digests,
+        target.live_rows(plan),
+        QuarantineFile(target.directory) if quarantine else None,
+        catalogs=LoggedCatalogs(live),
+    )
+    return replay_partitions(
+        plan,
+        plan.partitions,
+        target,
+        planned.records(),
+        setup,
+        opened=target.trust.grant,
+        progress=meter.count_calls,
+    )

@@ -2,114 +2,96 @@
 
 One rule: the caller holds the directory's lock through an open, not yet started log; on return every state file is at the log's
 end, and nothing that the log contradicts is left where a later start could believe it.
-
-The common start, after a clean shutdown or with states that are already at the end, reads no record: the log's fold says where it
-ends.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
+from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.log import Log
-from replay.errors import Divergence, Incomplete, PlanOutdated
+from replay.engine import LiveCode
+from replay.errors import Divergence
 from replay.log.scan import start_block
 from replay.log.source import source_of
-from replay.plan.node_plan import PartitionPlan, Plan, Planned
-from replay.plan.planner import WHY, Leave, make_plan
-from replay.plan.sole_voter import check_alone
-from replay.recover.execute import Live, RecoveryProgress, RecoveryReport, Target, execute, put_aside
+from replay.plan.in_place_plan import InPlacePlan, plan_in_place
+from replay.plan.node_plan import PartitionPlan, Plan
+from replay.plan.planner import Leave
+from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
 from replay.results import PartitionResult
-from replay.state.page_check import page_problem
 from replay.state.set_aside_state import drop_kept, keep_states
-from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
-from snapshot.catalog import list_snapshots
+from replay.state.trust import STATE_FOLDER
+from snapshot.catalog import list_snapshots, set_aside
 from snapshot.restore_speed import note_speed
-from snapshot.space_reserve import START_BYTES, Reserve
 
 
 def bring_up(
     files: Files,
     wal: Log,
     *,
-    live: Live | None = None,
+    live: LiveCode | None = None,
     plan: Plan | None = None,
     workers: int | None = None,
     progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
     leave: Leave = "nothing",
-    planned_is: Callable[[Plan], object] = lambda _plan: None,
 ) -> tuple[Plan, RecoveryReport]:
     """Brings every state of the node to the end of its log, by `plan` or by one made here; see `left_over` for `leave`.
 
-    `planned_is` gets the plan before anything of it is done. Where nothing had to be done, the state files are still sealed.
-
-    Raises: NotSoleVoter, Incomplete, Divergence, CodeMissing, BundleForged, EnvironmentFault, PlanOutdated, WalError,
-    SnapshotError.
+    Raises: what `plan_in_place` and `replay_in_place` raise.
     """
-    check_alone(files, wal.directory, wal.instance.identity, wal.recovered.groups)
-    Reserve(wal.directory).make_room(START_BYTES)  # a start needs it more than the next snapshot, which holds it again
     target = Target(files, wal.directory)
-    if plan is None and (whole := _already_there(files, wal)) is not None:
-        planned_is(whole)
-        drop_kept(wal.directory, [part.partition for part in whole.partitions])
-        return whole, RecoveryReport([_stands(part) for part in whole.partitions], 0, 0.0)
-    if plan is not None:
-        _check_reaches_end(plan, wal)
-        planned_is(plan)
-        put_aside(files, plan)
-        target.trust.unseal()
-        return plan, _execute(Planned.of(files, plan), target, workers=workers, live=live, progress=progress)
-    planned = make_plan(files, wal.directory, use_state="trusted", source=source_of(wal), leave=leave)
-    _check_not_parted(planned.plan)
-    planned_is(planned.plan)
-    put_aside(files, planned.plan)
+    found = plan_in_place(files, wal, target.trust, given=plan, leave=leave)
+    return found.plan, replay_in_place(target, found, live=live, workers=workers, progress=progress)
+
+
+def replay_in_place(
+    target: Target,
+    found: InPlacePlan,
+    *,
+    live: LiveCode | None = None,
+    workers: int | None = None,
+    progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
+) -> RecoveryReport:
+    """Carries the plan out, with the states that are replaced set aside until it has succeeded.
+
+    Where nothing has to be done, the state files are still sealed.
+
+    Raises: Divergence, EnvironmentFault, PlanOutdated, WalError, SnapshotError.
+    """
+    plan, planned, directory = found.plan, found.planned, target.directory
+    if planned is None:
+        drop_kept(directory, [part.partition for part in plan.partitions])
+        return RecoveryReport([_stands(part) for part in plan.partitions], 0, 0.0)
+    _set_snapshots_aside(target.files, plan)
     target.trust.unseal()
-    folder, found = os.path.join(wal.directory, STATE_FOLDER), planned.scan
-    note_speed(folder, "check", size_bytes=found.checked_bytes, seconds=found.checked_s)
-    return planned.plan, _execute(planned, target, workers=workers, live=live, progress=progress)
-
-
-def _execute(planned: Planned, target: Target, **options: Any) -> RecoveryReport:
-    """`execute`, with the states that are replaced set aside until it has succeeded."""
-    plan = planned.plan
-    for part in plan.partitions:
-        if part.source != "state":
-            target.trust.revoke(part.partition)
-    lost = keep_states(plan.directory, [part.partition for part in plan.partitions if part.source != "state"])
+    if planned.made_from is not None:
+        seen = planned.made_from
+        note_speed(os.path.join(directory, STATE_FOLDER), "check", size_bytes=seen.checked_bytes, seconds=seen.checked_s)
+    replaced = [part.partition for part in plan.partitions if part.source != "state"]
+    for partition in replaced:
+        target.trust.revoke(partition)
+    lost = keep_states(directory, replaced)
     try:
-        report = execute(planned, target, **options)
+        report = execute(planned, target, workers=workers, live=live, progress=progress)
     except Divergence as error:
         if gone := [stop.place.partition for stop in error.stops if stop.place.partition in lost]:
             named = ", ".join(map(str, gone))
             error.hint += f"; the volume had no room to keep the previous state of partition {named}"
         raise
-    drop_kept(plan.directory, [part.partition for part in plan.partitions])
+    drop_kept(directory, [part.partition for part in plan.partitions])
     return report
 
 
-def _check_not_parted(plan: Plan) -> None:
-    """In place, the log would still hold the call, and a later start might run it. Raises: Incomplete."""
-    if any(part.dropped for part in plan.partitions):
-        raise Incomplete(f"{'; '.join(plan.notes)}; this cannot be done in place: use `cmdlog recover DIR --to OUT`")
-
-
-def distrust_damaged(files: Files, wal: Log) -> dict[int, str]:
-    """Checks the pages of states that would be trusted without a seal, as a kill leaves them: those that are damaged are rebuilt.
-
-    Returns partition -> problem. Reads every such file once, some 1 s per GB; a node does the same while it serves.
-    """
-    trust, problems = Trust(files, wal.directory), dict[int, str]()
-    for partition in _partitions(wal):
-        if trust.doubt(partition) or trust.is_sealed(partition):
-            continue
-        if problem := page_problem(state_path(wal.directory, partition)):
-            problems[partition] = problem
-            trust.revoke(partition)
-    return problems
+def _set_snapshots_aside(files: Files, plan: Plan) -> None:
+    """Moves the snapshots that the log contradicts away, before new entries could make them look right."""
+    wrong = {name for part in plan.partitions for name in part.set_aside}
+    identity = load_instance(files, plan.directory).identity if wrong else None
+    for snapshot in list_snapshots(files, plan.directory, identity) if identity else ():
+        if snapshot.name in wrong:
+            set_aside(files, snapshot)
 
 
 def left_over(wal: Log, plan: Plan) -> dict[int, list[Record]]:
@@ -128,76 +110,5 @@ def left_over(wal: Log, plan: Plan) -> dict[int, list[Record]]:
     return {partition: list(entries.values()) for partition, entries in left.items()}
 
 
-def _already_there(files: Files, wal: Log) -> Plan | None:
-    """A plan with nothing to do, when every state is trusted and is at the log's end; else None."""
-    trust, groups, parts = Trust(files, wal.directory), wal.recovered.groups, []
-    for snapshot in list_snapshots(files, wal.directory, wal.instance.identity):
-        if snapshot.index > groups.state(snapshot.partition).last_index:
-            return None
-    for partition in _partitions(wal):
-        if trust.doubt(partition):
-            return None
-        state = groups.state(partition)
-        position = read_position(state_path(wal.directory, partition), partition)
-        end = (state.last_index, state.last_term, state.last_checksum)
-        if isinstance(position, str) or (position.index, position.term, position.checksum) != end:
-            return None
-        parts.append(_nothing_to_do(partition, state_path(wal.directory, partition), end, position.txn_id))
-    identity = wal.instance.identity
-    return Plan(
-        directory=wal.directory,
-        cluster_id=identity.cluster_id.hex(),
-        node_id=identity.node_id,
-        incarnation=identity.incarnation.hex(),
-        verdict=wal.recovered.verdict.value,
-        from_block=int(wal.recovered.tail_lsn.block),
-        last_block=int(wal.recovered.tail_lsn.block),
-        until=None,
-        row_digests=False,
-        partitions=tuple(parts),
-    )
-
-
-def _partitions(wal: Log) -> range:
-    return range(wal.recovered.groups.cluster.partitions)
-
-
-def _nothing_to_do(partition: int, path: str, end: tuple[int, int, int], txn_id: int) -> PartitionPlan:
-    index, term, checksum = end
-    return PartitionPlan(
-        partition=partition,
-        source="state",
-        name=path,
-        from_index=index,
-        from_term=term,
-        from_checksum=checksum,
-        to_index=index,
-        to_term=term,
-        to_checksum=checksum,
-        to_calls=-1,
-        to_txn=txn_id,
-        entries=0,
-        calls=0,
-        bytes=0,
-        why=WHY["state"],
-    )
-
-
 def _stands(part: PartitionPlan) -> PartitionResult:
     return PartitionResult(part.partition, index=part.to_index, term=part.to_term, checksum=part.to_checksum, txn_id=part.to_txn)
-
-
-def _check_reaches_end(plan: Plan, wal: Log) -> None:
-    """In place, a plan that omits entries would truncate the log. Raises: PlanOutdated."""
-    identity = wal.instance.identity
-    if (plan.cluster_id, plan.node_id, plan.incarnation) != (
-        identity.cluster_id.hex(),
-        identity.node_id,
-        identity.incarnation.hex(),
-    ):
-        raise PlanOutdated(f"the plan is for another node than {identity}")
-    groups = wal.recovered.groups
-    for part in plan.partitions:
-        if part.to_index != groups.state(part.partition).last_index or part.to_calls >= 0:
-            last = groups.state(part.partition).last_index
-            raise PlanOutdated(f"the plan ends partition {part.partition} at index {part.to_index}, the log at {last}")

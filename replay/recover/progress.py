@@ -51,8 +51,9 @@ class RecoveryMeter:
     """Adds up the progress of the partitions."""
 
     def __init__(self, plan: Plan, began: float, tell: Callable[[RecoveryProgress], None]) -> None:
-        self._total, self._began, self._tell = plan.calls, began, tell
+        self._began, self._tell = began, tell
         self._totals = {part.partition: part.calls for part in plan.partitions if part.calls}
+        self._total = sum(self._totals.values())
         self._before: dict[int, int] = {}
         self._paces: dict[int, CallRate] = {p: CallRate(0, total, 0.0) for p, total in self._totals.items()}
         self._reported_at = 0.0

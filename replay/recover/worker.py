@@ -20,8 +20,7 @@ from cmdlog.operator_error import OperatorError
 from cmdlog.wal.files import RealFiles
 from procedures.execution.process_guard import end_children
 from replay.plan.node_plan import Plan, source_of_plan
-from replay.recover.applier import Applier
-from replay.recover.execute import LockedState, prepare
+from replay.recover.applier import replay_partitions
 from replay.recover.partition_replay import ReplaySetup
 from replay.recover.quarantine import QuarantineFile
 from replay.recover.target import Target
@@ -46,35 +45,30 @@ def run(order: dict[str, Any]) -> None:
     """Restores and applies the order's partitions."""
     plan, target = Plan.from_json(orjson.dumps(order["plan"])), Target(RealFiles(), order["target"])
     parts = [part for part in plan.partitions if part.partition in order["partitions"]]
-    held: dict[int, LockedState] = {}
-    for part in parts:
-        held[part.partition] = prepare(plan, part, target.files, target.directory)
-        write_message({"opened": part.partition})
-    applier = Applier(
+    source = source_of_plan(RealFiles(), plan)  # up to the plan's last block, wherever that is
+    setup = ReplaySetup(
+        plan.row_digests,
+        target.live_rows(plan),
+        QuarantineFile(target.directory) if order["quarantine"] else None,
+        cell_writer(order["cell"]),
+        order["careful"],
+    )
+    gc.freeze()  # modules live as long as the process: collections need not look at them
+    done = replay_partitions(
+        plan,
         parts,
-        {partition: of.state for partition, of in held.items()},
-        ReplaySetup(
-            plan.row_digests,
-            target.live_rows(plan),
-            QuarantineFile(target.directory) if order["quarantine"] else None,
-            cell_writer(order["cell"]),
-            order["careful"],
-        ),
+        target,
+        source.read(from_block=plan.from_block, upto_block=plan.last_block),
+        setup,
+        opened=lambda partition: write_message({"opened": partition}),
         progress=lambda partition, calls: write_message({"progress": [partition, calls]}),
         fatal_calls={int(p): {int(index): tuple(found) for index, found in of.items()} for p, of in order["fatal_calls"].items()},
     )
-    applier.begin_with(plan)
-    source = source_of_plan(RealFiles(), plan)  # up to the plan's last block, wherever that is
-    gc.freeze()  # modules live as long as the process: collections need not look at them
-    records = source.read(from_block=plan.from_block, upto_block=plan.last_block)
-    results = applier.run(records)
-    for of in held.values():
-        of.close()
-    for stop in applier.stopped:
+    for stop in done.stops:
         write_message({"stopped": stop.place.to_json(), "kind": type(stop).__name__})
-    for aside in applier.aside:
+    for aside in done.aside:
         write_message({"aside": aside.to_json()})
-    write_message({"done": [result.to_json() for result in results]})
+    write_message({"done": [result.to_json() for result in done.results]})
 
 
 def main() -> int:

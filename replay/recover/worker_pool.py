@@ -107,9 +107,6 @@ def share_out(parts: Sequence[PartitionPlan], count: int) -> list[list[Partition
 
 def run_workers(plan: Plan, target: Target, count: int, meter: RecoveryMeter, terms: Terms) -> PartitionsDone:
     """Runs the plan in so many processes. Raises what the first failing one says; the others are ended."""
-    for part in plan.partitions:
-        if part.source != "state":
-            target.trust.revoke(part.partition)  # about to be replaced
     recovery = _RecoveryWorkers(plan, target, meter, terms)
     pool = WorkerPool("a replay process", terms.hang_after_s, recovery.read_message, recovery.follow)
     try:

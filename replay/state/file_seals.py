@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import apsw
 
-from snapshot.capture import seal
+from snapshot import manifest
 
 Content = list[int]  # bytes, CRC-32C; as in JSON
 
@@ -29,7 +29,7 @@ def content_of(path: str, hurried: Callable[[], bool] = lambda: False) -> Conten
         if hurried():
             raise Hurried
 
-    return list(seal.content_of(path, check_hurry))
+    return list(manifest.content_of(path, check_hurry))
 
 
 def bring_in(path: str) -> bool:

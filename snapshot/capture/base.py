@@ -6,17 +6,20 @@ and a file that existed before is not changed. A failure is reported, not raised
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
+import time
 from typing import Any, ClassVar
 
 import apsw
 
 from procedures.storage.state import PartitionState, Position
 from snapshot.capture.pacing import CapturePacing
+from snapshot.errors import SnapshotDamaged
 
 
-class Copying:
+class Copying(abc.ABC):
     """A copy in progress. Owned by the site's thread."""
 
     kind: ClassVar[str]
@@ -28,6 +31,37 @@ class Copying:
         self._ours = False  # the file at `path` was made here, so it may be removed here
         self._target: apsw.Connection | None = None
         self._position: Position | None = None  # position of the copy; known when it is complete at the latest
+
+    def step(self) -> bool:
+        """Copies some pages or rows; True when the copy is complete or has failed: `report` says which."""
+        if self._done:
+            return True
+        began = time.perf_counter()
+        units = self.pace.units(began, self._state.position.index)
+        try:
+            if not self._copy_some(units):
+                return False
+        except (apsw.Error, OSError, SnapshotDamaged) as error:
+            self._fail(error)
+        self.pace.stepped(units, began=began, now=time.perf_counter())
+        return self._done
+
+    @abc.abstractmethod
+    def _copy_some(self, units: int) -> bool:
+        """Copies so many pages or rows, and ends the copy after the last ones; False when it must wait for the next step.
+
+        Raises: apsw.Error, OSError, SnapshotDamaged.
+        """
+
+    @abc.abstractmethod
+    def _begin_capture(self) -> None:
+        """Makes the file. Raises: apsw.Error, OSError."""
+
+    def _begin_or_fail(self) -> None:
+        try:
+            self._begin_capture()
+        except (apsw.Error, OSError) as error:
+            self._fail(error)
 
     def report(self) -> dict[str, Any]:
         """What it is, and its position: kind, partition, index, term, checksum, txn_id, path; `error` when it failed."""

@@ -16,7 +16,6 @@ consistent among themselves. So values that were swapped between unique columns 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
@@ -79,26 +78,14 @@ class DeltaCapture(Copying):
         self._rows = 0
         self._tables: dict[str, _DeltaTable] = {}
         self._keys = self._all_keys()
-        try:
-            self._begin_capture()
-        except (apsw.Error, OSError) as error:
-            self._fail(error)
+        self._begin_or_fail()
 
-    def step(self) -> bool:
-        """Writes down some rows; True when the delta is complete or has failed: `report` says which."""
-        if self._done:
-            return True
-        began = time.perf_counter()
-        rows = self.pace.units(began, self._state.position.index)
-        try:
-            if self._changes.schemas != self._schemas:
-                raise SnapshotDamaged("the tables themselves were changed during the capture")
-            if not self._write_some(rows) and not self._free_some():
-                self._complete()
-        except (apsw.Error, OSError, SnapshotDamaged) as error:
-            self._fail(error)
-        self.pace.stepped(rows, began=began, now=time.perf_counter())
-        return self._done
+    def _copy_some(self, units: int) -> bool:
+        if self._changes.schemas != self._schemas:
+            raise SnapshotDamaged("the tables themselves were changed during the capture")
+        if not self._write_some(units) and not self._free_some():
+            self._complete()
+        return True
 
     def _begin_capture(self) -> None:
         self._create(cache_kib=DESTINATION_CACHE_KIB).execute("BEGIN")

@@ -11,7 +11,6 @@ fails (no space, a broken disk under the copy) is reported, not raised: the part
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any, Final
 
 import apsw
@@ -36,28 +35,16 @@ class Capture(Copying):
         self._backup: Any = None  # apsw.Backup
         self._checkpoint_pages: Any = state.connection.pragma("wal_autocheckpoint")
         state.connection.wal_autocheckpoint(min(self._checkpoint_pages, CHECKPOINT_PAGES))
-        try:
-            self._begin_capture()
-        except (apsw.Error, OSError) as error:
-            self._fail(error)
+        self._begin_or_fail()
 
-    def step(self) -> bool:
-        """Copies some pages; True when the image is complete or has failed: `report` says which."""
-        if self._done:
-            return True
-        began = time.perf_counter()
-        pages = self.pace.units(began, self._state.position.index)
+    def _copy_some(self, units: int) -> bool:
         try:
-            complete = bool(self._backup.step(pages))
+            complete = bool(self._backup.step(units))
         except (apsw.BusyError, apsw.LockedError):
             return False  # a reader is starting the write-ahead log over; the next step finds it done
-        except (apsw.Error, OSError) as error:
-            self._fail(error)
-            return True
         if complete:
             self._complete()
-        self.pace.stepped(pages, began=began, now=time.perf_counter())
-        return self._done
+        return True
 
     def _begin_capture(self) -> None:
         target = self._create(cache_kib=DESTINATION_CACHE_KIB)
@@ -66,13 +53,9 @@ class Capture(Copying):
     def _complete(self) -> None:
         # The position is read in the same moment: the site's thread is here, so no batch can come between.
         position = self._state.position
-        try:
-            self._backup.finish()
-            self._backup = None
-            self._close()
-        except (apsw.Error, OSError) as error:
-            self._fail(error)
-            return
+        self._backup.finish()
+        self._backup = None
+        self._close()
         self._position, self._done = position, True
 
     def _close(self) -> None:

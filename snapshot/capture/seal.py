@@ -17,15 +17,12 @@ last line of output is the manifest's summary as JSON, or `{"error": …}`.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import apsw
-import google_crc32c
 import orjson
 
 from cmdlog.operator_error import OperatorError, full_text
@@ -39,17 +36,16 @@ from snapshot.manifest import (
     IMAGE_NAME,
     MANIFEST_NAME,
     Base,
-    FileEntry,
     Manifest,
     TableEntry,
-    decode_manifest,
     encode_manifest,
+    file_entry,
+    read_manifest,
+    verify,
 )
 from snapshot.table_digest import open_image, schema_of, table_digests
 
-CHUNK_BYTES: Final = 256 << 10  # 1 ms of checksums
 STEPS_BETWEEN_RESTS: Final = 100  # of SQLite, which counts pages and cells in a check: 1 ms at most
-_HERE: Final = RealFiles()
 _POSITION: Final = "SELECT partition, idx, term, checksum, txn_id FROM _cmdlog_meta"
 
 
@@ -104,70 +100,6 @@ def _describe_delta(files: Files, delta: str, facts: Mapping[str, Any], folder: 
     if base.as_base(stated.name) != stated or base.partition != facts["partition"]:
         raise SnapshotDamaged(f"{delta} is a delta on {stated}; the snapshot of that name is a different one")
     return describe(delta, {**facts, "base": stated, "schema": base.schema}, rest)  # any change of tables forbids a delta
-
-
-def verify(files: Files, path: str, rest: Callable[[], bool] = on_and_on) -> Manifest:
-    """Reads the whole snapshot and compares every checksum. Raises: SnapshotDamaged, SnapshotForeign."""
-    manifest = read_manifest(files, path)
-    for entry in manifest.files:
-        found = file_entry(os.path.join(path, entry.name), rest, files=files)
-        if found != entry:
-            raise SnapshotDamaged(f"{os.path.join(path, entry.name)} has changed: {_difference(entry, found)}")
-    return manifest
-
-
-def read_manifest(files: Files, path: str) -> Manifest:
-    """The manifest of the snapshot folder, checked. Raises: SnapshotDamaged, SnapshotForeign."""
-    name = os.path.join(path, MANIFEST_NAME)
-    try:
-        manifest = decode_manifest(files.read_file(name), path=name)
-    except (OSError, WalError) as error:
-        raise SnapshotDamaged(f"{name} cannot be read: {error}") from error
-    return manifest
-
-
-def file_entry(path: str, rest: Callable[[], bool] = on_and_on, *, files: Files = _HERE) -> FileEntry:
-    """Size and checksums of a file. Raises: SnapshotDamaged when it cannot be read."""
-    crc, sha, size = 0, hashlib.sha256(), 0
-    try:
-        file = files.open(path, read_only=True)
-        try:
-            while chunk := file.pread(CHUNK_BYTES, size):
-                crc = google_crc32c.extend(crc, chunk)
-                sha.update(chunk)
-                size += len(chunk)
-                rest()
-        finally:
-            file.close()
-    except (OSError, WalError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise SnapshotDamaged(f"{path} cannot be read: {why}") from error
-    return FileEntry(os.path.basename(path), size, crc, sha.hexdigest())
-
-
-def size_and_crc(path: str) -> tuple[int, int]:
-    """Size and CRC-32C of a file. Raises: SnapshotDamaged when it cannot be read."""
-    try:
-        return content_of(path)
-    except OSError as error:
-        raise SnapshotDamaged(f"{path} cannot be read: {error.strerror}") from error
-
-
-def content_of(path: str, rest: Callable[[], object] = on_and_on) -> tuple[int, int]:
-    """Size and CRC-32C of a file, in bounded memory; `rest` is called after each piece. Raises: OSError, what `rest` raises."""
-    crc = size = 0
-    with Path(path).open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            crc = google_crc32c.extend(crc, chunk)
-            size += len(chunk)
-            rest()
-    return size, crc
-
-
-def _difference(wanted: FileEntry, found: FileEntry) -> str:
-    if wanted.bytes != found.bytes:
-        return f"{found.bytes} bytes instead of {wanted.bytes}"
-    return f"CRC-32C {found.crc32c:08x} instead of {wanted.crc32c:08x}"
 
 
 def main() -> int:

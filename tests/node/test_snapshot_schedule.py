@@ -11,7 +11,7 @@ from snapshot.manifest import Manifest
 
 def taken(partition: int, *blocks: int) -> list[Snapshot]:
     """Snapshots whose entries behind begin at these blocks, oldest first."""
-    return [Snapshot(f"s{n}", partition, n, 1, _manifest(block)) for n, block in enumerate(blocks)]
+    return [Snapshot(f"s{n}", partition, n, 1, _manifest(block), name=f"s{n}") for n, block in enumerate(blocks)]
 
 
 def _manifest(block: int) -> Manifest:

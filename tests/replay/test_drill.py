@@ -32,8 +32,7 @@ from replay.plan.planner import make_plan
 from replay.recover.execute import execute
 from snapshot import lineage
 from snapshot.archive.retention_promise import write_promise
-from snapshot.capture.seal import file_entry
-from snapshot.manifest import TableEntry, decode_manifest, encode_manifest
+from snapshot.manifest import TableEntry, decode_manifest, encode_manifest, file_entry
 from snapshot.table_digest import open_image, table_digests
 from tests.commands import Command
 from tests.replay.archiverig import FOREVER_S, ArchiveRig

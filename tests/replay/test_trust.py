@@ -13,7 +13,7 @@ from cmdlog.wal.files import RealFiles
 from procedures.storage.state import PartitionState
 from replay.state import file_seals
 from replay.state.trust import STATE_FOLDER, TRUST_NAME, Trust, state_path
-from snapshot.capture import seal
+from snapshot import manifest
 
 FILES = RealFiles()
 
@@ -59,7 +59,7 @@ def test_content_is_that_of_the_whole_file_whatever_the_chunks_are(node: str, mo
     path = state_path(node, 0)
     whole = file_seals.content_of(path)
     assert whole[0] == os.path.getsize(path)
-    monkeypatch.setattr(seal, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(manifest, "CHUNK_BYTES", 1000)
     assert file_seals.content_of(path) == whole
 
 
@@ -144,7 +144,7 @@ def test_hurried_stop_seals_nothing_more(node: str) -> None:
     """The first file was read to its end, the second one is left as it was."""
     answers = iter([False, *[True] * 100])
     size = os.path.getsize(state_path(node, 0))
-    assert size < seal.CHUNK_BYTES
+    assert size < manifest.CHUNK_BYTES
     Trust(FILES, node).seal((0, 1), lambda: next(answers))
     assert list(orjson.loads(Path(node, STATE_FOLDER, TRUST_NAME).read_bytes())["seals"]) == ["p0000.sqlite"]
 

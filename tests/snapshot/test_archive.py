@@ -45,7 +45,8 @@ def snapshot(
         files=(), created="",
         kind="delta" if base else "full", base=base,
     )  # fmt: skip
-    return Snapshot(f"/snapshots/{snapshot_name(partition, index)}", partition, index, 1, manifest, bases=bases)
+    name = snapshot_name(partition, index)
+    return Snapshot(f"/snapshots/{name}", partition, index, 1, manifest, bases=bases, name=name)
 
 
 @st.composite

@@ -18,10 +18,10 @@ from cmdlog.wal.files import RealFiles
 from procedures.storage.state import PartitionState, Position
 from snapshot import catalog
 from snapshot.capture.image import Capture
-from snapshot.capture.seal import read_manifest, seal
+from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, check, clean, free_path, list_snapshots, restore, temporary_path
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
-from snapshot.manifest import decode_manifest, encode_manifest, parse_name, snapshot_name
+from snapshot.manifest import decode_manifest, encode_manifest, parse_name, read_manifest, snapshot_name
 from snapshot.retention import anchor_block, retain
 from snapshot.table_digest import open_image, table_digests
 from tests.snapshot.crashes import CrashingFiles, flip, seal_process

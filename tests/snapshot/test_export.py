@@ -27,11 +27,10 @@ from cmdlog.wal.files import RealFiles
 from procedures.samples import bank
 from snapshot import export as module
 from snapshot import lineage
-from snapshot.capture.seal import file_entry
 from snapshot.catalog import Snapshot, list_snapshots
 from snapshot.errors import SnapshotDamaged
 from snapshot.export import BadValue, ExportError, ExportProgress, ParquetMissing, export
-from snapshot.manifest import TableEntry, decode_manifest, encode_manifest
+from snapshot.manifest import TableEntry, decode_manifest, encode_manifest, file_entry
 from snapshot.table_digest import open_image, table_digests
 from tests.commands import Command
 

@@ -13,11 +13,11 @@ import pytest
 from cmdlog.wal.errors import WriteFailed
 from procedures.storage.state import PartitionState
 from snapshot import lineage
-from snapshot.capture.seal import read_manifest, seal
+from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, check, clean, free_path, restore
 from snapshot.errors import SnapshotDamaged
 from snapshot.lineage import fallback, independent, next_wish
-from snapshot.manifest import MANIFEST_NAME, decode_manifest, encode_manifest
+from snapshot.manifest import MANIFEST_NAME, decode_manifest, encode_manifest, read_manifest
 from snapshot.retention import anchor_block, retain
 from snapshot.table_digest import TableDigest
 from tests.snapshot.crashes import CrashingFiles, flip, seal_process

@@ -11,7 +11,7 @@ from cmdlog.wal.files import RealFiles
 from procedures.storage.state import PartitionState
 from snapshot import background_io, table_digest
 from snapshot.capture import seal
-from snapshot.manifest import IMAGE_NAME
+from snapshot.manifest import CHUNK_BYTES, IMAGE_NAME, file_entry
 
 ROWS = 5_000
 TEXT = "x" * 400
@@ -57,10 +57,10 @@ def captured(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 def test_every_part_of_the_check_rests(captured: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Checksums rest at every piece, SQLite's check at every few pages, digests at every few rows: none is long at once."""
     image, facts = captured
-    pieces = image.stat().st_size / seal.CHUNK_BYTES
+    pieces = image.stat().st_size / CHUNK_BYTES
     pages = image.stat().st_size / 4096
     sums = Rests()
-    seal.file_entry(str(image), sums)
+    file_entry(str(image), sums)
     assert sums.taken >= pieces
     whole = Rests()
     seal.describe(str(image), facts, whole)
@@ -77,7 +77,7 @@ def test_sealing_rests_from_begin_to_end(captured: tuple[Path, dict[str, Any]], 
     checked, forgotten, rests = Rests(), Rests(), Rests()
     seal.describe(str(image), facts, checked)
     background_io.forget_cache(str(image), forgotten)
-    read_back = image.stat().st_size / seal.CHUNK_BYTES
+    read_back = image.stat().st_size / CHUNK_BYTES
     monkeypatch.setattr(seal, "Breath", lambda: rests)
     seal.seal(RealFiles(), str(image.parent), str(image.parent.parent / "p0000-0000000000000000"), facts)
     assert rests.taken >= checked.taken + forgotten.taken + read_back

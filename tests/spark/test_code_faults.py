@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -126,12 +125,11 @@ def test_changed_code_does_not_go_on_with_an_unfinished_output(
         ("backfill", lambda app: backfill(NO_SPARK, node, app, to=str(tmp_path / "backfill"))),
         ("rebuild", lambda app: rebuild(NO_SPARK, node, app, to=str(tmp_path / "rebuild"))),
     ):
-        module = sys.modules[f"replay.spark.jobs.{job}"]
         with monkeypatch.context() as patch:
             if moment == "at the tasks":
-                patch.setattr(module, "run_orders", broken_off)
+                patch.setattr("replay.spark.jobs.job.run_orders", broken_off)
             else:
-                patch.setattr(module, "run_orders", here)
+                patch.setattr("replay.spark.jobs.job.run_orders", here)
                 patch.setattr("replay.spark.jobs.staging.parent", broken_off)  # asked for behind the manifest
             with pytest.raises(Interrupted):
                 run(first)
@@ -143,7 +141,7 @@ def test_changed_code_does_not_go_on_with_an_unfinished_output(
             run(second)
         assert (sorted(folder.rglob("*")), (tmp_path / job).exists()) == (before, False)
         with monkeypatch.context() as patch:
-            patch.setattr(module, "run_orders", here)
+            patch.setattr("replay.spark.jobs.job.run_orders", here)
             run(first)
         assert (tmp_path / job / "_SUCCESS").exists()
 

@@ -147,9 +147,9 @@ def test_log_truncated_behind_the_stream_is_data_loss(tmp_path: Path) -> None:
     assert max(left) == max(more)
 
 
-def test_idle_partition_is_no_data_loss(tmp_path: Path) -> None:
-    """A partition that stays idle while another uses the ring up has lost nothing, though its log begins behind its offset."""
-    rig = ArchiveRig(tmp_path)
+def stream_of_idle_partition(folder: Path) -> tuple[CallStream, dict[str, str]]:
+    """Of partition 1, which stays idle after the offset that comes with it, while the other one uses the ring up."""
+    rig = ArchiveRig(folder)
     rig.close()
     _, offset = drained(stream_of(rig.directory), random.Random(5), 9, {})
     rig.restart()
@@ -160,6 +160,11 @@ def test_idle_partition_is_no_data_loss(tmp_path: Path) -> None:
         rig.settle()
     rig.close()
     shutil.rmtree(os.path.join(rig.directory, "archive"))
-    stream = stream_of(rig.directory, partitions="1")
+    return stream_of(rig.directory, partitions="1"), offset
+
+
+def test_idle_partition_is_no_data_loss(tmp_path: Path) -> None:
+    """A partition that stays idle while another uses the ring up has lost nothing, though its log begins behind its offset."""
+    stream, offset = stream_of_idle_partition(tmp_path)
     assert stream.latestOffset(offset, ReadAllAvailable()) == offset
     assert Reached.of(offset["1"]).txn > 0

@@ -17,12 +17,11 @@ from replay.plan.planner import make_plan
 from replay.recover.to_directory import rebuild as recover
 from replay.spark.datasource import stream_history
 from replay.spark.datasource.stream_history import OtherHistory
-from tests.replay.archiverig import ArchiveRig
 from tests.replay.historycluster import Cluster
 from tests.replay.ledgers import SMALL, Versions, logged_calls
 from tests.spark.reading import made, read, txns
 from tests.spark.spark_nodes import SHOP, make_node
-from tests.spark.test_offsets import drained, given, stream_of
+from tests.spark.test_offsets import drained, given, stream_of, stream_of_idle_partition
 
 ALL = ReadAllAvailable()
 
@@ -157,18 +156,7 @@ def test_checkpoint_of_an_earlier_release_is_resumed_with_one_warning(tmp_path: 
 
 def test_entry_that_the_ring_let_go_of_is_known_by_the_head_of_the_log(tmp_path: Path) -> None:
     """Where a log begins right behind what was given out its first head is asked, and a wrong checksum is refused there too."""
-    rig = ArchiveRig(tmp_path)
-    rig.close()
-    _, offset = drained(stream_of(rig.directory), random.Random(5), 9, {})
-    rig.restart()
-    for _ in range(6):
-        for _ in range(12):
-            rig.batch(0, [(2, [0, 1])])
-        rig.snapshots_of_all()
-        rig.settle()
-    rig.close()
-    shutil.rmtree(Path(rig.directory, "archive"))
-    stream = stream_of(rig.directory, partitions="1")
+    stream, offset = stream_of_idle_partition(tmp_path)
     assert stream.latestOffset(offset, ALL) == offset
     *rest, checksum = offset["1"].split(":")
     forged = {**offset, "1": ":".join([*rest, str(int(checksum) ^ 1)])}

@@ -352,13 +352,15 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
     """What `serve` does before it serves."""
     from cmdlog.cli.load_app import load_application
     from cmdlog.wal.log import Log
-    from replay.recover.in_place import bring_up, distrust_damaged
-    from replay.state.trust import Trust
+    from replay.plan.in_place_plan import distrust_damaged, plan_in_place
+    from replay.recover.in_place import replay_in_place
+    from replay.recover.target import Target
 
     db = load_application(app) if app else None
     wal = Log.open(files, directory)
     try:
-        distrust_damaged(files, wal)
+        target = Target(files, directory)
+        distrust_damaged(wal, target.trust)
         given = read_plan(apply, (directory,)) if apply is not None else None
         hint = "the same command resumes there, and so does `cmdlog serve`"
         with (
@@ -366,13 +368,13 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
             writing(directory),
             ProgressDisplay("replay") as tell,
         ):
-            plan, report = bring_up(
-                files, wal, live=_live(db), plan=given, progress=tell, planned_is=partial(keep_plan, files, plan_file)
-            )
-            Trust(files, directory).seal(part.partition for part in plan.partitions)
+            found = plan_in_place(files, wal, target.trust, given=given)
+            keep_plan(files, plan_file, found.plan)
+            report = replay_in_place(target, found, live=_live(db), progress=tell)
+            target.trust.seal(part.partition for part in found.plan.partitions)
     finally:
         wal.close()
-    close(plan, report, directory)
+    close(found.plan, report, directory)
 
 
 def _live(db: Database | None) -> Callable[[Mapping[str, Any]], Database | None] | None:

@@ -161,8 +161,8 @@ def _snapshots(directory: Path) -> list[dict[str, Any]]:
 
 def _exit_code(path: str) -> int:
     from cmdlog.wal.files import RealFiles
-    from snapshot.capture.seal import verify as verify_one
     from snapshot.errors import SnapshotError
+    from snapshot.manifest import verify as verify_one
 
     try:
         manifest = verify_one(RealFiles(), path)

@@ -36,24 +36,19 @@ from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
 from replay.spark.jobs.backfill_task import backfill_partition
-from replay.spark.jobs.fetched_inputs import input_names, inputs, output_path
-from replay.spark.jobs.job import Sessions, opened, run_orders
+from replay.spark.jobs.fetched_inputs import input_names, output_path
+from replay.spark.jobs.job import FinishedJob, Sessions, run_job
 from replay.spark.jobs.manifest import tables_of
 from replay.spark.jobs.output_checks import check_output
-from replay.spark.jobs.staging import FORMAT, Staging, finished, staging
+from replay.spark.jobs.staging import FORMAT, finished, staging
 from replay.spark.jobs.stitched_log import Stitched, start_of, stitch, stream_of
 
 JOB: Final = "backfill"
 
 
 @dataclass(frozen=True, slots=True)
-class Backfilled:
+class Backfilled(FinishedJob):
     """A finished back-fill."""
-
-    path: str
-    manifest: Mapping[str, Any]
-    seconds: float
-    already: bool = False  # by an earlier run; this one has written nothing
 
     @property
     def changes(self) -> Mapping[str, Mapping[str, int]]:
@@ -109,32 +104,17 @@ def backfill(
     with staging(files, to) as folder:
         manifest = folder.decided(request)
         if manifest is None:
-            rows = _carried_out(
-                spark, folder, request, lambda found, told: _orders(found, told, app, bundle, fork=fork, end=end), progress
+            _, rows = run_job(
+                spark,
+                folder,
+                request,
+                lambda found, told: _orders(found, told, app, bundle, fork=fork, end=end),
+                work=backfill_partition,
+                tell=progress,
             )
             manifest = _manifest(request, rows)
         folder.publish(manifest, _moves(manifest))
     return Backfilled(folder.out, manifest, time.monotonic() - began)
-
-
-def _carried_out(
-    spark: Sessions,
-    folder: Staging,
-    request: Mapping[str, Any],
-    plan: Callable[[Files, Mapping[str, Any]], Iterator[dict[str, Any]]],
-    progress: Callable[[RecoveryProgress], None],
-) -> Sequence[Mapping[str, Any]]:
-    """The rows of all orders: those of an earlier run, or new ones."""
-    orders = folder.begun(request)
-    begun = orders is not None
-    if orders is None:
-        with inputs(request["paths"]) as given:
-            orders = given.stamp(plan(given.files, {**request, "paths": given.directories}))
-    session = opened(spark)
-    if not begun:
-        folder.begin_job(request, orders)
-    with folder.planned_anew():
-        return run_orders(session, folder, orders, backfill_partition, progress)
 
 
 def _orders(

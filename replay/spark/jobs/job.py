@@ -14,16 +14,19 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Union
 
 import orjson
 
+from cmdlog.wal.files import Files
 from replay.errors import Divergence, DivergencePlace, Interrupted, Poison, RemoteError, ReplayError
 from replay.recover.execute import terminable
 from replay.recover.progress import CallRate, RecoveryProgress
 from replay.spark.base.executor_zip import ship
 from replay.spark.base.version_check import versions
+from replay.spark.jobs.fetched_inputs import inputs
 from replay.spark.jobs.staging import Staging
 from replay.spark.jobs.task_attempt import Work, carry_out
 
@@ -43,6 +46,16 @@ Order = Mapping[str, Any]  # key, partition, calls, bytes, and what the work nee
 Tell = Callable[[RecoveryProgress], None]
 
 
+@dataclass(frozen=True, slots=True)
+class FinishedJob:
+    """A job whose output is complete."""
+
+    path: str
+    manifest: Mapping[str, Any]
+    seconds: float
+    already: bool = False  # by an earlier run; this one has written nothing
+
+
 class SparkFailed(ReplayError):
     """Spark gave a task up: the machine failed as often as tasks are tried, or an executor was lost too often."""
 
@@ -60,6 +73,31 @@ class TaskError(RemoteError):
 def opened(spark: Sessions) -> SparkSession:
     """The session, started if need be. Raises: what starting it raises."""
     return spark() if callable(spark) else spark
+
+
+def run_job(
+    spark: Sessions,
+    folder: Staging,
+    request: Mapping[str, Any],
+    plan: Callable[[Files, Mapping[str, Any]], Iterable[dict[str, Any]]],
+    *,
+    work: Work,
+    tell: Tell,
+) -> tuple[Sequence[Order], list[dict[str, Any]]]:
+    """Orders and their rows: the orders that an unfinished run has left in the folder, or those that `plan` makes of the request.
+
+    Spark is started after planning, so that bad input is reported at once. Raises: what `plan` and `run_orders` raise.
+    """
+    orders = folder.begun(request)
+    if orders is None:
+        with inputs(request["paths"]) as given:
+            orders = given.stamp(plan(given.files, {**request, "paths": given.directories}))
+        session = opened(spark)
+        folder.begin_job(request, orders)
+    else:
+        session = opened(spark)
+    with folder.planned_anew():
+        return orders, run_orders(session, folder, orders, work, tell)
 
 
 def run_orders(spark: SparkSession, folder: Staging, orders: Sequence[Order], work: Work, tell: Tell) -> list[dict[str, Any]]:

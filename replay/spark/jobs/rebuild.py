@@ -21,8 +21,8 @@ from procedures.bundle import capture_bundle
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.as_of import Moment, MomentReplay, find_history, parse_moment, plan_json
-from replay.spark.jobs.fetched_inputs import input_names, inputs, output_path
-from replay.spark.jobs.job import Sessions, opened, run_orders
+from replay.spark.jobs.fetched_inputs import input_names, output_path
+from replay.spark.jobs.job import FinishedJob, Sessions, run_job
 from replay.spark.jobs.manifest import tables_of
 from replay.spark.jobs.output_checks import check_output
 from replay.spark.jobs.rebuild_task import rebuild_partition
@@ -32,13 +32,8 @@ JOB: Final = "rebuild"
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class Rebuilt(FinishedJob):
     """A finished rebuild."""
-
-    path: str
-    manifest: Mapping[str, Any]
-    seconds: float
-    already: bool = False  # by an earlier run; this one has written nothing
 
     @property
     def calls(self) -> int:
@@ -93,16 +88,14 @@ def rebuild(
     with staging(files, to) as folder:
         manifest = folder.decided(request)
         if manifest is None:
-            orders = folder.begun(request)
-            if orders is None:
-                with inputs(request["paths"]) as given:
-                    orders = given.stamp(_orders(given.files, {**request, "paths": given.directories}, app))
-                session = opened(spark)
-                folder.begin_job(request, orders)
-            else:
-                session = opened(spark)
-            with folder.planned_anew():
-                rows = run_orders(session, folder, orders, rebuild_partition, progress)
+            orders, rows = run_job(
+                spark,
+                folder,
+                request,
+                lambda found, told: _orders(found, told, app),
+                work=rebuild_partition,
+                tell=progress,
+            )
             manifest = _manifest(request, orders, rows)
         folder.publish(manifest, _moves(manifest))
     return Rebuilt(folder.out, manifest, time.monotonic() - began)
