@@ -25,6 +25,8 @@ from typing import IO, Any, Final
 
 import orjson
 
+from cmdlog.die_with_parent import ERROR_BYTES_MAX
+
 PIPE: Final = subprocess.PIPE
 
 
@@ -43,16 +45,22 @@ class ChildProcess(subprocess.Popen[bytes]):
         stdout: int | IO[bytes] | None = None,
         stderr: int | IO[bytes] | None = None,
         cwd: Path | None = None,
+        keep_error: bool = False,
     ) -> None:
-        """`parent_ended` is the signal that it gets then: one that has to remove files asks for SIGTERM. Raises: OSError."""
+        """`parent_ended` is the signal that it gets then: one that has to remove files asks for SIGTERM. Raises: OSError.
+
+        `keep_error`: the exception that ends it is not on its standard error alone, `last_error` has it too.
+        """
         variables = {**environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         if hash_seed is not None:
             variables["PYTHONHASHSEED"] = hash_seed
         watched, self._life = os.pipe()
-        start = [sys.executable, "-m", "cmdlog.die_with_parent", str(watched), str(int(parent_ended))]
+        self._error_fd = os.memfd_create("cmdlog-child-error") if keep_error else -1
+        start = [sys.executable, "-m", "cmdlog.die_with_parent", str(watched), str(int(parent_ended)), str(self._error_fd)]
+        inherited = (watched, *pass_fds, *([self._error_fd] if keep_error else ()))
         try:
             super().__init__(
-                [*start, module, *arguments], env=variables, pass_fds=(watched, *pass_fds), process_group=0,
+                [*start, module, *arguments], env=variables, pass_fds=inherited, process_group=0,
                 stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd,
             )  # fmt: skip
         except BaseException:
@@ -89,6 +97,12 @@ class ChildProcess(subprocess.Popen[bytes]):
             self.kill()
             return self.wait()
 
+    def last_error(self) -> str:
+        """The exception that ended it, in one line; "" if there was none, or `keep_error` was not given."""
+        if self._error_fd < 0:
+            return ""
+        return os.pread(self._error_fd, ERROR_BYTES_MAX, 0).decode("utf-8", "replace")
+
     def close(self) -> None:
         """Kills the process if it runs, waits for its end, and closes what leads to it. Idempotent."""
         self.end()
@@ -100,8 +114,10 @@ class ChildProcess(subprocess.Popen[bytes]):
 
     def _let_go(self) -> None:
         life, self._life = self._life, -1
-        if life >= 0:
-            os.close(life)
+        error_fd, self._error_fd = self._error_fd, -1
+        for descriptor in (life, error_fd):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         self.close()

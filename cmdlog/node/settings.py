@@ -312,7 +312,12 @@ def load_settings(
 
 
 def fitted(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, with the defaults that it leaves no room for made smaller; what cannot be right is left to the check."""
+    """What was given, with the defaults that it leaves no room for made smaller; values are left to the check.
+
+    Raises: BadSetting, when there is no setting of a name.
+    """
+    for name in given:
+        _known(name, name, str)
     sizes = {name: TABLE[name].default for name in ("segment_bytes", "batch_bytes_max", "log_reserve_bytes", "call_bytes_max")}
     wanted = {name: given.get(name, size) for name, size in sizes.items()}
     if not all(type(size) is int for size in wanted.values()):
@@ -476,7 +481,8 @@ def _check_together(settings: Settings) -> None:
         if getattr(s, name) is not None and s.tls_cert_file is None:
             raise BadSetting(name, "needs tls_cert_file: without a certificate nothing is encrypted")
     if s.token_file is None and not is_loopback(s.host):
-        raise BadSetting("host", f"{s.host} is not loopback, so token_file is required: every request needs a credential")
+        problem = f"{s.host} is not loopback, so token_file is required: every request needs a credential"
+        raise BadSetting("host", problem, hint="`cmdlog token add FILE --name NAME` creates a token file")
 
 
 def is_loopback(host: str) -> bool:

@@ -378,7 +378,9 @@ def _spawn(number: int, partitions: Sequence[int]) -> _Process:
     os.ftruncate(page_fd, PROGRESS_BYTES)
     page = mmap.mmap(page_fd, PROGRESS_BYTES)
     descriptors = theirs.fileno(), page_fd
-    popen = ChildProcess("cmdlog.node.sites.site_main", *map(str, descriptors), pass_fds=descriptors, hash_seed=PINNED)
+    popen = ChildProcess(
+        "cmdlog.node.sites.site_main", *map(str, descriptors), pass_fds=descriptors, hash_seed=PINNED, keep_error=True
+    )
     theirs.close()
     os.close(page_fd)
     return _Process(number, partitions, popen, Channel(ours), memoryview(page).cast("Q"), page=page)
@@ -406,9 +408,9 @@ def _wait_ready(site: _Process, given_up: Callable[[], bool]) -> dict[int, int]:
                     raise NotStarted(SiteFault(told["kind"], told["message"]))
                 positions = orjson.loads(frame.payload)["positions"]
                 return {int(partition): index for partition, index in positions.items()}
-    raise NotStarted(
-        SiteFault("died", f"site {site.number} did not start (exit code {site.popen.end()}); its own words are above")
-    )
+    code = site.popen.end(after_s=0.0 if given_up() or time.monotonic() >= deadline else START_TIMEOUT_S)
+    why = site.popen.last_error() or f"it ended with exit code {code} and reported no error"
+    raise NotStarted(SiteFault("died", f"site {site.number} did not start: {why}"))
 
 
 def _discard(site: _Process) -> None:
