@@ -1,7 +1,7 @@
 """Command log and snapshot recovery for stored procedures.
 
-A `Database` holds tables and procedures. `cmdlog.open(data_dir, db)` runs them in this process; `cmdlog serve` serves them over HTTP, and `cmdlog.Client` calls them
-there. Importing this package is cheap: what it offers is loaded when it is first used.
+A `Database` holds tables and procedures. `cmdlog.open(data_dir, db)` runs them in this process; `cmdlog serve` serves them over
+HTTP, and `cmdlog.Client` calls them there. Importing this package is cheap: what it offers is loaded when it is first used.
 """
 
 from __future__ import annotations

@@ -45,22 +45,17 @@ class ChildProcess(subprocess.Popen[bytes]):
         stdout: int | IO[bytes] | None = None,
         stderr: int | IO[bytes] | None = None,
         cwd: Path | None = None,
-        keep_error: bool = False,
     ) -> None:
-        """`parent_ended` is the signal that it gets then: one that has to remove files asks for SIGTERM. Raises: OSError.
-
-        `keep_error`: the exception that ends it is not on its standard error alone, `last_error` has it too.
-        """
+        """`parent_ended` is the signal that it gets then: one that has to remove files asks for SIGTERM. Raises: OSError."""
         variables = {**environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         if hash_seed is not None:
             variables["PYTHONHASHSEED"] = hash_seed
         watched, self._life = os.pipe()
-        self._error_fd = os.memfd_create("cmdlog-child-error") if keep_error else -1
+        self._error_fd = os.memfd_create("cmdlog-child-error")
         start = [sys.executable, "-m", "cmdlog.die_with_parent", str(watched), str(int(parent_ended)), str(self._error_fd)]
-        inherited = (watched, *pass_fds, *([self._error_fd] if keep_error else ()))
         try:
             super().__init__(
-                [*start, module, *arguments], env=variables, pass_fds=inherited, process_group=0,
+                [*start, module, *arguments], env=variables, pass_fds=(watched, self._error_fd, *pass_fds), process_group=0,
                 stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd,
             )  # fmt: skip
         except BaseException:
@@ -98,9 +93,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             return self.wait()
 
     def last_error(self) -> str:
-        """The exception that ended it, in one line; "" if there was none, or `keep_error` was not given."""
-        if self._error_fd < 0:
-            return ""
+        """The exception that ended it, in one line, beside the traceback on its standard error; "" if there was none."""
         return os.pread(self._error_fd, ERROR_BYTES_MAX, 0).decode("utf-8", "replace")
 
     def close(self) -> None:

@@ -109,10 +109,10 @@ def test_child_of_a_killed_parent_ends(made: Made, tmp_path: Path) -> None:
 
 def test_error_that_ends_a_child_can_be_read_by_its_parent(made: Made) -> None:
     """In one line, beside the traceback on standard error; a child that ends well leaves none."""
-    with ChildProcess(made("import missing_module\ndef main(): pass"), stderr=PIPE, keep_error=True) as child:
+    with ChildProcess(made("import missing_module\ndef main(): pass"), stderr=PIPE) as child:
         assert b"Traceback" in child.communicate(timeout=TIMEOUT_S)[1]
         assert child.last_error() == "ModuleNotFoundError: No module named 'missing_module'"
-    with ChildProcess(made("def main(): return 3"), keep_error=True) as child:
+    with ChildProcess(made("def main(): return 3")) as child:
         assert child.wait(TIMEOUT_S) == 3
         assert child.last_error() == ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -41,11 +40,12 @@ def complete_parameter(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _catalog_for_shell(ctx: typer.Context) -> dict[str, Any]:
-    given = ctx.params
-    with contextlib.suppress(Exception):  # an error would be printed into the line that is being typed
-        with server(given.get("url") or DEFAULT_URL, given.get("token_file"), COMPLETION_S, given.get("ca_file")) as client:
+    url, token_file, ca_file = (ctx.params.get(name) for name in ("url", "token_file", "ca_file"))
+    try:
+        with server(url or DEFAULT_URL, token_file, COMPLETION_S, ca_file) as client:
             return _catalog(client)
-    return {}
+    except Exception:  # noqa: BLE001 - whatever it is, it would be printed into the line that is being typed
+        return {}
 
 
 def _catalog(client: Client) -> dict[str, Any]:

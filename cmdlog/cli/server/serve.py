@@ -82,7 +82,7 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any]) 
     db = load_application(app)
     refuse_locked(data)
     check_address_space(threads_of(settings))
-    start = _Start(data)
+    start = StartReport(data)
 
     def open_node(progress: Callable[[Any], None]) -> Node:
         start.announce_creation()
@@ -164,7 +164,7 @@ def _option(setting: SettingRow) -> Any:
     ]
 
 
-class _Start:
+class StartReport:
     """What a start tells people: `listening` when calls are served, and not before. Programs get each event as it happens."""
 
     def __init__(self, data: Path) -> None:

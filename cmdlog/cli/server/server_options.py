@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -46,7 +46,8 @@ CaOption = Annotated[
 
 HINTS: Final = {
     "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN",
-    "unreachable": "check that `cmdlog serve` is running there, and whether with https; --url gives another address, --ca-file a private CA",
+    "unreachable": "check that `cmdlog serve` is running there, and whether it takes http or https; "
+    "use --url for another address, --ca-file for a private CA",
     "bad_answer": "check that cmdlog is listening there",
     "session_expired": "the outcome is no longer known; check the data before you call again with a new key",
     "log_full": "reads continue; writes resume as soon as a snapshot frees a segment",
@@ -74,9 +75,7 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
 
 
 @contextlib.contextmanager
-def patience(
-    url: str, timeout_s: float, *, doing: str = "retrying", timer: Callable[[float, Callable[[], object]], Timer] = Timer
-) -> Iterator[None]:
+def patience(url: str, timeout_s: float, *, doing: str = "retrying", timer: Callable[..., Any] = Timer) -> Iterator[None]:
     """Around one request: informs a user at a terminal when it takes long, what is waited for, and how long it may take."""
     if out.json or not sys.stderr.isatty() or timeout_s <= NOTICE_S:
         yield

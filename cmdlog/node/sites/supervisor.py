@@ -378,9 +378,7 @@ def _spawn(number: int, partitions: Sequence[int]) -> _Process:
     os.ftruncate(page_fd, PROGRESS_BYTES)
     page = mmap.mmap(page_fd, PROGRESS_BYTES)
     descriptors = theirs.fileno(), page_fd
-    popen = ChildProcess(
-        "cmdlog.node.sites.site_main", *map(str, descriptors), pass_fds=descriptors, hash_seed=PINNED, keep_error=True
-    )
+    popen = ChildProcess("cmdlog.node.sites.site_main", *map(str, descriptors), pass_fds=descriptors, hash_seed=PINNED)
     theirs.close()
     os.close(page_fd)
     return _Process(number, partitions, popen, Channel(ours), memoryview(page).cast("Q"), page=page)
