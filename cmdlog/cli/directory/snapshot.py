@@ -113,10 +113,10 @@ def take(
 ) -> None:
     """One of every partition; waits until they are verified. With --consistent, prints the transaction id to recover to."""
     with server(url, token_file, timeout, ca_file) as client, patience(url, timeout, doing="waiting for its snapshots"):
-        taken = client.take_point() if consistent else {"snapshots": client.take_snapshot()}
-    if not consistent:
-        _show(taken["snapshots"], "Taken")
-        return
+        if not consistent:
+            _show(client.take_snapshot(), "Taken")
+            return
+        taken = client.take_point()
     txn_id = taken["point"]["txn_id"]
     out.result(taken, lambda: out.text(f"recovery point {txn_id}: `cmdlog recover DIR --until {txn_id} --to OUT` restores it"))
 
