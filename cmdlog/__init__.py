@@ -1,7 +1,7 @@
 """Command log and snapshot recovery for stored procedures.
 
-`cmdlog.open(data_dir, db)` runs procedures in this process; `cmdlog serve` serves them over HTTP, and `cmdlog.Client` calls them
-there. Importing this package is cheap: what it offers is loaded when it is first used.
+A `Database` holds tables and procedures. `cmdlog.open(data_dir, db)` runs them in this process; `cmdlog serve` serves them over
+HTTP, and `cmdlog.Client` calls them there. Importing this package is cheap: what it offers is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from cmdlog.node.embedded import open_embedded as open  # reads like the built-in on purpose
     from cmdlog.results import QueryResult as QueryResult
     from cmdlog.results import Result as Result
+    from procedures import Database as Database
+    from procedures import DefinitionError as DefinitionError
+    from procedures import IntegrityError as IntegrityError
+    from procedures import Transaction as Transaction
 
 __version__ = "0.1.0"
 
@@ -48,8 +52,11 @@ __all__ = [
     "CallError",
     "Client",
     "CmdlogError",
+    "Database",
+    "DefinitionError",
     "Embedded",
     "Forbidden",
+    "IntegrityError",
     "InvalidParameters",
     "KeyReused",
     "OutcomeUnknown",
@@ -61,6 +68,7 @@ __all__ = [
     "ServerFault",
     "SessionExpired",
     "TooLarge",
+    "Transaction",
     "Unauthenticated",
     "Unavailable",
     "UnknownProcedure",
@@ -72,6 +80,8 @@ __all__ = [
 _HOMES = {"open": ("cmdlog.node.embedded", "open_embedded"), "Embedded": ("cmdlog.node.embedded", "Embedded")}
 _HOMES |= {name: ("cmdlog.client", name) for name in ("AsyncClient", "AutoBatch", "Call", "Client", "RetryPolicy")}
 _HOMES |= {name: ("cmdlog.results", name) for name in ("QueryResult", "Result")}
+_FOR_AUTHORS = ("Database", "DefinitionError", "IntegrityError", "Transaction")
+_HOMES |= {name: ("procedures", name) for name in _FOR_AUTHORS}
 _HOMES |= {name: ("cmdlog.errors", name) for name in __all__ if name not in _HOMES and name != "__version__"}
 
 
@@ -79,5 +89,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'cmdlog' has no attribute {name!r}")
     module, attribute = _HOMES[name]
+    if module == "procedures" or module.startswith("cmdlog.node"):  # a client alone may have a `procedures.py` of its own
+        importlib.import_module("cmdlog.hidden_packages").check_packages()
     value = globals()[name] = getattr(importlib.import_module(module), attribute)
     return value

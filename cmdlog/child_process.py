@@ -25,6 +25,8 @@ from typing import IO, Any, Final
 
 import orjson
 
+from cmdlog.die_with_parent import ERROR_BYTES_MAX
+
 PIPE: Final = subprocess.PIPE
 
 
@@ -49,10 +51,11 @@ class ChildProcess(subprocess.Popen[bytes]):
         if hash_seed is not None:
             variables["PYTHONHASHSEED"] = hash_seed
         watched, self._life = os.pipe()
-        start = [sys.executable, "-m", "cmdlog.die_with_parent", str(watched), str(int(parent_ended))]
+        self._error_fd = os.memfd_create("cmdlog-child-error")
+        start = [sys.executable, "-m", "cmdlog.die_with_parent", str(watched), str(int(parent_ended)), str(self._error_fd)]
         try:
             super().__init__(
-                [*start, module, *arguments], env=variables, pass_fds=(watched, *pass_fds), process_group=0,
+                [*start, module, *arguments], env=variables, pass_fds=(watched, self._error_fd, *pass_fds), process_group=0,
                 stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd,
             )  # fmt: skip
         except BaseException:
@@ -89,6 +92,10 @@ class ChildProcess(subprocess.Popen[bytes]):
             self.kill()
             return self.wait()
 
+    def last_error(self) -> str:
+        """The exception that ended it, in one line, beside the traceback on its standard error; "" if there was none."""
+        return os.pread(self._error_fd, ERROR_BYTES_MAX, 0).decode("utf-8", "replace")
+
     def close(self) -> None:
         """Kills the process if it runs, waits for its end, and closes what leads to it. Idempotent."""
         self.end()
@@ -100,8 +107,10 @@ class ChildProcess(subprocess.Popen[bytes]):
 
     def _let_go(self) -> None:
         life, self._life = self._life, -1
-        if life >= 0:
-            os.close(life)
+        error_fd, self._error_fd = self._error_fd, -1
+        for descriptor in (life, error_fd):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         self.close()

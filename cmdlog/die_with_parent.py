@@ -1,4 +1,4 @@
-"""`python -m cmdlog.die_with_parent FD SIGNAL MODULE ARGUMENTS…`: `MODULE.main()`, until the other end of the pipe FD is closed.
+"""`python -m cmdlog.die_with_parent FD SIGNAL ERROR_FD MODULE ARGUMENTS…`: `MODULE.main()`, until the pipe FD is closed.
 
 It is the child's side of `cmdlog.child_process`. One rule: nothing of the application is imported before the pipe is watched, so
 there is no moment at which the child could outlive its parent and do harm.
@@ -15,8 +15,13 @@ import importlib
 import os
 import signal
 import sys
+from functools import partial
+from types import TracebackType
+from typing import Final
 
 from cmdlog.signal_handlers import reset
+
+ERROR_BYTES_MAX: Final = 4096
 
 
 def watch(pipe: int, number: int = signal.SIGKILL) -> None:
@@ -34,12 +39,21 @@ def watch(pipe: int, number: int = signal.SIGKILL) -> None:
         os.killpg(0, number)
 
 
+def report_error(fd: int, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """As `sys.excepthook`: the error in one line to the parent, then everything to standard error."""
+    with contextlib.suppress(OSError):
+        os.write(fd, " ".join(f"{kind.__name__}: {error}".split()).encode("utf-8", "replace")[:ERROR_BYTES_MAX])
+    sys.__excepthook__(kind, error, trace)
+
+
 def main() -> None:
     """Entry point of every child."""
-    pipe, number, module = sys.argv[1:4]
-    del sys.argv[1:4]
+    pipe, number, error_fd, module = sys.argv[1:5]
+    del sys.argv[1:5]
     reset(signal.SIGTERM)  # a parent that ignores it has children that end by it
     watch(int(pipe), int(number))
+    if int(error_fd) >= 0:
+        sys.excepthook = partial(report_error, int(error_fd))
     sys.exit(importlib.import_module(module).main())
 
 

@@ -107,12 +107,22 @@ def test_child_of_a_killed_parent_ends(made: Made, tmp_path: Path) -> None:
         wait_for(partial(is_gone, child))
 
 
+def test_error_that_ends_a_child_can_be_read_by_its_parent(made: Made) -> None:
+    """In one line, beside the traceback on standard error; a child that ends well leaves none."""
+    with ChildProcess(made("import missing_module\ndef main(): pass"), stderr=PIPE) as child:
+        assert b"Traceback" in child.communicate(timeout=TIMEOUT_S)[1]
+        assert child.last_error() == "ModuleNotFoundError: No module named 'missing_module'"
+    with ChildProcess(made("def main(): return 3")) as child:
+        assert child.wait(TIMEOUT_S) == 3
+        assert child.last_error() == ""
+
+
 def test_child_whose_parent_ended_before_it_ran_does_nothing(made: Made, tmp_path: Path) -> None:
     """It looks at the pipe before it imports its module: no moment is left in which it could go on alone."""
     module = made("import pathlib, sys; pathlib.Path(sys.argv[1]).touch()\ndef main(): pass")
     reading, writing = os.pipe()
     os.close(writing)
-    command = [sys.executable, "-m", "cmdlog.die_with_parent", str(reading), "9", module, str(tmp_path / "ran")]
+    command = [sys.executable, "-m", "cmdlog.die_with_parent", str(reading), "9", "-1", module, str(tmp_path / "ran")]
     with subprocess.Popen(command, pass_fds=(reading,), process_group=0) as child:
         os.close(reading)
         assert child.wait(TIMEOUT_S) == -signal.SIGKILL

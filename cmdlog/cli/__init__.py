@@ -6,9 +6,8 @@ import json
 import sys
 from typing import Final
 
-from cmdlog.wal.errors import LimitReached
-from cmdlog.wal.process_limits import check_address_space
-from procedures.hash_seed import pin
+from cmdlog.hidden_packages import PackageHidden, check_packages
+from cmdlog.operator_error import OperatorError
 
 REPLAYING: Final = ("diff", "drill", "fork", "recover", "snapshot", "spark")
 """Commands that run logged calls, and must do so under the hash seed of sites. Never `serve`: it reads what strangers send."""
@@ -16,6 +15,15 @@ REPLAYING: Final = ("diff", "drill", "fork", "recover", "snapshot", "spark")
 
 def main() -> None:
     """Entry point of the `cmdlog` program."""
+    try:
+        check_packages()
+        from cmdlog.wal.errors import LimitReached
+        from cmdlog.wal.process_limits import check_address_space
+        from procedures.hash_seed import pin
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except PackageHidden as error:
+        sys.exit(_refused(error))
     try:
         command = next((argument for argument in sys.argv[1:] if not argument.startswith("-")), "")
         if command in ("serve", *REPLAYING):
@@ -26,13 +34,13 @@ def main() -> None:
     except KeyboardInterrupt:  # before there is anything to say
         sys.exit(130)
     except LimitReached as error:
-        sys.exit(_limited(error))
+        sys.exit(_refused(error))
 
     run()
 
 
-def _limited(error: LimitReached) -> int:
-    """Says so with what is loaded: the memory that prettier words take may not be there."""
+def _refused(error: OperatorError) -> int:
+    """Says so with what is loaded: the memory or the packages that prettier words take may not be there."""
     if "--json" in sys.argv[1:]:
         sys.stdout.write(json.dumps({"error": error.to_json()}) + "\n")
     else:

@@ -18,6 +18,7 @@ from cmdlog.cli import signals
 from cmdlog.cli.cli_errors import BROKEN_OFF, USAGE, ShownFailure, explain
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import sigterm_as_interrupt
+from cmdlog.cli.version import VersionFlag
 from cmdlog.whole_line_stdout import keep_lines_whole
 
 COMMANDS: Final = (
@@ -72,7 +73,7 @@ def make_program() -> typer.Typer:
     )
 
     @program.callback()
-    def everywhere(json: JsonFlag = False) -> None:
+    def everywhere(json: JsonFlag = False, version: VersionFlag = False) -> None:
         """Options of every command."""
 
     for name in COMMANDS:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cmdlog.cli.cli_errors import CodeMissing, CommandFailed
+from cmdlog.hidden_packages import check_packages
 
 if TYPE_CHECKING:
     from procedures import Database
@@ -20,7 +21,7 @@ AppArgument = Annotated[
 
 
 def load_application(name: str) -> Database:
-    """Imports the application. Raises: CommandFailed; CodeMissing; DefinitionError of its own declarations."""
+    """Imports the application. Raises: CommandFailed; CodeMissing; PackageHidden; DefinitionError of its own declarations."""
     from procedures import Database
 
     module_name, _, attribute = name.partition(":")
@@ -28,6 +29,7 @@ def load_application(name: str) -> Database:
         hint = "for `db = Database(...)` in shop.py it is shop:db"
         raise CommandFailed(f"{name!r} is not of the form module:attribute", hint=hint, exit_code=2)
     folder = os.getcwd()
+    check_packages([folder, *sys.path])
     if folder not in sys.path:
         sys.path.insert(0, folder)
     module = _import(module_name, folder)
@@ -51,8 +53,13 @@ def _import(module_name: str, folder: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
             hint = f"it was searched for in {folder} and among the installed packages"
+            if module_name.endswith(".py"):
+                hint = f"write the name of a module without .py: {module_name.removesuffix('.py').replace(os.sep, '.')}"
             raise CodeMissing(f"there is no module {error.name}", hint=hint) from None
         raise CodeMissing(f"{module_name} needs a module that is not installed: {error.name}", hint="install it") from error
+    except SystemExit as error:
+        hint = "put what runs the program below `if __name__ == '__main__':`"
+        raise CodeMissing(f"{module_name} ends the program while it is imported: sys.exit({error.code})", hint=hint) from None
     except Exception as error:
         where = _last_line_of(error)
         raise CodeMissing(f"{module_name} cannot be imported: {type(error).__name__}: {error}", hint=where) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import sys
+from typing import Annotated
 
 import typer
 
@@ -26,6 +28,22 @@ def version(json: JsonFlag = False) -> None:
         **{name: version_of(name) for name in ("apsw", "sqlalchemy", "fastapi", "uvicorn", "orjson")},
     }
     out.result(versions, lambda: out.text("\n".join(f"{name:12} {version}" for name, version in versions.items())))
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    number = version_of("cmdlog")
+    if out.json or "--json" in sys.argv[1:]:  # which is perhaps still to be read
+        out.line({"cmdlog": number})
+    else:
+        out.text(f"cmdlog {number}")
+    raise typer.Exit
+
+
+VersionFlag = Annotated[
+    bool, typer.Option("--version", help="Print the version of cmdlog.", callback=_print_version, is_eager=True)
+]
 
 
 def version_of(package: str) -> str:

@@ -21,7 +21,7 @@ from cmdlog.errors import Aborted, KeyReused, ProcedureFailed, SessionExpired, U
 from cmdlog.node.deferred_interrupts import Interrupts
 from cmdlog.node.embedded_logging import log_as_library
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, Reply, UnknownOutcome
+from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, NotReady, Reply, UnknownOutcome
 from cmdlog.node.queries.query import QueryResult
 from cmdlog.node.settings import Settings, fitted
 from cmdlog.node.slot_map import Route
@@ -58,6 +58,7 @@ class Embedded:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._pid = os.getpid()
+        self._closed = False
         self._interrupts = Interrupts()
         self._waiter = threading.local()
 
@@ -82,7 +83,7 @@ class Embedded:
         `durability`: "async" returns once the call is executed, and a power cut may take it for a moment; "sync" once it is
         durable. None: as the directory was opened.
         """
-        self._check_process()
+        self._check_usable()
         route = self._route(name)
         bound = _bind(route, params or {})
         waiter, began = self._own_waiter(), self._node.front.now()
@@ -106,7 +107,7 @@ class Embedded:
 
         It cannot be cancelled: what is placed will be executed.
         """
-        self._check_process()
+        self._check_usable()
         route = self._route(name)
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
@@ -125,7 +126,7 @@ class Embedded:
 
     def query(self, sql: str, params: tuple[Any, ...] = (), *, partition: int | None = None) -> QueryResult:
         """Runs a SELECT on a frozen state of one partition or of all, one after the other."""
-        self._check_process()
+        self._check_usable()
         return self._node.query(sql, params, partition)
 
     def status(self) -> dict[str, Any]:
@@ -140,6 +141,7 @@ class Embedded:
         """Answers what is under way, seals the log, closes everything. Idempotent."""
         if os.getpid() != self._pid:
             return
+        self._closed = True
         try:
             with self._interrupts:
                 self._node.close()
@@ -166,12 +168,14 @@ class Embedded:
         if seconds > front.slow_s:
             front.slow(seconds, lambda: facts_of(self._node, reply, procedure=name, partition=partition, request_id=""))
 
-    def _check_process(self) -> None:
+    def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise WrongProcess(
                 f"the directory was opened by process {self._pid}, and {os.getpid()} is a fork of it; "
                 "call there, or start the process by `spawn` and open another directory in it"
             )
+        if self._closed:
+            raise NotReady("the database is closed; `cmdlog.open` opens its directory again")
 
     def _route(self, name: str) -> Route:
         route = self._node.routes.get(name)
@@ -241,6 +245,13 @@ def _error(outcome: CallOutcome, value: dict[str, Any]) -> errors.CmdlogError:
     return Unavailable(message, code=Status(outcome.status).name.lower(), txn_id=outcome.txn_id)
 
 
+def _why_no_database(given: object) -> str:
+    module, _, attribute = given.partition(":") if isinstance(given, str) else ("", "", "")
+    if attribute:
+        return f"db is the text {given!r}, not a Database; import it: `from {module} import {attribute}`"
+    return f"db is of type {type(given).__name__}, not a Database; give the object that `Database(...)` made"
+
+
 def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: Any) -> Embedded:
     """Opens (makes, recovers) a data directory in this process.
 
@@ -255,10 +266,13 @@ def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: An
         ReplayError: `Divergence` and `Poison` (a logged call that cannot be repeated), `Incomplete` (history is missing).
         SnapshotError: a snapshot that is needed cannot be used.
         ProceduresError: `BundleError` (code of the log cannot be loaded), `DefinitionError`, `SchemaConflict`.
+        TypeError: `db` is no `Database`.
         BadSetting: a setting is unknown, out of bounds, or not that of the directory.
         NotStarted: with `sites`, a site process ended before it served.
     """
     log_as_library()
+    if not isinstance(db, Database):
+        raise TypeError(_why_no_database(db))
     inline, directory = not settings.get("sites"), os.path.abspath(os.fspath(data_dir))
     with naming_faults(directory):
         check_address_space()

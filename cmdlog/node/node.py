@@ -235,6 +235,10 @@ class Node:
         """Calls are accepted, to every partition."""
         return self._ready and self.error is None and not self.troubles.by_partition()
 
+    def _check_ready(self) -> None:
+        if not self._ready:
+            raise NotReady("the node is closed" if self._closed else "the node is still starting")
+
     # -- calls -----------------------------------------------------------------------------------------------------------
 
     def call(
@@ -247,8 +251,7 @@ class Node:
         `durability`: "async" answers once the call is executed, "sync" once it is durable too, whatever the node's setting is.
         Raises: Refused (nothing logged), ClockAhead.
         """
-        if not self._ready:
-            raise NotReady("the node is not ready")
+        self._check_ready()
         if txn is not None:
             self.clock.observe(txn)
         partition = self._placing.place(route, params, key, done, durability)
@@ -260,8 +263,7 @@ class Node:
 
         A refusal of all of them raises Refused; that of one is given to its `done`.
         """
-        if not self._ready:
-            raise NotReady("the node is not ready")
+        self._check_ready()
         partitions = self._placing.place_many(calls)
         self._waker.wake()
         return partitions
@@ -283,8 +285,7 @@ class Node:
         sites = self._sites
         if not isinstance(sites, InlineSites) or durability == "async":  # this thread must not wait for the disk
             return self.call(route, params, key=key, done=done, durability=durability)
-        if not self._ready:
-            raise NotReady("the node is not ready")
+        self._check_ready()
         partition = self._placing.place(route, params, key, done, durability)
         sites.helped_by(threading.get_ident())
         try:

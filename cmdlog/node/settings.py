@@ -8,10 +8,11 @@ Where values come from, and how text becomes one of them, is `cmdlog.cli.server.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import ipaddress
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -280,8 +281,24 @@ TABLE: Final[Mapping[str, SettingRow]] = _table()
 """Every setting by name, in the order of the class."""
 
 
+def known_setting(name: str, origin: str, spell: Callable[[str], str]) -> str:
+    """The name, if there is such a setting; `spell` writes a name as the user would have.
+
+    Raises: BadSetting, with the nearest name.
+    """
+    if name in TABLE:
+        return name
+    near = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.5)
+    raise BadSetting(origin, "no such setting" + (f"; did you mean {spell(near[0])}?" if near else ""))
+
+
 def fitted(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, with the defaults that it leaves no room for made smaller; what cannot be right is left to the check."""
+    """What was given, with the defaults that it leaves no room for made smaller; values are left to the check.
+
+    Raises: BadSetting, when there is no setting of a name.
+    """
+    for name in given:
+        known_setting(name, name, str)
     sizes = {name: TABLE[name].default for name in ("segment_bytes", "batch_bytes_max", "log_reserve_bytes", "call_bytes_max")}
     wanted = {name: given.get(name, size) for name, size in sizes.items()}
     if not all(type(size) is int for size in wanted.values()):
@@ -371,7 +388,8 @@ def _check_together(settings: Settings) -> None:
         if getattr(s, name) is not None and s.tls_cert_file is None:
             raise BadSetting(name, "needs tls_cert_file: without a certificate nothing is encrypted")
     if s.token_file is None and not is_loopback(s.host):
-        raise BadSetting("host", f"{s.host} is not loopback, so token_file is required: every request needs a credential")
+        problem = f"{s.host} is not loopback, so token_file is required: every request needs a credential"
+        raise BadSetting("host", problem, hint="`cmdlog token add FILE --name NAME` creates a token file")
 
 
 def is_loopback(host: str) -> bool:

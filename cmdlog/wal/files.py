@@ -19,6 +19,8 @@ import os
 from collections.abc import Collection
 from typing import Protocol
 
+import orjson
+
 from cmdlog.file_lock import LockHeld, lock
 from cmdlog.wal.errors import DiskFull, Locked, ShortWrite, WriteFailed
 from cmdlog.wal.file_birth import birth_ns
@@ -395,5 +397,9 @@ def write_owner(file: File, record: bytes) -> None:
 
 def locked(path: str, owner: bytes) -> Locked:
     """The error that names who holds `path`."""
-    who = owner.decode("utf-8", "replace").strip() or "a process that left no owner record yet"
+    try:
+        record = orjson.loads(owner)
+        who = f"process {record['pid']} on {record['host']}, which started at {record['started']}"
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        who = "a process that left no owner record yet"
     return Locked(f"{path} is locked by {who}")

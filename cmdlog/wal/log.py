@@ -25,7 +25,7 @@ from cmdlog.wal.directory.instance import (
     load_instance,
     write_instance,
 )
-from cmdlog.wal.directory.lock import DirectoryLock, make_folder, take_ownership
+from cmdlog.wal.directory.lock import DirectoryLock, make_folder, take_node, take_ownership
 from cmdlog.wal.errors import Foreign, WalError, Wedged
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES
@@ -138,7 +138,7 @@ class Log:
         Durable on return: everything that `recovered` speaks of. Takes the lock unless `owner` already holds it.
         Raises: WrongDirectory, Locked, Corrupt, Foreign, NewerFormat, DiskFull, WriteFailed.
         """
-        own = owner or take_ownership(files, directory)
+        own = owner or take_node(files, directory)
         try:
             instance = load_instance(files, directory)
             if identity is not None and identity != instance.identity:

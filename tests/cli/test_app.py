@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog.cli.version import version_of
 from cmdlog.node.settings import TABLE
 from tests.spark.reading import made
 
@@ -36,6 +37,13 @@ def test_help_of_serve_shows_every_setting_with_its_reason() -> None:
     for setting in TABLE.values():
         assert "--" + setting.name.replace("_", "-") in flat
         assert setting.reason.split(":")[0][:30] in flat
+
+
+def test_version_is_an_option_too() -> None:
+    """What every program answers; as JSON wherever that option stands."""
+    assert cmdlog("--version").stdout == f"cmdlog {version_of('cmdlog')}\n"
+    for arguments in (("--json", "--version"), ("--version", "--json")):
+        assert json.loads(cmdlog(*arguments).stdout) == {"cmdlog": version_of("cmdlog")}
 
 
 def test_version_is_machine_readable() -> None:

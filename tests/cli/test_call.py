@@ -4,15 +4,19 @@ import json
 import re
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from cmdlog.cli.app import make_program
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.output import out
 from cmdlog.cli.server import server_options
-from cmdlog.cli.server.call import call, read_params
+from cmdlog.cli.server.call import call, complete_parameter, complete_procedure, read_params
+from cmdlog.cli.server.server_options import patience
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
 PROPERTIES: dict[str, Any] = {
@@ -161,3 +165,65 @@ def test_integer_beyond_64_bits_is_named_as_such() -> None:
     """It is not sent as the nearest float, which would be told to be no integer."""
     with pytest.raises(CommandFailed, match="an integer of more than 64 bits"):
         read_params(["count=-9223372036854775809"], PROPERTIES)
+
+
+def test_mistyped_name_gets_the_nearest_one() -> None:
+    """Of a procedure and of a parameter, with all that there are."""
+    with ScriptedServer([LISTED]) as server, pytest.raises(CommandFailed, match="there is no procedure bunp") as refused:
+        call("bunp", url=server.url)
+    assert refused.value.hint == "did you mean bump? there are bump"
+    with pytest.raises(CommandFailed, match="there is no parameter cuont") as refused:
+        read_params(["cuont=7"], PROPERTIES)
+    assert refused.value.hint.startswith("did you mean count? there are count, ")
+    with pytest.raises(CommandFailed, match="'7' is not of the form key=value") as refused:
+        read_params(["7"], PROPERTIES)
+    assert refused.value.hint.startswith("parameters: count, ")
+
+
+def test_text_for_a_number_is_no_riddle_about_json() -> None:
+    """The type that is wanted is named; text that looks like JSON is told where it is wrong."""
+    with pytest.raises(CommandFailed, match=r"^count: 'seven' is not of type integer\n"):
+        read_params(["count=seven"], PROPERTIES)
+    with pytest.raises(CommandFailed, match=r"^tags: '\[a\]' is not JSON"):
+        read_params(["tags=[a]"], PROPERTIES)
+
+
+def test_empty_key_is_refused() -> None:
+    """It comes from a variable that is not set; a call under a fresh key would run at every retry."""
+    with pytest.raises(CommandFailed, match="--key is empty") as refused:
+        call("bump", ["id=1"], url="http://127.0.0.1:1", key="")
+    assert refused.value.exit_code == 2
+
+
+def test_shell_completes_procedures_and_parameters() -> None:
+    """From the server's catalog; a server that does not answer completes nothing."""
+    context = typer.Context(typer.main.get_command(make_program()))
+    with ScriptedServer([LISTED, LISTED, LISTED]) as server:
+        context.params = {"url": server.url, "name": "bump", "params": []}
+        assert complete_procedure(context, "bu") == ["bump"]
+        assert complete_parameter(context, "") == ["id="]
+        context.params["params"] = ["id=1"]
+        assert complete_parameter(context, "") == []
+    context.params = {"url": "no address"}
+    assert complete_procedure(context, "") == []
+
+
+def test_command_that_waits_says_what_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a second, and only at a terminal."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+
+    class Elapsed:
+        """A second that is over at once."""
+
+        def __init__(self, interval_s: float, ring: Callable[[], object]) -> None:
+            assert interval_s == 1.0
+            self.start = ring
+
+        def cancel(self) -> None:
+            pass
+
+    with patience("http://here", 30.0, doing="waiting for its snapshots", timer=Elapsed):
+        pass
+    assert re.fullmatch(
+        r"no answer from http://here yet; waiting for its snapshots until \d\d:\d\d:\d\d\n", capsys.readouterr().err
+    )

@@ -8,6 +8,7 @@ import pytest
 
 from cmdlog.cli.cli_errors import CodeMissing, CommandFailed, explain
 from cmdlog.cli.load_app import load_application
+from cmdlog.hidden_packages import PackageHidden
 from procedures import DefinitionError
 
 SHOP = "from procedures import Database\n\n\nclass Holder:\n    db = Database('shop')\n\n\ndb = Holder.db\nother = 7\n"
@@ -72,3 +73,25 @@ def test_declaration_that_cannot_be_replayed_keeps_its_own_message(folder: Path)
     (folder / "wrong.py").write_text("from procedures import Database\ndb = Database('Not A Name')\n")
     with pytest.raises(DefinitionError):
         load_application("wrong:db")
+
+
+def test_module_that_hides_a_package_is_named_before_it_is_imported(folder: Path) -> None:
+    """What this program has not imported yet would be found in the application's folder, or not at all."""
+    (folder / "snapshot.py").touch()
+    with pytest.raises(PackageHidden, match=r"snapshot\.py hides"):
+        load_application("shop_of_test:db")
+    assert str(folder) not in sys.path
+
+
+def test_module_that_ends_the_program_is_refused(folder: Path) -> None:
+    """Its exit code is not ours, and a command that ends without a word has said nothing."""
+    (folder / "script.py").write_text("raise SystemExit(0)\n")
+    with pytest.raises(CodeMissing, match=r"script ends the program while it is imported: sys\.exit\(0\)"):
+        load_application("script:db")
+
+
+def test_name_of_a_file_gets_the_name_of_its_module(folder: Path) -> None:
+    """The hint says what to write."""
+    with pytest.raises(CodeMissing, match="there is no module") as refused:
+        load_application("shop_of_test.py:db")
+    assert refused.value.hint == "write the name of a module without .py: shop_of_test"

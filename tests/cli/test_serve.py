@@ -6,11 +6,16 @@ import errno
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from cmdlog.cli.cli_errors import explain
-from cmdlog.cli.server.serve import naming, stopped_in_order
+from cmdlog.cli.server.serve import StartReport, naming, stopped_in_order
+from cmdlog.node.node import Node
+from cmdlog.node.settings import Settings
 from cmdlog.node.sites.site_child import NotStarted
 from cmdlog.node.sites.site_faults import SiteFault
 
@@ -41,3 +46,43 @@ def test_a_site_that_does_not_start_is_no_defect() -> None:
         failure = explain(NotStarted(SiteFault(kind, "planted")))
         assert failure is not None
         assert (failure.message, failure.exit_code) == ("planted", code)
+
+
+@pytest.mark.parametrize("names", [[], ["LOCK", "lost+found"], None])
+def test_new_data_directory_is_announced(tmp_path: Path, names: list[str] | None) -> None:
+    """Who forgot --data reads which directory is made, before it is."""
+    data = tmp_path / "data"
+    if names is not None:
+        data.mkdir()
+        for name in names:
+            (data / name).touch()
+    with capture_logs() as logs:
+        StartReport(data).announce_creation()
+    assert [(entry["event"], entry["what"]) for entry in logs] == [
+        ("new_data_directory", f"creating a new, empty data directory {data}")
+    ]
+
+
+@pytest.mark.parametrize("name", ["instance.json", "letter.txt"])
+def test_directory_that_holds_something_is_not_announced_as_new(tmp_path: Path, name: str) -> None:
+    """A node is opened, and anything else is refused."""
+    (tmp_path / name).touch()
+    with capture_logs() as logs:
+        StartReport(tmp_path).announce_creation()
+    assert logs == []
+
+
+def test_server_is_said_to_listen_once_it_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before that, where it says how far it is; a new node was recovered from nothing, which needs no line per partition."""
+    part = {"partition": 0, "from": "empty", "why": "the log reaches back", "replayed_calls": 0, "passed": []}
+    node = cast(Node, SimpleNamespace(settings=Settings(partitions=1), routes={"bump": None}, recovery=[part]))
+    report = StartReport(tmp_path)
+    report.say_listening("http://127.0.0.1:8642")
+    begun = f"opening {tmp_path}; until it can serve, http://127.0.0.1:8642/readyz answers 503\n"
+    assert capsys.readouterr().out == begun
+    report.say_ready(node)
+    ready = "ready: 1 procedures on 1 partitions\ncmdlog listening on http://127.0.0.1:8642\n"
+    assert capsys.readouterr().out == "partition 0: from nothing (the log reaches back), 0 calls replayed\n" + ready
+    report.announce_creation()
+    report.say_ready(node)
+    assert capsys.readouterr().out == ready

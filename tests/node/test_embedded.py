@@ -18,6 +18,7 @@ from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
 from cmdlog.node import embedded as embedded_module
 from cmdlog.node.embedded import Embedded, open_embedded
 from cmdlog.node.outcome import NotReady
+from cmdlog.node.settings import BadSetting
 from procedures import InvalidParameters
 from tests.node.apps.faulty import Mixed, db
 from tests.node.rig import SMALL
@@ -227,3 +228,36 @@ def test_the_last_work_of_a_busy_moment_is_not_left_lying(tmp_path: Path) -> Non
         for worker in workers:
             worker.join(30)
             assert not worker.is_alive()
+
+
+def test_closed_database_says_that_it_is_closed(tmp_path: Path) -> None:
+    """Not that it is not ready, as if waiting would help."""
+    opened = reopen(tmp_path)
+    opened.close()
+    uses: list[Callable[[], object]] = [
+        lambda: opened.call("look", id=1), lambda: opened.submit("look", id=1), lambda: opened.query("select 1")
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(NotReady, match=r"the database is closed; `cmdlog\.open` opens its directory again"):
+            use()
+
+
+def test_misspelt_setting_is_named_with_the_nearest_one(tmp_path: Path) -> None:
+    """As on the command line, and before anything is written."""
+    with pytest.raises(BadSetting, match=r"^partition: no such setting; did you mean partitions\?"):
+        open_embedded(tmp_path / "data", db, partition=3)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([db], r"db is of type list, not a Database; give the object that `Database\(\.\.\.\)` made"),
+        ("shop:db", "db is the text 'shop:db', not a Database; import it: `from shop import db`"),
+    ],
+)
+def test_what_is_no_database_is_refused_by_its_type(tmp_path: Path, given: Any, says: str) -> None:
+    """Before anything is written, and without the name of an attribute that only this program knows."""
+    with pytest.raises(TypeError, match=says):
+        open_embedded(tmp_path / "data", given)
+    assert not (tmp_path / "data").exists()

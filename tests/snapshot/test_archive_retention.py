@@ -30,7 +30,13 @@ def snapshot(index: int, *, archived: bool = True, base: Snapshot | None = None)
     """A snapshot of partition 0 whose log begins at block `10 * index`."""
     folder = "archive" if archived else "snapshots"
     return Snapshot(
-        f"/node/{folder}/s{index}", 0, index, 0, cast(Manifest, Held(10 * index)), bases=base.chain if base is not None else ()
+        f"/node/{folder}/s{index}",
+        0,
+        index,
+        0,
+        cast(Manifest, Held(10 * index)),
+        bases=base.chain if base is not None else (),
+        name=f"s{index}",
     )
 
 

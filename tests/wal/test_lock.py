@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.wal.directory.lock import make_folder, take_ownership
+from cmdlog.wal.directory.lock import OwnerRecord, make_folder, take_ownership
 from cmdlog.wal.errors import NotEmpty, WrongDirectory
-from cmdlog.wal.files import RealFiles
+from cmdlog.wal.files import RealFiles, locked
+from cmdlog.wal.log import Log
+from cmdlog.wal.opening.home import adopt
 
 
 def test_a_folder_that_cannot_be_made_says_why(tmp_path: Path) -> None:
@@ -30,3 +32,27 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").touch()
     with pytest.raises(NotEmpty, match=r"letter\.txt\n.*choose an empty or new folder"):
         take_ownership(RealFiles(), str(tmp_path))
+
+
+def test_directory_without_a_node_is_left_as_it_is(tmp_path: Path) -> None:
+    """No file of a lock appears in it, and the hint names the nodes that lie in it."""
+    for opened in (Log.open, adopt):
+        with pytest.raises(WrongDirectory, match="is not a node directory") as refused:
+            opened(RealFiles(), str(tmp_path))
+        assert refused.value.hint == "give the directory of `cmdlog serve --data DIR`; nothing was written"
+        assert list(tmp_path.iterdir()) == []
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "instance.json").touch()
+    with pytest.raises(WrongDirectory, match=f"hint: there is a node in {tmp_path / 'node'}; nothing was written"):
+        Log.open(RealFiles(), str(tmp_path))
+    with pytest.raises(WrongDirectory, match=r"instance\.json is a file"):
+        Log.open(RealFiles(), str(tmp_path / "node" / "instance.json"))
+
+
+def test_error_of_a_locked_directory_names_the_process_in_words() -> None:
+    """Not as the bytes of the record; one that is not written yet is admitted."""
+    record = OwnerRecord(pid=7, host="here", boot_id="b", started="2026-01-31T12:00:00Z")
+    named = locked("/data/LOCK", record.encode())
+    assert str(named) == "/data/LOCK is locked by process 7 on here, which started at 2026-01-31T12:00:00Z"
+    for unread in (b"", b"{", b"[]", b"{}"):
+        assert str(locked("/data/LOCK", unread)) == "/data/LOCK is locked by a process that left no owner record yet"

@@ -15,7 +15,7 @@ from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.directory import export
 from cmdlog.cli.directory.points import damaged_points, rows_of
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, server
+from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, patience, server
 
 if TYPE_CHECKING:
     from snapshot.catalog import Snapshot
@@ -112,7 +112,7 @@ def take(
     json: JsonFlag = False,
 ) -> None:
     """One of every partition; waits until they are verified. With --consistent, prints the transaction id to recover to."""
-    with server(url, token_file, timeout, ca_file) as client:
+    with server(url, token_file, timeout, ca_file) as client, patience(url, timeout, doing="waiting for its snapshots"):
         if not consistent:
             _show(client.take_snapshot(), "Taken")
             return

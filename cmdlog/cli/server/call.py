@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
 import typer
@@ -21,8 +23,44 @@ from cmdlog.cli.server.server_options import (
     server,
 )
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the procedure; without it, all are listed.")]
-ParamsArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Parameters.")]
+if TYPE_CHECKING:
+    from cmdlog.client import Client
+
+
+def complete_procedure(ctx: typer.Context, incomplete: str) -> list[str]:
+    """For the shell: the procedures of the server whose names begin so; none when it does not answer at once."""
+    return [name for name in _catalog_for_shell(ctx) if name.startswith(incomplete)]
+
+
+def complete_parameter(ctx: typer.Context, incomplete: str) -> list[str]:
+    """For the shell: the parameters of the procedure that are not given yet."""
+    entry = _catalog_for_shell(ctx).get(ctx.params.get("name") or "", {"parameters": {"properties": {}}})
+    given = {pair.partition("=")[0] for pair in ctx.params.get("params") or ()}
+    return [f"{name}=" for name in entry["parameters"]["properties"] if name.startswith(incomplete) and name not in given]
+
+
+def _catalog_for_shell(ctx: typer.Context) -> dict[str, Any]:
+    url, token_file, ca_file = (ctx.params.get(name) for name in ("url", "token_file", "ca_file"))
+    try:
+        with server(url or DEFAULT_URL, token_file, COMPLETION_S, ca_file) as client:
+            return _catalog(client)
+    except Exception:  # noqa: BLE001 - whatever it is, it would be printed into the line that is being typed
+        return {}
+
+
+def _catalog(client: Client) -> dict[str, Any]:
+    return {entry["name"]: entry for entry in client.procedures()}
+
+
+COMPLETION_S: Final = 1.0  # that somebody who pressed Tab waits
+
+NameArgument = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the procedure; without it, all are listed.", autocompletion=complete_procedure),
+]
+ParamsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Parameters.", autocompletion=complete_parameter)
+]
 KeyOption = Annotated[
     str | None,
     typer.Option(
@@ -61,17 +99,21 @@ def call(
     """
     from cmdlog.client import NEW_KEY
 
+    if key == "":
+        raise CommandFailed(
+            "--key is empty", hint="omit --key for a key of its own; is a variable of the shell unset?", exit_code=2
+        )
     with server(url, token_file, timeout, ca_file) as client:
         with patience(url, timeout):
-            catalog = {entry["name"]: entry for entry in client.procedures()}
+            catalog = _catalog(client)
         if not name:
             out.result(list(catalog.values()), lambda: _show_catalog(list(catalog.values())))
             return
         if name not in catalog:
-            raise CommandFailed(f"there is no procedure {name}", hint=f"there are {', '.join(catalog)}", exit_code=2)
+            raise CommandFailed(f"there is no procedure {name}", hint=_known_names(name, catalog), exit_code=2)
         body = read_params(params or [], catalog[name]["parameters"]["properties"])
         with patience(url, timeout):
-            result = client.invoke(name, body, idempotency_key=key or NEW_KEY)
+            result = client.invoke(name, body, idempotency_key=NEW_KEY if key is None else key)
     answer = {"txn_id": str(result.txn_id), "partition": result.partition, "result": result.value}
     out.result(answer, lambda: out.text(orjson.dumps(result.value, option=orjson.OPT_INDENT_2).decode()))
 
@@ -82,11 +124,12 @@ def read_params(given: list[str], properties: dict[str, Any]) -> dict[str, Any]:
     for pair in given:
         name, equals, text = pair.partition("=")
         if not equals:
-            raise CommandFailed(f"{pair!r} is not of the form key=value", exit_code=2)
+            hint = f"parameters: {', '.join(properties) or 'none'}"
+            raise CommandFailed(f"{pair!r} is not of the form key=value", hint=hint, exit_code=2)
         if name in params:
             raise CommandFailed(f"{name} is given twice", exit_code=2)
         if name not in properties:
-            raise CommandFailed(f"there is no parameter {name}", hint=f"there are {', '.join(properties) or 'none'}", exit_code=2)
+            raise CommandFailed(f"there is no parameter {name}", hint=_known_names(name, properties), exit_code=2)
         params[name] = _value(name, text, properties[name])
     return params
 
@@ -101,9 +144,17 @@ def _value(name: str, text: str, schema: dict[str, Any]) -> Any:
     try:
         return loads_strict(text.encode())
     except NotStrict as error:
-        raise CommandFailed(
-            f"{name}: {text!r} {error}", hint=f"its type is {orjson.dumps(schema).decode()}", exit_code=2
-        ) from None
+        kinds = " or ".join(str(shape["type"]) for shape in shapes if "type" in shape)
+        problem = (
+            f"{text!r} is not of type {kinds}" if kinds and len(text.split()) == 1 and text.isalnum() else f"{text!r} {error}"
+        )
+        raise CommandFailed(f"{name}: {problem}", hint=f"its type is {orjson.dumps(schema).decode()}", exit_code=2) from None
+
+
+def _known_names(wrong: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(wrong, names, n=1)
+    there = f"there are {', '.join(names) or 'none'}"
+    return f"did you mean {near[0]}? {there}" if near else there
 
 
 def _show_catalog(catalog: list[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ import functools
 import inspect
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -33,8 +33,8 @@ USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "
 HELP: Final = """Serve the procedures of APP over HTTP, from the node directory --data.
 
 A missing or empty directory becomes a new node; an existing one is
-recovered first. The server prints its address when the directory is opened,
-and answers /readyz with 503 until recovery is done. SIGTERM or Ctrl-C stops
+recovered first; until that is done, /readyz answers 503. The server prints
+that it is listening when it serves. SIGTERM or Ctrl-C stops
 it cleanly, also while it starts: requests in flight are answered, the log
 is sealed, and the exit code is 0.
 
@@ -83,14 +83,15 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any]) 
     db = load_application(app)
     refuse_locked(data)
     check_address_space(threads_of(settings))
-    events = Events(listening=_say_listening, ready=_say_ready, stopping=_say_stopping)
+    start = StartReport(data)
+
+    def open_node(progress: Callable[[Any], None]) -> Node:
+        start.announce_creation()
+        return Node.open(str(data), db, settings, target=app, progress=progress)
+
+    events = Events(listening=start.say_listening, ready=start.say_ready, stopping=_say_stopping)
     with naming_faults(str(data.absolute())):
-        serve_http(
-            lambda progress: Node.open(str(data), db, settings, target=app, progress=progress),
-            settings,
-            events=events,
-            version=version_of("cmdlog"),
-        )
+        serve_http(open_node, settings, events=events, version=version_of("cmdlog"))
 
 
 @contextlib.contextmanager
@@ -164,20 +165,44 @@ def _option(setting: SettingRow) -> Any:
     ]
 
 
-def _say_listening(url: str) -> None:
-    out.result({"event": "listening", "url": url, "pid": os.getpid()}, lambda: out.text(f"cmdlog listening on {url}"))
+class StartReport:
+    """What a start tells people: `listening` when calls are served, and not before. Programs get each event as it happens."""
 
+    def __init__(self, data: Path) -> None:
+        self._data = data.absolute()
+        self._new = False
+        self._url = ""
 
-def _say_ready(node: Node) -> None:
-    partitions, procedures = node.settings.partitions, len(node.routes)
-    told = {"event": "ready", "partitions": partitions, "procedures": procedures, "recovery": node.recovery}
+    def announce_creation(self) -> None:
+        """Before the first file is written: who expected data here is in the wrong place."""
+        from cmdlog.wal.directory.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, NO_CONTENT
 
-    def show() -> None:
-        for part in node.recovery:
+        with contextlib.suppress(OSError):  # opening the log reports what is wrong with it
+            names = set(os.listdir(self._data)) if self._data.exists() else set()
+            self._new = INSTANCE_NAME not in names and (CREATING_NAME in names or names <= {LOCK_NAME, *NO_CONTENT})
+        if self._new:
+            import structlog
+
+            what = f"creating a new, empty data directory {self._data}"
+            structlog.get_logger("cmdlog.cli").info("new_data_directory", what=what, hint="--data DIR names another one")
+
+    def say_listening(self, url: str) -> None:
+        """The server answers; its node may recover for long."""
+        self._url = url
+        told = {"event": "listening", "url": url, "pid": os.getpid()}
+        out.result(told, lambda: out.text(f"opening {self._data}; until it can serve, {url}/readyz answers 503"))
+
+    def say_ready(self, node: Node) -> None:
+        """Calls are served from now on."""
+        partitions, procedures = node.settings.partitions, len(node.routes)
+        told = {"event": "ready", "partitions": partitions, "procedures": procedures, "recovery": node.recovery}
+        out.result(told, lambda: self._show_ready(node))
+
+    def _show_ready(self, node: Node) -> None:
+        for part in () if self._new else node.recovery:
             out.text(tell_start(part))
-        out.text(f"ready: {procedures} procedures on {partitions} partitions")
-
-    out.result(told, show)
+        out.text(f"ready: {len(node.routes)} procedures on {node.settings.partitions} partitions")
+        out.text(f"cmdlog listening on {self._url}")
 
 
 def tell_start(part: Mapping[str, Any]) -> str:

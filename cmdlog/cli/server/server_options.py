@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from threading import Timer
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8642"
 TIMEOUT_S: Final = 30.0
-NOTICE_S: Final = 2.0  # without an answer, before a user at a terminal sees that it is still retried
+NOTICE_S: Final = 1.0  # without an answer, before a user at a terminal sees that it is still retried
 
 UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Address of the server.", envvar="CMDLOG_URL")]
 TokenOption = Annotated[
@@ -46,7 +46,8 @@ CaOption = Annotated[
 
 HINTS: Final = {
     "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN",
-    "unreachable": "check that `cmdlog serve` is running there; use --url for another address, --ca-file for a private CA",
+    "unreachable": "check that `cmdlog serve` is running there, and whether it takes http or https; "
+    "use --url for another address, --ca-file for a private CA",
     "bad_answer": "check that cmdlog is listening there",
     "session_expired": "the outcome is no longer known; check the data before you call again with a new key",
     "log_full": "reads continue; writes resume as soon as a snapshot frees a segment",
@@ -74,13 +75,13 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
 
 
 @contextlib.contextmanager
-def patience(url: str, timeout_s: float) -> Iterator[None]:
-    """Around one request: informs a user at a terminal when it takes long, and how long it may."""
+def patience(url: str, timeout_s: float, *, doing: str = "retrying", timer: Callable[..., Any] = Timer) -> Iterator[None]:
+    """Around one request: informs a user at a terminal when it takes long, what is waited for, and how long it may take."""
     if out.json or not sys.stderr.isatty() or timeout_s <= NOTICE_S:
         yield
         return
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + timeout_s))
-    notice = threading.Timer(NOTICE_S, lambda: sys.stderr.write(f"no answer from {url} yet; retrying until {until}\n"))
+    notice = timer(NOTICE_S, lambda: sys.stderr.write(f"no answer from {url} yet; {doing} until {until}\n"))
     notice.daemon = True
     notice.start()
     try:
@@ -104,7 +105,11 @@ def failure_of(error: CmdlogError, url: str) -> CommandFailed:
     from cmdlog.errors import Aborted, InvalidParameters, OutcomeUnknown, UnknownProcedure, Unreachable
 
     named = f"{error.code} ({error.abort_code})" if isinstance(error, Aborted) and error.abort_code else error.code
-    told = f"no answer from {url}: {error}" if isinstance(error, Unreachable) else f"{named}: {error}"
+    told = (
+        f"no answer from {url}: {str(error).removeprefix('no answer: ')}"
+        if isinstance(error, Unreachable)
+        else f"{named}: {error}"
+    )
     hint = HINTS.get(error.code, "")
     if isinstance(error, OutcomeUnknown) and error.idempotency_key is not None:
         hint = f"repeat it with --key {error.idempotency_key}: if it was executed, you get its outcome and nothing runs again"

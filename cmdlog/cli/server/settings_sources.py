@@ -8,14 +8,13 @@ directory), then the default.
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cmdlog.node.settings import SIZE_UNITS, TABLE, BadSetting, SettingRow, Settings, check_value, fitted
+from cmdlog.node.settings import SIZE_UNITS, TABLE, BadSetting, SettingRow, Settings, check_value, fitted, known_setting
 
 ENVIRONMENT_PREFIX: Final = "CMDLOG_"
 CONFIG_NAME: Final = "cmdlog.toml"
@@ -51,14 +50,14 @@ def _from_flags(flags: Mapping[str, Any]) -> Given:
     for name, value in flags.items():
         if value is not None:
             origin = "--" + name.replace("_", "-")
-            yield _known(name, origin, lambda near: "--" + near.replace("_", "-")), value, origin
+            yield known_setting(name, origin, lambda near: "--" + near.replace("_", "-")), value, origin
 
 
 def _from_environment(environ: Mapping[str, str]) -> Given:
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in OTHER_VARIABLES:
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-            yield _known(name, variable, lambda near: ENVIRONMENT_PREFIX + near.upper()), environ[variable], variable
+            yield known_setting(name, variable, lambda near: ENVIRONMENT_PREFIX + near.upper()), environ[variable], variable
 
 
 def _from_config(config: Path | None, data_dir: Path | None) -> Given:
@@ -73,20 +72,13 @@ def _from_config(config: Path | None, data_dir: Path | None) -> Given:
         raise BadSetting(str(path), f"is not TOML: {error}") from error
     for name, value in held.items():
         origin = f"{name} in {path}"
-        yield _known(name, origin, str), value, origin
+        yield known_setting(name, origin, str), value, origin
 
 
 def _config_places(data_dir: Path | None) -> Iterator[Path]:
     if data_dir is not None:
         yield data_dir / CONFIG_NAME
     yield Path(CONFIG_NAME)
-
-
-def _known(name: str, origin: str, spell: Callable[[str], str]) -> str:
-    if name in TABLE:
-        return name
-    near = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.5)
-    raise BadSetting(origin, "no such setting" + (f"; did you mean {spell(near[0])}?" if near else ""))
 
 
 def _convert(setting: SettingRow, value: Any, origin: str) -> Any:

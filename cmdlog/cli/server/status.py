@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, server
+from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, patience, server
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,7 +50,8 @@ def status(
       cmdlog status --url http://10.0.0.7:8642 --json
     """
     with server(url, token_file, timeout, ca_file) as client:
-        told = client.status()
+        with patience(url, timeout):
+            told = client.status()
         if watch:
             _watch(client, told, every)
         else:

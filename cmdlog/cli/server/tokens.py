@@ -221,6 +221,8 @@ def _expiry(given: str | None) -> float | None:
     if given is None:
         return None
     span = SPAN.fullmatch(given)
+    if span is None and given.isdigit():
+        raise _usage("--expires", f"{given!r} has no unit: give days, hours or minutes, such as {given}d")
     moment = time.time() + int(span[1]) * SPAN_S[span[2]] if span else _or_usage("--expires", read_time, given)
     if moment <= time.time():
         raise _usage("--expires", f"{given} is in the past")

@@ -83,9 +83,9 @@ class SiteChild:
                         raise NotStarted(SiteFault(told["kind"], told["message"]))
                     positions = orjson.loads(frame.payload)["positions"]
                     return {int(partition): index for partition, index in positions.items()}
-        raise NotStarted(
-            SiteFault("died", f"site {self.number} did not start (exit code {self.popen.end()}); its own words are above")
-        )
+        code = self.popen.end(after_s=0.0 if given_up() or time.monotonic() >= deadline else START_TIMEOUT_S)
+        why = self.popen.last_error() or f"it ended with exit code {code} and reported no error"
+        raise NotStarted(SiteFault("died", f"site {self.number} did not start: {why}"))
 
     def report(self, fault: SiteFault) -> None:
         """The site says why it ends."""

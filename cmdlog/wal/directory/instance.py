@@ -25,6 +25,7 @@ FORMAT_WITH_EARLIER: Final = 2  # of a directory that was adopted
 INSTANCE_NAME: Final = "instance.json"
 CREATING_NAME: Final = "creating.json"
 LOCK_NAME: Final = "LOCK"
+NODES_NAMED_MAX: Final = 5  # as what was perhaps meant
 NO_CONTENT: Final = frozenset({"lost+found", "cmdlog.toml"})  # in the root of a new volume; the settings of a node to be made
 LOG_FOLDER: Final = "log"
 FOLDERS: Final = (LOG_FOLDER, "archive", "faults", "snapshots", "state")
@@ -133,7 +134,7 @@ def load_instance(files: Files, directory: str) -> Instance:
     """
     path = os.path.join(directory, INSTANCE_NAME)
     if not files.exists(path):
-        raise WrongDirectory(_why_no_instance(files, directory))
+        raise _no_instance(files, directory)
     try:
         value = orjson.loads(files.read_file(path))
     except orjson.JSONDecodeError as error:
@@ -211,14 +212,22 @@ def end_creation(files: Files, directory: str) -> None:
         files.fsync_dir(directory)
 
 
-def _why_no_instance(files: Files, directory: str) -> str:
+def _no_instance(files: Files, directory: str) -> WrongDirectory:
     if not files.exists(directory):
-        return f"{directory} does not exist"
+        return WrongDirectory(f"{directory} does not exist")
     if (marker := read_marker(files, directory)) is not None:
-        return _why_unfinished(directory, marker.get("by", ""))
+        return WrongDirectory(_why_unfinished(directory, marker.get("by", "")))
     if files.exists(os.path.join(directory, LOG_FOLDER)):
-        return f"{directory} holds a log but {INSTANCE_NAME} is missing"
-    return f"{directory} is not a node directory: {INSTANCE_NAME} is missing"
+        return WrongDirectory(f"{directory} holds a log but {INSTANCE_NAME} is missing")
+    try:
+        paths = [os.path.join(directory, name) for name in sorted(files.listdir(directory))]
+    except NotADirectoryError:
+        return WrongDirectory(f"{directory} is a file")
+    nodes = [path for path in paths if files.exists(os.path.join(path, INSTANCE_NAME))]
+    hint = (
+        f"there is a node in {', '.join(nodes[:NODES_NAMED_MAX])}" if nodes else "give the directory of `cmdlog serve --data DIR`"
+    )
+    return WrongDirectory(f"{directory} is not a node directory: {INSTANCE_NAME} is missing", hint=hint + "; nothing was written")
 
 
 def _why_unfinished(directory: str, by: str) -> str:

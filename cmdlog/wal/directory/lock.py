@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
-from cmdlog.wal.directory.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, NO_CONTENT
+from cmdlog.wal.directory.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, NO_CONTENT, load_instance
 from cmdlog.wal.errors import NotEmpty, WrongDirectory
 from cmdlog.wal.files import Files, Lock, parent
 
@@ -78,3 +78,13 @@ def take_ownership(files: Files, directory: str) -> DirectoryLock:
         lock.close()
         raise
     return DirectoryLock(lock)
+
+
+def take_node(files: Files, directory: str) -> DirectoryLock:
+    """`take_ownership` of a directory that holds a node. Any other is left as it is, without a file for the lock.
+
+    Raises: also what `load_instance` does.
+    """
+    if not files.exists(os.path.join(directory, LOCK_NAME)):
+        load_instance(files, directory)
+    return take_ownership(files, directory)

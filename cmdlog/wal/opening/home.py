@@ -21,8 +21,8 @@ import shlex
 from dataclasses import dataclass, replace
 
 from cmdlog.wal.directory.instance import INSTANCE_NAME, LOG_FOLDER, Instance, load_instance, write_instance
-from cmdlog.wal.directory.lock import take_ownership
-from cmdlog.wal.errors import NotEmpty, WalError, WrongDirectory
+from cmdlog.wal.directory.lock import take_node
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.hard_state import HardStateFile, HardStateValues, open_hardstate
 from cmdlog.wal.opening.survey import identity_text
@@ -111,10 +111,7 @@ def adopt(files: Files, directory: str) -> Instance | None:
     A crash between the two writes leaves a directory that is still refused, and can be adopted again.
     Raises: LinkedNode, Locked, WrongDirectory, Corrupt, NewerFormat, DiskFull, WriteFailed.
     """
-    try:
-        owner = take_ownership(files, directory)
-    except NotEmpty:
-        raise WrongDirectory(f"{directory} is not a node directory: {INSTANCE_NAME} is missing") from None
+    owner = take_node(files, directory)
     try:
         instance = load_instance(files, directory)
         hard, _ = open_hardstate(files, os.path.join(directory, LOG_FOLDER))

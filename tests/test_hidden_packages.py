@@ -1,0 +1,55 @@
+"""A user's file with the name of one of this program's packages is named, whichever way the program is started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cmdlog.hidden_packages import PACKAGES, ROOT, PackageHidden, check_packages
+
+
+def write_module(folder: Path, name: str, *, package: bool) -> Path:
+    """A module of that name in the folder, or a package; its path."""
+    if not package:
+        path = folder / f"{name}.py"
+        path.touch()
+        return path
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").touch()
+    return folder / name
+
+
+@pytest.mark.parametrize("package", [False, True])
+@pytest.mark.parametrize("name", PACKAGES)
+def test_file_that_hides_a_package_is_named(tmp_path: Path, name: str, package: bool) -> None:
+    """With what to rename."""
+    path = write_module(tmp_path, name, package=package)
+    with pytest.raises(PackageHidden) as hidden:
+        check_packages([str(tmp_path), str(ROOT)])
+    assert hidden.value.message == f"{path} hides cmdlog's own package `{name}`"
+    assert hidden.value.hint == f"rename {path}, and what imports it"
+
+
+def test_what_hides_nothing_passes(tmp_path: Path) -> None:
+    """A folder without code loses to a package, and so does what comes later on the path."""
+    (tmp_path / "snapshot").mkdir()
+    check_packages([str(tmp_path), str(ROOT)])
+    write_module(tmp_path, "procedures", package=False)
+    check_packages([str(ROOT), str(tmp_path)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program", ["from cmdlog import Database", "import cmdlog; cmdlog.open", "from cmdlog.cli import main; main()"]
+)
+def test_program_beside_such_a_file_says_so(tmp_path: Path, program: str) -> None:
+    """The application, an embedding program and the command line; a client alone needs none of these packages."""
+    path = write_module(tmp_path, "procedures", package=False)
+    for code, wanted in ((program, True), ("from cmdlog import Client", False)):
+        start = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; {code}"
+        done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60, check=False)
+        assert (f"{path} hides cmdlog's own package `procedures`" in done.stderr) is wanted
+        assert (done.returncode != 0) is wanted
