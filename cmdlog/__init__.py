@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cmdlog.node.embedded import open_embedded as open  # reads like the built-in on purpose
     from cmdlog.results import QueryResult as QueryResult
     from cmdlog.results import Result as Result
+    from procedures import TextNumeric as TextNumeric
 
 __version__ = "0.1.0"
 
@@ -60,6 +61,7 @@ __all__ = [
     "RetryPolicy",
     "ServerFault",
     "SessionExpired",
+    "TextNumeric",
     "TooLarge",
     "Unauthenticated",
     "Unavailable",
@@ -70,6 +72,7 @@ __all__ = [
 ]
 
 _HOMES = {"open": ("cmdlog.node.embedded", "open_embedded"), "Embedded": ("cmdlog.node.embedded", "Embedded")}
+_HOMES["TextNumeric"] = ("procedures", "TextNumeric")
 _HOMES |= {name: ("cmdlog.client", name) for name in ("AsyncClient", "AutoBatch", "Call", "Client", "RetryPolicy")}
 _HOMES |= {name: ("cmdlog.results", name) for name in ("QueryResult", "Result")}
 _HOMES |= {name: ("cmdlog.errors", name) for name in __all__ if name not in _HOMES and name != "__version__"}

@@ -115,7 +115,9 @@ def _shape_of_type(element: Any) -> AnyShape:
         return _WHOLE
     if type_ is None or type_._isnull:  # noqa: SLF001 - SQLAlchemy's own question for it
         return UNTYPED
-    return Other(f"an expression of type {type_!r}" if not isinstance(type_, types.Float) else "a float")
+    if isinstance(type_, types.Float):
+        return Other("a float")
+    return Other("an expression whose decimals are not known" if is_exact(type_) else f"an expression of type {type_!r}")
 
 
 def _shape_of_column(column: Any) -> AnyShape:
@@ -581,9 +583,9 @@ class ExactCompiler(SQLiteCompiler):
     def visit_on_conflict_do_update(self, on_conflict: Any, **kw: Any) -> Any:
         columns = self.stack[-1]["selectable"].table.c
         copied = on_conflict._clone()  # noqa: SLF001 - a statement is left as it is
-        copied.update_values_to_set = [
-            (key, assigned(value, columns[key if isinstance(key, str) else key.key])) for key, value in on_conflict.update_values_to_set
-        ]
+        copied.update_values_to_set = {
+            key: assigned(value, columns[getattr(key, "key", key)]) for key, value in dict(on_conflict.update_values_to_set).items()
+        }
         return super().visit_on_conflict_do_update(copied, **kw)
 
     def _add_to_result_map(self, keyname: str, name: str, objects: Any, type_: Any) -> None:
@@ -593,7 +595,7 @@ class ExactCompiler(SQLiteCompiler):
             if _is_decimal(shape):
                 type_ = ScaledNumeric(PRECISION_MAX, shape.scale)  # type: ignore[union-attr]
             elif is_exact(type_) and not isinstance(type_, TextNumeric):
-                raise NumericRefused(f"{name}: {shape} cannot be read as an exact number; {_REMEDY}")
+                raise NumericRefused(f"{shape} cannot be read as an exact number; {_REMEDY}")
         super()._add_to_result_map(keyname, name, objects, type_)
 
 
@@ -764,7 +766,7 @@ def _assigning(stmt: Any) -> Any:
     columns = stmt.table.c
 
     def with_scales(values: Any) -> Any:
-        return {key: assigned(value, columns[key if isinstance(key, str) else key.key]) for key, value in values.items()}
+        return {key: assigned(value, columns[getattr(key, "key", key)]) for key, value in values.items()}
 
     copied = stmt._clone()  # noqa: SLF001 - a statement is left as it is
     if copied._values:

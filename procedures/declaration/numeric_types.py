@@ -87,9 +87,15 @@ class ScaledNumeric(types.Numeric[Decimal]):
     scale: int
 
     def __init__(self, precision: int | None = None, scale: int | None = None, **_: Any) -> None:
-        if precision is None or scale is None:
-            raise DefinitionError("a Numeric states its digits and decimals: Numeric(12, 2); without them no sum is exact")
         super().__init__(precision=precision, scale=scale)
+
+    class Comparator(types.Numeric.Comparator[Decimal]):
+        """Results of arithmetic keep this type, so that a literal beside them has its own digits, too; their scale is the compiler's."""
+
+        def _adapt_expression(self, op: Any, other_comparator: Any) -> Any:
+            return op, self.type
+
+    comparator_factory = Comparator
 
     def __str__(self) -> str:
         return f"Numeric({self.precision}, {self.scale})"
