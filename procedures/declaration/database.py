@@ -14,10 +14,11 @@ from sqlalchemy import MetaData, Table
 from sqlalchemy.schema import SchemaItem
 
 from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect
-from procedures.declaration.numeric_types import numerics_are_text
 from procedures.declaration.procedure import NAME, Procedure, build_procedure
-from procedures.declaration.schema import check_table, create_statements, plan_schema, set_stored_types
+from procedures.declaration.schema import check_table, create_statements, plan_schema
 from procedures.errors import DefinitionError
+from procedures.numeric.columns import set_stored_types
+from procedures.numeric.types import numerics_are_text
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

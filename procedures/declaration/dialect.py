@@ -29,8 +29,8 @@ import orjson
 from sqlalchemy import types
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler, SQLiteDialect, SQLiteTypeCompiler
 
-from procedures.declaration.numeric_compiler import ExactCompiler, ExactDDLCompiler
-from procedures.declaration.numeric_types import ScaledNumeric, TextNumeric
+from procedures.numeric.compiler import ExactCompiler, ExactDDLCompiler
+from procedures.numeric.types import ScaledNumeric, TextNumeric
 
 Processor = Callable[[Any], Any] | None
 
@@ -122,8 +122,8 @@ class StateDialect(SQLiteDialect):
 
     supports_statement_cache = True
     type_compiler_cls = _TypeCompiler
-    statement_compiler = ExactCompiler
-    ddl_compiler = ExactDDLCompiler
+    statement_compiler: Any = ExactCompiler
+    ddl_compiler: Any = ExactDDLCompiler
     colspecs = {  # noqa: RUF012 - SQLAlchemy declares it so
         **{
             kind: spec
@@ -149,8 +149,8 @@ class TextNumericDialect(StateDialect):
     """The same with text for every Numeric, compared as text: how databases ran whose code is from before exact decimals."""
 
     supports_statement_cache = True
-    statement_compiler = SQLiteCompiler
-    ddl_compiler = SQLiteDDLCompiler
+    statement_compiler: Any = SQLiteCompiler
+    ddl_compiler: Any = SQLiteDDLCompiler
     colspecs = {**StateDialect.colspecs, types.Numeric: TextNumeric}  # noqa: RUF012 - SQLAlchemy declares it so
 
 

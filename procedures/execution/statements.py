@@ -27,12 +27,13 @@ from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
-from procedures.declaration.numeric_compiler import NumericRefused, survey
-from procedures.declaration.numeric_types import ScaledNumeric
 from procedures.declaration.procedure import Access
 from procedures.declaration.type_codecs import INT_MAX
 from procedures.errors import StatementRefused
 from procedures.execution.rows import SHARED, WRITTEN, Result, Rows, Written
+from procedures.numeric.compiler import holds_raw_text
+from procedures.numeric.shapes import NumericRefused
+from procedures.numeric.types import ScaledNumeric
 from procedures.storage.authorizer import Authorizer, Mode, TablesSeen
 from procedures.storage.state import rows_of
 
@@ -73,7 +74,7 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
             f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
         )
     try:
-        raw_text = dialect is DIALECT and survey(statement).raw_text
+        raw_text = dialect is DIALECT and holds_raw_text(statement)
         compiled = statement.compile(dialect=dialect)
     except NumericRefused as error:
         raise StatementRefused(str(error)) from None
@@ -294,8 +295,8 @@ class Runs(dict[object, Run]):
             for name, type_ in exact.items():
                 if (table, name) in facts.seen.columns or inserted:
                     raise StatementRefused(
-                        f"the statement has parts in SQL text, and uses {table}.{name}, a {type_}, of which SQLite holds units of "
-                        f"10^-{type_.scale}; write those parts as SQLAlchemy expressions"
+                        f"the statement has parts in SQL text, and uses {table}.{name}, a {type_}, of which SQLite holds units "
+                        f"of 10^-{type_.scale}; write those parts as SQLAlchemy expressions"
                     )
 
     def _expanding(self, compiled: Compiled) -> Run:

@@ -18,7 +18,7 @@ from enum import Enum
 
 import apsw
 
-from procedures.storage.numeric_functions import NAMES as _NUMERIC
+from procedures.numeric.functions import NAMES as _NUMERIC
 
 _SCALARS = """abs ceil ceiling char coalesce concat concat_ws floor format glob hex if ifnull iif instr length like
     likelihood likely lower ltrim max min mod nullif octet_length printf quote replace round rtrim sign sqrt substr substring

@@ -24,8 +24,8 @@ from typing import Any
 import apsw
 
 from procedures.errors import SchemaConflict, StateRefused
+from procedures.numeric.functions import register_numeric_functions
 from procedures.storage.authorizer import Authorizer, Mode
-from procedures.storage.numeric_functions import register_numeric_functions
 
 FORMAT = 1
 PAGE_BYTES = 4096  # the block size of the file systems below; a fixed one keeps snapshot images comparable

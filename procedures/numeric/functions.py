@@ -28,6 +28,10 @@ def _bounded(value: int, limit: int = INTEGER_MAX) -> int:
     return value
 
 
+def _power(exponent: int) -> int:
+    return int(10**exponent)
+
+
 def divide_rounding(numerator: int, denominator: int) -> int:
     """The quotient, half away from zero.
 
@@ -53,7 +57,7 @@ def _mul(a: Any, b: Any) -> int | None:
 
 
 def _div(a: Any, b: Any, shift: int) -> int | None:
-    return None if a is None or b is None else _bounded(divide_rounding(_whole(a) * 10**shift, _whole(b)))
+    return None if a is None or b is None else _bounded(divide_rounding(_whole(a) * _power(shift), _whole(b)))
 
 
 def _mod(a: Any, b: Any) -> int | None:
@@ -62,7 +66,7 @@ def _mod(a: Any, b: Any) -> int | None:
         return None
     if not _whole(b):
         raise ZeroDivisionError("division of an exact number by zero")
-    rest = abs(_whole(a)) % abs(b)
+    rest: int = abs(_whole(a)) % abs(_whole(b))
     return -rest if a < 0 else rest
 
 
@@ -70,7 +74,7 @@ def _compare(a: Any, scale_a: int, b: Any, scale_b: int) -> int | None:
     if a is None or b is None:
         return None
     scale = max(scale_a, scale_b)
-    first, second = _whole(a) * 10 ** (scale - scale_a), _whole(b) * 10 ** (scale - scale_b)
+    first, second = _whole(a) * _power(scale - scale_a), _whole(b) * _power(scale - scale_b)
     return (first > second) - (first < second)
 
 
@@ -78,13 +82,13 @@ def _round(a: Any, dropped: int, way: str) -> int | None:
     """Drops decimals: by half away from zero, towards zero, down or up."""
     if a is None:
         return None
-    unit = 10**dropped
+    unit = _power(dropped)
     if way == "half":
         return divide_rounding(_whole(a), unit)
     if way == "floor":
-        return int(_whole(a) // unit)
+        return _whole(a) // unit
     if way == "ceil":
-        return int(-(-_whole(a) // unit))
+        return -(-_whole(a) // unit)
     return abs(_whole(a)) // unit * (-1 if a < 0 else 1)
 
 
@@ -92,7 +96,7 @@ def _cast(a: Any, power: int, limit: int) -> int | None:
     """To other decimals, rounding half away from zero."""
     if a is None:
         return None
-    return _bounded(_whole(a) * 10**power if power >= 0 else divide_rounding(_whole(a), 10**-power), limit)
+    return _bounded(_whole(a) * _power(power) if power >= 0 else divide_rounding(_whole(a), _power(-power)), limit)
 
 
 class _Average:
@@ -113,7 +117,7 @@ class _Average:
             self.count -= 1
 
     def value(self) -> int | None:
-        return _bounded(divide_rounding(self.sum * 10**self.shift, self.count)) if self.count else None
+        return _bounded(divide_rounding(self.sum * _power(self.shift), self.count)) if self.count else None
 
     final = value
 
@@ -135,4 +139,5 @@ def register_numeric_functions(connection: apsw.Connection) -> None:
     """Makes the functions known to one connection."""
     for name, (function, arguments) in _SCALARS.items():
         connection.create_scalar_function(name, function, arguments, deterministic=True, flags=_FLAGS)
-    connection.create_window_function("numeric_avg", _Average, 2, flags=_FLAGS)
+    factory: Any = _Average
+    connection.create_window_function("numeric_avg", factory, 2, flags=_FLAGS)

@@ -44,7 +44,7 @@ def scale_number(value: Any, scale: int, limit: int, kind: str) -> int:
         ValueError: it is not finite, has more decimals than the column, or is out of its range.
     """
     if type(value) is int:
-        scaled = value * 10**scale
+        scaled = value * int(10**scale)
     else:
         number = _to_decimal(value, kind)
         if number.adjusted() >= INTEGER_DIGITS and number:
@@ -90,7 +90,7 @@ class ScaledNumeric(types.Numeric[Decimal]):
         super().__init__(precision=precision, scale=scale)
 
     class Comparator(types.Numeric.Comparator[Decimal]):
-        """Results of arithmetic keep this type, so that a literal beside them has its own digits, too; their scale is the compiler's."""
+        """Results keep this type, so that a literal beside them has its own digits, too; the compiler finds their scale."""
 
         def _adapt_expression(self, op: Any, other_comparator: Any) -> Any:
             return op, self.type
@@ -137,7 +137,7 @@ class ScaledNumeric(types.Numeric[Decimal]):
 
 
 class TextNumeric(types.Numeric[Decimal]):
-    """Numeric as its digits in TEXT: for tables of a state that was made so. It is stored and read, not compared or computed with."""
+    """Numeric as its digits in TEXT: for tables of a state that was made so. It is stored and read, not compared."""
 
     cache_ok = True
 
@@ -176,7 +176,9 @@ def declared_numeric(declared: types.Numeric[Any]) -> ScaledNumeric:
             "store a longer one as String and compute in Python"
         )
     if not declared.asdecimal:
-        raise DefinitionError("Numeric(asdecimal=False) would return floats; use Numeric(p, s), or Float where rounding is wanted")
+        raise DefinitionError(
+            "Numeric(asdecimal=False) would return floats; use Numeric(p, s), or Float where rounding is wanted"
+        )
     return ScaledNumeric(precision, scale)
 
 
