@@ -18,7 +18,7 @@ from procedures.declaration.procedure import NAME, Procedure, build_procedure
 from procedures.declaration.schema import check_table, create_statements, plan_schema
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
-from procedures.numeric.types import numerics_are_text
+from procedures.numeric.numeric_types import numerics_are_text
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

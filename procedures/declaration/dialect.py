@@ -30,7 +30,7 @@ from sqlalchemy import types
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler, SQLiteDialect, SQLiteTypeCompiler
 
 from procedures.numeric.compiler import ExactCompiler, ExactDDLCompiler
-from procedures.numeric.types import ScaledNumeric, TextNumeric
+from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric
 
 Processor = Callable[[Any], Any] | None
 
@@ -131,6 +131,7 @@ class StateDialect(SQLiteDialect):
             if kind not in {types.DateTime, types.Date, types.Time, types.Float}
         },
         types.Numeric: ScaledNumeric,
+        TextNumeric: TextNumeric,
         types.Float: types.Float,
         types.DateTime: UtcDateTime,
         types.Date: IsoDate,

@@ -32,8 +32,8 @@ from procedures.declaration.type_codecs import INT_MAX
 from procedures.errors import StatementRefused
 from procedures.execution.rows import SHARED, WRITTEN, Result, Rows, Written
 from procedures.numeric.compiler import holds_raw_text
+from procedures.numeric.numeric_types import ScaledNumeric
 from procedures.numeric.shapes import NumericRefused
-from procedures.numeric.types import ScaledNumeric
 from procedures.storage.authorizer import Authorizer, Mode, TablesSeen
 from procedures.storage.state import rows_of
 

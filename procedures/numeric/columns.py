@@ -13,7 +13,7 @@ from sqlalchemy import CheckConstraint, Column, ColumnClause, DefaultClause, Tab
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from procedures.errors import DefinitionError, SchemaConflict
-from procedures.numeric.types import ScaledNumeric, TextNumeric, declared_numeric, is_exact
+from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric, declared_numeric, is_exact
 
 
 def set_stored_types(table: Table, partition_by: str | None, *, as_text: bool) -> None:
@@ -93,14 +93,15 @@ _SIGN_CHECK: Final = re.compile(r"\"?\b[A-Za-z_]\w*\"?\s*(?:<=|>=|<>|!=|<|>|=)\s
 def check_stored_form(table: Table, found: str) -> None:
     """Tells a table of a state in which Numeric is text, CREATE statement `found`, from any other difference.
 
-    Raises: SchemaConflict, saying how to go on.
+    Raises: SchemaConflict, which names both ways out.
     """
     for column in table.columns:
         if isinstance(column.type, ScaledNumeric) and re.search(rf'[(,]\s*"?{re.escape(column.name)}"? TEXT', found):
             raise SchemaConflict(
                 f"table {table.name!r}: the state holds {column.name} as text, as cmdlog stored every Numeric before they were "
-                f"exact. To keep the table, declare the column {_as_text(column.type)} (from cmdlog import TextNumeric): it can be read "
-                f"and written, not compared. To move, declare a new table with {column.type} and copy the rows in a procedure"
+                f"exact. To keep the table, declare the column {_as_text(column.type)} (from cmdlog import TextNumeric): it can "
+                f"be read and written, not compared. To move, declare a new table with {column.type} and copy the rows in a "
+                "procedure"
             )
 
 

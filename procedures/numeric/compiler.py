@@ -1,9 +1,9 @@
 """Statements over exact decimals: every operand is brought to the decimals that its operation needs, or the statement is refused.
 
-A Numeric(p, s) is stored as an integer (`types`), so the SQL text has to say by which power of ten two operands differ; `shapes`
-says how many decimals each of them has.
+A Numeric(p, s) is stored as an integer (`numeric_types`), so the SQL text has to say by which power of ten two operands
+differ; `shapes` says how many decimals each of them has.
 
-While a result has at most 18 digits, SQLite's own integer arithmetic is exact. Beyond, SQLite would go on in floating
+While a result has at most 18 digits, SQLite's own integer arithmetic is exact. Beyond, SQLite would continue in floating
 point without a word; so such a step is a function of ours (`functions`), which raises OverflowError.
 
 Bound values take no part in the text: they are converted when they are bound, to the decimals of their place. What cannot be
@@ -21,6 +21,7 @@ from sqlalchemy.sql import operators, visitors
 from sqlalchemy.sql.elements import BindParameter, ClauseElement, ColumnElement, Tuple
 from sqlalchemy.sql.functions import Function
 
+from procedures.numeric.numeric_types import PRECISION_MAX, ScaledNumeric, TextNumeric, is_exact
 from procedures.numeric.operands import (
     COMPARED,
     TEXT_NUMERIC,
@@ -49,8 +50,8 @@ from procedures.numeric.shapes import (
     UNTYPED,
     WHOLE,
     AnyShape,
+    DecimalShape,
     NumericRefused,
-    Shape,
     decimals_of,
     fold_steps,
     holds_exact,
@@ -62,14 +63,13 @@ from procedures.numeric.shapes import (
     shape_of_numeric,
     shape_of_step,
 )
-from procedures.numeric.types import PRECISION_MAX, ScaledNumeric, TextNumeric, is_exact
 
 _Compiler: Any = SQLiteCompiler  # whose methods are not typed
 _DDLCompiler: Any = SQLiteDDLCompiler
 _KNOWN_NAMES: Final = """select compound_select column table alias subquery cte lateral join label grouping bindparam binary unary
     select_statement_grouping clauselist expression_clauselist order_by_list element_list case cast function over funcfilter null
-    true false tuple insert update delete on_conflict_do_update on_conflict_do_nothing label_reference textual_label_reference values
-    scalar_values type_coerce typeclause rescaled frame_clause dmltargetcopy"""
+    true false tuple insert update delete on_conflict_do_update on_conflict_do_nothing label_reference textual_label_reference
+    values scalar_values type_coerce typeclause rescaled frame_clause dmltargetcopy"""
 _KNOWN: Final = frozenset(_KNOWN_NAMES.split())
 
 _NAMES: Final = {operators.add: "numeric_add", operators.sub: "numeric_sub", operators.mul: "numeric_mul"}
@@ -97,7 +97,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
             return super().visit_binary(binary, override_operator=override_operator, **kw)
         if isinstance(binary.left, Tuple) and holds_exact(binary.left.clauses):
             binary = tuples_at_scale(binary, operator)
-        elif operator is operators.truediv and isinstance(left, Shape) and isinstance(right, Shape):
+        elif operator is operators.truediv and isinstance(left, DecimalShape) and isinstance(right, DecimalShape):
             return self._step(binary, operator, left, right, **kw)
         elif is_decimal(left) or is_decimal(right) or DIGITS in (left, right) or list_is_decimal(binary.right):
             if operator in (*ADDED, operators.mul, *QUOTIENTS):
@@ -116,10 +116,10 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
         """One arithmetic step, in SQLite's integers where they suffice."""
         kw.pop("add_to_result_map", None)
         for shape, other in ((left, right), (right, left)):
-            if not isinstance(shape, Shape) and shape is not NULL and shape is not UNTYPED:
+            if not isinstance(shape, DecimalShape) and shape is not NULL and shape is not UNTYPED:
                 raise NumericRefused(f"{other} and {shape} have no exact {_verb(operator)}; {REMEDY}")
         result = shape_of_step(operator, left, right, binary)
-        if not isinstance(result, Shape):
+        if not isinstance(result, DecimalShape):
             raise NumericRefused(f"{binary} has no exact decimals; {REMEDY}")
         first, second = binary.left, binary.right
         first_shape, second_shape = self._known(first, left, right), self._known(second, right, left)
@@ -140,19 +140,19 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
         b = self.process(at_scale(second, second_shape, result.scale), **kw)
         return f"numeric_mod({a}, {b})"
 
-    def _known(self, element: Any, shape: AnyShape, beside: AnyShape) -> Shape:
+    def _known(self, element: Any, shape: AnyShape, beside: AnyShape) -> DecimalShape:
         """The shape of an operand; that of the other for NULL and for a value without a type."""
-        if isinstance(shape, Shape):
+        if isinstance(shape, DecimalShape):
             return shape
         if shape is UNTYPED and not isinstance(element, BindParameter):
             raise NumericRefused(f"{element} has no known type, so it cannot be exact beside {beside}; {REMEDY}")
-        if not isinstance(beside, Shape):
+        if not isinstance(beside, DecimalShape):
             raise NumericRefused(f"{element} has no known decimals; {REMEDY}")
         return beside
 
     def _is_wide(self, binary: Any, left: AnyShape, right: AnyShape) -> bool:
         """Whether a side would have more digits than an integer, once both have the same decimals."""
-        if not isinstance(left, Shape) or not isinstance(right, Shape):
+        if not isinstance(left, DecimalShape) or not isinstance(right, DecimalShape):
             return False
         scale = max(left.scale, right.scale)
         return any(
@@ -161,7 +161,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
         )
 
     def _compare(self, binary: Any, operator: Any, left: AnyShape, right: AnyShape, **kw: Any) -> str:
-        if not isinstance(left, Shape) or not isinstance(right, Shape):
+        if not isinstance(left, DecimalShape) or not isinstance(right, DecimalShape):
             raise AssertionError("only called for two shapes")
         _forbid_functions(kw)
         a = self.process(at_scale(binary.left, left, left.scale), **kw)
@@ -228,7 +228,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
     def _by_function(self, func: Any, name: str, arguments: list[Any], **kwargs: Any) -> str:
         _forbid_functions(kwargs)
         shape = shape_of(arguments[0])
-        if not isinstance(shape, Shape):
+        if not isinstance(shape, DecimalShape):
             raise NumericRefused(f"{name}() needs an exact number, not {shape}")
         text = self.process(at_scale(arguments[0], shape, shape.scale), **kwargs)
         if name == "avg":
@@ -250,11 +250,11 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
             return super().visit_cast(cast, **kwargs)
         whole = isinstance(cast.type, types.Integer)
         if (not to_exact and not whole) or (
-            not isinstance(source, Shape) and not isinstance(cast.clause, BindParameter) and source is not NULL
+            not isinstance(source, DecimalShape) and not isinstance(cast.clause, BindParameter) and source is not NULL
         ):
             raise NumericRefused(f"{source} cannot be cast to {cast.type!r} exactly; convert it in Python")
         wanted = WHOLE if whole else shape_of_numeric(cast.type)
-        if not isinstance(source, Shape):
+        if not isinstance(source, DecimalShape):
             return self.process(
                 with_type(cast.clause, ScaledNumeric(wanted.digits, wanted.scale)) if source is not NULL else cast.clause
             )
@@ -267,7 +267,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
         source = shape_of(type_coerce.clause)
         wanted = shape_of_cast(type_coerce)
         if (is_decimal(source) or is_decimal(wanted)) and not isinstance(type_coerce.clause, BindParameter) and (
-            not isinstance(source, Shape) or not isinstance(wanted, Shape) or source.scale != wanted.scale
+            not isinstance(source, DecimalShape) or not isinstance(wanted, DecimalShape) or source.scale != wanted.scale
         ):  # fmt: skip
             raise NumericRefused("type_coerce would read the stored integer as something else; use cast")
         return super().visit_type_coerce(type_coerce, **kw)
@@ -276,7 +276,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
         type_ = bindparam.type
         if is_exact(type_) and not isinstance(type_, TextNumeric | ScaledNumeric):
             shape = shape_of_bind(bindparam)
-            if isinstance(shape, Shape):
+            if isinstance(shape, DecimalShape):
                 bindparam = with_type(bindparam, ScaledNumeric(shape.digits, shape.scale))
         stored = bindparam.type.scale if isinstance(bindparam.type, ScaledNumeric) else None
         known = self.__dict__.setdefault("_stored_as", {})
@@ -348,7 +348,7 @@ class ExactDDLCompiler(_DDLCompiler):  # type: ignore[misc]
 
 
 def _decimals(shape: AnyShape) -> int | None:
-    return shape.scale if isinstance(shape, Shape) and not shape.whole else None
+    return shape.scale if isinstance(shape, DecimalShape) and not shape.whole else None
 
 
 def _verb(operator: Any) -> str:
@@ -360,7 +360,8 @@ def _forbid_functions(kw: dict[str, Any]) -> None:
     if kw.get("literal_binds"):
         raise NumericRefused(
             "a CHECK, a generated column or an index may add, subtract, multiply and compare exact numbers up to "
-            f"{PRECISION_MAX} digits; this one would need more, or a division or rounding; declare fewer digits, or compute it in the procedure"
+            f"{PRECISION_MAX} digits; this one needs more, or a division or rounding; declare fewer digits, or compute it in "
+            "the procedure"
         )
 
 

@@ -1,6 +1,6 @@
 """SQL functions for exact decimals: those steps in which SQLite's 64-bit integers would not suffice or would round.
 
-SQLite goes on in floating point when an integer overflows, and divides integers without a remainder. These raise OverflowError
+SQLite continues in floating point when an integer overflows, and divides integers without a remainder. These raise OverflowError
 and ZeroDivisionError instead, and round half away from zero, as SQL's Numeric does. They depend on their arguments alone, so a
 replay finds the same. NULL in, NULL out. `procedures/declaration/numeric_compiler.py` writes the calls.
 """
@@ -16,7 +16,7 @@ INTEGER_MAX: Final = (1 << 63) - 1
 _FLAGS: Final = apsw.SQLITE_INNOCUOUS
 
 
-def _whole(value: Any) -> int:
+def _require_whole(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"an exact number was expected, not {value!r}: an expression beside it overflowed or is a float")
     return value
@@ -45,28 +45,28 @@ def divide_rounding(numerator: int, denominator: int) -> int:
 
 
 def _add(a: Any, b: Any) -> int | None:
-    return None if a is None or b is None else _bounded(_whole(a) + _whole(b))
+    return None if a is None or b is None else _bounded(_require_whole(a) + _require_whole(b))
 
 
 def _sub(a: Any, b: Any) -> int | None:
-    return None if a is None or b is None else _bounded(_whole(a) - _whole(b))
+    return None if a is None or b is None else _bounded(_require_whole(a) - _require_whole(b))
 
 
 def _mul(a: Any, b: Any) -> int | None:
-    return None if a is None or b is None else _bounded(_whole(a) * _whole(b))
+    return None if a is None or b is None else _bounded(_require_whole(a) * _require_whole(b))
 
 
 def _div(a: Any, b: Any, shift: int) -> int | None:
-    return None if a is None or b is None else _bounded(divide_rounding(_whole(a) * _power(shift), _whole(b)))
+    return None if a is None or b is None else _bounded(divide_rounding(_require_whole(a) * _power(shift), _require_whole(b)))
 
 
 def _mod(a: Any, b: Any) -> int | None:
     """The remainder with the sign of the dividend, as SQL has it."""
     if a is None or b is None:
         return None
-    if not _whole(b):
+    if not _require_whole(b):
         raise ZeroDivisionError("division of an exact number by zero")
-    rest: int = abs(_whole(a)) % abs(_whole(b))
+    rest: int = abs(_require_whole(a)) % abs(_require_whole(b))
     return -rest if a < 0 else rest
 
 
@@ -74,7 +74,7 @@ def _compare(a: Any, scale_a: int, b: Any, scale_b: int) -> int | None:
     if a is None or b is None:
         return None
     scale = max(scale_a, scale_b)
-    first, second = _whole(a) * _power(scale - scale_a), _whole(b) * _power(scale - scale_b)
+    first, second = _require_whole(a) * _power(scale - scale_a), _require_whole(b) * _power(scale - scale_b)
     return (first > second) - (first < second)
 
 
@@ -84,19 +84,21 @@ def _round(a: Any, dropped: int, way: str) -> int | None:
         return None
     unit = _power(dropped)
     if way == "half":
-        return divide_rounding(_whole(a), unit)
+        return divide_rounding(_require_whole(a), unit)
     if way == "floor":
-        return _whole(a) // unit
+        return _require_whole(a) // unit
     if way == "ceil":
-        return -(-_whole(a) // unit)
-    return abs(_whole(a)) // unit * (-1 if a < 0 else 1)
+        return -(-_require_whole(a) // unit)
+    return abs(_require_whole(a)) // unit * (-1 if a < 0 else 1)
 
 
 def _cast(a: Any, power: int, limit: int) -> int | None:
     """To other decimals, rounding half away from zero."""
     if a is None:
         return None
-    return _bounded(_whole(a) * _power(power) if power >= 0 else divide_rounding(_whole(a), _power(-power)), limit)
+    return _bounded(
+        _require_whole(a) * _power(power) if power >= 0 else divide_rounding(_require_whole(a), _power(-power)), limit
+    )
 
 
 class _Average:
@@ -108,12 +110,12 @@ class _Average:
     def step(self, value: Any, shift: int) -> None:
         self.shift = shift
         if value is not None:
-            self.sum += _whole(value)
+            self.sum += _require_whole(value)
             self.count += 1
 
     def inverse(self, value: Any, _shift: int) -> None:
         if value is not None:
-            self.sum -= _whole(value)
+            self.sum -= _require_whole(value)
             self.count -= 1
 
     def value(self) -> int | None:

@@ -10,14 +10,15 @@ from sqlalchemy import types
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BindParameter, ClauseElement, ColumnElement, Tuple
 
+from procedures.numeric.numeric_types import PRECISION_MAX, ScaledNumeric, TextNumeric, is_exact
 from procedures.numeric.shapes import (
     DIGITS,
     NULL,
     REMEDY,
     UNTYPED,
     AnyShape,
+    DecimalShape,
     NumericRefused,
-    Shape,
     bounded_shape,
     holds_exact,
     is_decimal,
@@ -25,7 +26,6 @@ from procedures.numeric.shapes import (
     shape_of,
     united_shape,
 )
-from procedures.numeric.types import PRECISION_MAX, ScaledNumeric, TextNumeric, is_exact
 
 COMPARED: Final = (operators.eq, operators.ne, operators.lt, operators.le, operators.gt, operators.ge)
 
@@ -46,7 +46,7 @@ class _Rescaled(ColumnElement[Any]):
     __visit_name__ = "rescaled"
     inherit_cache = False
 
-    def __init__(self, element: Any, shape: Shape, power: int) -> None:
+    def __init__(self, element: Any, shape: DecimalShape, power: int) -> None:
         self.element = element
         self.shape = shape
         self.power = power
@@ -66,7 +66,7 @@ def at_scale(element: Any, shape: AnyShape, scale: int) -> Any:
         return _retyped(element, shape, scale)
     if element.__visit_name__ in ("grouping", "label") and isinstance(element.element, BindParameter):
         return _retyped(element.element, shape, scale)
-    if not isinstance(shape, Shape) or (shape.scale == scale and not shape.whole):
+    if not isinstance(shape, DecimalShape) or (shape.scale == scale and not shape.whole):
         return element
     power = scale - shape.scale
     return _Rescaled(element, bounded_shape(scale, shape.digits + power), power) if power else element
@@ -75,7 +75,7 @@ def at_scale(element: Any, shape: AnyShape, scale: int) -> Any:
 def _retyped(bind: Any, shape: AnyShape, scale: int) -> Any:
     """The same bound value, converted to other decimals when it is bound."""
     type_: Any = bind.type
-    if (isinstance(shape, Shape) and shape.whole and not bind.required and type(bind.value) is int) or (
+    if (isinstance(shape, DecimalShape) and shape.whole and not bind.required and type(bind.value) is int) or (
         is_exact(type_) and type_.scale is None and not bind.required and bind.value is not None and not bind.expanding
     ):
         type_ = literal_type(bind)
@@ -100,19 +100,19 @@ def list_is_decimal(right: Any) -> bool:
     )  # fmt: skip
 
 
-def exact_union(elements: Sequence[Any], what: str) -> Shape:
+def exact_union(elements: Sequence[Any], what: str) -> DecimalShape:
     shapes = [shape_of(element) for element in elements]
     for element, shape in zip(elements, shapes, strict=True):
         _check_meets(element, shape, what)
     united = united_shape(shapes)
-    if not isinstance(united, Shape):
+    if not isinstance(united, DecimalShape):
         raise NumericRefused(f"{what} have no common decimals; {REMEDY}")
     return united
 
 
 def _check_meets(element: Any, shape: AnyShape, what: str) -> None:
     """Refuses what cannot be brought to the decimals of a number beside it."""
-    if isinstance(shape, Shape) or shape is NULL or (shape is UNTYPED and isinstance(element, BindParameter)):
+    if isinstance(shape, DecimalShape) or shape is NULL or (shape is UNTYPED and isinstance(element, BindParameter)):
         return
     if isinstance(element, BindParameter) and element.value is None and not element.required:
         return
@@ -121,7 +121,7 @@ def _check_meets(element: Any, shape: AnyShape, what: str) -> None:
     raise NumericRefused(f"{what}: {shape} cannot stand beside an exact number; {REMEDY}")
 
 
-def brought_to(element: Any, shape: Shape) -> Any:
+def brought_to(element: Any, shape: DecimalShape) -> Any:
     return at_scale(element, shape_of(element), shape.scale)
 
 
@@ -142,7 +142,7 @@ def _listed(right: Any) -> list[Any]:
     return list(inner.clauses) if hasattr(inner, "clauses") and not hasattr(inner, "name") else [right]
 
 
-def _list_at_scale(right: Any, shape: Shape) -> Any:
+def _list_at_scale(right: Any, shape: DecimalShape) -> Any:
     inner = right.element if right.__visit_name__ == "grouping" else right
     if hasattr(inner, "clauses") and not hasattr(inner, "name"):
         copied = inner._clone()
@@ -155,7 +155,7 @@ def _list_at_scale(right: Any, shape: Shape) -> Any:
     found = shape_of(right)
     if isinstance(right, BindParameter):
         return brought_to(right, shape)
-    if not isinstance(found, Shape) or found.scale != shape.scale:
+    if not isinstance(found, DecimalShape) or found.scale != shape.scale:
         raise NumericRefused(f"IN compares {shape} with {found}; cast the column of the subquery")
     return right
 
@@ -195,13 +195,13 @@ def assigned(value: Any, column: Any) -> Any:
         _check_meets(value, shape, where)
         if isinstance(value, BindParameter):
             return with_type(value, wanted)
-        if isinstance(shape, Shape) and shape.scale > wanted.scale:
+        if isinstance(shape, DecimalShape) and shape.scale > wanted.scale:
             raise NumericRefused(
                 f"{where} is {wanted}, its new value has {shape.scale} decimals; say how it is rounded: "
                 f"func.round(x, {wanted.scale})"
             )
         return at_scale(value, shape, wanted.scale)
-    if is_decimal(shape) and not (isinstance(wanted, types.Integer) and isinstance(shape, Shape) and shape.scale == 0):
+    if is_decimal(shape) and not (isinstance(wanted, types.Integer) and isinstance(shape, DecimalShape) and shape.scale == 0):
         raise NumericRefused(
             f"{where} is {wanted!r}, its new value {shape}; declare it Numeric(p, s), or cast the value to Integer"
         )

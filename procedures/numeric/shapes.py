@@ -1,4 +1,4 @@
-"""How many decimals an expression has: a `Shape`, derived from its parts alone.
+"""How many decimals an expression has: a `DecimalShape`, derived from its parts alone.
 
 SQLAlchemy's own types are no help here: it gives a sum of two Numerics the type of the left one, and an average none.
 
@@ -25,7 +25,14 @@ from sqlalchemy.exc import CompileError
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter
 
-from procedures.numeric.types import INTEGER_DIGITS, PRECISION_MAX, ScaledNumeric, TextNumeric, is_exact, numeric_of_literal
+from procedures.numeric.numeric_types import (
+    INTEGER_DIGITS,
+    PRECISION_MAX,
+    ScaledNumeric,
+    TextNumeric,
+    is_exact,
+    numeric_of_literal,
+)
 
 REMEDY: Final = "compute it in Python, or cast it: cast(x, Numeric(12, 2))"
 DIVISION_DIGITS: Final = 4  # that a quotient has more than its dividend, as MySQL has it
@@ -48,7 +55,7 @@ class NumericRefused(CompileError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DecimalShape:
     """Of an exact expression: its decimals, and how many digits it has at most. `whole`: a plain integer column or value."""
 
     scale: int
@@ -75,9 +82,9 @@ UNTYPED: Final = Other("a value without a type")
 
 DIGITS: Final = Other("a TextNumeric, which is text")
 
-AnyShape = Shape | Other
+AnyShape = DecimalShape | Other
 
-WHOLE: Final = Shape(0, INTEGER_DIGITS, whole=True)
+WHOLE: Final = DecimalShape(0, INTEGER_DIGITS, whole=True)
 
 
 def shape_of(element: Any) -> AnyShape:
@@ -115,10 +122,10 @@ def _shape_of_column(column: Any) -> AnyShape:
     return _shape_of_type(column)
 
 
-def shape_of_numeric(type_: Any) -> Shape:
+def shape_of_numeric(type_: Any) -> DecimalShape:
     if type_.precision is None or type_.scale is None:
         raise NumericRefused("a Numeric without digits and decimals cannot be exact; write Numeric(12, 2)")
-    return Shape(type_.scale, type_.precision)
+    return DecimalShape(type_.scale, type_.precision)
 
 
 def shape_of_bind(bind: Any) -> AnyShape:
@@ -157,7 +164,7 @@ def fold_steps(clauses: Any) -> Any:
 
 def shape_of_step(operator: Any, left: AnyShape, right: AnyShape, element: Any) -> AnyShape:
     """Of one arithmetic step."""
-    known = [shape for shape in (left, right) if isinstance(shape, Shape)]
+    known = [shape for shape in (left, right) if isinstance(shape, DecimalShape)]
     exact = any(not shape.whole for shape in known) or (operator is operators.truediv and len(known) > 1)
     if not exact:
         return (
@@ -165,8 +172,8 @@ def shape_of_step(operator: Any, left: AnyShape, right: AnyShape, element: Any) 
             if not is_exact(getattr(element, "type", None))
             else Other("an expression without exact decimals")
         )
-    first = left if isinstance(left, Shape) else known[0]
-    second = right if isinstance(right, Shape) else known[0]
+    first = left if isinstance(left, DecimalShape) else known[0]
+    second = right if isinstance(right, DecimalShape) else known[0]
     if operator in ADDED:
         scale = max(first.scale, second.scale)
         return bounded_shape(scale, max(first.digits - first.scale, second.digits - second.scale) + scale + 1)
@@ -177,18 +184,18 @@ def shape_of_step(operator: Any, left: AnyShape, right: AnyShape, element: Any) 
     return bounded_shape(max(first.scale, second.scale), INTEGER_DIGITS)
 
 
-def bounded_shape(scale: int, digits: int) -> Shape:
+def bounded_shape(scale: int, digits: int) -> DecimalShape:
     if scale > PRECISION_MAX:
         raise NumericRefused(
             f"the result has {scale} decimals, more than {PRECISION_MAX}; round a part of it first: func.round(x, 2)"
         )
-    return Shape(scale, min(digits, INTEGER_DIGITS))
+    return DecimalShape(scale, min(digits, INTEGER_DIGITS))
 
 
 def united_shape(shapes: Iterable[AnyShape]) -> AnyShape:
     """The shape to which several results are brought."""
     found = list(shapes)
-    known = [shape for shape in found if isinstance(shape, Shape)]
+    known = [shape for shape in found if isinstance(shape, DecimalShape)]
     if not any(not shape.whole for shape in known):
         return next((shape for shape in found if shape is not NULL), NULL)
     scale = max(shape.scale for shape in known)
@@ -203,11 +210,11 @@ def _shape_of_function(function: Any) -> AnyShape:
     if name in RESULT_ARGUMENTS and arguments:
         return united_shape(shape_of(argument) for argument in RESULT_ARGUMENTS[name](arguments))
     shape = shape_of(arguments[0]) if arguments else UNTYPED
-    if not isinstance(shape, Shape) or shape.whole:
+    if not isinstance(shape, DecimalShape) or shape.whole:
         return _shape_of_type(function) if not is_exact(function.type) else Other(f"the result of {name}()")
     scale, digits = shape.scale, shape.digits
     if name == "sum":
-        return Shape(scale, INTEGER_DIGITS)
+        return DecimalShape(scale, INTEGER_DIGITS)
     if name == "avg":
         return bounded_shape(scale + DIVISION_DIGITS, INTEGER_DIGITS)
     if name in ROUNDING:
@@ -243,7 +250,7 @@ def decimals_of(function: Any) -> int:
 
 
 def is_decimal(shape: AnyShape) -> bool:
-    return isinstance(shape, Shape) and not shape.whole
+    return isinstance(shape, DecimalShape) and not shape.whole
 
 
 def shape_of_cast(cast: Any) -> AnyShape:
