@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from procedures.declaration.hash_slots import SLOTS, slot_of
     from procedures.errors import DefinitionError, InvalidParameters, ProceduresError, StatementRefused
     from procedures.execution.context import Abort, Transaction
+    from procedures.numeric.numeric_types import TextNumeric
 
 __all__ = [
     "SLOTS",
@@ -26,11 +27,13 @@ __all__ = [
     "InvalidParameters",
     "ProceduresError",
     "StatementRefused",
+    "TextNumeric",
     "Transaction",
     "slot_of",
 ]
 
 _HOMES = {"Database": ("procedures.declaration.database", "Database"), "IntegrityError": ("apsw", "ConstraintError")}
+_HOMES["TextNumeric"] = ("procedures.numeric.numeric_types", "TextNumeric")
 _HOMES |= {name: ("procedures.execution.context", name) for name in ("Abort", "Transaction")}
 _HOMES |= {name: ("procedures.declaration.hash_slots", name) for name in ("SLOTS", "slot_of")}
 _HOMES |= {name: ("procedures.errors", name) for name in __all__ if name not in _HOMES}

@@ -36,12 +36,16 @@ import sqlalchemy
 from sqlalchemy.sql import Executable
 
 from procedures.declaration.database import Database
+from procedures.declaration.dialect import DIALECT
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
 from procedures.execution.outcome_bodies import BUNDLED_MAIN, MAIN
 from procedures.execution.statements import sql_of
+from procedures.numeric.numeric_types import numeric_as_text
 
 FRAMEWORK: Final = ("cmdlog", "procedures", "replay", "snapshot")
 SAMPLES: Final = "procedures.samples"
+TEXT_NUMERIC: Final = 1  # Numeric is text
+EXACT_NUMERIC: Final = 2  # Numeric(p, s) is an exact integer
 BUNDLE_BYTES_MAX: Final = 8 << 20  # a catalog record must fit a block beside others; an application's own sources are far smaller
 _LOCK: Final = threading.RLock()  # of sys.modules while a bundle is in it
 
@@ -55,7 +59,8 @@ class Bundle:
     packages: Sequence[str]  # those of the modules that are packages, ascending
     sql: Mapping[str, str]  # module.name of a statement -> its SQL
     procedures: Sequence[Mapping[str, Any]]  # in the order of the numbers in the log: name, parameters
-    hash: str  # SHA-256, hexadecimal, of everything above
+    hash: str  # SHA-256, hexadecimal, of everything else
+    dialect: int = TEXT_NUMERIC  # how its declarations and statements are compiled; the first is not written down
 
     def to_bytes(self) -> bytes:
         """Canonical JSON."""
@@ -67,6 +72,7 @@ class Bundle:
         try:
             value = orjson.loads(data)
             content = {name: value[name] for name in ("target", "modules", "packages", "sql", "procedures")}
+            content |= {"dialect": value["dialect"]} if "dialect" in value else {}
             bundle = cls(**content, hash=value["hash"])
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise BundleForged(f"not a code bundle: {error}") from None
@@ -86,8 +92,9 @@ def capture_bundle(db: Database, target: str | None = None) -> Bundle:
         "target": target,
         "modules": {name: _source(module) for name, module in modules.items()},
         "packages": sorted(name for name, module in modules.items() if hasattr(module, "__path__")),
-        "sql": {f"{name}.{key}": sql for name, module in modules.items() for key, sql in _statements(module).items()},
+        "sql": {f"{name}.{key}": sql for name, module in modules.items() for key, sql in _statements(module, db).items()},
         "procedures": [{"name": p.name, "parameters": list(p.parameter_names)} for p in db.procedure_list],
+        **({"dialect": EXACT_NUMERIC} if db.dialect is DIALECT else {}),
     }
     size = len(orjson.dumps(content))
     if size > BUNDLE_BYTES_MAX:
@@ -120,15 +127,18 @@ def load_bundle(bundle: Bundle) -> Database:
             f"bundle {bundle.hash[:12]} of {bundle.target} holds no source (it was typed at a prompt or in a notebook); "
             "only the very same program can run it"
         )
+    if bundle.dialect not in (TEXT_NUMERIC, EXACT_NUMERIC):
+        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} was made by a newer version of cmdlog; use that version")
     loaded = _Loaded(bundle)
     try:
-        module = loaded.load(module_name)
+        with numeric_as_text() if bundle.dialect == TEXT_NUMERIC else contextlib.nullcontext():
+            module = loaded.load(module_name)
         db = getattr(module, attribute)
     except Exception as error:
         raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {error!r}") from error
     if not isinstance(db, Database):
         raise BundleError(f"{bundle.target} in bundle {bundle.hash[:12]} is no Database")
-    here = {f"{name}.{key}": sql for name, m in loaded.modules.items() for key, sql in _statements(m).items()}
+    here = {f"{name}.{key}": sql for name, m in loaded.modules.items() for key, sql in _statements(m, db).items()}
     for name, sql in bundle.sql.items():
         if here.get(name) != sql:
             raise BundleSqlChanged(
@@ -166,6 +176,7 @@ def _content(bundle: Bundle) -> dict[str, Any]:
         "packages": list(bundle.packages),
         "sql": dict(bundle.sql),
         "procedures": list(bundle.procedures),
+        **({"dialect": bundle.dialect} if bundle.dialect != TEXT_NUMERIC else {}),
     }
 
 
@@ -250,13 +261,13 @@ def _source(module: ModuleType) -> str:
     return "".join(linecache.getlines(file))
 
 
-def _statements(module: ModuleType) -> dict[str, str]:
+def _statements(module: ModuleType, db: Database) -> dict[str, str]:
     """Module-level names of statements -> SQL. Names that another module of the bundle holds too appear in both."""
     found = {}
     for name, value in sorted(vars(module).items()):
         if isinstance(value, Executable) and not isinstance(value, ModuleType):
             with contextlib.suppress(StatementRefused):
-                found[name] = sql_of(value)
+                found[name] = sql_of(value, db.dialect)
     return found
 
 

@@ -8,29 +8,37 @@ files of different partitions are one table, and the columns of a table are know
 | Integer, BigInteger, SmallInteger | INTEGER | int64 |
 | Boolean | INTEGER | bool |
 | Float, Double | REAL | double |
-| Numeric(p, s), p up to 38 | TEXT | decimal(p, s) |
-| other Numeric | TEXT | string: the digits as they were written |
+| Numeric(p, s) | INTEGER, units of 10^-s | decimal(p, s) |
+| TextNumeric(p, s), p up to 38 | TEXT | decimal(p, s) |
+| other TextNumeric | TEXT | string: the digits as they were written |
 | DateTime | TEXT | timestamp in microseconds, UTC |
 | Date | TEXT | date |
 | Uuid, JSON, String, Text, Enum | TEXT | string |
 | LargeBinary | BLOB | binary |
 
-A column that is no longer declared has the type that SQLite has for it.
+A column that is no longer declared has the type that SQLite has for it; a Numeric is still one, by its mark in the schema.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any, Final
 
+import apsw
 from sqlalchemy import types
+
+from procedures.numeric.marks import marked_numerics, numeric_digits
+from procedures.storage.state import rows_of
 
 DECIMAL_DIGITS_MAX: Final = 38  # of a decimal that DuckDB and Spark read
 UNFIT: Final = (TypeError, ValueError, InvalidOperation, OverflowError)  # of `convert`; pyarrow's own errors are others
 Convert = Callable[[Any], Any]
+_NUMERIC_KIND: Final = re.compile(r"numeric\(([0-9]+),([0-9]+)\)")
 _SPARK: Final = {
     "int64": "bigint",
     "bool": "boolean",
@@ -57,7 +65,13 @@ class ColumnType:
 
 
 def column_type(arrow: Any, kind: str, declared: Any) -> ColumnType:
-    """`arrow` is pyarrow, `kind` the type of the column in its table, `declared` its SQLAlchemy column, if any."""
+    """`arrow` is pyarrow, `kind` the type of the column in its table, `declared` its SQLAlchemy column, if any.
+
+    The kind of an exact decimal is "numeric(p,s)", as `column_kinds` gives it.
+    """
+    if exact := _NUMERIC_KIND.fullmatch(kind):
+        precision, decimals = map(int, exact.groups())
+        return ColumnType(arrow.decimal128(precision, decimals), partial(_unscaled, scale=decimals))
     wanted: Any = None if declared is None else declared.type
     if isinstance(wanted, types.Boolean):
         return ColumnType(arrow.bool_(), _to_bool)
@@ -77,6 +91,19 @@ def column_type(arrow: Any, kind: str, declared: Any) -> ColumnType:
         "BLOB": ColumnType(arrow.binary(), _only(bytes)),
     }
     return by_kind.get(kind.upper()) or ColumnType(arrow.string(), _only(str))
+
+
+def column_kinds(connection: apsw.Connection, table: str) -> dict[str, str]:
+    """Column -> its type in the table, "numeric(p,s)" for an exact decimal."""
+    rows = rows_of(connection, "SELECT name, type FROM pragma_table_xinfo(?)", (table,))
+    exact = marked_numerics(connection, table)
+    return {name: "numeric({},{})".format(*exact[name]) if name in exact else str(kind) for name, kind in rows}
+
+
+def _unscaled(value: Any, *, scale: int) -> Decimal:
+    if type(value) is not int:
+        raise TypeError(f"{type(value).__name__} instead of an integer of units")
+    return Decimal(numeric_digits(value, scale))
 
 
 def _only(kind: type) -> Convert:

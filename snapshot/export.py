@@ -28,7 +28,7 @@ from procedures import Database
 from procedures.bundle import bundle_of, load_bundle
 from procedures.declaration.schema import TABLE_NAME
 from snapshot.catalog import Snapshot, check, restore
-from snapshot.column_types import UNFIT, ColumnType, column_type
+from snapshot.column_types import UNFIT, ColumnType, column_kinds, column_type
 from snapshot.errors import SnapshotDamaged, SnapshotError
 from snapshot.manifest import IMAGE_NAME
 from snapshot.table_digest import open_image
@@ -264,17 +264,18 @@ class _File:
     ) -> None:
         self._arrow, self._table, self._sources = arrow, table, sources
         self._info = sources[0].connection.execute(
-            "SELECT name, type, \"notnull\", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1", (table,)
+            "SELECT name, \"notnull\", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1", (table,)
         ).fetchall()  # fmt: skip
-        self._keys = [str(row[0]) for row in sorted(self._info, key=lambda row: int(str(row[3]))) if row[3]]
+        self._keys = [str(row[0]) for row in sorted(self._info, key=lambda row: int(str(row[2]))) if row[2]]
         if wanted is not None:
             by_name = {str(row[0]): row for row in self._info}
             self._info = [by_name[name] for name in wanted]
         names = [str(row[0]) for row in self._info]
         columns = declared.table.columns if declared is not None else {}
+        kinds = column_kinds(sources[0].connection, table)
         self.columns = [
-            _Column(str(name), column_type(arrow.core, str(kind), columns.get(name)), not (notnull or pk))
-            for name, kind, notnull, pk in self._info
+            _Column(str(name), column_type(arrow.core, kinds[str(name)], columns.get(name)), not (notnull or pk))
+            for name, notnull, pk in self._info
         ]
         order = f" ORDER BY {', '.join(map(_quoted, self._keys))}" if self._keys else ""
         self._select = f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}{order}"  # noqa: S608 - names are quoted

@@ -53,7 +53,7 @@ def check(target: str | Database, *, seed: int = 1, calls: int = CALLS) -> list[
         sources,
         {procedure.name: (_module_of(procedure.function), procedure.function.__name__) for procedure in database.procedure_list},
     )
-    findings += _check_statements(sources)
+    findings += _check_statements(database, sources)
     if hasattr(module, "workload") and module.__name__ != "__main__":
         findings += _double_run(name, seed=seed, calls=calls)
     return sorted(findings, key=lambda finding: (finding.severity, finding))
@@ -80,13 +80,13 @@ def _resolve(target: str | Database) -> tuple[str, Database]:
     return f"{name}:{attribute or 'db'}", found
 
 
-def _check_statements(modules: Iterable[str]) -> Iterator[Finding]:
+def _check_statements(db: Database, modules: Iterable[str]) -> Iterator[Finding]:
     """Statements at module level that no procedure could run."""
     for name in sorted(modules):
         for variable, value in sorted(vars(sys.modules[name]).items()):
             if is_statement(value):
                 try:
-                    sql_of(value)
+                    sql_of(value, db.dialect)
                 except StatementRefused as error:
                     yield Finding(name, 0, "statement", "error", variable, str(error))
 

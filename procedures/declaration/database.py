@@ -13,9 +13,12 @@ from typing import Any, TypeVar
 from sqlalchemy import MetaData, Table
 from sqlalchemy.schema import SchemaItem
 
+from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect
 from procedures.declaration.procedure import NAME, Procedure, build_procedure
 from procedures.declaration.schema import check_table, create_statements, plan_schema
 from procedures.errors import DefinitionError
+from procedures.numeric.columns import set_stored_types
+from procedures.numeric.numeric_types import numerics_are_text
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -27,6 +30,7 @@ class TableInfo:
     table: Table
     partition_by: str | None  # column; None for a replicated table
     replicated: bool  # every partition holds all rows
+    dialect: StateDialect = DIALECT  # how its declaration is compiled
 
 
 class Database:
@@ -48,6 +52,7 @@ class Database:
         self._tables: dict[str, TableInfo] = {}
         self._procedures: dict[str, Procedure] = {}
         self._listed: tuple[Procedure, ...] | None = None
+        self._numerics_are_text = numerics_are_text()
 
     def table(self, name: str, *items: SchemaItem, partition_by: str | None = None, replicated: bool = False) -> Table:
         """Declares a table: either its rows live on one partition each, by a column, or all of them on every partition.
@@ -63,11 +68,12 @@ class Database:
         try:
             if partition_by is not None and partition_by not in table.columns:
                 raise DefinitionError(f"table {name!r}: partition_by={partition_by!r} is none of its columns")
-            check_table(table)
+            set_stored_types(table, partition_by, as_text=self._numerics_are_text)
+            check_table(table, self.dialect)
         except DefinitionError:
             self.metadata.remove(table)
             raise
-        self._tables[name] = TableInfo(table, partition_by, replicated)
+        self._tables[name] = TableInfo(table, partition_by, replicated, self.dialect)
         return table
 
     def procedure(
@@ -108,6 +114,11 @@ class Database:
         return self._listed
 
     @property
+    def dialect(self) -> StateDialect:
+        """How its statements are compiled."""
+        return TEXT_NUMERIC_DIALECT if self._numerics_are_text else DIALECT
+
+    @property
     def procedures(self) -> Mapping[str, Procedure]:
         return MappingProxyType(self._procedures)
 
@@ -117,8 +128,8 @@ class Database:
 
     def schema_statements(self) -> list[str]:
         """DDL that makes an empty state ready for this application."""
-        return create_statements(info.table for info in self._tables.values())
+        return create_statements((info.table for info in self._tables.values()), self.dialect)
 
     def plan_schema(self, existing: Mapping[str, str]) -> list[str]:
         """Statements that lead from a state's tables to these; see `schema.plan_schema`."""
-        return plan_schema(existing, (info.table for info in self._tables.values()))
+        return plan_schema(existing, (info.table for info in self._tables.values()), self.dialect)

@@ -10,7 +10,8 @@ every value has one exact form, and tables are STRICT, so that SQLite refuses wh
 | String, Text, Unicode, Enum | TEXT | str (Enum: its member) |
 | LargeBinary | BLOB | bytes |
 | Boolean | INTEGER 0/1 | bool |
-| Numeric | TEXT, exact digits; compares by text, so arithmetic belongs in Python | Decimal |
+| Numeric(p, s), p up to 18 | INTEGER, units of 10^-s: exact in every place of a statement (numeric_compiler.py) | Decimal |
+| TextNumeric | TEXT, exact digits; only stored and read | Decimal |
 | DateTime | TEXT, RFC 3339 UTC with six decimals: sorts as time | aware datetime |
 | Date | TEXT | date |
 | Uuid | TEXT, with hyphens | UUID |
@@ -21,13 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import orjson
 from sqlalchemy import types
-from sqlalchemy.dialects.sqlite.base import SQLiteDialect, SQLiteTypeCompiler
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler, SQLiteDialect, SQLiteTypeCompiler
+
+from procedures.numeric.compiler import ExactCompiler, ExactDDLCompiler
+from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric
 
 Processor = Callable[[Any], Any] | None
 
@@ -46,21 +49,6 @@ class _Exact(types.TypeEngine[Any]):
 
     def result_processor(self, dialect: Any, coltype: Any) -> Any:
         return lambda value: None if value is None else self.to_python(value)
-
-
-class ExactNumeric(_Exact, types.Numeric):  # type: ignore[type-arg]
-    """Decimal as its digits."""
-
-    def to_sqlite(self, value: Any) -> Any:
-        if isinstance(value, float):
-            raise TypeError("a Numeric column takes Decimal or int; a float has lost its decimals already")
-        number = Decimal(value)
-        if not number.is_finite():
-            raise ValueError(f"a Numeric column takes finite numbers, not {number}")
-        return str(number)
-
-    def to_python(self, value: Any) -> Any:
-        return Decimal(value)
 
 
 class UtcDateTime(_Exact, types.DateTime):
@@ -101,7 +89,7 @@ class _TypeCompiler(SQLiteTypeCompiler):
     """Names of the column types that a STRICT table accepts."""
 
     def visit_numeric(self, type_: Any, **kw: Any) -> str:
-        return "REAL" if isinstance(type_, types.Float) else "TEXT"
+        return "INTEGER" if isinstance(type_, ScaledNumeric) else "TEXT"
 
     visit_NUMERIC = visit_DECIMAL = visit_numeric
 
@@ -134,13 +122,16 @@ class StateDialect(SQLiteDialect):
 
     supports_statement_cache = True
     type_compiler_cls = _TypeCompiler
+    statement_compiler: Any = ExactCompiler
+    ddl_compiler: Any = ExactDDLCompiler
     colspecs = {  # noqa: RUF012 - SQLAlchemy declares it so
         **{
             kind: spec
             for kind, spec in SQLiteDialect.colspecs.items()
             if kind not in {types.DateTime, types.Date, types.Time, types.Float}
         },
-        types.Numeric: ExactNumeric,
+        types.Numeric: ScaledNumeric,
+        TextNumeric: TextNumeric,
         types.Float: types.Float,
         types.DateTime: UtcDateTime,
         types.Date: IsoDate,
@@ -155,14 +146,24 @@ class StateDialect(SQLiteDialect):
         )
 
 
+class TextNumericDialect(StateDialect):
+    """The same with text for every Numeric, compared as text: how databases ran whose code is from before exact decimals."""
+
+    supports_statement_cache = True
+    statement_compiler: Any = SQLiteCompiler
+    ddl_compiler: Any = SQLiteDDLCompiler
+    colspecs = {**StateDialect.colspecs, types.Numeric: TextNumeric}  # noqa: RUF012 - SQLAlchemy declares it so
+
+
 DIALECT = StateDialect()
+TEXT_NUMERIC_DIALECT = TextNumericDialect()
 
 
-def bind_processor_of(type_: Any) -> Processor:
-    processor: Processor = type_.dialect_impl(DIALECT).bind_processor(DIALECT)
+def bind_processor_of(type_: Any, dialect: StateDialect = DIALECT) -> Processor:
+    processor: Processor = type_.dialect_impl(dialect).bind_processor(dialect)
     return processor
 
 
-def result_processor_of(type_: Any) -> Processor:
-    processor: Processor = type_.dialect_impl(DIALECT).result_processor(DIALECT, None)
+def result_processor_of(type_: Any, dialect: StateDialect = DIALECT) -> Processor:
+    processor: Processor = type_.dialect_impl(dialect).result_processor(dialect, None)
     return processor

@@ -11,19 +11,26 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Column, ForeignKeyConstraint, Integer, Table, UniqueConstraint
+from sqlalchemy import (
+    Column,
+    ForeignKeyConstraint,
+    Integer,
+    Table,
+    UniqueConstraint,
+)
 from sqlalchemy.exc import CompileError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
-from procedures.declaration.dialect import DIALECT
+from procedures.declaration.dialect import DIALECT, StateDialect
 from procedures.errors import DefinitionError, SchemaConflict
+from procedures.numeric.columns import check_stored_form
 
 TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}", re.ASCII)
 _CONSTANT = re.compile(r"\(?\s*(?:[+-]?[0-9]+(?:\.[0-9]+)?|'(?:[^']|'')*'|NULL|TRUE|FALSE)\s*\)?", re.ASCII | re.IGNORECASE)
 _INTEGERS = (Integer,)
 
 
-def check_table(table: Table) -> None:
+def check_table(table: Table, dialect: StateDialect = DIALECT) -> None:
     """Refuses a table that cannot be replayed or digested.
 
     Raises:
@@ -42,7 +49,7 @@ def check_table(table: Table) -> None:
     for constraint in table.constraints:
         if isinstance(constraint, ForeignKeyConstraint | UniqueConstraint) and constraint.deferrable:
             raise DefinitionError(f"table {name!r}: a deferrable constraint would fail at the end of a batch, not in its call")
-    if re.search(r"\bROLLBACK\b", create_table(table).upper()):
+    if re.search(r"\bROLLBACK\b", create_table(table, dialect).upper()):
         raise DefinitionError(f"table {name!r}: ON CONFLICT ROLLBACK would end the whole batch; use ABORT")
 
 
@@ -51,19 +58,19 @@ def _check_column(column: Column[Any]) -> None:
         raise DefinitionError("a primary key is NOT NULL")
     if column.default is not None or column.onupdate is not None:
         raise DefinitionError("Python-side defaults do not run here; pass the value, or use a constant server_default")
-    if column.server_onupdate is not None or column.identity is not None:
-        raise DefinitionError("no server_onupdate and no Identity: numbers must come from parameters, tx or rows")
     if column.computed is not None:
         if not column.computed.persisted:
             raise DefinitionError("a generated column must be stored: Computed(..., persisted=True)")
         return
+    if column.server_onupdate is not None or column.identity is not None:
+        raise DefinitionError("no server_onupdate and no Identity: numbers must come from parameters, tx or rows")
     if column.server_default is not None and not _CONSTANT.fullmatch(_default_text(column)):
         raise DefinitionError("server_default must be a constant: a number or a quoted text")
 
 
 def _default_text(column: Column[Any]) -> str:
-    text = str(CreateColumn(column).compile(dialect=DIALECT))
-    return text.partition(" DEFAULT ")[2].removesuffix(" NOT NULL").strip()
+    compiler: Any = CreateColumn(column).compile(dialect=DIALECT)
+    return str(compiler.get_column_default_string(column)).strip()
 
 
 def _has_rowid_key(table: Table) -> bool:
@@ -71,33 +78,33 @@ def _has_rowid_key(table: Table) -> bool:
     return len(columns) == 1 and isinstance(columns[0].type, _INTEGERS)
 
 
-def create_table(table: Table) -> str:
+def create_table(table: Table, dialect: StateDialect = DIALECT) -> str:
     """CREATE TABLE … STRICT, WITHOUT ROWID unless its key is one INTEGER column."""
     try:
-        text = str(CreateTable(table).compile(dialect=DIALECT))
+        text = str(CreateTable(table).compile(dialect=dialect))
     except (CompileError, TypeError) as error:
         raise DefinitionError(f"table {table.name!r}: {error}") from None
     body = re.sub(r"[ \t]*\n[ \t]*", " ", text).strip()
     return f"{body} {'STRICT' if _has_rowid_key(table) else 'STRICT, WITHOUT ROWID'}"
 
 
-def create_statements(tables: Iterable[Table]) -> list[str]:
+def create_statements(tables: Iterable[Table], dialect: StateDialect = DIALECT) -> list[str]:
     """DDL of all tables in the order of their declaration, each followed by its indexes by name."""
     statements = []
     for table in tables:
-        statements.append(create_table(table))
-        statements += create_indexes(table).values()
+        statements.append(create_table(table, dialect))
+        statements += create_indexes(table, dialect).values()
     return statements
 
 
-def create_indexes(table: Table) -> dict[str, str]:
+def create_indexes(table: Table, dialect: StateDialect = DIALECT) -> dict[str, str]:
     return {
-        str(index.name): str(CreateIndex(index).compile(dialect=DIALECT)).strip()
+        str(index.name): str(CreateIndex(index).compile(dialect=dialect)).strip()
         for index in sorted(table.indexes, key=lambda index: str(index.name))
     }
 
 
-def plan_schema(existing: Mapping[str, str], tables: Iterable[Table]) -> list[str]:
+def plan_schema(existing: Mapping[str, str], tables: Iterable[Table], dialect: StateDialect = DIALECT) -> list[str]:
     """Statements that lead from the tables of a state to those of an application; [] when they agree.
 
     New tables and indexes are created, dropped ones stay (their rows may be wanted back), nothing else is guessed.
@@ -110,16 +117,17 @@ def plan_schema(existing: Mapping[str, str], tables: Iterable[Table]) -> list[st
     """
     statements = []
     for table in tables:
-        wanted = create_table(table)
+        wanted = create_table(table, dialect)
         found = existing.get(table.name)
         if found is None:
             statements.append(wanted)
         elif found != wanted:
+            check_stored_form(table, found)
             raise SchemaConflict(
                 f"table {table.name!r} differs from the state's: state has <{found}>, application has <{wanted}>; "
                 "declare a new table and copy the rows in a procedure, or go back to the old declaration"
             )
-        for name, statement in create_indexes(table).items():
+        for name, statement in create_indexes(table, dialect).items():
             if name not in existing:
                 statements.append(statement)
             elif existing[name] != statement:

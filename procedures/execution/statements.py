@@ -26,11 +26,14 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.selectable import CompoundSelect
 
-from procedures.declaration.dialect import DIALECT, Processor, bind_processor_of, result_processor_of
+from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
 from procedures.declaration.procedure import Access
 from procedures.declaration.type_codecs import INT_MAX
 from procedures.errors import StatementRefused
 from procedures.execution.rows import SHARED, WRITTEN, Result, Rows, Written
+from procedures.numeric.compiler import holds_raw_text
+from procedures.numeric.numeric_types import ScaledNumeric
+from procedures.numeric.shapes import NumericRefused
 from procedures.storage.authorizer import Authorizer, Mode, TablesSeen
 from procedures.storage.state import rows_of
 
@@ -57,10 +60,11 @@ class Compiled:
     binds: dict[str, Processor]  # rendered name -> conversion, only where one is needed
     results: tuple[Processor, ...]  # per column; () when none converts
     expand: SQLCompiler | None  # a list inside IN (…): the text depends on its length
+    raw_text: bool  # parts of it are SQL text
 
 
-def compile_statement(statement: object) -> Compiled:
-    """SQL text of a SQLAlchemy Core statement.
+def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Compiled:
+    """SQL text of a SQLAlchemy Core statement, as the dialect of its database has it.
 
     Raises:
         StatementRefused: it is no statement, or does what no procedure may do.
@@ -70,7 +74,10 @@ def compile_statement(statement: object) -> Compiled:
             f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
         )
     try:
-        compiled = statement.compile(dialect=DIALECT)
+        raw_text = dialect is DIALECT and holds_raw_text(statement)
+        compiled = statement.compile(dialect=dialect)
+    except NumericRefused as error:
+        raise StatementRefused(str(error)) from None
     except SQLAlchemyError as error:
         raise StatementRefused(f"SQLAlchemy cannot compile the statement: {error}") from None
     if not isinstance(compiled, SQLCompiler):
@@ -92,16 +99,17 @@ def compile_statement(statement: object) -> Compiled:
         binds={
             name: processor
             for parameter, name in compiled.bind_names.items()
-            if (processor := bind_processor_of(parameter.type)) is not None
+            if (processor := bind_processor_of(parameter.type, dialect)) is not None
         },
-        results=_result_processors(compiled),
+        results=_result_processors(compiled, dialect),
         expand=compiled if compiled.post_compile_params else None,
+        raw_text=raw_text,
     )
 
 
-def _result_processors(compiled: SQLCompiler) -> tuple[Processor, ...]:
+def _result_processors(compiled: SQLCompiler, dialect: StateDialect) -> tuple[Processor, ...]:
     columns = compiled._result_columns  # noqa: SLF001 - the only place where SQLAlchemy states the types of a result
-    processors = tuple(result_processor_of(column.type) for column in columns)
+    processors = tuple(result_processor_of(column.type, dialect) for column in columns)
     return processors if any(processors) else ()
 
 
@@ -126,9 +134,9 @@ def is_statement(value: object) -> bool:
     return isinstance(value, Select | CompoundSelect | UpdateBase | TextClause)
 
 
-def sql_of(statement: object) -> str:
+def sql_of(statement: object, dialect: StateDialect = DIALECT) -> str:
     """The text of a statement as a bundle records it."""
-    return compile_statement(statement).sql
+    return compile_statement(statement, dialect).sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +246,7 @@ class Runs(dict[object, Run]):
         self._state = state
 
     def __missing__(self, statement: object) -> Run:
-        compiled = compile_statement(statement)
+        compiled = compile_statement(statement, self._database.dialect)
         run = self._run(compiled, compiled.sql) if compiled.expand is None else self._expanding(compiled)
         if len(self) >= STATEMENTS_MAX:
             self.clear()
@@ -248,6 +256,8 @@ class Runs(dict[object, Run]):
     def _run(self, compiled: Compiled, sql: str) -> Run:
         facts = probe(self._cursor.connection, self._guard, sql)
         self._check_tables(facts)
+        if compiled.raw_text:
+            self._check_raw_text(facts)
         if facts.columns:
             run = _reading(self._cursor, compiled, sql, facts.parameters, _rows_class(facts.columns))
             if facts.readonly:
@@ -277,6 +287,18 @@ class Runs(dict[object, Run]):
                 "alone, because its partitions would decide differently"
             )
 
+    def _check_raw_text(self, facts: Probe) -> None:
+        """SQL text would see the integers that stand for exact numbers."""
+        for table in sorted(facts.seen.reads | facts.seen.changes):
+            exact = {c.name: c.type for c in self._database.tables[table].table.columns if isinstance(c.type, ScaledNumeric)}
+            inserted = (table, "") in facts.seen.columns and table in facts.seen.changes and not facts.readonly
+            for name, type_ in exact.items():
+                if (table, name) in facts.seen.columns or inserted:
+                    raise StatementRefused(
+                        f"the statement has parts in SQL text, and uses {table}.{name}, a {type_}, of which SQLite holds units "
+                        f"of 10^-{type_.scale}; write those parts as SQLAlchemy expressions"
+                    )
+
     def _expanding(self, compiled: Compiled) -> Run:
         """A list inside IN (…): text by its length, each prepared once."""
         expand = compiled.expand
@@ -291,7 +313,7 @@ class Runs(dict[object, Run]):
             found = by_text.get(text)
             if found is None:
                 names = {name: name for name in state.parameters}
-                plain = Compiled(text, {}, names, frozenset(names), {}, compiled.results, None)
+                plain = Compiled(text, {}, names, frozenset(names), {}, compiled.results, None, compiled.raw_text)
                 found = by_text[text] = self._run(plain, text)
                 if len(by_text) > 64:
                     by_text.pop(next(iter(by_text)))

@@ -18,6 +18,8 @@ from enum import Enum
 
 import apsw
 
+from procedures.numeric.functions import NAMES as _NUMERIC
+
 _SCALARS = """abs ceil ceiling char coalesce concat concat_ws floor format glob hex if ifnull iif instr length like
     likelihood likely lower ltrim max min mod nullif octet_length printf quote replace round rtrim sign sqrt substr substring
     trim trunc typeof unhex unicode unistr unlikely upper zeroblob"""
@@ -26,7 +28,7 @@ _AGGREGATES = """avg count cume_dist dense_rank first_value group_concat lag las
 _JSON = """-> ->> json json_array json_array_insert json_array_length json_error_position json_extract json_group_array
     json_group_object json_insert json_object json_patch json_pretty json_quote json_remove json_replace json_set json_type
     json_valid"""
-_FUNCTIONS = frozenset(f"{_SCALARS} {_AGGREGATES} {_JSON}".split())
+_FUNCTIONS = frozenset(f"{_SCALARS} {_AGGREGATES} {_JSON}".split()) | _NUMERIC
 _TABLE_FUNCTIONS = frozenset(("json_each", "json_tree"))
 _DDL = frozenset(
     (
@@ -56,6 +58,7 @@ class TablesSeen:
 
     reads: set[str] = field(default_factory=set)
     changes: set[str] = field(default_factory=set)
+    columns: set[tuple[str, str]] = field(default_factory=set)  # (table, column) that are read or set; an INSERT names none
 
 
 def _action(code: int) -> str:
@@ -92,18 +95,19 @@ class Authorizer:
         if self.mode is Mode.SCHEMA:
             return self._judge_schema(action, first, second)
         if action == apsw.SQLITE_READ:
-            return self._judge_table(first, "reads", database)
+            return self._judge_table(first, second, "reads", database)
         if action in _CHANGES:
-            return self._judge_table(first, "changes", database)
+            return self._judge_table(first, second, "changes", database)
         return f"{_action(action)} is not for procedures"
 
-    def _judge_table(self, table: str, verb: str, database: str | None) -> str | None:
+    def _judge_table(self, table: str, column: str, verb: str, database: str | None) -> str | None:
         if is_internal(table):
             return f"table {table} is not for procedures"
         if database not in (None, "main"):
             return f"schema {database} is not for procedures"
         if self.seen is not None and table not in _TABLE_FUNCTIONS:
             (self.seen.reads if verb == "reads" else self.seen.changes).add(table)
+            self.seen.columns.add((table, column))
         return None
 
     def _judge_schema(self, action: int, first: str, second: str) -> str | None:

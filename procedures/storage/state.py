@@ -24,6 +24,7 @@ from typing import Any
 import apsw
 
 from procedures.errors import SchemaConflict, StateRefused
+from procedures.numeric.functions import register_numeric_functions
 from procedures.storage.authorizer import Authorizer, Mode
 
 FORMAT = 1
@@ -85,6 +86,7 @@ class PartitionState:
             connection = apsw.Connection(str(path), statementcachesize=STATEMENTS_CACHED)
             connection.set_busy_timeout(BUSY_MILLISECONDS)
             _configure(connection, wal_pages_checkpoint)
+            register_numeric_functions(connection)
             _create_if_empty(connection, partition)
             guard = Authorizer()
             connection.authorizer = guard
@@ -207,6 +209,7 @@ def open_reader(path: str | Path) -> tuple[apsw.Connection, Authorizer]:
     connection.pragma("query_only", 1)
     connection.pragma("cache_size", -CACHE_KIBIBYTES)
     connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
+    register_numeric_functions(connection)
     guard = Authorizer()
     connection.authorizer = guard
     return connection, guard

@@ -19,6 +19,7 @@ from typing import Final, Literal
 
 import apsw
 
+from procedures.numeric.marks import marked_numerics
 from procedures.storage.state import rows_of
 from replay.diff.keys import KeysDiff, compare_keys
 from replay.diff.rows import STEP_MAX, STEP_MIN, Ordered, Row, order_of, read_ordered
@@ -45,7 +46,7 @@ class DiffRefused(ReplayError):
 class Shape:
     """A table as one side declares it."""
 
-    columns: Mapping[str, str]  # name -> declared type, "" when its values may have any
+    columns: Mapping[str, str]  # name -> declared type, "numeric(p,s)" for an exact decimal, "" when its values may have any
     key: tuple[str, ...]
     required: frozenset[str]  # columns without NULL
 
@@ -153,6 +154,7 @@ def _shape(connection: apsw.Connection, table: str) -> Shape:
     strict = rows_of(connection, _STRICT, (table,)) == [(1,)]
     columns = rows_of(connection, _COLUMNS, (table,))
     types = {name: declared.upper() if strict and declared.upper() != "ANY" else "" for name, declared, *_ in columns}
+    types |= {name: f"numeric({p},{s})" for name, (p, s) in marked_numerics(connection, table).items()}
     key = tuple(name for name, _, at, _ in sorted(columns, key=itemgetter(2)) if at)
     required = {name for name, *_, needed in columns if needed}
     if len(key) == 1 and types[key[0]] == "INTEGER":  # it is the row's number

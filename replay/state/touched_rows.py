@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Final
 
 import apsw
 
+from procedures.numeric.marks import marked_numerics, numeric_digits, stored_integer
+
 INTERNAL: Final = "_cmdlog_"  # tables of the framework
 COLUMN_TYPES: Final = "SELECT name, type FROM pragma_table_xinfo(?)"
 
@@ -32,6 +34,7 @@ class Tables:
         self._connection = connection
         names = [str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         self._columns = {name: self._read_columns(name) for name in names if not name.startswith(INTERNAL)}
+        self._scales = {name: _scales(connection, name) for name in self._columns}
         self._key_of = {name: _tuple_getter(_key_columns(of)) for name, of in self._columns.items()}
 
     def __contains__(self, name: object) -> bool:
@@ -45,10 +48,15 @@ class Tables:
         """Column -> value, fit for JSON."""
         if row is None:
             return None
-        return {column: plain(value) for (column, _), value in zip(self._columns[name], row, strict=False)}
+        return {column: self._shown(name, column, value) for (column, _), value in zip(self._columns[name], row, strict=False)}
 
     def named_key(self, key: Key) -> dict[str, Any]:
-        return {column: plain(value) for column, value in zip(self._key_columns(key[0]), key[1], strict=True)}
+        name, values = key
+        return {column: self._shown(name, column, value) for column, value in zip(self._key_columns(name), values, strict=True)}
+
+    def _shown(self, name: str, column: str, value: Any) -> Any:
+        scale = self._scales[name].get(column)
+        return plain(value) if scale is None else numeric_digits(value, scale)
 
     def key_from_named(self, name: str, named: Mapping[str, Any]) -> Key | None:
         """The inverse of `named_key`; None when the table no longer exists."""
@@ -56,9 +64,11 @@ class Tables:
             return None
         blobs = {column for column, declared in self._connection.execute(COLUMN_TYPES, (name,)) if declared == "BLOB"}
         return name, tuple(
-            base64.b64decode(named[column]) if column in blobs and isinstance(named[column], str) else named[column]
+            base64.b64decode(named[column]) if column in blobs and isinstance(named[column], str)
+            else stored_integer(named[column]) if column in self._scales[name] and isinstance(named[column], str)
+            else named[column]
             for column in self._key_columns(name)
-        )
+        )  # fmt: skip
 
     def read(self, connection: apsw.Connection, key: Key) -> Row | None:
         """The row as the connection sees it; None when there is none, or no such table."""
@@ -76,6 +86,10 @@ class Tables:
     def _read_columns(self, name: str) -> list[tuple[str, int]]:
         sql = "SELECT name, pk FROM pragma_table_xinfo(?) WHERE hidden <> 1 ORDER BY cid"
         return [(str(column), int(str(rank))) for column, rank in self._connection.execute(sql, (name,))]
+
+
+def _scales(connection: apsw.Connection, name: str) -> dict[str, int]:
+    return {column: scale for column, (_, scale) in marked_numerics(connection, name).items()}
 
 
 class CallHook(ABC):

@@ -41,14 +41,15 @@ from decimal import Decimal
 from uuid import UUID
 from sqlalchemy import (JSON, Boolean, Column, Date, DateTime, Double, Enum, BigInteger, Integer, LargeBinary, Numeric, String,
                         Uuid, insert, bindparam)
-from procedures import Database
+from procedures import Database, TextNumeric
 
 db = Database("every")
 things = db.table(
     "things",
     Column("id", Integer, primary_key=True),
     Column("big", BigInteger), Column("flag", Boolean), Column("real", Double), Column("price", Numeric(12, 2)),
-    Column("exact", Numeric), Column("long", Numeric(50, 10)), Column("at", DateTime), Column("day", Date), Column("ident", Uuid),
+    Column("exact", TextNumeric), Column("long", TextNumeric(50, 10)), Column("at", DateTime), Column("day", Date),
+    Column("ident", Uuid),
     Column("nested", JSON), Column("text", String), Column("kind", Enum("a", "b", name="kind")), Column("raw", LargeBinary),
     partition_by="id",
 )

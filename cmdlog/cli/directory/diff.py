@@ -16,8 +16,11 @@ from cmdlog.cli.cli_errors import CommandFailed, explain
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import report_on_interrupt
+from procedures.numeric.marks import numeric_digits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from replay.diff.diff import DiffReport, RowChange, TableDiff
     from replay.diff.state_reader import States
 
@@ -118,8 +121,24 @@ def _table(table: TableDiff) -> dict[str, Any]:
 
 
 def _example(table: TableDiff, change: RowChange) -> dict[str, Any]:
-    old, new = (dict(zip(table.columns, map(_json, row), strict=True)) if row else None for row in (change.old, change.new))
-    return {"change": change.kind, "old": old, "new": new}
+    old, new = (_shown(table, row, side) for side, row in enumerate((change.old, change.new)))
+    return {
+        "change": change.kind,
+        "old": {name: _json(value) for name, value in old.items()} if old else None,
+        "new": {name: _json(value) for name, value in new.items()} if new else None,
+    }
+
+
+def _shown(table: TableDiff, row: Sequence[Any] | None, side: int) -> dict[str, Any]:
+    """Column -> value of a row of one side, exact decimals as their digits; {} when there is no row."""
+    shape = (table.left, table.right)[side]
+    if row is None or shape is None:
+        return {}
+    scales = {name: int(kind[:-1].rpartition(",")[2]) for name, kind in shape.columns.items() if kind.startswith("numeric(")}
+    return {
+        name: numeric_digits(value, scales[name]) if name in scales else value
+        for name, value in zip(table.columns, row, strict=True)
+    }
 
 
 def _json(value: Any) -> Any:
@@ -154,11 +173,11 @@ def show_diff(report: DiffReport, value: dict[str, Any]) -> None:
 
 def _line(table: TableDiff, change: RowChange) -> str:
     sign = {"added": "+", "removed": "-", "changed": "~"}[change.kind]
+    old, new = _shown(table, change.old, 0), _shown(table, change.new, 1)
     if change.old is None or change.new is None:
-        row = change.old or change.new or ()
-        return f"{sign} {table.name} " + ", ".join(f"{n}={v!r}" for n, v in zip(table.columns, row, strict=True))
-    width = len(table.key)
-    key = ", ".join(f"{n}={v!r}" for n, v in zip(table.key, change.new[:width], strict=True))
-    pairs = zip(table.columns, change.old, change.new, strict=True)
+        row = old or new
+        return f"{sign} {table.name} " + ", ".join(f"{n}={v!r}" for n, v in row.items())
+    key = ", ".join(f"{n}={new[n]!r}" for n in table.key)
+    pairs = [(n, old[n], new[n]) for n in table.columns]
     changes = ", ".join(f"{n}: {a!r} -> {b!r}" for n, a, b in pairs if (type(a), a) != (type(b), b))
     return f"{sign} {table.name} {key}: {changes}"

@@ -112,7 +112,9 @@ def _declared(catalogs: Code) -> Iterator[StateTable]:
     for version in sorted(catalogs, reverse=True):
         code = {version: {name: catalogs[version][name] for name in ("bundle", "hash")}}
         for name, declared in declarations(code).items():
-            yield StateTable(name, _columns(create_table(declared.table), name, declared), code, declared.replicated)
+            yield StateTable(
+                name, _columns(create_table(declared.table, declared.dialect), name, declared), code, declared.replicated
+            )
 
 
 def columns_of(table: StateTable, *, include_metadata: bool) -> dict[str, str]:

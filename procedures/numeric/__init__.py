@@ -1,0 +1,1 @@
+"""Exact decimals: types, SQL and functions of `Numeric(p, s)`."""

@@ -1,0 +1,250 @@
+# ruff: noqa: SLF001 - SQLAlchemy has no public way to copy a clause with other parts
+"""Operands at the decimals that their operation needs: an expression times a power of ten, a value converted when it is bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import types
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.elements import BindParameter, ClauseElement, ColumnElement, Tuple
+
+from procedures.numeric.numeric_types import PRECISION_MAX, ScaledNumeric, TextNumeric, is_exact
+from procedures.numeric.shapes import (
+    DIGITS,
+    NULL,
+    REMEDY,
+    UNTYPED,
+    AnyShape,
+    DecimalShape,
+    NumericRefused,
+    bounded_shape,
+    holds_exact,
+    is_decimal,
+    literal_type,
+    shape_of,
+    united_shape,
+)
+
+COMPARED: Final = (operators.eq, operators.ne, operators.lt, operators.le, operators.gt, operators.ge)
+
+_COMPARED_ALSO: Final = (operators.is_distinct_from, operators.is_not_distinct_from, operators.is_, operators.is_not)
+
+_LISTED: Final = (operators.between_op, operators.not_between_op, operators.in_op, operators.not_in_op)
+
+TEXT_NUMERIC: Final = (
+    "a TextNumeric is text to SQLite: it can be stored, read and counted, but not compared, sorted or computed with; "
+    "do that in Python, "
+    "or copy the rows into a table with Numeric(p, s)"
+)
+
+
+class _Rescaled(ColumnElement[Any]):
+    """An expression times a power of ten."""
+
+    __visit_name__ = "rescaled"
+    inherit_cache = False
+
+    def __init__(self, element: Any, shape: DecimalShape, power: int) -> None:
+        self.element = element
+        self.shape = shape
+        self.power = power
+        self.type = ScaledNumeric(PRECISION_MAX, shape.scale)
+
+    def self_group(self, against: Any = None) -> Any:
+        return self
+
+    @property
+    def _from_objects(self) -> Any:
+        return self.element._from_objects
+
+
+def at_scale(element: Any, shape: AnyShape, scale: int) -> Any:
+    """The expression with so many decimals, at least its own."""
+    if isinstance(element, BindParameter):
+        return _retyped(element, shape, scale)
+    if element.__visit_name__ in ("grouping", "label") and isinstance(element.element, BindParameter):
+        return _retyped(element.element, shape, scale)
+    if not isinstance(shape, DecimalShape) or (shape.scale == scale and not shape.whole):
+        return element
+    power = scale - shape.scale
+    return _Rescaled(element, bounded_shape(scale, shape.digits + power), power) if power else element
+
+
+def _retyped(bind: Any, shape: AnyShape, scale: int) -> Any:
+    """The same bound value, converted to other decimals when it is bound."""
+    type_: Any = bind.type
+    if (isinstance(shape, DecimalShape) and shape.whole and not bind.required and type(bind.value) is int) or (
+        is_exact(type_) and type_.scale is None and not bind.required and bind.value is not None and not bind.expanding
+    ):
+        type_ = literal_type(bind)
+    precision = PRECISION_MAX
+    if is_exact(type_) and type_.scale is not None:
+        if type_.scale == scale and isinstance(type_, ScaledNumeric) and type_ is bind.type:
+            return bind
+        precision = min(PRECISION_MAX, type_.precision + max(0, scale - type_.scale))
+    return with_type(bind, ScaledNumeric(precision, scale))
+
+
+def with_type(bind: Any, type_: Any) -> Any:
+    copied = bind._clone(maintain_key=True)
+    copied.type = type_
+    return copied
+
+
+def list_is_decimal(right: Any) -> bool:
+    inner = right.element if right.__visit_name__ == "grouping" else right
+    return hasattr(inner, "clauses") and getattr(inner, "operator", None) not in (operators.add, operators.mul) and (
+        inner.__visit_name__ in ("clauselist", "expression_clauselist") and holds_exact(inner.clauses)
+    )  # fmt: skip
+
+
+def exact_union(elements: Sequence[Any], what: str) -> DecimalShape:
+    shapes = [shape_of(element) for element in elements]
+    for element, shape in zip(elements, shapes, strict=True):
+        _check_meets(element, shape, what)
+    united = united_shape(shapes)
+    if not isinstance(united, DecimalShape):
+        raise NumericRefused(f"{what} have no common decimals; {REMEDY}")
+    return united
+
+
+def _check_meets(element: Any, shape: AnyShape, what: str) -> None:
+    """Refuses what cannot be brought to the decimals of a number beside it."""
+    if isinstance(shape, DecimalShape) or shape is NULL or (shape is UNTYPED and isinstance(element, BindParameter)):
+        return
+    if isinstance(element, BindParameter) and element.value is None and not element.required:
+        return
+    if shape is DIGITS:
+        raise NumericRefused(TEXT_NUMERIC)
+    raise NumericRefused(f"{what}: {shape} cannot stand beside an exact number; {REMEDY}")
+
+
+def brought_to(element: Any, shape: DecimalShape) -> Any:
+    return at_scale(element, shape_of(element), shape.scale)
+
+
+def compared_at_scale(binary: Any, operator: Any, left: AnyShape) -> Any:
+    """A comparison with both sides at the same decimals."""
+    if operator not in (*COMPARED, *_COMPARED_ALSO, *_LISTED):
+        raise NumericRefused(f"the operator of <{binary}> is not defined for exact numbers; {REMEDY}")
+    sides = [binary.left, *_listed(binary.right)] if operator in _LISTED else [binary.left, binary.right]
+    shape = exact_union(sides, "a comparison")
+    copied = binary._clone()
+    copied.left = brought_to(binary.left, shape)
+    copied.right = _list_at_scale(binary.right, shape) if operator in _LISTED else brought_to(binary.right, shape)
+    return copied
+
+
+def _listed(right: Any) -> list[Any]:
+    inner = right.element if right.__visit_name__ == "grouping" else right
+    return list(inner.clauses) if hasattr(inner, "clauses") and not hasattr(inner, "name") else [right]
+
+
+def _list_at_scale(right: Any, shape: DecimalShape) -> Any:
+    inner = right.element if right.__visit_name__ == "grouping" else right
+    if hasattr(inner, "clauses") and not hasattr(inner, "name"):
+        copied = inner._clone()
+        copied.clauses = [brought_to(clause, shape) for clause in inner.clauses]
+        if inner is right:
+            return copied
+        outer = right._clone()
+        outer.element = copied
+        return outer
+    found = shape_of(right)
+    if isinstance(right, BindParameter):
+        return brought_to(right, shape)
+    if not isinstance(found, DecimalShape) or found.scale != shape.scale:
+        raise NumericRefused(f"IN compares {shape} with {found}; cast the column of the subquery")
+    return right
+
+
+def tuples_at_scale(binary: Any, operator: Any) -> Any:
+    """(a, b) < (c, d), pair by pair."""
+    right = binary.right
+    if isinstance(right, BindParameter):
+        if all(element.__visit_name__ == "column" and not getattr(element, "_proxies", ()) for element in binary.left.clauses):
+            return binary  # a list of tuples: each value is bound as the type of its column says
+    elif isinstance(right, Tuple) and len(right.clauses) == len(binary.left.clauses) and operator in COMPARED:
+        copied, first, second = binary._clone(), binary.left._clone(), right._clone()
+        pairs = [
+            (a, b, exact_union([a, b], "a comparison")) if holds_exact([a, b]) else (a, b, None)
+            for a, b in zip(binary.left.clauses, right.clauses, strict=True)
+        ]
+        first.clauses = [a if shape is None else brought_to(a, shape) for a, _, shape in pairs]
+        second.clauses = [b if shape is None else brought_to(b, shape) for _, b, shape in pairs]
+        copied.left, copied.right = first, second
+        return copied
+    raise NumericRefused(
+        "tuples with exact numbers compare with tuples of the same length, or with a list of them; write AND and OR"
+    )
+
+
+def assigned(value: Any, column: Any) -> Any:
+    """A value as a column stores it.
+
+    Raises: NumericRefused when it has more decimals than the column, or is no exact number.
+    """
+    if not isinstance(value, ClauseElement):
+        return value  # bound by SQLAlchemy, as the type of the column says
+    shape = shape_of(value)
+    wanted = column.type
+    where = f"column {column.name}"
+    if isinstance(wanted, ScaledNumeric):
+        _check_meets(value, shape, where)
+        if isinstance(value, BindParameter):
+            return with_type(value, wanted)
+        if isinstance(shape, DecimalShape) and shape.scale > wanted.scale:
+            raise NumericRefused(
+                f"{where} is {wanted}, its new value has {shape.scale} decimals; say how it is rounded: "
+                f"func.round(x, {wanted.scale})"
+            )
+        return at_scale(value, shape, wanted.scale)
+    if is_decimal(shape) and not (isinstance(wanted, types.Integer) and isinstance(shape, DecimalShape) and shape.scale == 0):
+        raise NumericRefused(
+            f"{where} is {wanted!r}, its new value {shape}; declare it Numeric(p, s), or cast the value to Integer"
+        )
+    if shape is DIGITS and not isinstance(wanted, TextNumeric):
+        raise NumericRefused(TEXT_NUMERIC)
+    if isinstance(wanted, TextNumeric) and shape is not DIGITS and shape is not NULL and not isinstance(value, BindParameter):
+        raise NumericRefused(TEXT_NUMERIC)
+    return value
+
+
+def assigning_statement(stmt: Any) -> Any:
+    """An INSERT or UPDATE whose expressions have the decimals of their columns."""
+    columns = stmt.table.c
+
+    def with_scales(values: Any) -> Any:
+        return {key: assigned(value, columns[getattr(key, "key", key)]) for key, value in values.items()}
+
+    copied: Any = stmt._clone()
+    if copied._values:
+        copied._values = with_scales(copied._values)
+    if getattr(copied, "_ordered_values", None):
+        copied._ordered_values = [
+            (key, assigned(value, columns[getattr(key, "key", key)])) for key, value in copied._ordered_values
+        ]
+    if copied._multi_values:
+        copied._multi_values = tuple(
+            [with_scales(row) if isinstance(row, dict) else row for row in rows] for rows in copied._multi_values
+        )
+    return copied
+
+
+def check_selected(stmt: Any) -> None:
+    """INSERT … FROM SELECT: the columns of the query have the decimals of those they fill."""
+    if stmt.select is None:
+        return
+    names = stmt._select_names or [column.key for column in stmt.table.columns]
+    for name, source in zip(names, stmt.select.selected_columns, strict=False):
+        column = stmt.table.c[name]
+        shape = shape_of(source)
+        exact = isinstance(column.type, ScaledNumeric)
+        if (exact and shape is not NULL and not (is_decimal(shape) and shape.scale == column.type.scale)) or (  # type: ignore[union-attr]
+            is_decimal(shape) and not exact
+        ):
+            raise NumericRefused(
+                f"column {column.name} is {column.type!r}, the query gives {shape}; cast it: cast(x, {column.type!r})"
+            )
