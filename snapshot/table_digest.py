@@ -38,20 +38,11 @@ def open_image(path: str | Path) -> apsw.Connection:
 def table_digests(connection: apsw.Connection) -> dict[str, TableDigest]:
     """Name -> rows and digest, of every table in ascending order of name."""
     names = [str(row[0]) for row in connection.execute(_TABLES)]
-    return {name: _digest(connection, name) for name in names}
+    return {name: table_digest(connection, name) for name in names}
 
 
 def table_digest(connection: apsw.Connection, table: str) -> TableDigest:
     """Rows and digest of one table."""
-    return _digest(connection, table)
-
-
-def schema_of(connection: apsw.Connection) -> list[str]:
-    """The application's tables and indexes as SQL, by name."""
-    return [str(row[0]) for row in connection.execute(_SCHEMA)]
-
-
-def _digest(connection: apsw.Connection, table: str) -> TableDigest:
     columns = connection.execute("SELECT name, pk FROM pragma_table_info(?)", (table,)).fetchall()
     keys = [_quoted(str(name)) for name, pk in sorted(columns, key=lambda column: int(str(column[1]))) if pk]
     order = f" ORDER BY {', '.join(keys)}" if keys else ""
@@ -61,6 +52,11 @@ def _digest(connection: apsw.Connection, table: str) -> TableDigest:
         digest.update("".join(map(repr, chunk)).encode("utf-8", "surrogatepass"))
         rows += len(chunk)
     return TableDigest(rows, digest.hexdigest())
+
+
+def schema_of(connection: apsw.Connection) -> list[str]:
+    """The application's tables and indexes as SQL, by name."""
+    return [str(row[0]) for row in connection.execute(_SCHEMA)]
 
 
 def _quoted(name: str) -> str:

@@ -7,7 +7,7 @@ stops.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import structlog
 
@@ -47,6 +47,3 @@ class Failures:
         if self.newest is None:
             return {"sequence": 0, "nodes": []}
         return {"sequence": self.newest.sequence, "nodes": sorted(self.newest.failed)}
-
-
-NO_FAILURES: Final = Failures()

@@ -15,7 +15,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("cmdlog", "procedures", "replay", "snapshot")
 FUNCTION_LINES_MAX = 60
-MODULE_LINES_MAX = 500
+MODULE_LINES_MAX = 400
+LONGER_MODULES = frozenset({
+    "cmdlog/api/connections/connection.py",  # a state machine: its table needs every one of its methods
+    "procedures/execution/executor.py",
+    "procedures/execution/statements.py",
+})  # fmt: skip
+"""Modules that may be longer. The list only gets shorter: what is split leaves it, and nothing joins it."""
+LONGER_MODULE_LINES_MAX = 500
 FOLDER_MODULES_MAX = 15
 
 MACHINE_TRACES = {
@@ -114,15 +121,23 @@ def test_every_package_is_installed() -> None:
 
 
 def test_functions_fit_on_a_screen() -> None:
-    """No function of the product is longer than 60 lines, no module than 500."""
-    too_long = []
-    for path, text in sources(*PACKAGES):
-        if text.count("\n") > MODULE_LINES_MAX:
-            too_long.append(str(path))
-        for node in functions(text):
-            if (node.end_lineno or node.lineno) - node.lineno >= FUNCTION_LINES_MAX:
-                too_long.append(f"{path}:{node.lineno} {node.name}")
+    """No function of the product is longer than 60 lines."""
+    too_long = [
+        f"{path}:{node.lineno} {node.name}"
+        for path, text in sources(*PACKAGES)
+        for node in functions(text)
+        if (node.end_lineno or node.lineno) - node.lineno >= FUNCTION_LINES_MAX
+    ]
     assert too_long == []
+
+
+def test_modules_are_about_one_thing() -> None:
+    """No module of the product has more than 400 lines; the listed ones have at most 500, and none is listed in vain."""
+    lines = {str(path): text.count("\n") for path, text in sources(*PACKAGES)}
+    longer = {path for path, count in lines.items() if count > MODULE_LINES_MAX}
+    assert longer - LONGER_MODULES == set(), "find the concept inside that deserves a name of its own"
+    assert LONGER_MODULES - longer == set(), "these are short enough, or gone: remove them from LONGER_MODULES"
+    assert {path: lines[path] for path in longer if lines[path] > LONGER_MODULE_LINES_MAX} == {}
 
 
 def test_folders_are_narrow() -> None:

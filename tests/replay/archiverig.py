@@ -9,6 +9,7 @@ from typing import Any
 from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn
+from replay.plan.node_plan import Plan
 from replay.plan.planner import make_plan
 from replay.recover.to_directory import rebuild
 from snapshot.archive.archive import ArchiveFolder
@@ -113,3 +114,8 @@ class ArchiveRig(Rig):
     def names(self, suffix: str = "") -> list[str]:
         """What lies in the archive."""
         return sorted(path.name for path in (Path(self.directory) / "archive").iterdir() if path.name.endswith(suffix))
+
+
+def plan_for(directory: Path | str, until: int | None) -> Plan:
+    """What a recovery into another directory would do."""
+    return make_plan(RealFiles(), str(directory), use_state="never", until=until).plan

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.log import Log
 from cmdlog.wal.opening.home import adopt
-from procedures.samples.bank import BankModel
 from replay.errors import UntilBeyond, UntilUnreachable
 from replay.plan.node_plan import Plan, Planned
 from replay.plan.planner import make_plan
 from replay.plan.until import parse_until
 from replay.recover.in_place import bring_up
 from replay.recover.to_directory import rebuild
-from replay.state.trust import state_path
 from snapshot.archive_layout import list_segments
-from snapshot.table_digest import open_image
-from tests.replay import pitrnode
-from tests.replay.archiverig import ArchiveRig
-from tests.replay.rig import DEPOSIT, Rig, balances_of
+from tests.replay.archiverig import ArchiveRig, plan_for
+from tests.replay.rig import balances_of
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -53,11 +44,6 @@ def copy(history: ArchiveRig, tmp_path: Path) -> Path:
     """A copy of the node, to be damaged."""
     shutil.copytree(history.directory, tmp_path / "copy")
     return tmp_path / "copy"
-
-
-def plan_for(directory: Path | str, until: int | None) -> Plan:
-    """What a recovery into another directory would do."""
-    return make_plan(RealFiles(), str(directory), use_state="never", until=until).plan
 
 
 def recovered(directory: Path, out: Path, until: int) -> dict[int, int]:
@@ -133,22 +119,6 @@ def test_what_lies_behind_the_moment_is_not_read(history: ArchiveRig, copy: Path
         path.write_bytes(data)
     rebuild(make_plan(RealFiles(), str(copy), use_state="never", until=txn), RealFiles(), str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == balances
-
-
-def test_skip_far_behind_its_batch_is_heeded(tmp_path: Path) -> None:
-    """A call hung for long while another partition filled segments: its skip stands there, and counts."""
-    rig = ArchiveRig(tmp_path, segments=8)
-    rig.rotate(1)
-    index = rig.batch(0, [(DEPOSIT, [0, 5]), (DEPOSIT, [1, 7])], skips=frozenset({1}), digest=False)
-    moment, balances = rig.history[-1]
-    for n in range(40):
-        rig.batch(1, [(DEPOSIT, [10, n])])
-    rig.entry(0, RecordKind.SKIP, {"index": index, "position": 1, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
-    rig.rotate(4)
-    rig.close()
-    plan = plan_for(rig.directory, moment)
-    assert plan.archive
-    assert rig.recovered(tmp_path / "out", moment) == balances
 
 
 def test_archive_is_not_looked_at_without_need(history: ArchiveRig, copy: Path) -> None:
@@ -403,98 +373,3 @@ def test_links_out_of_the_archive_hold_only_what_is_ours(history: ArchiveRig, co
     path.symlink_to(tmp_path / "secret")
     with pytest.raises(UntilUnreachable, match="is damaged"):
         plan_for(copy, txn)
-
-
-def test_moment_before_everything_that_is_kept_is_refused(tmp_path: Path) -> None:
-    """Without a promise the past goes; then it says from where on there is anything."""
-    rig = ArchiveRig(tmp_path, rules={"window_s": 0}, segments=6)
-    rig.rotate(5)
-    rig.close()
-    assert rig.names(".seg") == []
-    with pytest.raises(
-        UntilUnreachable, match=r"blocks 1 to \d+ of the log cannot be read .* transactions from the beginning to"
-    ):
-        plan_for(rig.directory, rig.history[0][0])
-
-
-def test_point_is_restored_from_a_run_that_does_not_reach_the_log(tmp_path: Path) -> None:
-    """What a recovery point pins is archived alone, and is enough; moments beside it are refused."""
-    rig = ArchiveRig(tmp_path, rules={"window_s": 0}, segments=6)
-    rig.rotate(3)
-    point, balances = rig.point(), rig.history[-1][1]
-    rig.rotate(6)
-    rig.close()
-    assert 0 < len(rig.names(".seg")) < 6
-    assert rig.recovered(tmp_path / "out", point.txn_id) == balances
-    wal = Log.open(RealFiles(), str(tmp_path / "out"))
-    assert wal.recovered.txn_id_max >= rig.last_txn
-    wal.close()
-    later = next(txn for txn, _ in rig.history if txn > point.txn_id)
-    with pytest.raises(UntilUnreachable, match="cannot be read"):
-        plan_for(rig.directory, later)
-
-
-def test_without_an_archive_nothing_has_changed(tmp_path: Path) -> None:
-    """A node whose folder archive/ is missing recovers from what it has."""
-    rig = Rig(tmp_path)
-    rig.deposits(4)
-    rig.close()
-    shutil.rmtree(Path(rig.directory) / "archive")
-    assert plan_for(rig.directory, None).archive == ()
-    assert plan_for(rig.directory, rig.history[8][0]).archive == ()
-
-
-def run_and_kill(directory: Path, first: int, lines: int, count: int) -> list[tuple[int, int]]:
-    """Starts the node at call `first`, kills it after so many answers (or lets it end); the answers (number, transaction)."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "tests" / "replay" / "pitrnode.py"), str(directory), str(first), str(count)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True)
-    assert process.stdout is not None
-    answers = []
-    for line in process.stdout:
-        number, txn = map(int, line.split()[1:])
-        answers.append((number, txn))
-        if len(answers) == lines:
-            process.kill()
-    process.wait()
-    process.stdout.close()
-    return answers
-
-
-def bank_of(directory: Path) -> tuple[dict[tuple[int, int], list[int]], list[dict[str, int]]]:
-    """Accounts of all partitions, and each partition's rates."""
-    accounts, rates = {}, []
-    for partition in range(pitrnode.SETTINGS["partitions"]):
-        connection = open_image(state_path(str(directory), partition))
-        for branch, customer, savings, checking in connection.execute("SELECT branch, customer, savings, checking FROM accounts"):
-            accounts[int(str(branch)), int(str(customer))] = [int(str(savings)), int(str(checking))]
-        rates.append({str(name): int(str(points)) for name, points in connection.execute("SELECT name, basis_points FROM rates")})
-        connection.close()
-    return accounts, rates
-
-
-def test_real_node_killed_at_random_moments_restores_every_acknowledged_moment(tmp_path: Path) -> None:
-    """Three partitions, calls on all of them, kill -9 while it archives: until any acknowledged T, exactly what the model has."""
-    chance, directory = random.Random(11), tmp_path / "node"
-    answered: dict[int, int] = {}
-    total = 420
-    while len(answered) < total:
-        begin = len(answered)
-        answered |= dict(run_and_kill(directory, begin, chance.randrange(100, 200), total - begin))
-    assert list(answered.values()) == sorted(answered.values()), "one caller's calls are in order"
-    identity = load_instance(RealFiles(), str(directory)).identity
-    assert len(list_segments(RealFiles(), str(directory), identity)) > 5
-    wanted = sorted(chance.sample(range(20, 120), 3) + chance.sample(range(120, total), 1))
-    model, listed, archived = BankModel(), pitrnode.calls(), 0
-    for number in range(total):
-        model.apply(*listed[number])
-        if number not in wanted:
-            continue
-        out = tmp_path / f"out{number}"
-        planned = make_plan(RealFiles(), str(directory), use_state="never", until=answered[number])
-        rebuild(planned, RealFiles(), str(out), workers=0)
-        archived += bool(planned.plan.archive)
-        accounts, rates = bank_of(out)
-        assert accounts == model.accounts, f"until call {number}"
-        assert rates == [model.rates] * 3, f"until call {number}"
-    assert archived >= 3, "the early ones are behind the ring"

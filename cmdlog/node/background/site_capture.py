@@ -1,6 +1,6 @@
 """The capture that a site is asked for: at most one is under way, and one thread waits for it.
 
-One rule: what comes is taken for this capture only if it carries its number; what a dead site was asked for never comes, and `lose`
+One rule: what comes is taken for this capture only if it has its number; what a dead site was asked for never comes, and `lose`
 says so.
 
 What the log must keep for an image: a whole image holds the site's state when it ended, a delta that of its beginning. Entries
