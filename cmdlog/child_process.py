@@ -47,12 +47,19 @@ class ChildProcess(subprocess.Popen[bytes]):
         cwd: Path | None = None,
     ) -> None:
         """`parent_ended` is the signal that it gets then: one that has to remove files asks for SIGTERM. Raises: OSError."""
-        variables = {**environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+        variables = {**environment, "PYTHONPATH": path}
         if hash_seed is not None:
             variables["PYTHONHASHSEED"] = hash_seed
         watched, self._life = os.pipe()
         self._error_fd = os.memfd_create("cmdlog-child-error")
-        start = [sys.executable, "-m", "cmdlog.die_with_parent", str(watched), str(int(parent_ended)), str(self._error_fd)]
+        program = [
+            sys.executable,
+            "-P",
+            "-m",
+            "cmdlog.die_with_parent",
+        ]  # -P: a module in the current folder would hide one of ours
+        start = [*program, str(watched), str(int(parent_ended)), str(self._error_fd)]
         try:
             super().__init__(
                 [*start, module, *arguments], env=variables, pass_fds=(watched, self._error_fd, *pass_fds), process_group=0,

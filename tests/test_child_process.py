@@ -117,6 +117,16 @@ def test_error_that_ends_a_child_can_be_read_by_its_parent(made: Made) -> None:
         assert child.last_error() == ""
 
 
+def test_child_finds_what_its_parent_finds(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of its parent's current folder hides none, as it does not in the parent."""
+    module = made("import replay.errors\ndef main(): pass")
+    (tmp_path / "work" / "replay").mkdir(parents=True)
+    (tmp_path / "work" / "replay" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path / "work")
+    with ChildProcess(module) as child:
+        assert child.wait(TIMEOUT_S) == 0
+
+
 def test_child_whose_parent_ended_before_it_ran_does_nothing(made: Made, tmp_path: Path) -> None:
     """It looks at the pipe before it imports its module: no moment is left in which it could go on alone."""
     module = made("import pathlib, sys; pathlib.Path(sys.argv[1]).touch()\ndef main(): pass")

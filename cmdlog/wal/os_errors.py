@@ -32,7 +32,8 @@ def raise_write_error(error: OSError, action: str, path: str) -> NoReturn:
     if error.errno in NO_ROOM:
         raise DiskFull(f"{action} {path}: {error.strerror}") from error
     if error.errno not in CALLERS:
-        raise WriteFailed(f"{action} {path}: {error.strerror}") from error
+        hint = "the volume is mounted read-only; check the kernel log for why" if error.errno == errno.EROFS else ""
+        raise WriteFailed(f"{action} {path}: {error.strerror}", hint=hint) from error
     if error.filename is None:
         error.filename = path
     try:

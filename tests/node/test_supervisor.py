@@ -324,6 +324,5 @@ def test_site_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "replay").mkdir()
     (tmp_path / "replay" / "__init__.py").write_text("raise ImportError('planted in the site')\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(NotStarted, match=r"^site 0 did not start: ImportError: planted in the site"):
         open_node(tmp_path / "data", partitions=1)

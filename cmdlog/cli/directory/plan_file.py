@@ -35,10 +35,16 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_plan(path: Path, directories: tuple[str, ...]) -> Plan:
-    """The plan of one directory, which is the one that was given. Raises: CommandFailed, BadPlan."""
+    """The plan of one directory, which is the one that was given. Raises: CommandFailed."""
+    from replay.errors import BadPlan
     from replay.plan.node_plan import Plan
 
-    plan = Plan.from_json(read_bytes(path))
+    try:
+        plan = Plan.from_json(read_bytes(path))
+    except BadPlan as error:
+        raise CommandFailed(
+            f"{path}: {error}", hint="`cmdlog recover DIR --plan --plan-file F` writes one", exit_code=2
+        ) from None
     check_same((plan.directory,), directories)
     return plan
 
