@@ -25,7 +25,7 @@ from cmdlog.results import Result
 
 if TYPE_CHECKING:
     from procedures.declaration.procedure import Procedure
-    from procedures.declaration.type_codecs import Codec
+    from procedures.declaration.scalar_codecs import Codec
 
 TXN: Final = "Cmdlog-Txn"
 REQUEST_ID: Final = "X-Request-Id"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from enum import IntEnum
 from typing import Any
 
 from procedures.declaration.result_json import Encode, encoder_for
-from procedures.declaration.type_codecs import Codec, Schema, WireError, codec_for
+from procedures.declaration.scalar_codecs import Codec, Schema, WireError
+from procedures.declaration.type_codecs import codec_for
 from procedures.errors import DefinitionError, InvalidParameters
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)  # goes into URLs, file names and Spark columns as it is
@@ -46,6 +48,7 @@ class Procedure:
 
     name: str
     function: Callable[..., Any]
+    run: Callable[..., Any]  # the function, or what passes its keyword-only parameters by name: takes all by position
     parameters: tuple[Parameter, ...]
     partition_by: str | None  # parameter whose value names the partition; None = all partitions
     read_only: bool
@@ -105,6 +108,7 @@ def build_procedure(function: Callable[..., Any], *, name: str | None, partition
     return Procedure(
         name=name,
         function=function,
+        run=_by_position(function),
         parameters=parameters,
         partition_by=partition_by,
         read_only=read_only,
@@ -133,12 +137,14 @@ def _read_signature(function: Callable[..., Any]) -> tuple[tuple[Parameter, ...]
 
 def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Parameter:
     name = parameter.name
-    if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        raise DefinitionError(f"parameter {name!r}: only plain parameters have a place in the log (no *, / or **)")
+    if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+        raise DefinitionError(
+            f"parameter {name!r}: only parameters with a name have a place in the log (no *args, / or **kwargs)"
+        )
     if name not in hints:
         raise DefinitionError(f"parameter {name!r} needs a type hint: it is the contract with the caller")
     try:
-        codec = codec_for(hints[name])
+        codec = _constrained(codec_for(hints[name]), hints[name])
     except DefinitionError as error:
         raise DefinitionError(f"parameter {name!r}: {error}") from None
     if parameter.default is inspect.Parameter.empty:
@@ -147,6 +153,29 @@ def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Parame
         return Parameter(name, codec, required=False, default=codec.to_wire(parameter.default))
     except WireError as error:
         raise DefinitionError(f"parameter {name!r}: its default does not fit its type: {error}") from None
+
+
+def _constrained(codec: Codec, hint: Any) -> Codec:
+    """With what `Annotated` states for pydantic. Only who imported pydantic can have stated something."""
+    if "pydantic" not in sys.modules and "annotated_types" not in sys.modules:
+        return codec
+    from procedures.declaration.model_codecs import constrained  # noqa: PLC0415 - it brings pydantic
+
+    return constrained(codec, hint)
+
+
+def _by_position(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, callable with all arguments by position, as the log holds them."""
+    kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
+    named = [name for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
+    if not named:
+        return function
+    plain = len(kinds) - len(named)
+
+    def run(*given: Any) -> Any:
+        return function(*given[:plain], **dict(zip(named, given[plain:], strict=True)))
+
+    return run
 
 
 def _partition_at(parameters: tuple[Parameter, ...], partition_by: str | None) -> int | None:
