@@ -6,6 +6,7 @@ defaults filled in. Nothing after it checks again: `decode` trusts the log.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import sys
@@ -13,15 +14,36 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 from procedures.declaration.result_json import Encode, encoder_for
 from procedures.declaration.scalar_codecs import Codec, Schema, WireError
 from procedures.declaration.type_codecs import codec_for
 from procedures.errors import DefinitionError, InvalidParameters
 
+if TYPE_CHECKING:
+    from procedures.execution.context import Transaction
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+A_co = TypeVar("A_co", covariant=True)
+
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)  # goes into URLs, file names and Spark columns as it is
 PARAMETERS_MAX = 64  # a procedure with more wants a dataclass
+
+
+PROCEDURES_ATTRIBUTE: Final = "__cmdlog_procedures__"  # of a function: as which procedures it is registered
+
+
+class EverywhereFunction(Protocol[P, R_co, A_co]):
+    """For type checkers: a function registered with `partition_by=None`. A call of it answers with A, not with R."""
+
+    @property
+    def __cmdlog_answer__(self) -> A_co:
+        """One result per partition; None, where the function returns nothing. No function has it at run time."""
+
+    def __call__(self, tx: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Runs it in another procedure, as any function."""
 
 
 class Access(IntEnum):
@@ -63,6 +85,11 @@ class Procedure:
         if self.read_only:
             return Access.READ
         return Access.EVERYWHERE if self.partition_by is None else Access.SINGLE
+
+    @property
+    def returns_nothing(self) -> bool:
+        """`-> None`: then a call on all partitions answers None as well, and not a list of them."""
+        return self.result_codec is not None and self.result_codec.schema == {"type": "null"}
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -162,6 +189,13 @@ def _constrained(codec: Codec, hint: Any) -> Codec:
     from procedures.declaration.model_codecs import constrained  # noqa: PLC0415 - it brings pydantic
 
     return constrained(codec, hint)
+
+
+def mark_procedure(procedure: Procedure) -> None:
+    """Notes at the function itself that it is this procedure, so that callers can give the function instead of the name."""
+    known = getattr(procedure.function, PROCEDURES_ATTRIBUTE, ())
+    with contextlib.suppress(AttributeError, TypeError):  # a callable without attributes is called by its name
+        setattr(procedure.function, PROCEDURES_ATTRIBUTE, (*known, procedure))
 
 
 def _by_position(function: Callable[..., Any]) -> Callable[..., Any]:
