@@ -369,7 +369,7 @@ def test_results_are_the_same_values_over_http_as_embedded(typed: Server, tmp_pa
         for database in (embedded, remote):
             assert database.call(put, item=1000, count=10) == 10
             assert database.call(reserve, item=1000, count=3, note=note) == Kept(7, note)
-            assert database.call(set_rate, 1) is None  # type: ignore[func-returns-value]
+            assert database.call(set_rate, 1) is None
             assert database.call(rate_count) == [1, 1]
             assert database.call(labels, item=1, more={"b": [1.5], "a": None}) == {"a": None, "b": [1.5]}
     with Client(url, db=typed_shop.db) as client:
