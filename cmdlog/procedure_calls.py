@@ -58,7 +58,7 @@ class Call(NamedTuple, Generic[R]):
         return self._replace(idempotency_key=idempotency_key, durability=durability)
 
     def with_options(self, idempotency_key: str | NewKey | None, durability: Durability | None) -> Call[R]:
-        """The same call with these options, where they say something; its own ones stay otherwise."""
+        """The same call with these options, each where it says something; where it does not, the call keeps its own."""
         key = self.idempotency_key if idempotency_key is NEW_KEY else idempotency_key
         return self._replace(idempotency_key=key, durability=durability or self.durability)
 

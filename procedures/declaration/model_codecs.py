@@ -27,7 +27,7 @@ _BOUNDS_OF_MANY: Final = {"minItems", "maxItems", "minProperties", "maxPropertie
 def pydantic_codec(hint: Any) -> Codec:
     """The codec of a type that pydantic knows. Raises: DefinitionError."""
     adapter = _adapter(hint)
-    schema = inline_schema(_json_schema(hint, adapter))
+    schema = {**inline_schema(_json_schema(hint, adapter)), "x-written-by": "pydantic"}  # its texts are not spelled as ours
     _check_repeatable(hint, adapter, schema)
 
     def to_wire(value: Any) -> Any:

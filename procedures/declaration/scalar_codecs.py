@@ -251,7 +251,7 @@ SCALARS: dict[Any, Codec] = {
     Decimal: Codec(_decimal, Decimal, {"type": "string", "format": "decimal"}),
     datetime: Codec(_datetime, datetime.fromisoformat, {"type": "string", "format": "date-time"}),
     date: Codec(_date, date.fromisoformat, {"type": "string", "format": "date"}),
-    time: Codec(_time, time.fromisoformat, {"type": "string", "pattern": f"^{_TIME_OF_DAY.pattern}$"}),
-    timedelta: Codec(_duration, _duration_from, {"type": "string", "pattern": f"^{_DURATION_SHAPE}$"}),
+    time: Codec(_time, time.fromisoformat, {"type": "string", "format": "time-local", "pattern": f"^{_TIME_OF_DAY.pattern}$"}),
+    timedelta: Codec(_duration, _duration_from, {"type": "string", "format": "duration", "pattern": f"^{_DURATION_SHAPE}$"}),
     UUID: Codec(_uuid, UUID, {"type": "string", "format": "uuid"}),
 }
