@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.gate.problem import CODES
+from cmdlog.api.routes import cold_routes
 from cmdlog.node.queries.query import QueryLimit, QueryRefused, QueryResult
 from cmdlog.node.settings import Settings
 
@@ -236,6 +238,15 @@ def test_description_resolves_in_itself(fetch: Post) -> None:
 
 def test_docs_need_nothing_from_elsewhere(fetch: Post) -> None:
     """The page for people lists every operation and loads nothing from any address."""
+    page = fetch("/docs").body.decode()
+    assert "/v1/procedures/put" in page
+    assert re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page[:2000] + page[-4000:]) is None
+    assert "connect-src 'self'" in fetch("/docs").headers["content-security-policy"]
+
+
+def test_docs_without_the_package_of_the_page_have_no_script(fetch: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Swagger UI is not installed, the page is text."""
+    monkeypatch.setattr(cold_routes, "swagger_folder", lambda: None)
     page = fetch("/docs").body.decode()
     assert "/v1/procedures/put" in page
     assert "http://" not in page
