@@ -71,8 +71,9 @@ def _execute_child(self: Any, *given: Any) -> None:
         return
     order = {
         "argv": [os.fspath(one) for one in args], "environ": environ, "cwd": os.path.abspath(cwd or "."), "parent": os.getpid(),
-        "limits": [limit.get(one) or resource.getrlimit(one) for one in LIMITS], "policy": os.sched_getscheduler(0), "new_session": new_session,
-        "group": os.getpgrp() if group < 0 else group, "fds": sorted({0, 1, 2, *pass_fds}), "stdio": [stdin, stdout, stderr],
+        "limits": [limit.get(one) or resource.getrlimit(one) for one in LIMITS], "policy": os.sched_getscheduler(0),
+        "new_session": new_session, "group": os.getpgrp() if group < 0 else group, "fds": sorted({0, 1, 2, *pass_fds}),
+        "stdio": [stdin, stdout, stderr],
     }  # fmt: skip
     standard = [given if given != -1 else number for number, given in enumerate((stdin, stdout, stderr))]
     self.pid = _fork(order, [*standard, *(fd for fd in order["fds"] if fd > 2)])
