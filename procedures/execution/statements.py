@@ -331,8 +331,9 @@ class Runs(dict[object, Run]):
                 if len(by_text) > 64:
                     by_text.pop(next(iter(by_text)))
             values = dict(state.parameters)
-            for name, processor in state.processors.items():
-                values[name] = processor(values[name])
+            for name, processor in {**compiled.binds, **state.processors}.items():  # the latter are of the lists alone
+                if name in values and processor is not None:
+                    values[name] = processor(values[name])
             return found(values)
 
         return run
