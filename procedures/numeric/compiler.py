@@ -257,7 +257,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
                 Function(func.name, *(by_id.get(id(argument), argument) for argument in arguments), type_=func.type), **kwargs
             )
         if name in ROUNDING or name == "avg":
-            return self._by_function(func, name, arguments, **kwargs)
+            return self._by_function(func, name, arguments, **{**kwargs, "within_aggregate_function": True})
         if name in TYPE_ONLY and holds_exact(arguments[:1]) and not holds_exact(arguments[1:]):
             return super().visit_function(func, **kwargs)
         raise NumericRefused(f"{name}() is not defined for exact numbers; {REMEDY}")

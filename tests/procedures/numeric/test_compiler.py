@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import groupby
 from random import Random
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import apsw
 import pytest
-from sqlalchemy import Numeric, cast, func, insert, literal, select, union_all, update
+from sqlalchemy import Numeric, cast, func, insert, literal, null, select, tuple_, union_all, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from procedures import StatementRefused
@@ -89,7 +89,15 @@ def as_aggregates(case: Case) -> tuple[Any, Any]:
         shown(total(unlike, case, scale), scale), shown(mean(unlike, case, scale), scale + 4), len(unlike),
     )  # fmt: skip
     x, few = node.sql, test.sql
-    columns = (func.sum(x), func.avg(x), func.min(x), func.max(x), func.count(x), func.sum(x).filter(few), func.avg(x).filter(few))
+    columns = (
+        func.sum(x),
+        func.avg(x),
+        func.min(x),
+        func.max(x),
+        func.count(x),
+        func.sum(x).filter(few),
+        func.avg(x).filter(few),
+    )
     again = (func.sum(x.distinct()), func.avg(x.distinct()), func.count(x.distinct()))
     return select(*columns, *again).select_from(t).where(case.chosen), [wanted]
 
@@ -117,7 +125,9 @@ def as_groups(case: Case) -> tuple[Any, Any]:
             wanted.append((shown(group, key.scale), shown(found, node.scale)))
     name = key.sql.label("grouped")
     summed = func.sum(node.sql)
-    return select(name, summed).select_from(t).where(case.chosen).group_by("grouped").having(summed > limit).order_by("grouped"), wanted
+    return select(name, summed).select_from(t).where(case.chosen).group_by("grouped").having(summed > limit).order_by(
+        "grouped"
+    ), wanted
 
 
 def as_window(case: Case) -> tuple[Any, Any]:
@@ -165,7 +175,10 @@ def as_union(case: Case) -> tuple[Any, Any]:
         *(select(cast(one.sql, Numeric(18, scale)).label("x")).select_from(t).where(case.chosen) for one in (node, other))
     ).subquery("both")
     values = [
-        case.hazards.bounded(away(value, scale), scale) for one in (node, other) for value in case.values(one) if value is not None
+        case.hazards.bounded(away(value, scale), scale)
+        for one in (node, other)
+        for value in case.values(one)
+        if value is not None
     ]
     return select(func.sum(both.c.x), func.max(both.c.x) * 10), [
         (shown(total([v for v in values if v is not None], case, scale), scale), shown(highest(values, case), scale))
@@ -225,3 +238,84 @@ def test_random_statements_agree_with_fractions_for_minutes(site: ExactSite, par
     """The same with more seeds; a failure names its own."""
     for seed in range(10_000 + part * 1000, 11_000 + part * 1000):
         check_one(site, seed)
+
+
+# -- stated cases
+
+
+@pytest.fixture
+def fresh(tmp_path: Any) -> Iterator[ExactSite]:
+    opened = open_filled(tmp_path / "state.db")
+    yield opened
+    opened.close()
+
+
+def test_a_change_stores_what_its_expression_means(fresh: ExactSite) -> None:
+    """UPDATE, upsert with the refused row's values, INSERT of a query, each with RETURNING."""
+    kept = t.c.kept
+    changed = update(t).where(t.c.id == 1).values(kept=func.round(t.c.b / 3, 2) + t.c.n).returning(kept)
+    assert fresh.run(changed) == [(Decimal("3.42"),)]
+    statement = upsert(t).values(id=1, kept=Decimal("1.5"))
+    statement = statement.on_conflict_do_update(index_elements=["id"], set_={"kept": kept + statement.excluded.kept})
+    assert fresh.run(statement.returning(kept)) == [(Decimal("4.92"),)]
+    copied = insert(t).from_select(["id", "kept"], select(t.c.id + 50, cast(t.c.b, Numeric(18, 2))).where(t.c.id == 6))
+    assert fresh.run(copied) == 1
+    assert fresh.stored("SELECT kept FROM t WHERE id = 56") == [(-778,)]
+    several = insert(t).values([(60, literal(5)), (61, Decimal("6.1"))])
+    assert fresh.run(several) == 2
+    assert fresh.stored("SELECT a FROM t WHERE id IN (60, 61) ORDER BY id") == [(500,), (610,)]
+
+
+def test_a_value_beyond_its_column_is_an_error(fresh: ExactSite) -> None:
+    """Digits, decimals, infinities and floats: refused before SQLite sees them, computed ones by the table itself."""
+    for value in ("1.239", "1e400", "NaN", "sNaN", "Infinity", "1000.00"):
+        with pytest.raises(ValueError, match=r"Numeric\(5, 2\)"):
+            fresh.run(insert(t).values(id=70, a=Decimal(value)))
+    for value in (1.5, True, Fraction(1, 3)):
+        with pytest.raises(TypeError, match="takes Decimal or int"):
+            fresh.run(insert(t).values(id=70, a=value))
+    with pytest.raises(apsw.ConstraintError, match=r"numeric\(5,2\) a"):
+        fresh.run(update(t).where(t.c.id == 5).values(a=t.c.a * 100))
+    assert fresh.stored("SELECT count(*) FROM t WHERE id = 70") == [(0,)]
+
+
+def test_the_first_query_of_a_union_may_not_be_null(fresh: ExactSite) -> None:
+    """It says what the columns are; with NULL there, the stored integers were returned."""
+    with pytest.raises(StatementRefused, match="first query of a union"):
+        fresh.run(union_all(select(null()), select(t.c.a)))
+    nested = union_all(select(null()), select(t.c.n))
+    with pytest.raises(StatementRefused, match="a union_all of"):
+        fresh.run(union_all(select(t.c.a), nested))
+
+
+def test_a_recursive_query_grows_up_to_an_error(fresh: ExactSite) -> None:
+    """Its columns have as many digits as any number: growth is checked in each step."""
+    grown = select(t.c.a.label("x"), literal(1).label("k")).where(t.c.id == 5).cte(recursive=True)
+    grown = grown.union_all(select(grown.c.x * 10, grown.c.k + 1).where(grown.c.k < 25))
+    with pytest.raises(OverflowError):
+        fresh.run(select(func.count()).select_from(grown).where(grown.c.x > 100))
+
+
+def test_a_list_of_tuples_is_compared_with_their_decimals(site: ExactSite) -> None:
+    """SQLAlchemy gives a list of tuples the types of its first values, whose decimals are others."""
+    pair = tuple_(t.c.a, t.c.n)
+    assert site.run(select(t.c.id).where(pair.in_([(Decimal("12.3"), 9), (Decimal("12.34"), 10), (1, 1)])).order_by(t.c.id)) == [
+        (4,),
+        (5,),
+    ]
+
+
+def test_a_list_takes_values_of_different_digits(site: ExactSite) -> None:
+    """The first value of an IN does not limit the others."""
+    given = [Decimal(1), Decimal("12.34"), Decimal("12345.67"), Decimal("1.2345"), None]
+    assert site.run(select(t.c.id).where(t.c.a.in_(given)).order_by(t.c.id)) == [(4,), (5,), (6,)]
+
+
+def test_the_decimal_context_of_an_application_has_no_part(site: ExactSite) -> None:
+    """getcontext().prec = 3 rounds an application's own sums, not what a statement binds and returns."""
+    with localcontext() as context:
+        context.prec = 3
+        assert str(site.run(select(t.c.b, t.c.b * 10).where(t.c.id == 101))) == (
+            "[(Decimal('99999999.9999'), Decimal('999999999.9990'))]"
+        )
+        assert site.run(select(t.c.id).where(t.c.b > Decimal("99999999.9998"))) == [(101,)]
