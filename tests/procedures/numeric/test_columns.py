@@ -40,13 +40,15 @@ class Money(types.TypeDecorator[Decimal]):
 
 
 def declare(*items: Any, db: Database | None = None) -> Any:
+    """Declares a table with two exact numbers and these items."""
     return (db or Database("declared")).table(
-        "t", Column("id", Integer, primary_key=True), Column("a", Numeric(6, 2)), Column("b", Numeric(8, 4)), Column("n", Integer),
-        *items, partition_by="id",
+        "t", Column("id", Integer, primary_key=True), Column("a", Numeric(6, 2)), Column("b", Numeric(8, 4)),
+        Column("n", Integer), *items, partition_by="id",
     )  # fmt: skip
 
 
 def ddl(*items: Any) -> str:
+    """Its CREATE statements."""
     db = Database("declared")
     declare(*items, db=db)
     return " ".join(db.schema_statements())

@@ -27,6 +27,7 @@ WHOLE = st.integers(-(1 << 63), INTEGER_MAX)
 
 @pytest.fixture(scope="module")
 def connection() -> Iterator[apsw.Connection]:
+    """A connection with the functions alone."""
     opened = apsw.Connection(":memory:")
     register_numeric_functions(opened)
     yield opened
@@ -34,6 +35,7 @@ def connection() -> Iterator[apsw.Connection]:
 
 
 def call(connection: apsw.Connection, name: str, *arguments: Any) -> Any:
+    """One call of a function."""
     marks = ", ".join("?" for _ in arguments)
     return connection.execute(f"SELECT {name}({marks})", arguments).get
 
@@ -61,7 +63,8 @@ def test_functions_by_example(connection: apsw.Connection, sql: str, wanted: int
 @pytest.mark.parametrize(("sql", "error"), [
     ("numeric_add(9223372036854775807, 1)", OverflowError), ("numeric_mul(9223372036854775807, 2)", OverflowError),
     ("numeric_sub(-9223372036854775807, 2)", OverflowError), ("numeric_div(9223372036854775807, 1, 4)", OverflowError),
-    ("numeric_cast(1000, 0, 999)", OverflowError), ("numeric_div(1, 0, 4)", ZeroDivisionError), ("numeric_mod(1, 0)", ZeroDivisionError),
+    ("numeric_cast(1000, 0, 999)", OverflowError), ("numeric_div(1, 0, 4)", ZeroDivisionError),
+    ("numeric_mod(1, 0)", ZeroDivisionError),
     ("numeric_add(1.5, 1)", TypeError), ("numeric_mul('1', 1)", TypeError), ("numeric_compare(1.0, 0, 1, 0)", TypeError),
     ("numeric_avg(1.5)", TypeError),
 ])  # fmt: skip
@@ -87,6 +90,7 @@ def test_names_are_those_that_the_compiler_writes() -> None:
 
 
 def binaries() -> Path | None:
+    """Where PostgreSQL's programs are; None when there is none."""
     found = [Path(path).parent for path in [shutil.which("postgres")] if path]
     found += sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     return found[-1] if found else None
@@ -155,9 +159,10 @@ def test_values_are_those_of_postgresql(postgresql: Any, tmp_path: Path) -> None
             continue
         given_ = {name: value for name, value in maker.binds.items() if f":{name}" in str(node.sql)}
         wanted.append([value for (value,) in site.run(select(node.sql).where(t.c.id < 100).order_by(t.c.id), **given_)])
-        statements.append(f"SELECT coalesce(string_agg(coalesce(({node.pg})::text, '-'), ' ' ORDER BY id), '') FROM t;")
+        statements.append(f"SELECT coalesce(string_agg(coalesce(({node.pg})::text, '-'), ' ' ORDER BY id), '') FROM t;")  # noqa: S608
     site.close()
-    lines = postgresql(f"CREATE TABLE t (id int, {columns}); INSERT INTO t VALUES {rows}; " + "\n".join(statements))
+    filled = f"CREATE TABLE t (id int, {columns}); INSERT INTO t VALUES {rows}; "  # noqa: S608 - of this test
+    lines = postgresql(filled + "\n".join(statements))
     found = [[None if value == "-" else Decimal(value) for value in line.split(" ")] for line in lines]
     assert len(wanted) > 150
     assert found == wanted

@@ -85,10 +85,12 @@ def _name(element: Any, compiler: Any, **kw: Any) -> str:
 
 
 def upserting(**options: Any) -> Any:
+    """An upsert of one row."""
     return upsert(t).values(id=1, a=Decimal("1.5")).on_conflict_do_update(index_elements=["id"], **options)
 
 
 def of_json(kind: Any) -> Any:
+    """A value out of JSON that claims to be of this type."""
     return func.json_each("[150]").table_valued(column("value", kind)).c.value
 
 
@@ -189,6 +191,7 @@ REFUSED: Final[dict[str, Callable[[], Any]]] = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExactSite]:
+    """A partition with one row in each table."""
     opened = ExactSite(tmp_path_factory.mktemp("refusals") / "state.db", db)
     opened.run(insert(t).values(id=1, a=Decimal("10.50"), b=Decimal("2.25"), n=3, name="x"))
     opened.run(insert(d).values(id=1, x=Decimal("5.00")))
