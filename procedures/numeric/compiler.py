@@ -387,7 +387,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
 
 
 def _tuple_parts(right: Any) -> list[Any]:
-    """What stands on the right of a comparison of tuples, as far as it may be exact by itself."""
+    """The right side of a comparison of tuples, as far as it may be exact by itself."""
     if isinstance(right, Tuple):
         return list(right.clauses)
     types_ = getattr(right.type, "types", ()) if isinstance(right, BindParameter) else ()
