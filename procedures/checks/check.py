@@ -89,8 +89,8 @@ def _find_text_numerics(db: Database, module: str) -> Iterator[Finding]:
             if isinstance(column.type, TextNumeric):
                 yield Finding(
                     module, 0, "text-numeric", "warning", f"{name}.{column.name}",
-                    "its numbers are text: stored and read, never compared or summed in SQL. To move, declare a second table with "
-                    "Numeric(p, s), p up to 18, and copy the rows in a procedure",
+                    "its numbers are text: stored and read, never compared or summed in SQL. To move, declare a second table "
+                    "with Numeric(p, s), p up to 18, and copy the rows in a procedure",
                 )  # fmt: skip
 
 
