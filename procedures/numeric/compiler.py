@@ -251,6 +251,8 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
             raise NumericRefused(TEXT_NUMERIC)
         if name in RESULT_ARGUMENTS:
             chosen = RESULT_ARGUMENTS[name](arguments)
+            if holds_exact(a for a in arguments if not any(a is one for one in chosen)):
+                raise NumericRefused(f"{name}() takes an exact number as its result alone; {REMEDY}")
             shape = exact_union(chosen, f"the arguments of {name}()")
             by_id = {id(argument): brought_to(argument, shape) for argument in chosen}
             return super().visit_function(
@@ -336,6 +338,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
     # -- whole statements
 
     def visit_compound_select(self, cs: Any, **kwargs: Any) -> Any:
+        check_sorting(cs)
         columns = [list(query.selected_columns) for query in queries_of(cs)]
         for row in zip(*columns, strict=False):
             shapes = [shape_of(column) for column in row]
