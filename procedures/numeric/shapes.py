@@ -142,7 +142,7 @@ def shape_of_numeric(type_: Any) -> DecimalShape:
         raise NumericRefused("a Numeric without digits and decimals cannot be exact; write Numeric(12, 2)")
     if not 0 <= type_.scale <= type_.precision <= PRECISION_MAX or not type_.precision:
         raise NumericRefused(
-            f"Numeric({type_.precision}, {type_.scale}): an exact number has up to {PRECISION_MAX} digits, 0 to all of them decimals"
+            f"Numeric({type_.precision}, {type_.scale}): an exact number has up to {PRECISION_MAX} digits, and as many decimals"
         )
     return DecimalShape(type_.scale, type_.precision)
 
