@@ -23,7 +23,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from procedures.declaration.dialect import DIALECT, StateDialect
 from procedures.errors import DefinitionError, SchemaConflict
-from procedures.numeric.columns import check_stored_form
+from procedures.numeric.columns import check_stored_form, check_texts
 
 TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}", re.ASCII)
 _CONSTANT = re.compile(r"\(?\s*(?:[+-]?[0-9]+(?:\.[0-9]+)?|'(?:[^']|'')*'|NULL|TRUE|FALSE)\s*\)?", re.ASCII | re.IGNORECASE)
@@ -80,6 +80,7 @@ def _has_rowid_key(table: Table) -> bool:
 
 def create_table(table: Table, dialect: StateDialect = DIALECT) -> str:
     """CREATE TABLE … STRICT, WITHOUT ROWID unless its key is one INTEGER column."""
+    check_texts(table)
     try:
         text = str(CreateTable(table).compile(dialect=dialect))
     except (CompileError, TypeError) as error:
@@ -98,10 +99,14 @@ def create_statements(tables: Iterable[Table], dialect: StateDialect = DIALECT) 
 
 
 def create_indexes(table: Table, dialect: StateDialect = DIALECT) -> dict[str, str]:
-    return {
-        str(index.name): str(CreateIndex(index).compile(dialect=dialect)).strip()
-        for index in sorted(table.indexes, key=lambda index: str(index.name))
-    }
+    check_texts(table)  # an index may have been added to a table that was declared before
+    try:
+        return {
+            str(index.name): str(CreateIndex(index).compile(dialect=dialect)).strip()
+            for index in sorted(table.indexes, key=lambda index: str(index.name))
+        }
+    except CompileError as error:
+        raise DefinitionError(f"table {table.name!r}: {error}") from None
 
 
 def plan_schema(existing: Mapping[str, str], tables: Iterable[Table], dialect: StateDialect = DIALECT) -> list[str]:
