@@ -69,7 +69,7 @@ class Database:
             if partition_by is not None and partition_by not in table.columns:
                 raise DefinitionError(f"table {name!r}: partition_by={partition_by!r} is none of its columns")
             set_stored_types(table, partition_by, as_text=self._numerics_are_text)
-            check_table(table, self.dialect)
+            check_table(table, self.dialect, partition_by=partition_by)
         except DefinitionError:
             self.metadata.remove(table)
             raise

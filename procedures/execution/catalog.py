@@ -18,6 +18,7 @@ from procedures.declaration.procedure import Access, Procedure
 from procedures.execution.context import CallState, Transaction
 from procedures.execution.idempotency import request_seed
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
+from procedures.execution.row_checks import row_checks
 from procedures.execution.statements import Runs
 from procedures.storage.authorizer import Authorizer
 
@@ -35,6 +36,7 @@ class Catalog:
         self._transactions = {
             access: Transaction(Runs(database, access, cursor, guard, state), state, guard, access) for access in Access
         }
+        self.row_checks = row_checks(database, state.refused) if side == "write" else {}
         self.procedures = database.procedure_list
         self.seeds = [request_seed(procedure.name) for procedure in self.procedures]
         self.everywhere = [procedure.access is Access.EVERYWHERE for procedure in self.procedures]
@@ -52,8 +54,8 @@ class Catalog:
         self._count_references(procedure.access)
 
     def _count_references(self, access: Access) -> None:
-        """One for the table of transactions, one for each entry, and what the loop that runs a call holds."""
-        owners = 1 + sum(procedure.access is access for procedure in self.procedures)
+        """For the table of transactions, for its statements, for each entry, and what the loop that runs a call holds."""
+        owners = 2 + sum(procedure.access is access for procedure in self.procedures)
         self._transactions[access].references_max = owners + _LOOP_REFERENCES
 
     def _entry(self, procedure: Procedure, side: str) -> Entry:

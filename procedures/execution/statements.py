@@ -26,6 +26,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.selectable import CompoundSelect
 
+from procedures.declaration.column_defaults import Make, values_left_out
 from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
 from procedures.declaration.procedure import Access
 from procedures.declaration.type_codecs import INT_MAX
@@ -39,7 +40,7 @@ from procedures.storage.state import rows_of
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database
-    from procedures.execution.context import CallState
+    from procedures.execution.context import CallState, Transaction
 
 ROWS_NUMBERED_MAX = 1 << 32  # more than one statement adds; so that its own rows do not lead to the last number
 STATEMENTS_MAX = 4096  # per procedure class; code that builds statements per call must not eat the memory
@@ -61,6 +62,7 @@ class Compiled:
     results: tuple[Processor, ...]  # per column; () when none converts
     expand: SQLCompiler | None  # a list inside IN (…): the text depends on its length
     raw_text: bool  # parts of it are SQL text
+    made: tuple[tuple[str, Make], ...] = ()  # keyword -> function of the transaction, for a column that the statement leaves out
 
 
 def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Compiled:
@@ -83,11 +85,10 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
     if not isinstance(compiled, SQLCompiler):
         raise StatementRefused("schema statements are not for procedures; declare tables with Database.table")
     check_text(compiled.string)
-    if compiled.insert_prefetch or compiled.update_prefetch:
-        raise StatementRefused("Python-side column defaults do not run here; give the value in the statement")
+    filled, made = values_left_out(compiled)
     keys = {name: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
     constants = {
-        name: parameter.effective_value
+        name: filled.get(name, parameter.effective_value)
         for parameter, name in compiled.bind_names.items()
         if not parameter.required and parameter not in compiled.post_compile_params
     }
@@ -104,6 +105,7 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
         results=_result_processors(compiled, dialect),
         expand=compiled if compiled.post_compile_params else None,
         raw_text=raw_text,
+        made=made,
     )
 
 
@@ -244,14 +246,25 @@ class Runs(dict[object, Run]):
         self._cursor = cursor
         self._guard = guard
         self._state = state
+        self.tx: Transaction | None = None  # the one that runs statements now
 
     def __missing__(self, statement: object) -> Run:
         compiled = compile_statement(statement, self._database.dialect)
         run = self._run(compiled, compiled.sql) if compiled.expand is None else self._expanding(compiled)
+        run = self._making(run, compiled.made) if compiled.made else run
         if len(self) >= STATEMENTS_MAX:
             self.clear()
         self[statement] = run
         return run
+
+    def _making(self, run: Run, made: tuple[tuple[str, Make], ...]) -> Run:
+        """For columns whose default is a function: called once for each execution, in the order of the columns."""
+
+        def run_making(params: dict[str, Any]) -> Result:
+            tx = self.tx
+            return run({name: make(tx) for name, make in made if name not in params} | params)
+
+        return run_making
 
     def _run(self, compiled: Compiled, sql: str) -> Run:
         facts = probe(self._cursor.connection, self._guard, sql)
@@ -318,8 +331,9 @@ class Runs(dict[object, Run]):
                 if len(by_text) > 64:
                     by_text.pop(next(iter(by_text)))
             values = dict(state.parameters)
-            for name, processor in state.processors.items():
-                values[name] = processor(values[name])
+            for name, processor in {**compiled.binds, **state.processors}.items():
+                if name in values and processor is not None:
+                    values[name] = processor(values[name])
             return found(values)
 
         return run
