@@ -1,7 +1,7 @@
 """Values that a row gets where a statement leaves a column out: `default`, `onupdate`, `server_default`, `Identity`.
 
-One rule: a replay must get the same value. So a constant is one that its column stores, a function takes the transaction
-(`default=lambda tx: tx.now`), an SQL expression depends on its arguments alone, and an Identity counts on from the largest number.
+One rule: a replay must get the same value. So a constant is one that its column stores, a function takes the
+transaction (`default=lambda tx: tx.now`), an expression depends on its arguments alone, an Identity follows the largest number.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ def _reason(type_: Any) -> str:
 def _check_options(type_: Any) -> None:
     if isinstance(type_, types.String) and type_.collation is not None:
         raise DefinitionError(
-            f"collation={type_.collation!r}: columns compare by code points; write collate(column, 'NOCASE') in the statement and "
-            "in an index"
+            f"collation={type_.collation!r}: columns compare by code points; write collate(column, 'NOCASE') in the statement "
+            "and in an index"
         )
     if isinstance(type_, types.Float) and (type_.precision or DOUBLE_BITS) != DOUBLE_BITS:
         raise DefinitionError(f"Float(precision={type_.precision}): a Float has {DOUBLE_BITS} binary digits; leave precision out")

@@ -1,8 +1,8 @@
 """What each written row must hold, beside what SQLite itself checks: the limits that the types of its columns state.
 
 One rule: it is decided where every change is seen, in SQLite's pre-update hook, however the row was written (bound values,
-INSERT … SELECT, SQL text, an upsert, a cascade). SQLite has changed the row by then, so a refused row ends its call, even if the procedure
-catches the error. A value that an UPDATE leaves as it was is not judged again: it may be older than the limit.
+INSERT … SELECT, SQL text, an upsert, a cascade). SQLite has changed the row by then, so a refused row ends its call, even if
+the procedure catches the error. A value that an UPDATE leaves as it was is not judged again: it may be older than the limit.
 """
 
 from __future__ import annotations

@@ -76,12 +76,16 @@ WORKS: dict[str, tuple[Items, str]] = {
         lambda: (key(), Column("n", Integer, Computed("id + 1", persisted=True))), "GENERATED ALWAYS AS (id + 1) STORED",
     ),
     "identity": (lambda: (Column("k", Integer, Identity(), primary_key=True), Column("id", Integer)), "k INTEGER NOT NULL"),
-    "numbered key": (lambda: (Column("k", Integer, primary_key=True, autoincrement=True), Column("id", Integer)), "PRIMARY KEY (k)"),
+    "numbered key": (
+        lambda: (Column("k", Integer, primary_key=True, autoincrement=True), Column("id", Integer)), "PRIMARY KEY (k)",
+    ),
     "composite key without numbers": (
         lambda: (Column("id", Integer, primary_key=True, autoincrement=False), Column("b", Integer, primary_key=True)),
         "PRIMARY KEY (id, b)",
     ),
-    "index of an expression": (lambda: (key(), Column("n", String), Index("i", func.lower(column("n")))), "CREATE INDEX i ON t (lower(n))"),
+    "index of an expression": (
+        lambda: (key(), Column("n", String), Index("i", func.lower(column("n")))), "CREATE INDEX i ON t (lower(n))",
+    ),
     "part index": (
         lambda: (key(), Column("n", Integer), Index("i", "n", sqlite_where=text("n > 0"))), "CREATE INDEX i ON t (n) WHERE n > 0",
     ),
@@ -94,7 +98,8 @@ IS_REFUSED: dict[str, tuple[Items, str]] = {
     "system column": (lambda: (key(), Column("n", Integer, system=True)), "system"),
     "numbers switched off": (lambda: (Column("id", Integer, primary_key=True, autoincrement=False),), "leave the argument out"),
     "numbers of another column": (
-        lambda: (Column("id", Integer, primary_key=True, autoincrement=True), Column("b", Integer, primary_key=True)), "give the value",
+        lambda: (Column("id", Integer, primary_key=True, autoincrement=True), Column("b", Integer, primary_key=True)),
+        "give the value",
     ),
     "server_onupdate": (lambda: (key(), Column("n", Integer, server_onupdate=FetchedValue())), "onupdate=lambda tx"),
     "fetched default": (lambda: (key(), Column("n", Integer, server_default=FetchedValue())), "constant"),
