@@ -158,7 +158,11 @@ def values_left_out(compiled: SQLCompiler) -> tuple[Mapping[str, Any], tuple[tup
         if given.is_callable:
             functions.append((str(column.key), given.arg))
         elif compiled.post_compile_params:  # the values are laid out anew for each length of a list
-            functions.append((str(column.key), lambda _tx, value=given.arg: value))
+            functions.append((str(column.key), _constant(given.arg)))
         else:
             constants[str(column.key)] = given.arg
     return constants, tuple(functions)
+
+
+def _constant(value: Any) -> Make:
+    return lambda _tx: value

@@ -53,6 +53,7 @@ class Database:
         self._procedures: dict[str, Procedure] = {}
         self._listed: tuple[Procedure, ...] | None = None
         self._numerics_are_text = numerics_are_text()
+        self._model: Any = None
 
     def table(self, name: str, *items: SchemaItem, partition_by: str | None = None, replicated: bool = False) -> Table:
         """Declares a table: either its rows live on one partition each, by a column, or all of them on every partition.
@@ -75,6 +76,15 @@ class Database:
             raise
         self._tables[name] = TableInfo(table, partition_by, replicated, self.dialect)
         return table
+
+    @property
+    def Model(self) -> Any:
+        """Base of classes that declare tables, as `class Account(db.Model)`; see `procedures.declaration.models`."""
+        if self._model is None:
+            from procedures.declaration.models import make_model  # noqa: PLC0415 - SQLAlchemy's ORM is for those who use it
+
+            self._model = make_model(self.metadata, self.table)
+        return self._model
 
     def procedure(
         self, bare: None = None, /, *, partition_by: str | None = None, read_only: bool = False, name: str | None = None
@@ -126,10 +136,27 @@ class Database:
     def tables(self) -> Mapping[str, TableInfo]:
         return MappingProxyType(self._tables)
 
+    def check_tables(self) -> None:
+        """Checks the tables as they are now, with what was added to them after their declaration.
+
+        Raises: DefinitionError, also for a table on `metadata` that was not declared here.
+        """
+        if self._numerics_are_text:
+            return
+        for name, table in self.metadata.tables.items():
+            if name not in self._tables:
+                raise DefinitionError(
+                    f"table {name!r} is on {self.name}.metadata, but was not declared: where its rows live is not known; declare "
+                    f"it with db.table({name!r}, …), or its class as a db.Model"
+                )
+            check_table(table, partition_by=self._tables[name].partition_by)
+
     def schema_statements(self) -> list[str]:
-        """DDL that makes an empty state ready for this application."""
+        """DDL that makes an empty state ready for this application. Raises: DefinitionError."""
+        self.check_tables()
         return create_statements((info.table for info in self._tables.values()), self.dialect)
 
     def plan_schema(self, existing: Mapping[str, str]) -> list[str]:
-        """Statements that lead from a state's tables to these; see `schema.plan_schema`."""
+        """Statements that lead from a state's tables to these; see `schema.plan_schema`. Raises: DefinitionError."""
+        self.check_tables()
         return plan_schema(existing, (info.table for info in self._tables.values()), self.dialect)

@@ -13,7 +13,7 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import apsw
 from sqlalchemy.sql import ClauseElement
@@ -102,6 +102,7 @@ class _Ended:
         raise TransactionClosed(self._message)
 
 
+_OF_SESSIONS = frozenset(("add", "add_all", "commit", "delete", "flush", "get", "merge", "query", "refresh", "rollback"))
 _OUTSIDE = "tx was used outside of its call; it belongs to one call and ends with it"
 _CLOSED = _Refusing(TransactionClosed, _OUTSIDE)
 _BROKEN = _Refusing(SiteFailed, "the machine failed earlier in this batch")
@@ -164,6 +165,13 @@ class Transaction:
             self._state.note_fault(error)
             self._runs = _BROKEN
             raise
+
+    if not TYPE_CHECKING:  # a type checker shall see which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _OF_SESSIONS:
+                raise AttributeError(f"tx.{name}: there is no Session; tx.execute takes select, insert, update and delete")
+            raise AttributeError(f"a Transaction has no attribute {name!r}")
 
     def abort(self, code: str, message: str = "") -> NoReturn:
         """Ends the call: its changes are rolled back, and the caller gets `code` and `message`."""

@@ -75,6 +75,8 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
         raise StatementRefused(
             f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
         )
+    if getattr(statement, "_with_options", ()):
+        raise StatementRefused("options() is for a Session, which there is none of; select the columns that you want")
     try:
         raw_text = dialect is DIALECT and holds_raw_text(statement)
         compiled = statement.compile(dialect=dialect)

@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 
 from procedures import Database, DefinitionError
-from tests.procedures.sites import START_MS, Site
+from tests.procedures.sites import START_MS, Call, Site
 
 REFUSED: dict[str, tuple[Callable[[], Column[Any]], str]] = {
     "function without arguments": (lambda: Column("n", Uuid, default=uuid.uuid4), r"default=uuid4.*lambda tx"),
@@ -174,7 +174,11 @@ def test_function_is_called_for_each_row_that_is_given(tmp_path: Path) -> None:
 
 def test_defaults_repeat_in_every_run(tmp_path: Path) -> None:
     """Another site that runs the same batches, with or without savepoints, has the same rows and digests."""
-    calls = [("order", {"customer": 1}), ("order_two", {"customer": 1}), ("reprice", {"customer": 1, "numbers": [1, 3]})]
+    calls: list[Call] = [
+        ("order", {"customer": 1}),
+        ("order_two", {"customer": 1}),
+        ("reprice", {"customer": 1, "numbers": [1, 3]}),
+    ]
     sites = [Site(tmp_path / name, orders()) for name in ("a", "b")]
     applied = [sites[0].apply(*calls), sites[1].apply(*calls, keys=[b"k" * 16, b"l" * 16, b"m" * 16])]
     assert applied[0].statuses == applied[1].statuses == bytearray(3)
