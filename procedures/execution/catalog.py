@@ -30,13 +30,22 @@ class Catalog:
     """The procedures of a database by number, with a transaction for each kind of access."""
 
     def __init__(
-        self, database: Database, cursor: apsw.Cursor, guard: Authorizer, state: CallState, *, side: Literal["write", "read"]
+        self,
+        database: Database,
+        cursor: apsw.Cursor,
+        guard: Authorizer,
+        state: CallState,
+        *,
+        side: Literal["write", "read"],
+        partitions: int | None = None,
     ) -> None:
         self.tables = tuple(database.tables)
         self._transactions = {
             access: Transaction(Runs(database, access, cursor, guard, state), state, guard, access) for access in Access
         }
-        self.row_checks = row_checks(database, state.refused) if side == "write" else {}
+        self.row_checks = (
+            row_checks(database, state.refused, partition=state.partition, partitions=partitions) if side == "write" else {}
+        )
         self.procedures = database.procedure_list
         self.seeds = [request_seed(procedure.name) for procedure in self.procedures]
         self.everywhere = [procedure.access is Access.EVERYWHERE for procedure in self.procedures]

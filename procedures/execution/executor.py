@@ -78,6 +78,7 @@ class Executor:
         millis_of: Callable[[int], int],
         progress: Callable[[int], object] | None,
         key_policy: KeyPolicy | None = None,
+        partitions: Callable[[int], int | None] = lambda _version: None,
     ) -> None:
         """
         Args:
@@ -86,9 +87,11 @@ class Executor:
             millis_of: time of a transaction id, milliseconds since 1970.
             progress: gets the position in the batch before each call; for a watchdog.
             key_policy: limits of the idempotency table; must be the logged one.
+            partitions: catalog version → how many there are; None: rows are not judged by the partition they belong to.
         """
         self._state = state
         self._databases = databases
+        self._partitions = partitions
         self._millis_of = millis_of
         self._progress = progress
         self._call = CallState(state.partition, millis_of)
@@ -135,7 +138,10 @@ class Executor:
     def _catalog(self, version: int) -> Catalog:
         found = self._catalogs.get(version)
         if found is None:
-            found = Catalog(self._databases(version), self._cursor, self._state.guard, self._call, side="write")
+            partitions = self._partitions(version)
+            found = Catalog(
+                self._databases(version), self._cursor, self._state.guard, self._call, side="write", partitions=partitions
+            )
             self._catalogs[version] = found
         return found
 

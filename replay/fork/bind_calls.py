@@ -67,6 +67,11 @@ class Fitting:
         self._starts, self._owners = [int(part[0]) for part in slots], [int(part[2]) for part in slots]
         self._known: dict[int, list[Fit]] = {}
 
+    @property
+    def partitions(self) -> int | None:
+        """How many there are; None: not known."""
+        return max(self._owners) + 1 if self._owners else None
+
     def procedures(self, version: int) -> list[Fit]:
         """The procedures of that version, by their numbers in batches. Raises: CatalogMissing, BundleForged."""
         if version not in self._known:
