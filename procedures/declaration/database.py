@@ -14,7 +14,7 @@ from sqlalchemy import MetaData, Table
 from sqlalchemy.schema import SchemaItem
 
 from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect
-from procedures.declaration.procedure import NAME, Procedure, build_procedure
+from procedures.declaration.procedure import NAME, Each, Procedure, build_procedure
 from procedures.declaration.schema import check_table, create_statements, plan_schema
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
@@ -87,13 +87,14 @@ class Database:
         return self._model
 
     def procedure(
-        self, bare: None = None, /, *, partition_by: str | None = None, read_only: bool = False, name: str | None = None
+        self, bare: None = None, /, *, partition_by: str | Each | None = None, read_only: bool = False, name: str | None = None
     ) -> Callable[[Function], Function]:
         """Registers the decorated function; it stays an ordinary function.
 
         Args:
             bare: the function, where the brackets were forgotten; refused.
-            partition_by: parameter whose value says on which partition a call runs; None: on all of them.
+            partition_by: parameter whose value says on which partition a call runs; None: on all of them, alike; EACH: on each
+                of them, on rows of its own.
             read_only: writes nothing, and is therefore not logged.
             name: under which callers know it; default: the function's own.
 

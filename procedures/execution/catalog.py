@@ -48,7 +48,7 @@ class Catalog:
         )
         self.procedures = database.procedure_list
         self.seeds = [request_seed(procedure.name) for procedure in self.procedures]
-        self.everywhere = [procedure.access is Access.EVERYWHERE for procedure in self.procedures]
+        self.everywhere = [procedure.access in (Access.EVERYWHERE, Access.EACH) for procedure in self.procedures]
         self._side = side
         self.entries = [self._entry(procedure, side) for procedure in self.procedures]
         for access in self._transactions:

@@ -96,7 +96,7 @@ class Fitting:
         if procedure.read_only:
             raise Unfit("the procedure is read-only now, so its calls are not logged")
         everywhere = txn_partition(txn_id) == MULTI_PARTITION
-        if everywhere != (procedure.access is Access.EVERYWHERE):
+        if everywhere != (procedure.access in (Access.EVERYWHERE, Access.EACH)):
             raise Unfit(f"the call ran on {'all partitions' if everywhere else 'one partition'}, and would not today")
         try:
             bound = procedure.bind(dict(zip(fit.parameters, wire, strict=True)))
