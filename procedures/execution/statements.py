@@ -26,6 +26,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.selectable import CompoundSelect
 
+from procedures.declaration.column_defaults import Make, values_left_out
 from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
 from procedures.declaration.procedure import Access
 from procedures.declaration.type_codecs import INT_MAX
@@ -40,7 +41,7 @@ from procedures.storage.state import rows_of
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database
-    from procedures.execution.context import CallState
+    from procedures.execution.context import CallState, Transaction
 
 ROWS_NUMBERED_MAX = 1 << 32  # more than one statement adds; so that its own rows do not lead to the last number
 STATEMENTS_MAX = 4096  # per procedure class; code that builds statements per call must not eat the memory
@@ -63,6 +64,7 @@ class Compiled:
     expand: SQLCompiler | None  # a list inside IN (…): the text depends on its length
     raw_text: bool  # parts of it are SQL text
     tables: tuple[Any, ...]  # SQLAlchemy tables that it names; under the exact dialect alone
+    made: tuple[tuple[str, Make], ...] = ()  # keyword -> function of the transaction, for a column that the statement leaves out
 
 
 def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Compiled:
@@ -75,6 +77,8 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
         raise StatementRefused(
             f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
         )
+    if getattr(statement, "_with_options", ()):
+        raise StatementRefused("options() is for a Session, which there is none of; select the columns that you want")
     try:
         own_sql = dialect is DIALECT and holds_own_sql(statement)
         compiled = statement.compile(dialect=dialect)
@@ -88,11 +92,10 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
     exact: Any = compiled if isinstance(compiled, ExactCompiler) else None
     if compiled.literal_execute_params:
         raise StatementRefused("literal_execute is not for procedures; every value is bound")
-    if compiled.insert_prefetch or compiled.update_prefetch:
-        raise StatementRefused("Python-side column defaults do not run here; give the value in the statement")
+    filled, made = values_left_out(compiled)
     keys = {name: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
     constants = {
-        name: parameter.effective_value
+        name: filled.get(name, parameter.effective_value)
         for parameter, name in compiled.bind_names.items()
         if not parameter.required and parameter not in compiled.post_compile_params
     }
@@ -110,6 +113,7 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
         expand=compiled if compiled.post_compile_params else None,
         raw_text=exact is not None and (own_sql or exact.raw_text),
         tables=() if exact is None else tuple(exact.tables),
+        made=made,
     )
 
 
@@ -250,14 +254,25 @@ class Runs(dict[object, Run]):
         self._cursor = cursor
         self._guard = guard
         self._state = state
+        self.tx: Transaction | None = None  # the one that runs statements now
 
     def __missing__(self, statement: object) -> Run:
         compiled = compile_statement(statement, self._database.dialect)
         run = self._run(compiled, compiled.sql) if compiled.expand is None else self._expanding(compiled)
+        run = self._making(run, compiled.made) if compiled.made else run
         if len(self) >= STATEMENTS_MAX:
             self.clear()
         self[statement] = run
         return run
+
+    def _making(self, run: Run, made: tuple[tuple[str, Make], ...]) -> Run:
+        """For columns whose default is a function: called once for each execution, in the order of the columns."""
+
+        def run_making(params: dict[str, Any]) -> Result:
+            tx = self.tx
+            return run({name: make(tx) for name, make in made if name not in params} | params)
+
+        return run_making
 
     def _run(self, compiled: Compiled, sql: str) -> Run:
         facts = probe(self._cursor.connection, self._guard, sql)
@@ -282,7 +297,7 @@ class Runs(dict[object, Run]):
         if self._access is Access.READ and not facts.readonly:
             raise StatementRefused("a read_only procedure changes nothing; drop read_only=True")
         changed = sorted(name for name in facts.seen.changes if tables[name].replicated)
-        if changed and self._access is Access.SINGLE:
+        if changed and self._access in (Access.SINGLE, Access.EACH):
             raise StatementRefused(
                 f"table {changed[0]} is replicated: only a procedure with partition_by=None changes it, on all partitions"
             )
@@ -290,7 +305,7 @@ class Runs(dict[object, Run]):
         if local and self._access is Access.EVERYWHERE:
             raise StatementRefused(
                 f"table {local[0]} is partitioned: a writing procedure with partition_by=None touches replicated tables "
-                "alone, because its partitions would decide differently"
+                "alone, because its partitions would decide differently; partition_by=EACH lets each write rows of its own"
             )
 
     def _is_declared(self, table: Any) -> bool:

@@ -28,7 +28,7 @@ _AGGREGATES = """avg count cume_dist dense_rank first_value group_concat lag las
 _JSON = """-> ->> json json_array json_array_insert json_array_length json_error_position json_extract json_group_array
     json_group_object json_insert json_object json_patch json_pretty json_quote json_remove json_replace json_set json_type
     json_valid"""
-_FUNCTIONS = frozenset(f"{_SCALARS} {_AGGREGATES} {_JSON}".split()) | _NUMERIC
+FUNCTIONS = frozenset(f"{_SCALARS} {_AGGREGATES} {_JSON}".split()) | _NUMERIC
 _TABLE_FUNCTIONS = frozenset(("json_each", "json_tree"))
 _DDL = frozenset(
     (
@@ -91,7 +91,7 @@ class Authorizer:
         if action in (apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE):
             return None
         if action == apsw.SQLITE_FUNCTION:
-            return None if second.lower() in _FUNCTIONS else f"function {second} does not depend on its arguments alone"
+            return None if second.lower() in FUNCTIONS else f"function {second} does not depend on its arguments alone"
         if self.mode is Mode.SCHEMA:
             return self._judge_schema(action, first, second)
         if action == apsw.SQLITE_READ:
