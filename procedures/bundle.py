@@ -158,6 +158,7 @@ def environment() -> dict[str, str]:
         "apsw": apsw.apsw_version(),
         "sqlalchemy": sqlalchemy.__version__,
         "orjson": orjson.__version__,
+        "pydantic": _version("pydantic"),
         "cmdlog": _version("cmdlog"),
     }
 
