@@ -24,7 +24,7 @@ from cmdlog.node.background.drill_scheduler import Drills
 from cmdlog.node.background.page_checks import PageChecks, unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.boot import adopt_fixed, check_fit, create_node, live_code, make_boot, reporter, table_changes, tell_recovery
-from cmdlog.node.outcome import Done, Durability, NotReady
+from cmdlog.node.outcome import CallOutcome, Done, Durability, NotReady
 from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
 from cmdlog.node.sequencing.housekeeping import Housekeeping
 from cmdlog.node.sequencing.key_owners import KeyOwners
@@ -48,6 +48,7 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from cmdlog.wal.writing.watermarks import Sync
 from procedures import Database
+from procedures.execution.failure_trace import FailureTrace
 from replay.plan.planner import Leave
 from replay.plan.sole_voter import check_alone
 from replay.recover.in_place import bring_up, left_over
@@ -344,8 +345,12 @@ class Node:
         return self._snapshots.listed()
 
     def status(self) -> dict[str, Any]:
-        """Node, partitions with watermarks, log fill, clock: plain data."""
-        return self.overview.status()
+        """Node, partitions with watermarks, log fill, clock, the kinds of errors seen lately: plain data."""
+        return {**self.overview.status(), "errors": self.front.errors()}
+
+    def trace_of(self, outcome: CallOutcome) -> FailureTrace | None:
+        """Where the procedure raised, of an outcome that says so; see `RecentFailures`."""
+        return self._desk.failures.trace_of(outcome)
 
     def stages_of(self, txn_id: int) -> dict[str, float]:
         """Where a slow call spent its time: `queue_ms`, `log_ms`, `commit_ms`, `execute_ms`; {} for others."""

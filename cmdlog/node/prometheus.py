@@ -188,7 +188,7 @@ def _of_calls(overview: Overview) -> dict[str, Samples]:
             ((name, outcome), count)
             for name, counts in zip(meter.names, meter.calls, strict=True)
             for outcome, count in zip(OUTCOMES, counts, strict=True)
-            if count or outcome == "ok"  # a rate needs its zero: of the common outcome it is there from the beginning
+            if count or outcome in ("ok", "procedure_failed")  # a rate, and an alert on it, need their zero
         ],
         "cmdlog_call_stage_seconds": [((stage,), histogram) for stage, histogram in meter.stages.items()],
         "cmdlog_read_seconds": [((), meter.reads)],

@@ -166,7 +166,8 @@ class InlineSites:
     def _read(self, partition: int, ident: int, calls: bytes) -> None:
         as_of, replies = self._current.read(partition, orjson.loads(calls))
         status, body = replies[0]
-        self._owner.read_done(partition, ident, as_of=as_of, status=status, body=body)
+        traces = self._current.read_traces()
+        self._owner.read_done(partition, ident, as_of=as_of, status=status, body=body, traces=traces)
 
     @staticmethod
     def _is_lasting(error: EnvironmentFault) -> bool:
@@ -197,4 +198,5 @@ def _answer(applied: Applied) -> BatchAnswer:
     count = len(applied.bodies)
     earlier = applied.txn_ids if type(applied.txn_ids) is list else bytes(count)
     outcomes = list(zip(applied.statuses, earlier, applied.bodies, strict=True))
-    return BatchAnswer(applied.rows_digest, struct.pack(f"<{count}I", *applied.result_hashes), outcomes, applied.statuses)
+    hashes = struct.pack(f"<{count}I", *applied.result_hashes)
+    return BatchAnswer(applied.rows_digest, hashes, outcomes, applied.statuses, applied.traces)
