@@ -88,7 +88,7 @@ class Node:
         self.slots = self._placing.slots
         self.overview = Overview(
             directory, settings, self._boot, self._wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
-            RecentHistory(self.meter), time.time(),
+            RecentHistory(self.meter), time.time(), find_stalls=self._sites.stalls,
             health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=parts.archiver.status,
             drills=self._drills, pages=self._page_checks, troubles=self._desk.troubles, failures=parts.failures,
         )  # fmt: skip
@@ -124,8 +124,7 @@ class Node:
         acknowledges what is only written: for benchmarks.
         Raises: WalError and the errors of procedures and replay; the directory is then as it was, or further recovered.
         """
-        files = RealFiles()
-        directory = os.path.abspath(directory)
+        files, directory = RealFiles(), os.path.abspath(directory)
         if not os.path.exists(os.path.join(directory, INSTANCE_NAME)):
             check_file_size(directory, settings.segment_bytes)
             create_node(files, directory, settings, db, target=target)
@@ -195,8 +194,7 @@ class Node:
         """
         if self._closed:
             return
-        self._closed = True
-        self._ready = False
+        self._closed, self._ready = True, False
         self.sequencer.refuse(NotReady("the node is stopping"))
         self._drain(self.settings.drain_timeout_s if drain_s is None else drain_s)
         self._drills.stop()
@@ -343,6 +341,10 @@ class Node:
     def snapshots(self) -> list[dict[str, Any]]:
         """Every snapshot, by partition and age."""
         return self._snapshots.listed()
+
+    def stalls(self) -> list[dict[str, Any]]:
+        """Sites that make no progress: see `cmdlog.node.status.Overview.stalls`."""
+        return self.overview.stalls()
 
     def status(self) -> dict[str, Any]:
         """Node, partitions with watermarks, log fill, clock, the kinds of errors seen lately: plain data."""

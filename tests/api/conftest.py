@@ -67,7 +67,11 @@ class FakeNode:
     txn: int = 1000
     seen_txn: int | None = None
     in_flight_max: int = 0
+    stalled: list[dict[str, Any]] = field(default_factory=list)
     trace: FailureTrace | None = None  # of every call that failed
+
+    def stalls(self) -> list[dict[str, Any]]:
+        return self.stalled
 
     def trace_of(self, outcome: CallOutcome) -> FailureTrace | None:
         return self.trace

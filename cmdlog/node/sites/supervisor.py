@@ -37,6 +37,7 @@ from cmdlog.node.sites.partition_health import FULL
 from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, POSITION, NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import OutageStage, Remedies, SiteFault, SiteOutage
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
+from cmdlog.node.sites.site_progress import SiteStall
 from cmdlog.wal.os_errors import NO_ROOM
 from procedures.execution.failure_trace import FailureTrace
 from snapshot.lineage import Wish
@@ -152,6 +153,10 @@ class ProcessSites:
 
     def pids(self) -> list[int]:
         return [site.popen.pid for site in self._sites]
+
+    def stalls(self, now: float) -> list[SiteStall]:
+        """Sites that make no progress, at this reading of the monotonic clock; any thread."""
+        return [stall for site in list(self._sites) if (stall := site.find_stall(now)) is not None]
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
