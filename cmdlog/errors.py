@@ -61,19 +61,29 @@ class ProcedureFailed(CallError):
     """The procedure raised: a defect of the application, and an outcome like any other.
 
     `error_type` and `message` are the exception's class and text; `procedure`, `file` and `line` say where it was raised, ""
-    and 0 where that is not known any more. In the process that ran the call the exception itself is `__cause__`.
+    and 0 where that is not known any more; `hint` is what to do instead, where that is known. In the process that ran the call
+    the exception itself is `__cause__`.
     """
 
     code = "procedure_failed"
 
     def __init__(
-        self, message: str = "", *, error_type: str = "", procedure: str = "", file: str = "", line: int = 0, txn_id: int = 0
+        self,
+        message: str = "",
+        *,
+        error_type: str = "",
+        procedure: str = "",
+        file: str = "",
+        line: int = 0,
+        hint: str = "",
+        txn_id: int = 0,
     ) -> None:
         raised = ": ".join(filter(None, (error_type, message)))
         place = f" ({file}, line {line})" if file else ""
-        super().__init__(f"procedure {procedure} raised {raised}{place}" if procedure else f"{raised}{place}", txn_id=txn_id)
+        text = f"procedure {procedure} raised {raised}{place}" if procedure else f"{raised}{place}"
+        super().__init__(f"{text}; {hint}" if hint else text, txn_id=txn_id)
         self.error_type, self.message = error_type, message
-        self.procedure, self.file, self.line = procedure, file, line
+        self.procedure, self.file, self.line, self.hint = procedure, file, line, hint
 
 
 class KeyReused(CallError):

@@ -195,6 +195,7 @@ def _outcome(code: str, detail: str, value: Mapping[str, Any]) -> CmdlogError:
             procedure=str(value.get("procedure") or ""),
             file=str(value.get("file") or ""),
             line=line if type(line) is int else 0,
+            hint=str(value.get("hint") or ""),
             txn_id=txn_id,
         )
     return _OUTCOMES[code](detail, txn_id=txn_id)

@@ -245,9 +245,10 @@ def _error(route: Route, outcome: CallOutcome, value: dict[str, Any], trace: Fai
     if outcome.status == Status.ABORTED:
         return Aborted(message, abort_code=value["code"], txn_id=outcome.txn_id)
     if outcome.status == Status.FAILED:
-        file, line = (trace.file, trace.line) if trace is not None else ("", 0)
-        kind, txn_id = value["type"], outcome.txn_id
-        return ProcedureFailed(message, error_type=kind, procedure=route.name, file=file, line=line, txn_id=txn_id)
+        file, line, hint = ("", 0, "") if trace is None else (trace.file, trace.line, trace.hint)
+        return ProcedureFailed(
+            message, error_type=value["type"], procedure=route.name, file=file, line=line, hint=hint, txn_id=outcome.txn_id
+        )
     if outcome.status == Status.KEY_REUSED:
         return KeyReused(message, txn_id=outcome.txn_id)
     if outcome.status == Status.SESSION_EXPIRED:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import inspect
 import linecache
 import re
 import reprlib
@@ -31,6 +32,7 @@ from typing import Any, Final
 
 from procedures.declaration.procedure import Procedure
 from procedures.execution.outcome_bodies import describe_error
+from procedures.storage.authorizer import alternative_to
 
 OWN_PACKAGES: Final = ("cmdlog", "procedures", "replay", "snapshot")
 SAMPLES: Final = "procedures.samples"
@@ -42,6 +44,14 @@ CAUSES_MAX: Final = 4
 TEXT_CHARACTERS_MAX: Final = 8000
 LOCALS_MAX: Final = 20
 _BUNDLE = re.compile(r"^<bundle [0-9a-f]+>/")
+_FUNCTION = re.compile(r"not authorized to use function: (\w+)|function (\w+) does not depend on its arguments alone")
+_VERB = re.compile(r": ([A-Z]+) is not for procedures; they read and change rows$")
+_TRANSACTION: Final = "each call is a transaction by itself: it commits when the procedure returns, and tx.abort undoes it"
+_TABLES: Final = "declare tables with Database.table; a new version of the application changes them"
+_VERBS: Final = {
+    **dict.fromkeys(("BEGIN", "COMMIT", "END", "ROLLBACK", "SAVEPOINT", "RELEASE"), _TRANSACTION),
+    **dict.fromkeys(("CREATE", "ALTER", "DROP", "REINDEX"), _TABLES),
+}
 _PLAIN: Final = (
     str, bytes, int, float, bool, type(None), list, tuple, dict, set, frozenset,
     decimal.Decimal, datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID,
@@ -50,7 +60,7 @@ _PLAIN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FailureTrace:
-    """One call that raised. `file` is "" when no frame of the application is left, as with a wrong number of arguments."""
+    """One call that raised: `file` and `line` are the innermost of the application, else the procedure's definition."""
 
     txn_id: int
     procedure: str
@@ -59,6 +69,7 @@ class FailureTrace:
     function: str
     error: str  # class and message
     text: str = ""  # the traceback; "" when too many were made just now
+    hint: str = ""  # what to do instead, where that is known
     raised: BaseException | None = field(default=None, compare=False, repr=False)  # in the process that ran the call
 
     @property
@@ -88,11 +99,11 @@ class FailureTracer:
         if len(self._traces) >= TRACES_MAX:
             return
         steps = _application_steps(error.__traceback__, home)
-        file, line, function = _place(steps[-1]) if steps else ("", 0, "")
+        file, line, function = _place(steps[-1]) if steps else _place_of(procedure)
         text = self._text(error, home)
         raised = _without_our_frames(error, home, show_locals=self._show_locals) if self._keep_errors else None
-        trace = FailureTrace(txn_id, procedure.name, file, line, function, describe_error(error), text, raised)
-        self._traces.append(trace)
+        told = describe_error(error)
+        self._traces.append(FailureTrace(txn_id, procedure.name, file, line, function, told, text, hint_of(told), raised))
 
     def take_traces(self) -> Sequence[FailureTrace]:
         """Those since `begin_attempt`, in the order of their calls."""
@@ -147,6 +158,23 @@ def _is_installed(file: str) -> bool:
 def _place(step: Step) -> tuple[str, int, str]:
     frame, line = step
     return shown_file(frame.f_code.co_filename), line, frame.f_code.co_qualname
+
+
+def _place_of(procedure: Procedure) -> tuple[str, int, str]:
+    """Where it is defined: of an error that none of its lines raised, such as a result of another type."""
+    code = getattr(inspect.unwrap(procedure.function), "__code__", None)
+    return (shown_file(code.co_filename), code.co_firstlineno, code.co_qualname) if code is not None else ("", 0, "")
+
+
+def hint_of(error: str) -> str:
+    """What to do instead of what SQLite or the rules for statements have refused; "" where that is not known.
+
+    It is found by the text: an outcome's text is in the log, where it cannot change, and the hint is beside it.
+    """
+    if refused := _FUNCTION.search(error):
+        return alternative_to(refused[1] or refused[2])
+    verb = _VERB.search(error)
+    return _VERBS.get(verb[1], "") if verb is not None else ""
 
 
 def shown_file(file: str) -> str:

@@ -57,6 +57,8 @@ def test_outcomes_are_exceptions_of_their_own(tmp_path: Path) -> None:
             opened.call("raise_after_write", id=1, amount=5, idempotency_key="k")
         assert (str(repeated.value), repeated.value.txn_id) == (str(failed.value), failed.value.txn_id)
         assert [(error["procedure"], error["count"]) for error in opened.status()["errors"]] == [("raise_after_write", 3)]
+        with pytest.raises(TypeError, match="idempotency_key is text, not int"):
+            opened.call("bump", id=1, amount=1, idempotency_key=7)
         with pytest.raises(UnknownProcedure, match="bump"):
             opened.call("nothing")
         with pytest.raises(InvalidParameters):

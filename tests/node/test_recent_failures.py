@@ -10,7 +10,7 @@ from procedures.execution.idempotency import Status
 
 def trace(txn_id: int, raised: BaseException | None = None) -> FailureTrace:
     """One call's."""
-    return FailureTrace(txn_id, "reserve", "shop.py", 7, "reserve", "KeyError: 'x'", "", raised)
+    return FailureTrace(txn_id, "reserve", "shop.py", 7, "reserve", "KeyError: 'x'", raised=raised)
 
 
 def failed(txn_id: int, own: FailureTrace | None = None) -> CallOutcome:

@@ -18,6 +18,7 @@ from procedures.execution.failure_trace import (
     TRACES_MAX,
     FailureTrace,
     FailureTracer,
+    hint_of,
 )
 from procedures.execution.idempotency import Status
 from tests.procedures import traced_app
@@ -183,7 +184,34 @@ def test_kept_errors_do_not_retire_the_transaction(make_site: MakeSite) -> None:
     assert list(site.apply(("fine", {"id": 9})).statuses) == [Status.OK]
 
 
-def test_error_without_a_frame_of_the_application_has_no_place() -> None:
-    """An error without a frame of the application has no place, and its text is the error alone."""
+def test_error_without_a_frame_of_the_application_has_the_place_of_the_definition() -> None:
+    """A result of another type is raised by no line of the procedure: its first line is the place, and the text has no frames."""
     trace = trace_of(TypeError("result of the wrong type"))
-    assert (trace.place, trace.text) == ("", "TypeError: result of the wrong type")
+    assert (trace.file, trace.function, trace.text) == (__file__, "reserve", "TypeError: result of the wrong type")
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ("SQLError: not authorized to use function: CURRENT_TIMESTAMP", "tx.now"),
+        ("SQLError: not authorized to use function: datetime", "tx.now"),
+        ("SQLError: not authorized to use function: random", "tx.random"),
+        ("StatementRefused: function randomblob does not depend on its arguments alone: SELECT", "tx.random"),
+        ("SQLError: not authorized to use function: last_insert_rowid", "RETURNING"),
+        ("SQLError: not authorized to use function: exp", "Numeric"),
+        ("StatementRefused: COMMIT is not for procedures; they read and change rows", "tx.abort"),
+        ("StatementRefused: CREATE is not for procedures; they read and change rows", "Database.table"),
+    ],
+)
+def test_refusals_come_with_the_alternative(error: str, hint: str) -> None:
+    """What procedures write instead of a clock, of chance, of transaction control is said beside the outcome's text."""
+    assert hint in hint_of(error)
+    assert hint_of("ValueError: COMMIT") == ""
+
+
+def test_refused_function_is_answered_with_its_alternative(make_site: MakeSite) -> None:
+    """The outcome has the text that old logs have; the hint is in the trace."""
+    site = traced(make_site(traced_app.db), FailureTracer())
+    applied = site.apply(("ask_the_clock", {"id": 1}))
+    assert b"not authorized to use function: CURRENT_TIMESTAMP" in applied.bodies[0]
+    assert applied.traces[0].hint.endswith("use tx.now")

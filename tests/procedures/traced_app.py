@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Integer, bindparam, insert
+from sqlalchemy import Column, Integer, bindparam, func, insert, select
 
 from procedures import Database, Transaction
 
@@ -35,6 +35,12 @@ def fail_after_write(tx: Transaction, id: int) -> int:  # noqa: A002
 def refuse(tx: Transaction, id: int) -> int:  # noqa: A002
     """Aborts."""
     tx.abort("no", "not today")
+
+
+@db.procedure(partition_by="id")
+def ask_the_clock(tx: Transaction, id: int) -> str:  # noqa: A002
+    """Calls what no procedure may call."""
+    return str(tx.execute(select(func.current_timestamp())).scalar())
 
 
 @db.procedure(partition_by="id", read_only=True)

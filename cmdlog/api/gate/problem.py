@@ -153,6 +153,7 @@ def of_outcome(outcome: CallOutcome, trace: FailureTrace | None) -> Problem:
         more["error"] = told.get("type")
     if trace is not None:
         more |= {"procedure": trace.procedure, **({"file": trace.file, "line": trace.line} if trace.file else {})}
+        more |= {"hint": trace.hint} if trace.hint else {}
     problem = Problem(code, detail, retry_after_s=SESSIONS_FULL_RETRY_S if code == "sessions_full" else None, **more)
     problem.trace = trace
     return problem

@@ -55,6 +55,7 @@ SCHEMAS: Final[Schema] = {
             },
             "file": {"type": "string", "description": "of the application's code that raised"},
             "line": _COUNT,
+            "hint": {"type": "string", "description": "what to do instead, where that is known"},
             "needs": {"type": "array", "items": {"type": "string"}, "description": "roles, one of which is required"},
             "allow": {"type": "string", "description": "the methods that the route supports"},
             "limit_bytes": _COUNT,

@@ -113,7 +113,7 @@ def decode_read_answer(payload: bytes) -> tuple[int, int, bytes, Sequence[Failur
 
 def encode_traces(traces: Sequence[FailureTrace]) -> bytes:
     """b"" when there are none."""
-    shown = [[t.txn_id, t.procedure, t.file, t.line, t.function, t.error, t.text] for t in traces]
+    shown = [[t.txn_id, t.procedure, t.file, t.line, t.function, t.error, t.text, t.hint] for t in traces]
     return orjson.dumps(shown) if shown else b""
 
 

@@ -106,7 +106,12 @@ class RequestStats:
             self._untraced += 1
             return
         untraced, self._untraced = self._untraced, 0
-        where = {"file": trace.file, "line": trace.line, "function": trace.function}
+        where = {
+            "file": trace.file,
+            "line": trace.line,
+            "function": trace.function,
+            **({"hint": trace.hint} if trace.hint else {}),
+        }
         log.error(
             "procedure_failed", request_id=request_id, txn_id=str(trace.txn_id), procedure=trace.procedure, error=trace.error,
             **where, traceback=trace.text, **({"not_logged": untraced} if untraced else {}),
@@ -120,7 +125,7 @@ class RequestStats:
         if len(self._errors) >= ERRORS_KEPT:
             del self._errors[next(iter(self._errors))]
         file, line = (trace.file, trace.line) if trace is not None else ("", 0)
-        text = trace.error if trace is not None else text
+        text = "; ".join(filter(None, (trace.error, trace.hint))) if trace is not None else text
         self._errors[where] = RecentError(code, procedure, count + 1, self._wall(), request_id, text, file, line)
         if trace is not None:
             self.fail(trace, request_id)
