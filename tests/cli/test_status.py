@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.output import out
-from cmdlog.cli.server.status import error_rows, partition_rows, render, status, summary
+from cmdlog.cli.server.status import error_lines, partition_rows, render, status, summary
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
 TOLD: dict[str, Any] = {
@@ -140,9 +140,11 @@ def test_recent_errors_have_text_place_count_and_time() -> None:
         },
         {**raised, "count": 3, "time": 1_700_000_000.5, "request_id": "b"},
     ]
-    assert error_rows({"errors": errors}) == [
-        ["2023-11-14T22:13:20Z", "3", "procedure_failed: KeyError: 'x'", "reserve, shop.py:7", "b"],
-        ["1970-01-01T00:00:00Z", "2", "log_full: no room", "", "a"],
+    assert error_lines({"errors": errors}) == [
+        "2023-11-14T22:13:20Z  3 x procedure_failed in reserve, shop.py:7 (request b)",
+        "    KeyError: 'x'",
+        "1970-01-01T00:00:00Z  2 x log_full (request a)",
+        "    no room",
     ]
     assert "KeyError" in shown({**TOLD, "errors": errors})
 

@@ -17,9 +17,9 @@ from tests.waiting import wait_for
     [
         ("running", [3], "reserve", "partition 3: reserve has been running for 4.2 s"),
         ("running", [3], "", "partition 3: no progress for 4.2 s: one call runs"),
-        ("stopped", [0, 2], "", "partitions 0, 2: no progress for 4.2 s: its process is stopped"),
-        ("stopped", [0], "reserve", "partition 0: no progress for 4.2 s, at reserve: its process is stopped"),
-        ("restarting", [1], "", "partition 1: no progress for 4.2 s: its process has ended, and a successor starts"),
+        ("stopped", [0, 2], "", "partitions 0, 2: no progress for 4.2 s: the site's process is stopped"),
+        ("stopped", [0], "reserve", "partition 0: no progress for 4.2 s, at reserve: the site's process is stopped"),
+        ("restarting", [1], "", "partition 1: no progress for 4.2 s: the site's process has ended, and a successor starts"),
     ],
 )
 def test_stall_is_a_sentence(kind: str, partitions: list[int], procedure: str, sentence: str) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 STATUS_S: Final = 5.0  # somebody is looking at the screen
 BAR_CELLS: Final = 20
 ERRORS_SHOWN: Final = 10
-ERROR_COLUMNS: Final = ("last", "count", "what", "where", "request")
 
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")]
 EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="With --watch: refresh interval.")]
@@ -117,12 +116,11 @@ def render(told: Mapping[str, Any]) -> RenderableType:
 def _tables(told: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Partitions, and recent errors, where there are any."""
     from rich.table import Table
+    from rich.text import Text
 
-    if errors := error_rows(told):
-        recent = Table(*ERROR_COLUMNS, title="Recent errors, newest first", title_justify="left")
-        for error in errors:
-            recent.add_row(*error)
-        yield recent
+    if lines := error_lines(told):
+        yield Text("Recent errors, newest first", style="italic")
+        yield from map(Text, lines)  # not a table: what is cut off could be the line
     columns, rows = partition_rows(told)
     if not rows:
         return
@@ -223,22 +221,16 @@ def _stalled(told: Mapping[str, Any]) -> str:
     return "; ".join(_text(stall, "message") for stall in _parts(told, "stalled"))
 
 
-def error_rows(told: Mapping[str, Any]) -> list[list[str]]:
-    """Kinds of errors seen lately, the newest first: when the last one was, how many, what, where, and its request."""
-    return [_error_row(error) for error in reversed(_parts(told, "errors")[-ERRORS_SHOWN:])]
-
-
-def _error_row(error: Mapping[str, Any]) -> list[str]:
-    place = f"{error.get('file')}:{error.get('line')}" if error.get("file") else ""
-    what = ": ".join(filter(None, (_text(error, "code"), _text(error, "text"))))
-    where = ", ".join(filter(None, (_text(error, "procedure"), place)))
-    return [
-        _moment(error.get("time")),
-        str(error.get("count", "")),
-        _plain(what),
-        _plain(where),
-        _plain(_text(error, "request_id")),
-    ]
+def error_lines(told: Mapping[str, Any]) -> list[str]:
+    """Kinds of errors seen lately, the newest first, two lines each: when, how many, where, its request; and what it said."""
+    lines = []
+    for error in reversed(_parts(told, "errors")[-ERRORS_SHOWN:]):
+        place = f", {error.get('file')}:{error.get('line')}" if error.get("file") else ""
+        where = f" in {_text(error, 'procedure')}{place}" if error.get("procedure") else ""
+        request = f" (request {_text(error, 'request_id')})" if error.get("request_id") else ""
+        lines.append(f"{_moment(error.get('time'))}  {error.get('count', 1)} x {_text(error, 'code')}{where}{request}")
+        lines += [f"    {_text(error, 'text')}"] if error.get("text") else []
+    return lines
 
 
 def _moment(seconds: object) -> str:

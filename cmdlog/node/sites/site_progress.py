@@ -15,9 +15,9 @@ VISIBLE_S: Final = 0.5  # without progress; status, probes and metrics show it f
 StallKind = Literal["running", "stopped", "silent", "restarting"]
 MEANINGS: Final[dict[str, str]] = {
     "running": "one call runs",
-    "stopped": "its process is stopped",
-    "silent": "its process does not read what it was sent",
-    "restarting": "its process has ended, and a successor starts",
+    "stopped": "the site's process is stopped",
+    "silent": "the site's process does not read what it was sent",
+    "restarting": "the site's process has ended, and a successor starts",
 }
 
 
