@@ -180,7 +180,7 @@ def _answer_json(answer: Result[Any] | CmdlogError) -> dict[str, Any]:
     return {
         "ended": kinds.get(type(answer), "refused"),
         "txn_id": answer.txn_id or 0,
-        "code": answer.code,
+        "code": Aborted.code if isinstance(answer, Aborted) else answer.code,
         "abort_code": answer.abort_code if isinstance(answer, Aborted) else "",
-        "detail": str(answer),
+        "detail": answer.message if isinstance(answer, Aborted) else str(answer),
     }

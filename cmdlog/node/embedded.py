@@ -31,6 +31,7 @@ from cmdlog.procedure_calls import Call, P, R, named_call
 from cmdlog.results import Result
 from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
+from procedures.execution.failure_trace import FailureTrace
 from procedures.execution.idempotency import Status, key_fingerprint
 from replay.machine_errors import naming_faults
 
@@ -135,7 +136,7 @@ class Embedded:
                 self._count_call(name, None, error, began)
             raise
         self._count_call(name, partition, reply, began)
-        value = decode_reply(route, reply)
+        value = self._decode(route, reply)
         assert isinstance(reply, CallOutcome)
         return Result(reply.txn_id, partition, value)
 
@@ -164,7 +165,7 @@ class Embedded:
 
         def done(reply: Reply) -> None:
             try:
-                result = decode_reply(route, reply)
+                result = self._decode(route, reply)
             except Exception as error:  # noqa: BLE001 - it is the caller's to see
                 future.set_exception(error)
                 return
@@ -204,6 +205,13 @@ class Embedded:
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         self.close()
 
+    def _decode(self, route: Route, reply: Reply) -> Any:
+        if not isinstance(reply, CallOutcome) or reply.status != Status.FAILED:
+            return decode_reply(route, reply, None)
+        trace = self._node.trace_of(reply)
+        self._node.front.error(ProcedureFailed.code, route.name, "", trace=trace)
+        return decode_reply(route, reply, trace)
+
     def _count_call(self, name: str, partition: int | None, reply: Reply, began: float) -> None:
         """Counts a call that came to its end, as the API does."""
         front = self._node.front
@@ -213,7 +221,7 @@ class Embedded:
             front.error(reply.code, name, "")
             if not isinstance(reply, UnknownOutcome):
                 front.refuse(name, reply.code)
-        elif reply.status:
+        elif reply.status not in (Status.OK, Status.ABORTED, Status.FAILED):  # an abort is no error; a failure has its trace
             front.error(OUTCOMES[reply.status], name, "")
         if seconds > front.slow_s:
             front.slow(seconds, lambda: facts_of(self._node, reply, procedure=name, partition=partition, request_id=""))
@@ -262,8 +270,8 @@ class _Waiter:
         return reply
 
 
-def decode_reply(route: Route, reply: Reply) -> Any:
-    """The procedure's result as its return annotation says, or the error that the reply is."""
+def decode_reply(route: Route, reply: Reply, trace: FailureTrace | None) -> Any:
+    """The procedure's result as its return annotation says, or the error that the reply is, caused by what `trace` holds."""
     if isinstance(reply, CallRefused):
         raise reply
     value = orjson.loads(reply.body)
@@ -274,7 +282,7 @@ def decode_reply(route: Route, reply: Reply) -> Any:
         if codec is None or codec.plain:
             return value
         return [codec.from_wire(part) for part in value] if route.everywhere else codec.from_wire(value)
-    raise _error(reply, value)
+    raise _error(route, reply, value, trace) from (trace.raised if trace is not None else None)
 
 
 def _bind(route: Route, params: Mapping[str, Any]) -> list[Any]:
@@ -284,12 +292,15 @@ def _bind(route: Route, params: Mapping[str, Any]) -> list[Any]:
         raise EmbeddedInvalidParameters(str(error), procedure=error.procedure, problems=error.problems) from None
 
 
-def _error(outcome: CallOutcome, value: dict[str, Any]) -> errors.CmdlogError:
+def _error(route: Route, outcome: CallOutcome, value: dict[str, Any], trace: FailureTrace | None) -> errors.CmdlogError:
     message = value["message"]
     if outcome.status == Status.ABORTED:
         return Aborted(message, abort_code=value["code"], txn_id=outcome.txn_id)
     if outcome.status == Status.FAILED:
-        return ProcedureFailed(f"{value['type']}: {message}", error_type=value["type"], txn_id=outcome.txn_id)
+        file, line, hint = ("", 0, "") if trace is None else (trace.file, trace.line, trace.hint)
+        return ProcedureFailed(
+            message, error_type=value["type"], procedure=route.name, file=file, line=line, hint=hint, txn_id=outcome.txn_id
+        )
     if outcome.status == Status.KEY_REUSED:
         return KeyReused(message, txn_id=outcome.txn_id)
     if outcome.status == Status.SESSION_EXPIRED:

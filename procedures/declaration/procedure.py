@@ -13,7 +13,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 from procedures.declaration.result_json import Encode, encoder_for
@@ -52,6 +52,20 @@ class Access(IntEnum):
     SINGLE = 0  # one partition: writes its own rows; replicated tables are read-only to it
     EVERYWHERE = 1  # all partitions: reads and writes replicated tables alone, so that all copies stay equal
     READ = 2  # writes nothing; not logged
+    EACH = 3  # all partitions, each on rows of its own; replicated tables are read-only to it
+
+
+class Each(Enum):
+    """The kind of `EACH`."""
+
+    EACH = "EACH"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+EACH: Final = Each.EACH
+"""`partition_by=EACH`: a call runs once on each partition, on that partition's own rows, at one place of their common order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,7 @@ class Procedure:
     run: Callable[..., Any]  # the function, or what passes its keyword-only parameters by name: takes all by position
     parameters: tuple[Parameter, ...]
     partition_by: str | None  # parameter whose value names the partition; None = all partitions
+    each: bool  # all partitions, and each decides about rows of its own
     read_only: bool
     encode: Encode  # result -> JSON bytes
     result_codec: Codec | None  # None: any JSON
@@ -84,6 +99,8 @@ class Procedure:
     def access(self) -> Access:
         if self.read_only:
             return Access.READ
+        if self.each:
+            return Access.EACH
         return Access.EVERYWHERE if self.partition_by is None else Access.SINGLE
 
     @property
@@ -117,7 +134,9 @@ class Procedure:
         return dict(self.result_codec.schema) if self.result_codec else {}
 
 
-def build_procedure(function: Callable[..., Any], *, name: str | None, partition_by: str | None, read_only: bool) -> Procedure:
+def build_procedure(
+    function: Callable[..., Any], *, name: str | None, partition_by: str | Each | None, read_only: bool
+) -> Procedure:
     """Reads a function's signature into a `Procedure`.
 
     Raises:
@@ -126,10 +145,16 @@ def build_procedure(function: Callable[..., Any], *, name: str | None, partition
     name = name or function.__name__
     if not NAME.fullmatch(name):
         raise DefinitionError(f"procedure {name!r}: a name is lower-case letters, digits and _, at most 63, a letter first")
+    each = isinstance(partition_by, Each)
+    column = None if isinstance(partition_by, Each) else partition_by
+    if each and read_only:
+        raise DefinitionError(
+            f"procedure {name!r}: what only reads runs on each partition with partition_by=None, read_only=True"
+        )
     try:
         parameters, hint = _read_signature(function)
         encode, result_codec = encoder_for(hint)
-        partition_at = _partition_at(parameters, partition_by)
+        partition_at = _partition_at(parameters, column)
     except DefinitionError as error:
         raise DefinitionError(f"procedure {name!r}: {error}") from None
     return Procedure(
@@ -137,7 +162,8 @@ def build_procedure(function: Callable[..., Any], *, name: str | None, partition
         function=function,
         run=_by_position(function),
         parameters=parameters,
-        partition_by=partition_by,
+        partition_by=column,
+        each=each,
         read_only=read_only,
         encode=encode,
         result_codec=result_codec,

@@ -73,6 +73,7 @@ def swagger_page(described: dict[str, Any], folder: Path) -> str:
     title = f"{escape(described['info']['title'])} {escape(described['info']['version'])}"
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>{title}</title><style>{style}</style><div id=swagger></div><script type=application/json id=described>{data}</script>"
+        f"<title>{title}</title><style>{style}</style><div id=swagger></div>"
+        f"<script type=application/json id=described>{data}</script>"
         f"<script>{script}</script><script>{START}</script></html>"
     )
