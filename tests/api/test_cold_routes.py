@@ -196,22 +196,22 @@ def test_server_without_a_node_refuses_and_tells_progress(settings: Settings, as
 def test_description_has_one_typed_operation_per_procedure(fetch: Post) -> None:
     """OpenAPI states each procedure's own request and result schema, and the problems it may answer with."""
     described = fetch("/openapi.json").json()
-    paths = described["paths"]
+    paths, models = described["paths"], described["components"]["schemas"]
     assert {path for path in paths if path.startswith("/v1/procedures/")} == {
         "/v1/procedures/get",
         "/v1/procedures/put",
         "/v1/procedures/set_price",
     }
     put = paths["/v1/procedures/put"]["post"]
-    body = put["requestBody"]["content"]["application/json"]["schema"]
+    assert put["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/PutParameters"}
+    body = models["PutParameters"]
     assert body["required"] == ["item"]
     assert body["properties"]["raw"]["contentEncoding"] == "base64"
-    result = put["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
-    assert result["result"]["type"] == "integer"
+    assert put["responses"]["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/PutAnswer"}
+    assert models["PutAnswer"]["properties"]["result"]["type"] == "integer"
     assert put["summary"] == "Puts an item on the shelf."
     assert {"404", "409", "413", "422", "503", "504"} <= put["responses"].keys()
-    everywhere = paths["/v1/procedures/set_price"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
-    assert everywhere["properties"]["result"]["type"] == "array"
+    assert models["SetPriceAnswer"]["properties"]["result"]["type"] == "array"
     names = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
     assert len(names) == len(set(names))
 
