@@ -20,7 +20,7 @@ from procedures.declaration.column_types import limit_of
 from procedures.declaration.dialect import DIALECT, bind_processor_of, result_processor_of
 from procedures.errors import DefinitionError
 from procedures.numeric.numeric_types import ScaledNumeric
-from procedures.storage.authorizer import FUNCTIONS
+from procedures.sql_functions import FUNCTIONS
 
 if TYPE_CHECKING:
     from sqlalchemy.sql.compiler import SQLCompiler
