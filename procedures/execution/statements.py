@@ -29,7 +29,6 @@ from sqlalchemy.sql.selectable import CompoundSelect
 from procedures.declaration.column_defaults import Make, values_left_out
 from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
 from procedures.declaration.procedure import Access
-from procedures.declaration.scalar_codecs import INT_MAX
 from procedures.errors import StatementRefused
 from procedures.execution.rows import SHARED, WRITTEN, Result, Rows, Written
 from procedures.numeric.compiler import ExactCompiler
@@ -38,6 +37,7 @@ from procedures.numeric.raw_text import holds_own_sql
 from procedures.numeric.shapes import NumericRefused
 from procedures.storage.authorizer import Authorizer, Mode, TablesSeen
 from procedures.storage.state import rows_of
+from procedures.wire.scalar_codecs import INT_MAX
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database
