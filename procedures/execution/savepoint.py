@@ -1,4 +1,4 @@
-"""`with tx.savepoint():` a block whose changes are rolled back if it raises, while the call goes on.
+"""`with tx.savepoint():` a block whose changes are rolled back if it raises, and the call continues.
 
 SQLite keeps savepoints as a stack, above those of the executor (`batch`, `call`). One that a call leaves open, in a generator
 that is not run to its end, is gone with the call: the executor ends its own savepoint or the transaction, and with it all above.

@@ -15,26 +15,22 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from sqlalchemy import null, select, type_coerce, types
-from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
+from sqlalchemy import null, type_coerce, types
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BindParameter, ClauseElement, Tuple
 from sqlalchemy.sql.functions import Function
-from sqlalchemy.sql.selectable import CompoundSelect, TableClause
+from sqlalchemy.sql.selectable import TableClause
 
+from procedures.numeric.exact_statements import ExactStatements
 from procedures.numeric.numeric_types import DIVISION_DIGITS, PRECISION_MAX, ScaledNumeric, TextNumeric, hides_numeric, is_exact
 from procedures.numeric.operands import (
     COMPARED,
     TEXT_NUMERIC,
-    assigned_to,
-    assigning_statement,
     at_scale,
     brought_to,
-    check_selected,
     compared_at_scale,
     exact_union,
     list_is_decimal,
-    queries_of,
     tuples_at_scale,
     with_type,
 )
@@ -63,12 +59,8 @@ from procedures.numeric.shapes import (
     shape_of_bind,
     shape_of_cast,
     shape_of_numeric,
-    shape_of_rows,
     shape_of_step,
 )
-
-_Compiler: Any = SQLiteCompiler  # whose methods are not typed
-_UNION_ALL: Final = CompoundSelect._create_union_all(select(null()), select(null())).keyword  # noqa: SLF001
 
 _NAMES: Final = {operators.add: "numeric_add", operators.sub: "numeric_sub", operators.mul: "numeric_mul"}
 
@@ -80,14 +72,8 @@ _SIGNS: Final = {
 }  # fmt: skip
 
 
-class ExactCompiler(_Compiler):  # type: ignore[misc]
+class ExactCompiler(ExactStatements):
     """SQLite's compiler, with exact decimals."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.raw_text = False  # parts are SQL text, of which no shape is known
-        self.tables: list[Any] = []  # that are named, each at least once
-        self._stars: set[int] = set()  # of count(*) and EXISTS (SELECT *)
-        super().__init__(*args, **kwargs)
 
     def process(self, obj: Any, **kwargs: Any) -> Any:
         return obj._compiler_dispatch(self, **kwargs)  # noqa: SLF001 - as in SQLAlchemy
@@ -251,13 +237,15 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
             raise NumericRefused(TEXT_NUMERIC)
         if name in RESULT_ARGUMENTS:
             chosen = RESULT_ARGUMENTS[name](arguments)
+            if holds_exact(a for a in arguments if not any(a is one for one in chosen)):
+                raise NumericRefused(f"{name}() takes an exact number as its result alone; {REMEDY}")
             shape = exact_union(chosen, f"the arguments of {name}()")
             by_id = {id(argument): brought_to(argument, shape) for argument in chosen}
             return super().visit_function(
                 Function(func.name, *(by_id.get(id(argument), argument) for argument in arguments), type_=func.type), **kwargs
             )
         if name in ROUNDING or name == "avg":
-            return self._by_function(func, name, arguments, **kwargs)
+            return self._by_function(func, name, arguments, **{**kwargs, "within_aggregate_function": True})
         if name in TYPE_ONLY and holds_exact(arguments[:1]) and not holds_exact(arguments[1:]):
             return super().visit_function(func, **kwargs)
         raise NumericRefused(f"{name}() is not defined for exact numbers; {REMEDY}")
@@ -333,47 +321,6 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
             )
         return super().visit_bindparam(bindparam, **kwargs)
 
-    # -- whole statements
-
-    def visit_compound_select(self, cs: Any, **kwargs: Any) -> Any:
-        columns = [list(query.selected_columns) for query in queries_of(cs)]
-        for row in zip(*columns, strict=False):
-            shapes = [shape_of(column) for column in row]
-            kinds = {_decimals(shape) for shape in shapes if shape is not NULL}
-            if DIGITS in shapes and (cs.keyword is not _UNION_ALL or any(shape not in (DIGITS, NULL) for shape in shapes)):
-                raise NumericRefused(TEXT_NUMERIC)
-            if (is_decimal(shape_of_rows(shapes)) or DIGITS in shapes) and shapes[0] is NULL:
-                raise NumericRefused("the first query of a union says what its columns are: write cast(null(), Numeric(12, 2))")
-            if len(kinds) > 1 and any(map(is_decimal, shapes)):
-                raise NumericRefused(
-                    f"a {cs.keyword.name.lower()} of {' and '.join(map(str, shapes))}; cast them to one Numeric(p, s)"
-                )
-        return super().visit_compound_select(cs, **kwargs)
-
-    def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> Any:
-        self.tables.append(insert_stmt.table)
-        stmt = assigning_statement(insert_stmt)
-        check_selected(stmt)
-        return super().visit_insert(stmt, *args, **kw)
-
-    def visit_update(self, update_stmt: Any, *args: Any, **kw: Any) -> Any:
-        self.tables.append(update_stmt.table)
-        return super().visit_update(assigning_statement(update_stmt), *args, **kw)
-
-    def visit_delete(self, delete_stmt: Any, *args: Any, **kw: Any) -> Any:
-        self.tables.append(delete_stmt.table)
-        return super().visit_delete(delete_stmt, *args, **kw)
-
-    def visit_on_conflict_do_update(self, on_conflict: Any, **kw: Any) -> Any:
-        columns = self.stack[-1]["selectable"].table.c
-        copied = on_conflict._clone()  # noqa: SLF001 - a statement is left as it is
-        values = dict(on_conflict.update_values_to_set)
-        for key in values:
-            if getattr(key, "key", key) not in columns:
-                raise NumericRefused(f"set_: {getattr(key, 'key', key)!r} is no column of the table")
-        copied.update_values_to_set = {key: assigned_to(columns, key, value) for key, value in values.items()}
-        return super().visit_on_conflict_do_update(copied, **kw)
-
     def _add_to_result_map(self, keyname: str, name: str, objects: Any, type_: Any) -> None:
         element = objects[0]
         _check_type(type_)
@@ -387,7 +334,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
 
 
 def _tuple_parts(right: Any) -> list[Any]:
-    """What stands on the right of a comparison of tuples, as far as it may be exact by itself."""
+    """The right side of a comparison of tuples, as far as it may be exact by itself."""
     if isinstance(right, Tuple):
         return list(right.clauses)
     types_ = getattr(right.type, "types", ()) if isinstance(right, BindParameter) else ()
@@ -397,10 +344,6 @@ def _tuple_parts(right: Any) -> list[Any]:
 def _check_type(type_: Any) -> None:
     if hides_numeric(type_):
         raise NumericRefused(f"{type_!r} wraps or varies a Numeric, whose decimals are then not known; use Numeric(p, s) itself")
-
-
-def _decimals(shape: AnyShape) -> int | None:
-    return shape.scale if isinstance(shape, DecimalShape) and not shape.whole else None
 
 
 def _verb(operator: Any) -> str:

@@ -103,6 +103,11 @@ def _cast(a: Any, power: int, limit: int) -> int | None:
     )
 
 
+def _units(stored: Any) -> Any:
+    """Of an exact column in ad-hoc SQL: what is stored."""
+    return stored
+
+
 class _Average:
     """State of one avg: also over a window that moves."""
 
@@ -135,12 +140,15 @@ _SCALARS: Final[dict[str, tuple[Callable[..., int | None], int]]] = {
     "numeric_round": (_round, 3),
     "numeric_cast": (_cast, 3),
 }
-NAMES: Final = frozenset((*_SCALARS, "numeric_avg"))
+UNITS: Final = "units"  # of an exact column in ad-hoc SQL: the stored integer itself
+NAMES: Final = frozenset((*_SCALARS, "numeric_avg", UNITS))
 
 
 def register_numeric_functions(connection: apsw.Connection) -> None:
     """Makes the functions known to one connection."""
     for name, (function, arguments) in _SCALARS.items():
         connection.create_scalar_function(name, function, arguments, deterministic=True, flags=_FLAGS)
+    units: Any = _units
+    connection.create_scalar_function(UNITS, units, 1, deterministic=True, flags=_FLAGS)
     factory: Any = _Average
     connection.create_window_function("numeric_avg", factory, 1, flags=_FLAGS)

@@ -170,7 +170,10 @@ def declared_numeric(declared: types.Numeric[Any]) -> ScaledNumeric:
     """
     precision, scale = declared.precision, declared.scale
     if precision is None or scale is None:
-        raise DefinitionError("a Numeric states its digits and decimals: Numeric(12, 2); without them no sum is exact")
+        raise DefinitionError(
+            "a Numeric states its digits and decimals: Numeric(12, 2); without them no sum is exact. "
+            "A table of an older state, which holds text, keeps it as TextNumeric (from cmdlog import TextNumeric)"
+        )
     if not 0 < precision <= PRECISION_MAX or not 0 <= scale <= precision:
         raise DefinitionError(
             f"Numeric({precision}, {scale}): an exact number has at most {PRECISION_MAX} digits, and 0 to as many decimals; "

@@ -64,9 +64,12 @@ def _values(value: Any) -> Iterator[Any]:
 
 
 def check_sorting(select: Any) -> None:
-    """Refuses a TextNumeric where a query sorts, groups or drops equal rows: 5 and 5.00 are two texts."""
+    """Refuses a TextNumeric where a query sorts, groups or drops equal rows (5 and 5.00 are two texts), and units as a LIMIT."""
     clauses = [*select._order_by_clauses, *select._group_by_clauses]  # noqa: SLF001 - where SQLAlchemy keeps them
-    if select._distinct:  # noqa: SLF001
+    limits = (select._limit_clause, select._offset_clause, select._fetch_clause)  # noqa: SLF001
+    if holds_exact(limit for limit in limits if limit is not None):
+        raise NumericRefused("LIMIT and OFFSET take integers, no exact numbers with decimals")
+    if getattr(select, "_distinct", False):
         clauses += list(select.selected_columns)
     if any(shape_of(clause) is DIGITS for clause in clauses):
         raise NumericRefused(TEXT_NUMERIC)

@@ -140,6 +140,10 @@ def shape_of_rows(shapes: Sequence[AnyShape]) -> AnyShape:
 def shape_of_numeric(type_: Any) -> DecimalShape:
     if type_.precision is None or type_.scale is None:
         raise NumericRefused("a Numeric without digits and decimals cannot be exact; write Numeric(12, 2)")
+    if not 0 <= type_.scale <= type_.precision <= PRECISION_MAX or not type_.precision:
+        raise NumericRefused(
+            f"Numeric({type_.precision}, {type_.scale}): an exact number has up to {PRECISION_MAX} digits, and as many decimals"
+        )
     return DecimalShape(type_.scale, type_.precision)
 
 

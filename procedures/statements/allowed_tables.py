@@ -37,7 +37,7 @@ class AllowedTables:
         if self._access is Access.READ and not facts.readonly:
             raise StatementRefused("a read_only procedure changes nothing; drop read_only=True")
         changed = sorted(name for name in facts.seen.changes if tables[name].replicated)
-        if changed and self._access is Access.SINGLE:
+        if changed and self._access in (Access.SINGLE, Access.EACH):
             raise StatementRefused(
                 f"table {changed[0]} is replicated: only a procedure with partition_by=None changes it, on all partitions"
             )
@@ -45,7 +45,7 @@ class AllowedTables:
         if local and self._access is Access.EVERYWHERE:
             raise StatementRefused(
                 f"table {local[0]} is partitioned: a writing procedure with partition_by=None touches replicated tables "
-                "alone, because its partitions would decide differently"
+                "alone, because its partitions would decide differently; partition_by=EACH lets each write rows of its own"
             )
 
     def _is_declared(self, table: Any) -> bool:

@@ -19,6 +19,7 @@ from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.elements import BindParameter
 from sqlalchemy.sql.selectable import CompoundSelect
 
+from procedures.declaration.column_defaults import Make, values_left_out
 from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler
@@ -55,11 +56,14 @@ class Compiled:
     literals: Mapping[str, BindParameter[Any]]  # rendered name -> where its value stands in the statement
     places: Mapping[Any, int]  # column of the statement -> which one of the result it is
     inserted: InsertedKey | None  # of an INSERT of one row
+    made: tuple[tuple[str, Make], ...]  # keyword -> function of the transaction, for a column that the statement leaves out
 
     def expanded(self, sql: str, names: Iterable[str]) -> Compiled:
         """The text for lists of certain lengths: every value is given, and converted before."""
         keys = {name: name for name in names}
-        return replace(self, sql=sql, constants={}, keys=keys, required=frozenset(keys), binds={}, expand=None, inserted=None)
+        return replace(
+            self, sql=sql, constants={}, keys=keys, required=frozenset(keys), binds={}, expand=None, inserted=None, made=()
+        )
 
 
 def compile_statement(
@@ -77,6 +81,8 @@ def compile_statement(
         raise StatementRefused(
             f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
         )
+    if getattr(statement, "_with_options", ()):
+        raise StatementRefused("options() is for a Session, which there is none of; select the columns that you want")
     try:
         own_sql = dialect is DIALECT and holds_own_sql(statement)
         compiled = _compile(statement, dialect, column_keys)
@@ -90,15 +96,17 @@ def compile_statement(
     exact: Any = compiled if isinstance(compiled, ExactCompiler) else None
     if compiled.literal_execute_params:
         raise StatementRefused("literal_execute is not for procedures; every value is bound")
-    if compiled.insert_prefetch or compiled.update_prefetch:
-        raise StatementRefused("Python-side column defaults do not run here; give the value in the statement")
+    filled, made = values_left_out(compiled)
     keys = {name: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
     constants = {
-        name: parameter.effective_value
+        name: filled.get(name, parameter.effective_value)
         for parameter, name in compiled.bind_names.items()
         if not parameter.required and parameter not in compiled.post_compile_params
     }
-    literals = {name: parameter for parameter, name in compiled.bind_names.items() if not parameter.required}
+    added = {*filled, *(name for name, _ in made)}
+    literals = {
+        name: parameter for parameter, name in compiled.bind_names.items() if not parameter.required and name not in added
+    }
     return Compiled(
         sql=compiled.string,
         constants=constants,
@@ -117,6 +125,7 @@ def compile_statement(
         literals=literals,
         places=_places(compiled),
         inserted=_inserted_key(statement, compiled, keys, constants),
+        made=made,
     )
 
 

@@ -24,7 +24,7 @@ Pick = Callable[[dict[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedText:
     """One text, ready to run: what all kinds of closures need."""
 
     cursor: apsw.Cursor
@@ -85,7 +85,7 @@ def _converting_pick(names: tuple[str, ...], compiled: Compiled) -> Pick:
     return pick
 
 
-def writing_run(prepared: Prepared, inserted: type[Inserted] | None) -> Run:
+def writing_run(prepared: PreparedText, inserted: type[Inserted] | None) -> Run:
     """For a change that returns no rows; `inserted`: what an INSERT of one row returns."""
     execute, changes, state, sql = prepared.cursor.execute, prepared.cursor.connection.changes, prepared.state, prepared.sql
     pick, count = _pick(prepared.names, prepared.compiled)
@@ -110,7 +110,7 @@ def writing_run(prepared: Prepared, inserted: type[Inserted] | None) -> Run:
 # `writing_run` and `reading_run` repeat their first lines: a shared function would cost a frame in every statement of every call.
 
 
-def reading_run(prepared: Prepared, rows: type[Rows] | type[FormerRows]) -> Run:
+def reading_run(prepared: PreparedText, rows: type[Rows] | type[FormerRows]) -> Run:
     """For a query."""
     execute, sql, processors = prepared.cursor.execute, prepared.sql, prepared.compiled.results
     pick, count = _pick(prepared.names, prepared.compiled)

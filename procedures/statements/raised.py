@@ -89,7 +89,7 @@ def _describe_failure(text: str, constraint: str, table: str | None, values: str
 
 
 def _shown_values(columns: tuple[str, ...], values: Mapping[str, Any]) -> str:
-    """Those of the failed columns; all, where the statement calls them otherwise."""
+    """Those of the failed columns; all, where the statement has other names for them."""
     chosen = {name: values[name] for name in columns if name in values} or values
     shown = [f"{name}={_shown(value)}" for name, value in list(chosen.items())[:VALUES_MAX]]
     return ", ".join(shown + (["…"] if len(chosen) > VALUES_MAX else []))

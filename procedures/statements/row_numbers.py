@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 
-from procedures.declaration.type_codecs import INT_MAX
+from procedures.declaration.scalar_codecs import INT_MAX
 from procedures.statements.compiled import Compiled
 from procedures.statements.prepared import Run
 from procedures.statements.probe import AnyBindings

@@ -83,7 +83,8 @@ def with_values_named(compiled: Compiled, literals: Sequence[BindParameter[Any]]
     if any(place < 0 for _, place in places):
         return None
     names = frozenset(compiled.literals)
-    return replace(compiled, constants={}, required=compiled.required | names), places
+    constants = {name: value for name, value in compiled.constants.items() if name not in names}  # of columns left out
+    return replace(compiled, constants=constants, required=compiled.required | names), places
 
 
 def _place_in(literals: Sequence[BindParameter[Any]], parameter: BindParameter[Any]) -> int:

@@ -14,13 +14,14 @@ from weakref import WeakKeyDictionary
 import apsw
 from sqlalchemy import Update
 
+from procedures.declaration.column_defaults import Make
 from procedures.declaration.dialect import DIALECT
 from procedures.declaration.procedure import Access
 from procedures.errors import StatementRefused
 from procedures.statements.allowed_tables import AllowedTables
 from procedures.statements.compiled import Compiled, compile_statement
 from procedures.statements.prepared import (
-    Prepared,
+    PreparedText,
     Run,
     check_names,
     marking_run,
@@ -44,7 +45,7 @@ from procedures.storage.authorizer import Authorizer, Mode
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database
-    from procedures.execution.context import CallState
+    from procedures.execution.context import CallState, Transaction
 
 STATEMENTS_MAX = 4096  # per procedure class; code that builds statements per call must not eat the memory
 TEXTS_MAX = 64  # of one statement with lists, by their lengths
@@ -64,6 +65,7 @@ class Runs(dict[object, Run]):
         self._cursor = cursor
         self._guard = guard
         self._state = state
+        self.tx: Transaction | None = None  # the one that runs statements now
         self._forms: dict[Any, StatementForm] = {}  # by structure and kinds of values
         self._kinds: dict[Any, ValueKinds] = {}  # by structure
         self._met: WeakKeyDictionary[object, Any] = WeakKeyDictionary()  # statement -> the call in which it was met first
@@ -164,13 +166,23 @@ class Runs(dict[object, Run]):
         return _renaming(self._prepare(shared), {place: name for name, place in form.places}, places)
 
     def _prepare(self, compiled: Compiled) -> Run:
-        return self._prepare_text(compiled, compiled.sql) if compiled.expand is None else self._expanding(compiled)
+        run = self._prepare_text(compiled, compiled.sql) if compiled.expand is None else self._expanding(compiled)
+        return self._making(run, compiled.made) if compiled.made else run
+
+    def _making(self, run: Run, made: tuple[tuple[str, Make], ...]) -> Run:
+        """For columns whose default is a function: called once for each execution, in the order of the columns."""
+
+        def run_making(params: dict[str, Any]) -> Result:
+            tx = self.tx
+            return run({name: make(tx) for name, make in made if name not in params} | params)
+
+        return run_making
 
     def _prepare_text(self, compiled: Compiled, sql: str) -> Run:
         connection = self._cursor.connection
         facts = probe(connection, self._guard, sql)
         self._allowed.check_statement(compiled, facts)
-        prepared = Prepared(self._cursor, compiled, sql, facts.parameters, self._state)
+        prepared = PreparedText(self._cursor, compiled, sql, facts.parameters, self._state)
         numbered = None if facts.readonly else find_numbered(connection, self._guard, sql)
         if facts.columns:
             rows = former_rows_class(facts.columns) if self.runs_as_before else rows_class(facts.columns, compiled.places)

@@ -18,7 +18,7 @@ class ExactSite:
 
     def __init__(self, path: Path, database: Database) -> None:
         if "run_given" not in database.procedures:
-            database.procedure(partition_by="id", name="run_given")(_run_given)
+            database.procedure(partition_by="where", name="run_given")(_run_given)
         self._site = Site(path, database)
 
     def run(self, statement: Any, **params: Any) -> Any:
@@ -26,7 +26,7 @@ class ExactSite:
         given = _Given(statement, params)
         _CURRENT.append(given)
         try:
-            self._site.call("run_given", id=1)
+            self._site.call("run_given", where=1)
         finally:
             _CURRENT.clear()
         if given.error is not None:
@@ -51,7 +51,7 @@ class _Given:
 _CURRENT: list[_Given] = []
 
 
-def _run_given(tx: Transaction, id: int) -> int:
+def _run_given(tx: Transaction, where: int) -> int:
     (given,) = _CURRENT
     try:
         result = tx.execute(given.statement, **given.params)
@@ -62,7 +62,7 @@ def _run_given(tx: Transaction, id: int) -> int:
     except Exception as error:
         given.error = error
         raise
-    return id
+    return where
 
 
 def open_filled(path: Path) -> ExactSite:

@@ -24,6 +24,7 @@ from tests.procedures.statements.statement_bench import MakeSite, StatementBench
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The statements that were compiled, in their order."""
     seen: list[Any] = []
+
     def noting(statement: Any, *args: Any, **keywords: Any) -> Any:
         seen.append(statement)
         return compile_statement(statement, *args, **keywords)
