@@ -28,6 +28,7 @@ from cmdlog.wal.format.record import RecordKind, encode_digest
 from cmdlog.wal.skips import skips_by_partition
 from procedures import Database
 from procedures.execution.failure_trace import FailureTrace
+from procedures.procedure_versions import partitions_of
 from replay.engine import Catalogs
 from replay.state.trust import state_path
 
@@ -138,6 +139,7 @@ class Desk:
         return {
             "bundles": {str(self._boot.catalog): bundle},
             "catalog": self._boot.catalog,
+            "partitions": self._partitions_stated(),
             "key_policy": asdict(self._boot.policy),
             "state_files": {str(p): state_path(self._directory, p) for p in partitions},
             "digest_rows": self._settings.digest_rows,
@@ -181,9 +183,12 @@ class Desk:
         """The node cannot continue: calls under way are answered `outcome_unknown`, and none is accepted any more."""
         self._sequencer.failed(error)
 
+    def _partitions_stated(self) -> int | None:
+        return partitions_of(self._boot.catalogs[str(self._boot.catalog)])
+
     def plan(self) -> SitePlan:
         catalogs = Catalogs()
-        catalogs.add_live(self._boot.catalog, self._db)
+        catalogs.add_live(self._boot.catalog, self._db, partitions=self._partitions_stated())
         skips = skips_by_partition(self._skips)
         files = {p: state_path(self._directory, p) for p in range(self._settings.partitions)}
         settings = self._settings

@@ -13,13 +13,13 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import apsw
 from sqlalchemy.sql import ClauseElement
 
 from procedures.declaration.procedure import Access
-from procedures.errors import ProceduresError
+from procedures.errors import ProceduresError, RowRefused
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.rows import Result
 from procedures.execution.statements import Runs
@@ -55,7 +55,7 @@ class CallState:
     Invariant: `at` is the position of the running call, `wrote` that of the last call that began to change rows.
     """
 
-    __slots__ = ("at", "fault", "fault_at", "millis_of", "partition", "txn_ids", "undone", "wrote")
+    __slots__ = ("at", "fault", "fault_at", "millis_of", "partition", "refused", "txn_ids", "undone", "wrote")
 
     def __init__(self, partition: int, millis_of: Callable[[int], int]) -> None:
         self.partition = partition
@@ -66,9 +66,11 @@ class CallState:
         self.fault: BaseException | None = None  # a failure of the machine that passed through tx, even if swallowed later
         self.fault_at = -1
         self.undone = False  # SQLite took something back in this batch: a statement that failed, a call that was rolled back
+        self.refused: list[RowRefused] = []  # rows of the running call that may not be: it fails, even if it caught that
 
     def begin_calls(self, txn_ids: Sequence[int]) -> None:
         self.txn_ids = txn_ids
+        self.refused.clear()
         self.at = self.wrote = -1
         self.fault = None
         self.undone = False
@@ -100,6 +102,7 @@ class _Ended:
         raise TransactionClosed(self._message)
 
 
+_OF_SESSIONS = frozenset(("add", "add_all", "commit", "delete", "flush", "get", "merge", "query", "refresh", "rollback"))
 _OUTSIDE = "tx was used outside of its call; it belongs to one call and ends with it"
 _CLOSED = _Refusing(TransactionClosed, _OUTSIDE)
 _BROKEN = _Refusing(SiteFailed, "the machine failed earlier in this batch")
@@ -128,6 +131,7 @@ class Transaction:
     def open(self) -> None:
         """The framework's: calls begin, perhaps for the second time: a batch that must be taken back is run again."""
         self._runs = self._statements
+        self._statements.tx = self
         self._random_of = -1
 
     def close(self) -> None:
@@ -161,6 +165,13 @@ class Transaction:
             self._state.note_fault(error)
             self._runs = _BROKEN
             raise
+
+    if not TYPE_CHECKING:  # a type checker shall see which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _OF_SESSIONS:
+                raise AttributeError(f"tx.{name}: there is no Session; tx.execute takes select, insert, update and delete")
+            raise AttributeError(f"a Transaction has no attribute {name!r}")
 
     def abort(self, code: str, message: str = "") -> NoReturn:
         """Ends the call: its changes are rolled back, and the caller gets `code` and `message`."""

@@ -35,6 +35,7 @@ from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, outcome_of
 from procedures.execution.process_guard import attempts
 from procedures.execution.read_only import Reader
+from procedures.execution.row_checks import RowChecker
 from procedures.storage.authorizer import Mode
 from procedures.storage.changed_keys import Changes
 from procedures.storage.row_digest import ChangedRow, RowLog
@@ -79,6 +80,7 @@ class Executor:
         millis_of: Callable[[int], int],
         progress: Callable[[int], object] | None,
         key_policy: KeyPolicy | None = None,
+        partitions: Callable[[int], int | None] = lambda _version: None,
         tracer: FailureTracer | None = None,
     ) -> None:
         """
@@ -88,10 +90,12 @@ class Executor:
             millis_of: time of a transaction id, milliseconds since 1970.
             progress: gets the position in the batch before each call; for a watchdog.
             key_policy: limits of the idempotency table; must be the logged one.
+            partitions: catalog version → how many there are; None: rows are not judged by the partition they belong to.
             tracer: makes `Applied.traces`; a replay has none.
         """
         self._state = state
         self._databases = databases
+        self._partitions = partitions
         self._millis_of = millis_of
         self._progress = progress
         self._tracer = tracer
@@ -103,6 +107,7 @@ class Executor:
         self._keys = KeyTable(state, key_policy or KeyPolicy())
         self._savepoint_batches = 0
         self._rows = RowLog(state.connection) if digest_rows else None
+        self._row_checker = self._rows or RowChecker(state.connection)
         self._reader: Reader | None = None
         self._grouped = False  # batches share one transaction, each in a savepoint of its own
 
@@ -139,7 +144,10 @@ class Executor:
     def _catalog(self, version: int) -> Catalog:
         found = self._catalogs.get(version)
         if found is None:
-            found = Catalog(self._databases(version), self._cursor, self._state.guard, self._call, side="write")
+            partitions = self._partitions(version)
+            found = Catalog(
+                self._databases(version), self._cursor, self._state.guard, self._call, side="write", partitions=partitions
+            )
             self._catalogs[version] = found
         return found
 
@@ -198,6 +206,7 @@ class Executor:
         guard, call, rows = self._state.guard, self._call, self._rows
         if rows is not None:
             rows.begin_batch()
+        self._row_checker.checks = catalog.row_checks
         catalog.open()
         guard.mode = Mode.PROCEDURE
         self._procedure_at = lambda: catalog.procedures[batch.procedures[call.at]]
@@ -218,7 +227,7 @@ class Executor:
 
     def _run_straight(self, batch: Invocations, catalog: Catalog, run: _BatchAttempt) -> None:
         """The hot loop: no savepoints, every call runs."""
-        call, entries, progress = self._call, catalog.entries, self._progress
+        call, entries, progress, refused = self._call, catalog.entries, self._progress, self._call.refused
         append, again = run.bodies.append, False
         for at, (number, params) in enumerate(zip(batch.procedures, batch.params, strict=True)):
             function, decode, encode, tx = entries[number]
@@ -229,6 +238,8 @@ class Executor:
                 body = encode(function(tx, *params) if decode is None else function(tx, *decode(params)))
                 if attempts and (tried := process_guard.take_attempt()) is not None:
                     raise tried
+                if refused:
+                    raise refused[0]
                 append(body)
             except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
                 again = call.wrote == at
@@ -282,6 +293,8 @@ class Executor:
             body = encode(function(tx, *params) if decode is None else function(tx, *decode(params)))
             if attempts and (tried := process_guard.take_attempt()) is not None:
                 raise tried
+            if self._call.refused:
+                raise self._call.refused[0]
             if keyed and len(body) > self._keys.policy.stored_result_bytes_max:
                 raise ResultTooLarge(
                     f"a call with an idempotency key answers with at most {self._keys.policy.stored_result_bytes_max} bytes, "
@@ -299,7 +312,9 @@ class Executor:
     def _failed(self, error: BaseException, append: Callable[[bytes], None]) -> int:
         """Status of a call that raised, its body appended; faults of the machine are raised on."""
         self._raise_fault(error)
-        error = process_guard.take_attempt() or error
+        refused = self._call.refused
+        error = process_guard.take_attempt() or (refused[0] if refused else error)
+        refused.clear()
         status, body = outcome_of(error)
         append(body)
         if self._tracer is not None and status == Status.FAILED:

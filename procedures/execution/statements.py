@@ -26,20 +26,22 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.selectable import CompoundSelect
 
+from procedures.declaration.column_defaults import Make, values_left_out
 from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
 from procedures.declaration.procedure import Access
-from procedures.declaration.type_codecs import INT_MAX
+from procedures.declaration.scalar_codecs import INT_MAX
 from procedures.errors import StatementRefused
 from procedures.execution.rows import SHARED, WRITTEN, Result, Rows, Written
-from procedures.numeric.compiler import holds_raw_text
+from procedures.numeric.compiler import ExactCompiler
 from procedures.numeric.numeric_types import ScaledNumeric
+from procedures.numeric.raw_text import holds_own_sql
 from procedures.numeric.shapes import NumericRefused
 from procedures.storage.authorizer import Authorizer, Mode, TablesSeen
 from procedures.storage.state import rows_of
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database
-    from procedures.execution.context import CallState
+    from procedures.execution.context import CallState, Transaction
 
 ROWS_NUMBERED_MAX = 1 << 32  # more than one statement adds; so that its own rows do not lead to the last number
 STATEMENTS_MAX = 4096  # per procedure class; code that builds statements per call must not eat the memory
@@ -61,6 +63,8 @@ class Compiled:
     results: tuple[Processor, ...]  # per column; () when none converts
     expand: SQLCompiler | None  # a list inside IN (…): the text depends on its length
     raw_text: bool  # parts of it are SQL text
+    tables: tuple[Any, ...]  # SQLAlchemy tables that it names; under the exact dialect alone
+    made: tuple[tuple[str, Make], ...] = ()  # keyword -> function of the transaction, for a column that the statement leaves out
 
 
 def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Compiled:
@@ -73,8 +77,10 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
         raise StatementRefused(
             f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
         )
+    if getattr(statement, "_with_options", ()):
+        raise StatementRefused("options() is for a Session, which there is none of; select the columns that you want")
     try:
-        raw_text = dialect is DIALECT and holds_raw_text(statement)
+        own_sql = dialect is DIALECT and holds_own_sql(statement)
         compiled = statement.compile(dialect=dialect)
     except NumericRefused as error:
         raise StatementRefused(str(error)) from None
@@ -83,11 +89,13 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
     if not isinstance(compiled, SQLCompiler):
         raise StatementRefused("schema statements are not for procedures; declare tables with Database.table")
     check_text(compiled.string)
-    if compiled.insert_prefetch or compiled.update_prefetch:
-        raise StatementRefused("Python-side column defaults do not run here; give the value in the statement")
+    exact: Any = compiled if isinstance(compiled, ExactCompiler) else None
+    if compiled.literal_execute_params:
+        raise StatementRefused("literal_execute is not for procedures; every value is bound")
+    filled, made = values_left_out(compiled)
     keys = {name: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
     constants = {
-        name: parameter.effective_value
+        name: filled.get(name, parameter.effective_value)
         for parameter, name in compiled.bind_names.items()
         if not parameter.required and parameter not in compiled.post_compile_params
     }
@@ -103,7 +111,9 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
         },
         results=_result_processors(compiled, dialect),
         expand=compiled if compiled.post_compile_params else None,
-        raw_text=raw_text,
+        raw_text=exact is not None and (own_sql or exact.raw_text),
+        tables=() if exact is None else tuple(exact.tables),
+        made=made,
     )
 
 
@@ -244,19 +254,30 @@ class Runs(dict[object, Run]):
         self._cursor = cursor
         self._guard = guard
         self._state = state
+        self.tx: Transaction | None = None  # the one that runs statements now
 
     def __missing__(self, statement: object) -> Run:
         compiled = compile_statement(statement, self._database.dialect)
         run = self._run(compiled, compiled.sql) if compiled.expand is None else self._expanding(compiled)
+        run = self._making(run, compiled.made) if compiled.made else run
         if len(self) >= STATEMENTS_MAX:
             self.clear()
         self[statement] = run
         return run
 
+    def _making(self, run: Run, made: tuple[tuple[str, Make], ...]) -> Run:
+        """For columns whose default is a function: called once for each execution, in the order of the columns."""
+
+        def run_making(params: dict[str, Any]) -> Result:
+            tx = self.tx
+            return run({name: make(tx) for name, make in made if name not in params} | params)
+
+        return run_making
+
     def _run(self, compiled: Compiled, sql: str) -> Run:
         facts = probe(self._cursor.connection, self._guard, sql)
         self._check_tables(facts)
-        if compiled.raw_text:
+        if compiled.raw_text or any(not self._is_declared(table) for table in compiled.tables):
             self._check_raw_text(facts)
         if facts.columns:
             run = _reading(self._cursor, compiled, sql, facts.parameters, _rows_class(facts.columns))
@@ -276,7 +297,7 @@ class Runs(dict[object, Run]):
         if self._access is Access.READ and not facts.readonly:
             raise StatementRefused("a read_only procedure changes nothing; drop read_only=True")
         changed = sorted(name for name in facts.seen.changes if tables[name].replicated)
-        if changed and self._access is Access.SINGLE:
+        if changed and self._access in (Access.SINGLE, Access.EACH):
             raise StatementRefused(
                 f"table {changed[0]} is replicated: only a procedure with partition_by=None changes it, on all partitions"
             )
@@ -284,19 +305,24 @@ class Runs(dict[object, Run]):
         if local and self._access is Access.EVERYWHERE:
             raise StatementRefused(
                 f"table {local[0]} is partitioned: a writing procedure with partition_by=None touches replicated tables "
-                "alone, because its partitions would decide differently"
+                "alone, because its partitions would decide differently; partition_by=EACH lets each write rows of its own"
             )
 
+    def _is_declared(self, table: Any) -> bool:
+        known = self._database.tables.get(table.name)
+        return known is not None and known.table is table
+
     def _check_raw_text(self, facts: Probe) -> None:
-        """SQL text would see the integers that stand for exact numbers."""
+        """SQL text, and a table that is not the declared one, would see the integers that stand for exact numbers."""
         for table in sorted(facts.seen.reads | facts.seen.changes):
             exact = {c.name: c.type for c in self._database.tables[table].table.columns if isinstance(c.type, ScaledNumeric)}
             inserted = (table, "") in facts.seen.columns and table in facts.seen.changes and not facts.readonly
             for name, type_ in exact.items():
                 if (table, name) in facts.seen.columns or inserted:
                     raise StatementRefused(
-                        f"the statement has parts in SQL text, and uses {table}.{name}, a {type_}, of which SQLite holds units "
-                        f"of 10^-{type_.scale}; write those parts as SQLAlchemy expressions"
+                        f"the statement has parts in SQL text, or not of the declared tables, and uses {table}.{name}, a "
+                        f"{type_}, of which SQLite holds units of 10^-{type_.scale}; write those parts as SQLAlchemy "
+                        f"expressions of db.tables[{table!r}].table"
                     )
 
     def _expanding(self, compiled: Compiled) -> Run:
@@ -313,13 +339,16 @@ class Runs(dict[object, Run]):
             found = by_text.get(text)
             if found is None:
                 names = {name: name for name in state.parameters}
-                plain = Compiled(text, {}, names, frozenset(names), {}, compiled.results, None, compiled.raw_text)
+                plain = Compiled(
+                    text, {}, names, frozenset(names), {}, compiled.results, None, compiled.raw_text, compiled.tables
+                )
                 found = by_text[text] = self._run(plain, text)
                 if len(by_text) > 64:
                     by_text.pop(next(iter(by_text)))
             values = dict(state.parameters)
-            for name, processor in state.processors.items():
-                values[name] = processor(values[name])
+            for name, processor in {**compiled.binds, **state.processors}.items():  # the latter are of the lists alone
+                if name in values and processor is not None:
+                    values[name] = processor(values[name])
             return found(values)
 
         return run

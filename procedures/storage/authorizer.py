@@ -18,17 +18,8 @@ from enum import Enum
 
 import apsw
 
-from procedures.numeric.functions import NAMES as _NUMERIC
+from procedures.sql_functions import FUNCTIONS
 
-_SCALARS = """abs ceil ceiling char coalesce concat concat_ws floor format glob hex if ifnull iif instr length like
-    likelihood likely lower ltrim max min mod nullif octet_length printf quote replace round rtrim sign sqrt substr substring
-    trim trunc typeof unhex unicode unistr unlikely upper zeroblob"""
-_AGGREGATES = """avg count cume_dist dense_rank first_value group_concat lag last_value lead median nth_value ntile
-    percent_rank percentile percentile_cont percentile_disc rank row_number string_agg sum total"""
-_JSON = """-> ->> json json_array json_array_insert json_array_length json_error_position json_extract json_group_array
-    json_group_object json_insert json_object json_patch json_pretty json_quote json_remove json_replace json_set json_type
-    json_valid"""
-_FUNCTIONS = frozenset(f"{_SCALARS} {_AGGREGATES} {_JSON}".split()) | _NUMERIC
 _TABLE_FUNCTIONS = frozenset(("json_each", "json_tree"))
 _CLOCK = "the clock differs between replicas and replays: use tx.now"
 _CHANCE = "chance differs between replicas and replays: use tx.random, or tx.uuid()"
@@ -108,7 +99,7 @@ class Authorizer:
         if action in (apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE):
             return None
         if action == apsw.SQLITE_FUNCTION:
-            return None if second.lower() in _FUNCTIONS else f"function {second} does not depend on its arguments alone"
+            return None if second.lower() in FUNCTIONS else f"function {second} does not depend on its arguments alone"
         if self.mode is Mode.SCHEMA:
             return self._judge_schema(action, first, second)
         if action == apsw.SQLITE_READ:

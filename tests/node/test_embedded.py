@@ -58,7 +58,7 @@ def test_outcomes_are_exceptions_of_their_own(tmp_path: Path) -> None:
         assert (str(repeated.value), repeated.value.txn_id) == (str(failed.value), failed.value.txn_id)
         assert [(error["procedure"], error["count"]) for error in opened.status()["errors"]] == [("raise_after_write", 3)]
         with pytest.raises(TypeError, match="idempotency_key is text, not int"):
-            opened.call("bump", id=1, amount=1, idempotency_key=7)  # type: ignore[arg-type]
+            opened.call("bump", id=1, amount=1, idempotency_key=7)  # type: ignore[call-overload]
         with pytest.raises(UnknownProcedure, match="bump"):
             opened.call("nothing")
         with pytest.raises(InvalidParameters):

@@ -140,7 +140,13 @@ def _call(entry: Entry, route: Route, *, required: bool) -> dict[str, Any]:
     if route.everywhere:
         result = {"type": "array", "items": result, "description": "in partition order"}
     doc = (procedure.function.__doc__ or "").strip()
-    where = "on all partitions" if route.everywhere else f"on the partition of `{procedure.partition_by}`"
+    where = (
+        "once on each partition"
+        if procedure.each
+        else "on all partitions"
+        if route.everywhere
+        else f"on the partition of `{procedure.partition_by}`"
+    )
     operation = _common(entry, entry.needs if route.read_only else (INVOKE,), required=required)
     names = ("CmdlogTxn",) if route.read_only else ("IdempotencyKey", "CmdlogTxn", "Prefer")
     schema = procedure.json_schema()

@@ -125,7 +125,7 @@ class SiteProcess:
         self._locks = [StateLock(path) for path in state_files.values()]
         catalogs = Catalogs()
         for version, bundle in hello["bundles"].items():
-            catalogs.add_bundle(int(version), Bundle.from_bytes(bundle.encode()))
+            catalogs.add_bundle(int(version), Bundle.from_bytes(bundle.encode()), partitions=hello["partitions"])
         policy, skips = KeyPolicy(**hello["key_policy"]), skips_by_partition(hello["skips"])
         plan = SitePlan(
             catalogs,
