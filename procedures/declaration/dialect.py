@@ -10,7 +10,7 @@ every value has one exact form, and tables are STRICT, so that SQLite refuses wh
 | String, Text, Unicode, Enum | TEXT | str (Enum: its member) |
 | LargeBinary | BLOB | bytes |
 | Boolean | INTEGER 0/1 | bool |
-| Numeric(p, s), p up to 18 | INTEGER, units of 10^-s: exact in every place of a statement (numeric_compiler.py) | Decimal |
+| Numeric(p, s), p up to 18 | INTEGER, units of 10^-s: exact in every place of a statement (procedures/numeric) | Decimal |
 | TextNumeric | TEXT, exact digits; only stored and read | Decimal |
 | DateTime | TEXT, RFC 3339 UTC with six decimals: sorts as time | aware datetime |
 | Date | TEXT | date |
@@ -36,8 +36,9 @@ from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler, S
 from sqlalchemy.sql import operators
 
 from procedures.errors import StatementRefused
-from procedures.numeric.compiler import ExactCompiler, ExactDDLCompiler
+from procedures.numeric.compiler import ExactCompiler
 from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric
+from procedures.numeric.schema_compiler import ExactDDLCompiler
 
 Processor = Callable[[Any], Any] | None
 

@@ -26,7 +26,7 @@ from procedures.declaration.column_defaults import check_constant
 from procedures.declaration.column_options import check_options
 from procedures.declaration.dialect import DIALECT, StateDialect
 from procedures.errors import DefinitionError, SchemaConflict, StatementRefused
-from procedures.numeric.columns import check_stored_form
+from procedures.numeric.columns import check_stored_form, check_texts
 
 TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}", re.ASCII)
 _INTEGERS = (Integer,)
@@ -88,6 +88,7 @@ def _has_rowid_key(table: Table) -> bool:
 
 def create_table(table: Table, dialect: StateDialect = DIALECT) -> str:
     """CREATE TABLE … STRICT, WITHOUT ROWID unless its key is one INTEGER column."""
+    check_texts(table)
     try:
         text = str(CreateTable(table).compile(dialect=dialect))
     except (SQLAlchemyError, StatementRefused, TypeError) as error:
@@ -107,6 +108,7 @@ def create_statements(tables: Iterable[Table], dialect: StateDialect = DIALECT) 
 
 def create_indexes(table: Table, dialect: StateDialect = DIALECT) -> dict[str, str]:
     """Name → CREATE INDEX. Raises: DefinitionError."""
+    check_texts(table)  # an index may have been added to a table that was declared before
     try:
         return {
             str(index.name): str(CreateIndex(index).compile(dialect=dialect)).strip()

@@ -32,8 +32,9 @@ from procedures.declaration.procedure import Access
 from procedures.declaration.type_codecs import INT_MAX
 from procedures.errors import StatementRefused
 from procedures.execution.rows import SHARED, WRITTEN, Result, Rows, Written
-from procedures.numeric.compiler import holds_raw_text
+from procedures.numeric.compiler import ExactCompiler
 from procedures.numeric.numeric_types import ScaledNumeric
+from procedures.numeric.raw_text import holds_own_sql
 from procedures.numeric.shapes import NumericRefused
 from procedures.storage.authorizer import Authorizer, Mode, TablesSeen
 from procedures.storage.state import rows_of
@@ -62,6 +63,7 @@ class Compiled:
     results: tuple[Processor, ...]  # per column; () when none converts
     expand: SQLCompiler | None  # a list inside IN (…): the text depends on its length
     raw_text: bool  # parts of it are SQL text
+    tables: tuple[Any, ...]  # SQLAlchemy tables that it names; under the exact dialect alone
     made: tuple[tuple[str, Make], ...] = ()  # keyword -> function of the transaction, for a column that the statement leaves out
 
 
@@ -78,7 +80,7 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
     if getattr(statement, "_with_options", ()):
         raise StatementRefused("options() is for a Session, which there is none of; select the columns that you want")
     try:
-        raw_text = dialect is DIALECT and holds_raw_text(statement)
+        own_sql = dialect is DIALECT and holds_own_sql(statement)
         compiled = statement.compile(dialect=dialect)
     except NumericRefused as error:
         raise StatementRefused(str(error)) from None
@@ -87,6 +89,9 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
     if not isinstance(compiled, SQLCompiler):
         raise StatementRefused("schema statements are not for procedures; declare tables with Database.table")
     check_text(compiled.string)
+    exact: Any = compiled if isinstance(compiled, ExactCompiler) else None
+    if compiled.literal_execute_params:
+        raise StatementRefused("literal_execute is not for procedures; every value is bound")
     filled, made = values_left_out(compiled)
     keys = {name: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
     constants = {
@@ -106,7 +111,8 @@ def compile_statement(statement: object, dialect: StateDialect = DIALECT) -> Com
         },
         results=_result_processors(compiled, dialect),
         expand=compiled if compiled.post_compile_params else None,
-        raw_text=raw_text,
+        raw_text=exact is not None and (own_sql or exact.raw_text),
+        tables=() if exact is None else tuple(exact.tables),
         made=made,
     )
 
@@ -271,7 +277,7 @@ class Runs(dict[object, Run]):
     def _run(self, compiled: Compiled, sql: str) -> Run:
         facts = probe(self._cursor.connection, self._guard, sql)
         self._check_tables(facts)
-        if compiled.raw_text:
+        if compiled.raw_text or any(not self._is_declared(table) for table in compiled.tables):
             self._check_raw_text(facts)
         if facts.columns:
             run = _reading(self._cursor, compiled, sql, facts.parameters, _rows_class(facts.columns))
@@ -302,16 +308,21 @@ class Runs(dict[object, Run]):
                 "alone, because its partitions would decide differently; partition_by=EACH lets each write rows of its own"
             )
 
+    def _is_declared(self, table: Any) -> bool:
+        known = self._database.tables.get(table.name)
+        return known is not None and known.table is table._deannotate()  # noqa: SLF001 - as statements on classes name it
+
     def _check_raw_text(self, facts: Probe) -> None:
-        """SQL text would see the integers that stand for exact numbers."""
+        """SQL text, and a table that is not the declared one, would see the integers that stand for exact numbers."""
         for table in sorted(facts.seen.reads | facts.seen.changes):
             exact = {c.name: c.type for c in self._database.tables[table].table.columns if isinstance(c.type, ScaledNumeric)}
             inserted = (table, "") in facts.seen.columns and table in facts.seen.changes and not facts.readonly
             for name, type_ in exact.items():
                 if (table, name) in facts.seen.columns or inserted:
                     raise StatementRefused(
-                        f"the statement has parts in SQL text, and uses {table}.{name}, a {type_}, of which SQLite holds units "
-                        f"of 10^-{type_.scale}; write those parts as SQLAlchemy expressions"
+                        f"the statement has parts in SQL text, or not of the declared tables, and uses {table}.{name}, a "
+                        f"{type_}, of which SQLite holds units of 10^-{type_.scale}; write those parts as SQLAlchemy "
+                        f"expressions of db.tables[{table!r}].table"
                     )
 
     def _expanding(self, compiled: Compiled) -> Run:
@@ -328,12 +339,14 @@ class Runs(dict[object, Run]):
             found = by_text.get(text)
             if found is None:
                 names = {name: name for name in state.parameters}
-                plain = Compiled(text, {}, names, frozenset(names), {}, compiled.results, None, compiled.raw_text)
+                plain = Compiled(
+                    text, {}, names, frozenset(names), {}, compiled.results, None, compiled.raw_text, compiled.tables
+                )
                 found = by_text[text] = self._run(plain, text)
                 if len(by_text) > 64:
                     by_text.pop(next(iter(by_text)))
             values = dict(state.parameters)
-            for name, processor in {**compiled.binds, **state.processors}.items():
+            for name, processor in {**compiled.binds, **state.processors}.items():  # the latter are of the lists alone
                 if name in values and processor is not None:
                     values[name] = processor(values[name])
             return found(values)

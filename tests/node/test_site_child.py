@@ -26,6 +26,9 @@ class Ended:
     def end(self, *, after_s: float | None = None) -> int:
         return self._code
 
+    def last_error(self) -> str:
+        return "ImportError: no module"
+
     def close(self) -> None:
         pass
 
@@ -111,7 +114,7 @@ def test_site_that_cannot_start_is_reported_in_its_own_words(site: SiteChild, pe
 def test_site_that_ends_silently_did_not_start(site: SiteChild, peer: socket.socket) -> None:
     """The channel closes before it serves."""
     peer.close()
-    with pytest.raises(NotStarted, match="site 0 did not start"):
+    with pytest.raises(NotStarted, match="site 0 did not start: ImportError: no module"):
         site.wait_ready(lambda: False)
 
 
