@@ -9,15 +9,18 @@ bundle's modules.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from procedures.bundle import Bundle
 from procedures.declaration.database import Database
+
+FUNCTIONS_READ_MAX: Final = 1024  # whose hash is remembered: reading a source takes a millisecond
 
 
 def catalog_value(
@@ -67,6 +70,7 @@ def _version_json(db: Database, bundle: Bundle, version: int, before: Mapping[st
     return found
 
 
+@functools.lru_cache(maxsize=FUNCTIONS_READ_MAX)
 def source_hash(function: Callable[..., Any]) -> str:
     """SHA-256, hexadecimal, of the function's own source with its decorators; "" where there is none to be had."""
     try:

@@ -20,6 +20,7 @@ from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.errors import BundleForged
 from procedures.execution.executor import Applied, Executor, Invocations
+from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.idempotency import KeyPolicy
 from procedures.procedure_versions import partitions_of
 from procedures.storage.state import PartitionState
@@ -106,6 +107,7 @@ class PartitionEngine:
         digest_rows: bool,
         policy: KeyPolicy,
         progress: Callable[[int], object] | None = None,
+        tracer: FailureTracer | None = None,
     ) -> None:
         self.state = state
         self.executor = Executor(
@@ -116,6 +118,7 @@ class PartitionEngine:
             progress=progress,
             key_policy=policy,
             partitions=catalogs.partitions,
+            tracer=tracer,
         )
 
     def apply(self, record: Record, skips: Mapping[int, Collection[int]] = NO_SKIPS) -> Applied | None:

@@ -38,7 +38,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PRODUCT: Final = ("cmdlog", "procedures", "replay", "snapshot")
 IMPORTED: Final = (
     "cmdlog.api.app", "cmdlog.api.server", "cmdlog.cli.app", "cmdlog.cli.server.serve", "cmdlog.node.background.page_checks",
-    "cmdlog.node.node", "cmdlog.node.queries.worker", "cmdlog.node.sites.site_main", "procedures.checks.check",
+    "cmdlog.node.node", "cmdlog.node.queries.worker", "cmdlog.node.sites.site_main", "cmdlog.testing.server_main",
+    "procedures.checks.check",
     "replay.drill.drill", "replay.fork.worker", "replay.recover.worker", "replay.state.page_check",
     "snapshot.archive.segment_copy", "snapshot.background_process", "snapshot.capture.seal",
 )  # fmt: skip

@@ -15,7 +15,7 @@ from cmdlog.node.background.segment_copy_process import Copier
 from cmdlog.node.background.snapshot_schedule import LogView, Policy
 from cmdlog.node.background.snapshotter import Hooks, Kept, Snapshotter
 from cmdlog.node.boot import Boot, ManifestFacts
-from cmdlog.node.clock import HybridClock
+from cmdlog.node.clock import HybridClock, TimeSource
 from cmdlog.node.failure_sets import Failures
 from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
@@ -27,7 +27,7 @@ from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.supervisor import ProcessSites, spread
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.directory.sizing import skip_bytes
-from cmdlog.wal.files import RealFiles
+from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES
 from cmdlog.wal.ids import BlockNumber, Lsn, txn_millis, txn_tick
 from cmdlog.wal.log import Log
@@ -47,6 +47,8 @@ class NodeGround:
     wal: Log
     boot: Boot
     inline: bool  # sites in the calling process
+    files: Files
+    time: TimeSource
     skips: Sequence[tuple[int, int, int]] = ()  # partition, index, position: of entries that the start leaves to the sites
 
 
@@ -68,8 +70,9 @@ class NodeParts:
 def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[BaseException], None]) -> NodeParts:
     """Builds them; nothing runs yet. `on_failure` is called once, when the log or a site has failed for good."""
     settings, wal, boot = ground.settings, ground.wal, ground.boot
-    clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=txn_tick(wal.recovered.txn_id_max))
-    failures = Failures.of(RealFiles(), ground.directory, wal.instance.identity)
+    last, time = txn_tick(wal.recovered.txn_id_max), ground.time
+    clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=last, wall=time.wall, boot=time.boot)
+    failures = Failures.of(ground.files, ground.directory, wal.instance.identity)
     facts = ManifestFacts(boot, fault_record=failures.carried)
     sites = _make_sites(settings, inline=ground.inline)
     copier, archiver = _make_archiver(ground, clock)
@@ -144,7 +147,7 @@ def _make_archiver(ground: NodeGround, clock: HybridClock) -> tuple[Copier, Arch
     halfway = (1 + settings.snapshot_log_fraction) / 2  # from where snapshots keep the log to where it refuses
     copier = Copier(pressing=lambda: LogView(wal.first_blocks(), wal.instance.segments).fill >= halfway)
     archiver = Archiver(
-        ArchiveFolder(RealFiles(), directory, wal.instance.identity),
+        ArchiveFolder(ground.files, directory, wal.instance.identity),
         range(settings.partitions),
         Rules(window_s=settings.retention_window_s, bytes_max=settings.archive_bytes_max, when_full=settings.archive_full),
         ArchiveHooks(
@@ -200,7 +203,7 @@ def _make_snapshotter(ground: NodeGround, speeds: Speeds, hooks: Hooks) -> Snaps
     """Makes the snapshot thread and informs the log which blocks its snapshots need."""
     settings, wal = ground.settings, ground.wal
     snapshotter = Snapshotter(
-        RealFiles(),
+        ground.files,
         ground.directory,
         wal.instance.identity,
         range(settings.partitions),

@@ -32,7 +32,7 @@ from cmdlog.wal.group_state import GroupState, single
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from procedures import Database
-from procedures.bundle import Bundle, capture_bundle, environment
+from procedures.bundle import Bundle, environment
 from procedures.execution.idempotency import KeyPolicy
 from procedures.procedure_versions import catalog_value
 from procedures.storage.state import PartitionState, open_reader
@@ -113,10 +113,10 @@ class ManifestFacts:
         return {**(now if self._logged else boot.before), **stated}
 
 
-def create_node(files: Files, directory: str, settings: Settings, db: Database, *, target: str | None) -> None:
+def create_node(files: Files, directory: str, settings: Settings, db: Database, bundle: Bundle) -> None:
     """Makes an empty node that has room for this program. Durable on return. Raises: BadSettings, WalError."""
     s = settings
-    code_bytes = len(_code(db, target, settings.partitions))
+    code_bytes = len(_code(db, bundle, settings.partitions))
     state_bytes = 2 * code_bytes + STATED_BYTES
     RingSize(s.partitions, s.segments, s.segment_bytes, s.log_reserve_bytes, code_bytes, state_bytes).check()
     identity = Identity.fresh()
@@ -135,9 +135,9 @@ def create_node(files: Files, directory: str, settings: Settings, db: Database, 
     )
 
 
-def _code(db: Database, target: str | None, partitions: int) -> bytes:
+def _code(db: Database, bundle: Bundle, partitions: int) -> bytes:
     """The first version of the program as a record."""
-    value = catalog_value(db, capture_bundle(db, target), 1, None, partitions=partitions)
+    value = catalog_value(db, bundle, 1, None, partitions=partitions)
     return encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=FIRST_TERM, index=1)
 
 
@@ -151,7 +151,7 @@ def key_policy(settings: Settings) -> KeyPolicy:
     )
 
 
-def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings, *, node_id: int, target: str | None) -> Boot:
+def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings, *, node_id: int, bundle: Bundle) -> Boot:
     """Compares the running program with what the log says and states the differences as records.
 
     Who belongs to the cluster, its epoch and whether that was forced are the log's; a start never changes them.
@@ -168,7 +168,6 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
         index += 1
         records.append(encode_json(kind, value, partition=CLUSTER_GROUP, term=term, index=index))
 
-    bundle = capture_bundle(db, target)
     version = max(cluster.catalogs, default=0)
     catalogs = {str(known): catalog.value for known, catalog in sorted(cluster.catalogs.items())}
     before = _facts_of(cluster, dict(catalogs))
@@ -221,10 +220,13 @@ def table_changes(
 ) -> list[tuple[int, RecordKind, dict[str, Any]]]:
     """The SCHEMA entry of every partition whose tables are not those of the program, tried out; `each` is shown every state."""
     changes = []
+    plans: dict[frozenset[tuple[str, str]], list[str]] = {}  # partitions mostly have the same tables
     for partition in range(partitions):
         state = PartitionState.open(state_path(directory, partition), partition=partition)
         try:
-            statements = db.plan_schema(state.schema())
+            schema = state.schema()
+            same = frozenset(schema.items())
+            statements = plans[same] if same in plans else plans.setdefault(same, db.plan_schema(schema))
             if statements:
                 state.rehearse_schema(statements)
                 changes.append((partition, RecordKind.SCHEMA, {"statements": statements}))

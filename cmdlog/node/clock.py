@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from cmdlog.wal.ids import COUNTER_BITS, PARTITION_BITS, TxnId, txn_tick
@@ -30,6 +31,17 @@ class ClockAhead(ValueError):
 def boot_seconds() -> float:
     """Seconds since boot, suspended time included, which no one can set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSource:
+    """Where a node has its time from; both in seconds."""
+
+    wall: Callable[[], float] = time.time  # since 1970
+    boot: Callable[[], float] = boot_seconds  # since any moment; nobody sets it
+
+
+SYSTEM_TIME: Final = TimeSource()
 
 
 class HybridClock:

@@ -24,7 +24,8 @@ from cmdlog.node.background.drill_scheduler import Drills
 from cmdlog.node.background.page_checks import PageChecks, unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.boot import adopt_fixed, check_fit, create_node, live_code, make_boot, reporter, table_changes, tell_recovery
-from cmdlog.node.outcome import Done, Durability, NotReady
+from cmdlog.node.clock import SYSTEM_TIME, TimeSource
+from cmdlog.node.outcome import CallOutcome, Done, Durability, NotReady
 from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
 from cmdlog.node.sequencing.housekeeping import Housekeeping
 from cmdlog.node.sequencing.key_owners import KeyOwners
@@ -42,12 +43,14 @@ from cmdlog.node.unconfirmed_tail import catch_up, skips_behind
 from cmdlog.operator_error import full_text
 from cmdlog.wal.directory.instance import INSTANCE_NAME
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.files import RealFiles
+from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from cmdlog.wal.writing.watermarks import Sync
 from procedures import Database
+from procedures.bundle import capture_bundle
+from procedures.execution.failure_trace import FailureTrace
 from replay.plan.planner import Leave
 from replay.plan.sole_voter import check_alone
 from replay.recover.in_place import bring_up, left_over
@@ -76,18 +79,20 @@ class Node:
         slow_s = self.front.slow_s / 2  # the rest of a slow call may have been outside
         self.meter = StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=slow_s)
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
-        self._wal, self._boot = ground.wal, ground.boot
+        self._wal, self._boot, self._files = ground.wal, ground.boot, ground.files
         parts = self._parts = build_parts(ground, self.meter, self._failed)
         self.clock, self.sequencer = parts.clock, parts.sequencer
         self._desk, self._sites, self._snapshots = parts.desk, parts.sites, parts.snapshots
         self._page_checks = PageChecks(directory, self._desk.broken)
         self._drills = Drills(directory, every_s=settings.drill_every_s)
-        self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions)
+        self._keys = KeyOwners(
+            settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions, clock=ground.time.boot
+        )
         self._placing = Router(settings, self.sequencer, self._keys, self.meter)
         self.slots = self._placing.slots
         self.overview = Overview(
             directory, settings, self._boot, self._wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
-            RecentHistory(self.meter), time.time(),
+            RecentHistory(self.meter), time.time(), find_stalls=self._sites.stalls,
             health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=parts.archiver.status,
             drills=self._drills, pages=self._page_checks, troubles=self._desk.troubles, failures=parts.failures,
         )  # fmt: skip
@@ -115,19 +120,23 @@ class Node:
         inline: bool = False,
         log_sync: Sync | None = None,
         progress: Callable[[Any], None] | None = None,
+        files: Files | None = None,
+        time_source: TimeSource = SYSTEM_TIME,
     ) -> Node:
         """Creates the node if the directory is empty or missing, else recovers it: restart table, snapshot, replay.
 
+        `files` and `time_source` take the place of the operating system's, in tests.
         `progress` is called first when the directory is known to be a node's and ours, then during the replay.
         Returns when every partition's state is at the log's end and the sites run; `attach` then accepts calls. `log_sync` "off"
         acknowledges what is only written: for benchmarks.
         Raises: WalError and the errors of procedures and replay; the directory is then as it was, or further recovered.
         """
-        files = RealFiles()
+        files = files or RealFiles()
         directory = os.path.abspath(directory)
+        bundle = capture_bundle(db, target)
         if not os.path.exists(os.path.join(directory, INSTANCE_NAME)):
             check_file_size(directory, settings.segment_bytes)
-            create_node(files, directory, settings, db, target=target)
+            create_node(files, directory, settings, db, bundle)
         wal = Log.open(files, directory)
         try:
             check_file_size(directory, wal.instance.segment_bytes)
@@ -136,7 +145,7 @@ class Node:
             settings = adopt_fixed(settings, groups, wal.instance)
             if progress is not None:
                 progress({"step": "opened"})
-            boot = make_boot(groups, db, settings, node_id=wal.instance.identity.node_id, target=target)
+            boot = make_boot(groups, db, settings, node_id=wal.instance.identity.node_id, bundle=bundle)
             check_fit(boot, wal)
             live = live_code(db, boot) if inline else None
             # New code would have to run old batches: then, and without site processes, the replay goes to the end by itself.
@@ -144,7 +153,7 @@ class Node:
             unsealed = unsealed_states(files, directory, range(settings.partitions))
             plan, report = bring_up(files, wal, live=live, progress=reporter(progress), leave=leave)
             Trust(files, directory).unseal()  # from here on they are written to
-            node = cls(NodeGround(directory, db, settings, wal, boot, inline=inline, skips=skips_behind(plan)))
+            node = cls(NodeGround(directory, db, settings, wal, boot, inline, files, time_source, skips=skips_behind(plan)))
             node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
             node._page_checks.wish(unsealed, plan)
             node._start(log_sync or settings.durability, left_over(wal, plan))
@@ -194,8 +203,7 @@ class Node:
         """
         if self._closed:
             return
-        self._closed = True
-        self._ready = False
+        self._closed, self._ready = True, False
         self.sequencer.refuse(NotReady("the node is stopping"))
         self._drain(self.settings.drain_timeout_s if drain_s is None else drain_s)
         self._drills.stop()
@@ -210,7 +218,7 @@ class Node:
             self.sequencer.flush_notes()  # the last batches' digests: what a replay is compared with
         self.sequencer.abandon(NotReady("the node has stopped"), "the node stopped before the call was answered")
         if self.error is None:
-            Trust(RealFiles(), self.directory).seal(range(self.settings.partitions), hurried)
+            Trust(self._files, self.directory).seal(range(self.settings.partitions), hurried)
         self._wal.close()
 
     def _drain(self, timeout_s: float) -> None:
@@ -343,9 +351,17 @@ class Node:
         """Every snapshot, by partition and age."""
         return self._snapshots.listed()
 
+    def stalls(self) -> list[dict[str, Any]]:
+        """Sites that make no progress: see `cmdlog.node.status.Overview.stalls`."""
+        return self.overview.stalls()
+
     def status(self) -> dict[str, Any]:
-        """Node, partitions with watermarks, log fill, clock: plain data."""
-        return self.overview.status()
+        """Node, partitions with watermarks, log fill, clock, the kinds of errors seen lately: plain data."""
+        return {**self.overview.status(), "errors": self.front.errors()}
+
+    def trace_of(self, outcome: CallOutcome) -> FailureTrace | None:
+        """Where the procedure raised, of an outcome that says so; see `RecentFailures`."""
+        return self._desk.failures.trace_of(outcome)
 
     def stages_of(self, txn_id: int) -> dict[str, float]:
         """Where a slow call spent its time: `queue_ms`, `log_ms`, `commit_ms`, `execute_ms`; {} for others."""

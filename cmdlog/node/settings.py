@@ -145,6 +145,7 @@ class Settings:
         lowest=1,
         highest=1000,
     )
+    traceback_locals: bool = _setting(False, "show values of locals in tracebacks of procedures: for development")
     digest_rows: bool = _setting(
         True, "checksum changed rows of each batch to detect non-determinism; costs up to 30 % of a site"
     )

@@ -21,7 +21,7 @@ from procedures.declaration.column_types import limit_of
 from procedures.declaration.dialect import DIALECT, bind_processor_of, result_processor_of
 from procedures.errors import DefinitionError
 from procedures.numeric.numeric_types import ScaledNumeric
-from procedures.storage.authorizer import FUNCTIONS
+from procedures.sql_functions import FUNCTIONS
 
 if TYPE_CHECKING:
     from sqlalchemy.sql.compiler import SQLCompiler
@@ -172,7 +172,7 @@ def values_left_out(compiled: SQLCompiler) -> tuple[Mapping[str, Any], tuple[tup
         given: Any = default
         if given.is_callable:
             functions.append((str(column.key), given.arg))
-        elif compiled.post_compile_params:  # the values are laid out anew for each length of a list
+        elif compiled.post_compile_params:  # the values are laid out again for each length of a list
             functions.append((str(column.key), _constant(given.arg)))
         else:
             constants[str(column.key)] = given.arg

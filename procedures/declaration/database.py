@@ -8,19 +8,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from sqlalchemy import MetaData, Table
 from sqlalchemy.schema import SchemaItem
 
 from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect
-from procedures.declaration.procedure import NAME, Each, Procedure, build_procedure
+from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Procedure, build_procedure, mark_procedure
 from procedures.declaration.schema import check_table, create_statements, plan_schema
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
 from procedures.numeric.numeric_types import numerics_are_text
 
+if TYPE_CHECKING:
+    from procedures.execution.context import Transaction
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RegisterEverywhere(Protocol):
+    """For type checkers: the decorator of procedures that run on all partitions."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # None is the narrower one, and comes first
+        self, function: Callable[Concatenate[Transaction, P], None], /
+    ) -> EverywhereFunction[P, None, None]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Transaction, P], R], /) -> EverywhereFunction[P, R, list[R]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +102,21 @@ class Database:
             self._model = make_model(self.metadata, self.table)
         return self._model
 
+    @overload
+    def procedure(
+        self, bare: None = None, /, *, partition_by: str, read_only: bool = False, name: str | None = None
+    ) -> Callable[[Function], Function]: ...
+    @overload
+    def procedure(  # type: ignore[overload-overlap]  # None is the narrower one, and comes first
+        self, bare: None = None, /, *, partition_by: Each | None = None, read_only: bool = False, name: str | None = None
+    ) -> RegisterEverywhere: ...
+    @overload
+    def procedure(
+        self, bare: None = None, /, *, partition_by: str | Each | None, read_only: bool = False, name: str | None = None
+    ) -> Callable[[Function], Function]: ...
     def procedure(
         self, bare: None = None, /, *, partition_by: str | Each | None = None, read_only: bool = False, name: str | None = None
-    ) -> Callable[[Function], Function]:
+    ) -> Any:
         """Registers the decorated function; it stays an ordinary function.
 
         Args:
@@ -113,6 +141,7 @@ class Database:
                 raise DefinitionError(f"procedure {procedure.name!r} is declared twice")
             self._procedures[procedure.name] = procedure
             self._listed = None
+            mark_procedure(procedure)
             return function
 
         return register

@@ -5,6 +5,7 @@ The function is part of the on-disk contract: it may never change, because rows 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import google_crc32c
@@ -32,6 +33,7 @@ def slot_ranges(partitions: int) -> list[list[int]]:
     return [[bounds[p], bounds[p + 1], p] for p in range(partitions)]
 
 
-def partition_by_slot(partitions: int) -> list[int]:
+@functools.cache
+def partition_by_slot(partitions: int) -> tuple[int, ...]:
     """The partition of every slot, as `slot_ranges` says."""
-    return [slot * partitions // SLOTS for slot in range(SLOTS)]
+    return tuple([slot * partitions // SLOTS for slot in range(SLOTS)])

@@ -69,7 +69,7 @@ class Catalog:
 
     def _entry(self, procedure: Procedure, side: str) -> Entry:
         belongs = procedure.read_only == (side == "read")
-        function = procedure.function if belongs else _refuse
+        function = procedure.run if belongs else _refuse
         return function, procedure.decode, procedure.encode, self._transactions[procedure.access]
 
     def open(self) -> None:

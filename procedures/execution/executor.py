@@ -22,10 +22,12 @@ import apsw
 import google_crc32c
 
 from procedures.declaration.database import Database
+from procedures.declaration.procedure import Procedure
 from procedures.errors import BatchRefused, EnvironmentFault, StateRefused
 from procedures.execution import process_guard
 from procedures.execution.catalog import Catalog, Entry
 from procedures.execution.context import CallState, SiteFailed
+from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.idempotency import NO_KEY, Fresh, KeyPolicy, KnownOutcome, Status, request_hash
 from procedures.execution.idempotency_table import KeyTable, Kind
 from procedures.execution.invocations import Applied, Invocations
@@ -79,6 +81,7 @@ class Executor:
         progress: Callable[[int], object] | None,
         key_policy: KeyPolicy | None = None,
         partitions: Callable[[int], int | None] = lambda _version: None,
+        tracer: FailureTracer | None = None,
     ) -> None:
         """
         Args:
@@ -88,12 +91,15 @@ class Executor:
             progress: gets the position in the batch before each call; for a watchdog.
             key_policy: limits of the idempotency table; must be the logged one.
             partitions: catalog version → how many there are; None: rows are not judged by the partition they belong to.
+            tracer: makes `Applied.traces`; a replay has none.
         """
         self._state = state
         self._databases = databases
         self._partitions = partitions
         self._millis_of = millis_of
         self._progress = progress
+        self._tracer = tracer
+        self._procedure_at: Callable[[], Procedure]  # of the call that runs
         self._call = CallState(state.partition, millis_of)
         process_guard.watch()
         self._cursor = state.connection.cursor()
@@ -170,9 +176,7 @@ class Executor:
 
     def _is_plain(self, batch: Invocations) -> bool:
         """Whether every call of the batch simply runs."""
-        if batch.skips:
-            return False
-        return batch.keys is None or self._keys.runs_plainly(batch.keys)
+        return not batch.skips and (batch.keys is None or self._keys.runs_plainly(batch.keys))
 
     def _attempt(self, batch: Invocations, catalog: Catalog, run_calls: _RunCalls) -> Applied:
         """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
@@ -181,6 +185,8 @@ class Executor:
         if len(batch.procedures) == 1 and catalog.everywhere[batch.procedures[0]]:
             run.kind = "everywhere"  # such a call is a batch of its own
         self._call.begin_calls(batch.txn_ids)
+        if self._tracer is not None:
+            self._tracer.begin_attempt()
         try:
             self._begin_batch()
             digest = self._run_calls(batch, catalog, run, run_calls)
@@ -192,7 +198,8 @@ class Executor:
             raise
         hashes = [_crc(seeds[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
         digest = self._keys.mixed_into(digest) if digest else 0
-        return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest)
+        traces = () if self._tracer is None else self._tracer.take_traces()
+        return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest, traces)
 
     def _run_calls(self, batch: Invocations, catalog: Catalog, run: _BatchAttempt, run_calls: _RunCalls) -> int:
         """Runs the calls; returns the digest of the rows that they changed."""
@@ -202,7 +209,8 @@ class Executor:
         self._row_checker.checks = catalog.row_checks
         catalog.open()
         guard.mode = Mode.PROCEDURE
-        process_guard.begin_calls(lambda: catalog.procedures[batch.procedures[call.at]].name)
+        self._procedure_at = lambda: catalog.procedures[batch.procedures[call.at]]
+        process_guard.begin_calls(lambda: self._procedure_at().name)
         try:
             run_calls(batch, catalog, run)
         finally:
@@ -305,9 +313,12 @@ class Executor:
         """Status of a call that raised, its body appended; faults of the machine are raised on."""
         self._raise_fault(error)
         refused = self._call.refused
-        status, body = outcome_of(process_guard.take_attempt() or (refused[0] if refused else error))
+        error = process_guard.take_attempt() or (refused[0] if refused else error)
         refused.clear()
+        status, body = outcome_of(error)
         append(body)
+        if self._tracer is not None and status == Status.FAILED:
+            self._tracer.add(error, self._call.txn_ids[self._call.at], self._procedure_at())
         return int(status)
 
     def _raise_fault(self, error: BaseException) -> None:
@@ -477,7 +488,7 @@ class Executor:
             EnvironmentFault: the machine failed.
         """
         if self._reader is None:
-            self._reader = Reader(self._state, self._databases, self._millis_of)
+            self._reader = Reader(self._state, self._databases, self._millis_of, self._tracer)
         return self._reader.read(calls, catalog=catalog)
 
     @property

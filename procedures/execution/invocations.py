@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from procedures.execution.failure_trace import FailureTrace
+
 
 @dataclass(slots=True)  # not frozen: one is made per batch or record, and freezing costs 1.5 us
 class Invocations:
@@ -32,3 +34,4 @@ class Applied:
     bodies: list[bytes]  # JSON: result; {"code","message"} of an abort; {"type","message"} of a failure
     result_hashes: list[int]  # CRC-32C(status byte + body)
     rows_digest: int  # 64-bit, order-independent, of changed rows and known keys; 0 when switched off
+    traces: Sequence[FailureTrace] = ()  # of calls that raised, beside their outcomes; a replay has none

@@ -29,7 +29,7 @@ from sqlalchemy.sql.selectable import CompoundSelect
 from procedures.declaration.column_defaults import Make, values_left_out
 from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
 from procedures.declaration.procedure import Access
-from procedures.declaration.type_codecs import INT_MAX
+from procedures.declaration.scalar_codecs import INT_MAX
 from procedures.errors import StatementRefused
 from procedures.execution.rows import SHARED, WRITTEN, Result, Rows, Written
 from procedures.numeric.compiler import ExactCompiler

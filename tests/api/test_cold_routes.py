@@ -243,14 +243,26 @@ def test_docs_need_nothing_from_elsewhere(fetch: Post) -> None:
     assert "<script" not in page
 
 
+def test_readyz_names_calls_that_hang(node: Any, fetch: Post) -> None:
+    """While some partitions work the server is ready, and says which do not; when none does it is not."""
+    stall = {"partitions": [1], "procedure": "put", "message": "partition 1: put has been running for 2.0 s"}
+    node.stalled = [stall]
+    assert fetch("/readyz").json() == {"ready": True, "stalled": [stall]}
+    node.stalled = [{**stall, "partitions": [0, 2]}, {**stall, "partitions": [1, 3]}]
+    answer = fetch("/readyz")
+    assert (answer.status, answer.json()["stalled"]) == (503, node.stalled)
+    assert "put has been running for 2.0 s" in answer.json()["detail"]
+
+
 def test_codes_of_the_contract_keep_their_status() -> None:
     """The codes that clients switch on, as the interface promises them."""
     promised = {
         401: ["unauthenticated"],
         403: ["forbidden"],
         404: ["unknown_procedure"],
-        409: ["aborted", "procedure_failed", "key_reused", "session_expired"],
+        409: ["aborted", "key_reused", "session_expired"],
         413: ["too_large"],
+        500: ["procedure_failed", "internal_error"],
         422: ["invalid_parameters"],
         503: ["log_full", "disk_full", "not_ready", "sessions_full"],
         504: ["outcome_unknown"],

@@ -53,13 +53,17 @@ def processes_below(folder: Path) -> list[str]:
 @pytest.mark.slow
 def test_demo_proves_its_run(tmp_path: Path) -> None:
     """A small run ends with every proof, exit code 0, its figures as JSON, and leaves neither process nor folder."""
-    done = run_demo("--calls", "300", "--clients", "3", "--partitions", "2", "--seed", "7", "--json", folder=tmp_path)
+    done = run_demo(
+        "--calls", "300", "--clients", "3", "--partitions", "2", "--seed", "7", "--json", "--plot", os.devnull, folder=tmp_path
+    )
     assert done.returncode == 0, done.stderr.decode() + done.stdout.decode()
     report = orjson.loads(done.stdout.splitlines()[-1])
     assert report["differences"] == []
     assert len(report["proofs"]) == 6
     assert report["killed_processes"] >= 2  # the node and at least one site
     assert 150 <= report["acknowledged_before_kill"] < report["calls"]
+    assert report["recover"]["replayed"] >= report["acknowledged_before_kill"]  # by default 3,000 and more
+    assert [stage["stage"] for stage in report["stages"]] == ["start", "load", "recover", "start", "resume"]
     assert report["rebuilt_calls"] >= report["calls"]  # a call on every partition counts on each
     assert report["repeated_after_recovery"] == report["acknowledged_before_kill"]
     assert report["unanswered_but_logged"] <= report["unanswered_at_kill"] <= 3 + 3

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from cmdlog.testing import cmdlog_clock, cmdlog_embedded
 from procedures import Database
 from tests.procedures.sites import Site
+
+__all__ = ["cmdlog_clock", "cmdlog_embedded", "make_site"]
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ def test_every_route_and_code_has_its_row() -> None:
 def test_metrics_that_are_named_exist() -> None:
     """A metric that a document names is one that the server has."""
     named = {metric for name in DOCUMENTS for metric in re.findall(r"`(cmdlog_[a-z_]+)`", read(name))}
-    assert named - METRICS.keys() - {"cmdlog_embedded", "cmdlog_server"} == set()
+    assert named - METRICS.keys() - {"cmdlog_clock", "cmdlog_embedded", "cmdlog_server"} == set()
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -238,12 +238,13 @@ def test_the_other_examples_run(tmp_path: Path) -> None:
     example.run("embedded.py")
     (embedded,) = [block for language, block in fenced(OPERATING) if language == "python" and "cmdlog.open" in block]
     assert example.python(embedded).split() == ["4", "0", "[(1,", "0)]"]
-    procedure, plugin, test = [block for language, block in fenced(WRITING) if language == "python"]
+    procedure, plugin, test, generated = [block for language, block in fenced(WRITING) if language == "python"]
     with (tmp_path / "shop.py").open("a") as shop:
         shop.write(procedure)
     (tmp_path / "conftest.py").write_text(plugin)
     (tmp_path / "test_shop.py").write_text(test)
-    assert "1 passed" in example.shell(f"{shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider test_shop.py")
+    (tmp_path / "test_history.py").write_text(generated.replace("max_examples=20", "max_examples=2"))
+    assert "2 passed" in example.shell(f"{shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider test_*.py")
 
 
 class _Example:

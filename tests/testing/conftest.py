@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cmdlog.testing import cmdlog_embedded, cmdlog_server
+from cmdlog.testing import cmdlog_clock, cmdlog_embedded, cmdlog_server
 
-__all__ = ["cmdlog_embedded", "cmdlog_server"]
+__all__ = ["cmdlog_clock", "cmdlog_embedded", "cmdlog_server"]

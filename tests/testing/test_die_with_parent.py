@@ -15,7 +15,7 @@ from tests.waiting import wait_for
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = """
 import signal
-from cmdlog.testing import cmdlog_server
+from cmdlog.testing import cmdlog_clock, cmdlog_server
 
 def test_that_never_ends(cmdlog_server):
     server = cmdlog_server("tests.node.apps.faulty:db", sites=2)

@@ -101,7 +101,11 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
     async def readyz() -> Response:
         node = service.maybe_node
         if node is not None and node.ready and not service.stopping:
-            return _json({"ready": True})
+            stalled = node.stalls()
+            if len({partition for stall in stalled for partition in stall["partitions"]}) < node.settings.partitions:
+                return _json({"ready": True, "stalled": stalled} if stalled else {"ready": True})
+            detail = "; ".join(stall["message"] for stall in stalled)
+            raise Problem("not_ready", f"no partition makes progress: {detail}", retry_after_s=1, stalled=stalled)
         if node is not None and not service.stopping and (full := node.troubles.disk_full()) is not None:
             detail = f"{full['path']} has {full['free_bytes']} bytes free: {full['reason']}"
             raise Problem("disk_full", detail, retry_after_s=5, disk_full=full)

@@ -1,8 +1,9 @@
 """`cmdlog demo`: the main job from end to end, on this machine, with its proof.
 
-A real server with a sample is loaded over HTTP by several clients, killed with SIGKILL in the middle of the load, recovered with
-`cmdlog recover`, started again; the clients repeat what was not answered and finish. Then `demo_proof` judges from outside. What
-a sample brings (calls, what to look at, its own proofs) is in `demo_bank` and `demo_tpcc`.
+A real server with a sample is loaded over HTTP by several clients, killed with SIGKILL in the middle of the load. It also loses
+its state files, as a machine may that loses power: they are a cache of the log. Then it is recovered with `cmdlog recover`, which
+replays every call, and started again; the clients repeat what was not answered and finish. Then `demo_proof` judges from outside.
+What a sample brings (calls, what to look at, its own proofs) is in `demo_bank` and `demo_tpcc`.
 
 One rule: the exit code is 0 only when every proof holds; and no process or folder remains, whatever happens.
 """
@@ -27,6 +28,7 @@ from cmdlog.cli.demo.bank import BRANCHES, Bank
 from cmdlog.cli.demo.clients import Http, Load, ServerAddress, Unanswered, send_batch
 from cmdlog.cli.demo.proof import DemoCall, DemoWork, ProofVerdict, Rows, prove
 from cmdlog.cli.demo.server import ServerProcess, run_recover
+from cmdlog.cli.demo.stage_history import DemoStage, draw_svg, draw_text
 from cmdlog.cli.demo.tpcc import Tpcc
 from cmdlog.cli.output import JsonFlag, out
 
@@ -37,6 +39,7 @@ TICK_S: Final = 0.1
 BATCH_CALLS: Final = 1000
 LOAD_CALLS: Final = 50  # loading calls are long
 POSITION_TABLE: Final = "_cmdlog_meta"  # how far a state has come; entries without calls count there, too
+STATE_FOLDER: Final = "state"  # of a node's directory; see `replay.state.trust`, which takes a second to import
 WORKLOADS: Final[Mapping[str, type[Bank] | type[Tpcc]]] = {"bank": Bank, "tpcc": Tpcc}
 
 CallsOption = Annotated[int, typer.Option("--calls", min=1, max=10_000_000, help="Calls to make.")]
@@ -44,6 +47,7 @@ ClientsOption = Annotated[int, typer.Option("--clients", min=1, max=256, help="C
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, max=BRANCHES, help="Partitions of the server.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the load; by default a new one each time.")]
 DataOption = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="New directory for the server; kept afterwards.")]
+PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write the picture of the run there, as SVG.")]
 KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")]
 WorkloadOption = Annotated[Literal["bank", "tpcc"], typer.Option("--workload", help="Sample application to run.")]
 
@@ -84,6 +88,7 @@ class DemoReport:
     proofs: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    stages: list[dict[str, Any]] = field(default_factory=list)  # when what was done, and how many calls
     data: str = ""
 
     def judge(self, verdict: ProofVerdict) -> None:
@@ -103,6 +108,7 @@ def demo(  # noqa: PLR0917 - typer reads options from the signature
     seed: SeedOption = None,
     data: DataOption = None,
     keep: KeepOption = False,
+    plot: PlotOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Load a server, kill it with SIGKILL, recover it, and prove that nothing acknowledged is lost and nothing happened twice.
@@ -113,15 +119,19 @@ def demo(  # noqa: PLR0917 - typer reads options from the signature
       cmdlog demo --calls 50000 --clients 32 --seed 7
       cmdlog demo --workload tpcc
       cmdlog demo --data ./bank-data --json
+      cmdlog demo --plot run.svg
     """
     from cmdlog.cli.demo.display import DemoDisplay
 
     options = DemoOptions(calls, clients, partitions, random.randrange(2**31) if seed is None else seed, workload)
     with _directory(data, keep=keep) as folder, DemoDisplay(quiet=out.json) as display:
-        report = Demo(options, folder, display).run()
+        run = Demo(options, folder, display)
+        report = run.run()
+    if plot is not None:
+        plot.write_text(draw_svg(run.stages, f"cmdlog demo, seed {options.seed}"), encoding="utf-8")
     if data is not None or keep:
         report.data = str(folder)
-    out.result(asdict(report), lambda: display.report(report))
+    out.result(asdict(report), lambda: display.report(report, draw_text(run.stages)))
     if report.differences:
         raise typer.Exit(1)
 
@@ -140,6 +150,8 @@ class Demo:
             options.workload, options.seed, options.partitions, options.clients, notes=list(self._work.notes)
         )
         self._server: ServerProcess | None = None
+        self._began = time.monotonic()
+        self.stages: list[DemoStage] = []
 
     @property
     def calls(self) -> list[DemoCall]:
@@ -172,7 +184,15 @@ class Demo:
             if self._server is not None:
                 self._server.kill([])
         report.seconds = time.monotonic() - began
+        report.stages = [stage.to_json() for stage in self.stages]
         return report
+
+    def _now(self) -> float:
+        """Seconds on the picture's axis."""
+        return time.monotonic() - self._began
+
+    def _add_stage(self, name: str, began: float, calls: int, marks: Sequence[tuple[float, int]] = ()) -> None:
+        self.stages.append(DemoStage(name, began, self._now(), calls, list(marks)))
 
     @property
     def _running(self) -> ServerProcess:
@@ -182,9 +202,11 @@ class Demo:
 
     def _start(self) -> None:
         self._display.stage("starting the server")
+        began = self._now()
         server = self._server = ServerProcess(
             self._data, partitions=self._options.partitions, log=self._log, application=self._work.application
         )
+        self._add_stage("start", began, 0)
         self._display.print_line(f"server {server.pid} serves {server.url} after {server.ready_s:.2f} s")
 
     def _fill(self) -> None:
@@ -203,13 +225,17 @@ class Demo:
         sites = self._status()["sites"]
         self._display.stage("calling", total=self._options.calls)
         began = time.monotonic()
+        start = self._now()
         self._place.up(server.url)
         load.start()
+        marks = []
         while not load.reached.wait(TICK_S):
+            marks.append((self._now(), load.answered))
             self._display.advance(load.answered)
             self._still_alive(load)
         load.check()
         report.killed_processes = server.kill(sites)
+        self._add_stage("load", start, load.answered, marks)
         self._place.gone()
         report.load_s = time.monotonic() - began
         report.acknowledged_before_kill = sum(call.before_kill for call in self.calls)
@@ -219,18 +245,25 @@ class Demo:
 
     def _recover(self) -> None:
         self._display.stage("cmdlog recover")
+        shutil.rmtree(self._data / STATE_FOLDER)
+        began = self._now()
         self._report.recover, self._report.recover_s = run_recover(self._data, self._log)
-        self._display.print_line(f"cmdlog recover took {self._report.recover_s:.2f} s")
+        replayed = int(self._report.recover["replayed"])
+        self._add_stage("recover", began, replayed)
+        self._display.print_line(f"cmdlog recover replayed {replayed:,} calls from the log in {self._report.recover_s:.2f} s")
 
     def _finish(self, load: Load) -> None:
         self._report.ready_s = self._running.ready_s
         last_before = int(self._status()["clock"]["last_txn"])  # higher than all ids of the killed server, lower than all to come
         self._display.stage("calling again", total=self._options.calls)
-        began = time.monotonic()
+        began, start, before = time.monotonic(), self._now(), load.answered
         self._place.up(self._running.url)
+        marks = []
         while not load.wait(TICK_S):
+            marks.append((self._now(), load.answered - before))
             self._display.advance(load.answered)
             self._still_alive(load)
+        self._add_stage("resume", start, load.answered - before, marks)
         report, calls = self._report, self.calls
         report.acknowledged_before_kill = sum(call.before_kill for call in calls)  # with those whose answers were on their way
         report.load_s += time.monotonic() - began

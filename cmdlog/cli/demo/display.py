@@ -5,6 +5,7 @@ One rule: progress goes to standard error, so that the result can be piped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -54,14 +55,16 @@ class DemoDisplay:
         """A sentence that stays."""
         self._progress.console.print(text, markup=False)
 
-    def report(self, report: DemoReport) -> None:
-        """The table and the verdict, on standard output."""
+    def report(self, report: DemoReport, picture: Sequence[str]) -> None:
+        """Picture, table and verdict, on standard output."""
         table = Table(title="cmdlog demo", title_justify="left", show_header=False)
         table.add_column("what")
         table.add_column("value", justify="right")
         for what, value in rows(report):
             table.add_row(what, value)
         console = Console(highlight=False)
+        for line in picture:
+            console.print(line, markup=False, soft_wrap=True)
         console.print(table)
         for note in report.notes:
             console.print(note, markup=False)

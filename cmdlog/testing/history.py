@@ -1,0 +1,145 @@
+"""Histories of calls with generated parameters, for Hypothesis: whatever an application is asked to do, it has to replay.
+
+One rule: only what the signature accepts is generated, so that every call reaches the procedure. Values are small and repeat, so
+that calls meet each other's rows; `parameters` says better where an application knows better.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import tempfile
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from hypothesis import strategies as st
+
+from cmdlog.errors import CallError
+from cmdlog.node.clock import SYSTEM_TIME
+from cmdlog.node.embedded import Embedded, open_embedded_on
+from cmdlog.testing.files import UnsyncedFiles
+from cmdlog.testing.proof import assert_replays
+from cmdlog.testing.server import SMALL
+from procedures import Database, InvalidParameters
+from procedures.declaration.procedure import Procedure
+
+CALLS_MAX: Final = 30  # of one history
+SMALL_INTEGERS: Final = (0, 9)  # few, so that calls meet; one in four is any integer of 64 bits
+INT64: Final = (-(1 << 63), (1 << 63) - 1)
+LENGTH_MAX: Final = 4  # of lists, and of strings that are no key
+
+GeneratedCall = tuple[str, dict[str, Any]]
+"""A procedure's name and its parameters."""
+
+
+def histories(
+    db: Database,
+    *,
+    parameters: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] | None = None,
+    calls_max: int = CALLS_MAX,
+) -> st.SearchStrategy[list[GeneratedCall]]:
+    """Lists of calls of an application's procedures, those that only read among them.
+
+    `parameters`: procedure -> parameter -> strategy, where the one from the type hint is not wanted.
+    Raises: TypeError, for a hint that needs a strategy of yours.
+    """
+    given = parameters or {}
+    one_call = st.one_of([_calls_of(procedure, given.get(procedure.name, {})) for procedure in db.procedure_list])
+    return st.lists(one_call, max_size=calls_max)
+
+
+def assert_history_replays(db: Database, calls: Sequence[GeneratedCall], **settings: Any) -> None:
+    """Runs the calls in a throw-away database; then `assert_replays`, and raises as that does.
+
+    Aborts and errors that a procedure raises are outcomes, and have to replay too.
+    """
+    with tempfile.TemporaryDirectory(prefix="cmdlog-history-") as folder:
+        database = open_embedded_on(UnsyncedFiles(), SYSTEM_TIME, f"{folder}/data", db, {**SMALL, **settings})
+        with database:
+            run_history(database, calls)
+            assert_replays(database)
+
+
+def run_history(database: Embedded, calls: Sequence[GeneratedCall]) -> None:
+    """Calls one after the other."""
+    for name, params in calls:
+        with contextlib.suppress(CallError):
+            database.call(name, **params)
+
+
+def _calls_of(procedure: Procedure, given: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[GeneratedCall]:
+    hints = typing.get_type_hints(procedure.function, include_extras=True)
+    names = procedure.parameter_names
+    chosen = {name: given[name] if name in given else strategy_of(hints[name]) for name in names}
+    fitting = st.fixed_dictionaries(chosen).filter(lambda params: _is_accepted(procedure, params))
+    return st.tuples(st.just(procedure.name), fitting)
+
+
+def _is_accepted(procedure: Procedure, params: Mapping[str, Any]) -> bool:
+    try:
+        procedure.bind(params)
+    except InvalidParameters:
+        return False
+    return True
+
+
+def strategy_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Values that a parameter of this type hint accepts. Raises: TypeError, when there is no telling."""
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return strategy_of(arguments[0])
+    if origin is typing.Literal:
+        return st.sampled_from(arguments)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([strategy_of(one) for one in arguments])
+    if origin is list:
+        return st.lists(strategy_of(arguments[0]), max_size=LENGTH_MAX)
+    if origin is dict:
+        return st.dictionaries(strategy_of(arguments[0]), strategy_of(arguments[1]), max_size=LENGTH_MAX)
+    if origin is tuple and arguments[-1:] == (...,):
+        return st.lists(strategy_of(arguments[0]), max_size=LENGTH_MAX).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(strategy_of, arguments))
+    return _strategy_of_class(hint)
+
+
+def _strategy_of_class(hint: Any) -> st.SearchStrategy[Any]:
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return st.sampled_from(hint)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        hints = typing.get_type_hints(hint, include_extras=True)
+        return st.builds(hint, **{field.name: strategy_of(hints[field.name]) for field in dataclasses.fields(hint)})
+    try:
+        strategy: st.SearchStrategy[Any] = st.from_type(hint)
+        strategy.validate()
+    except Exception as error:
+        raise TypeError(f"no values are known for {hint}; give a strategy in `parameters`") from error
+    return strategy
+
+
+def _few(usual: st.SearchStrategy[Any], anything: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Mostly usual values, which repeat."""
+    return st.one_of(usual, usual, usual, anything)
+
+
+_SIMPLE: Final[Mapping[Any, st.SearchStrategy[Any]]] = {
+    bool: st.booleans(),
+    type(None): st.none(),
+    None: st.none(),
+    int: _few(st.integers(*SMALL_INTEGERS), st.integers(*INT64)),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    str: _few(st.sampled_from("abc"), st.text(st.characters(codec="utf-8"), max_size=LENGTH_MAX)),
+    bytes: st.binary(max_size=LENGTH_MAX),
+    Decimal: st.decimals(min_value=-100, max_value=100, places=2, allow_nan=False, allow_infinity=False),
+    datetime: st.datetimes(timezones=st.just(UTC)),
+    date: st.dates(),
+    UUID: st.uuids(),
+}

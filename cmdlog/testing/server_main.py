@@ -1,0 +1,26 @@
+"""`cmdlog serve` with the clock and the disk of a test: the process of `cmdlog.testing.Server`.
+
+    python -m cmdlog.die_with_parent … cmdlog.testing.server_main CLOCK DISK serve …
+
+CLOCK and DISK are inherited descriptors of shared words: see `cmdlog.testing.clock`. A disk of 0 works, every other one fails.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from unittest.mock import patch
+
+from cmdlog.node.node import Node
+from cmdlog.testing.clock import SettableClock, SharedWord
+from cmdlog.testing.files import BreakableFiles
+
+
+def main() -> None:
+    """Entry point. Everything but clock and disk is the product's."""
+    clock, disk = (SharedWord(int(fd)) for fd in sys.argv[1:3])
+    del sys.argv[1:3]
+    files, time_source = BreakableFiles(lambda: disk.value), SettableClock(clock).source()
+    with patch.object(Node, "open", functools.partial(Node.open, files=files, time_source=time_source)):
+        importlib.import_module("cmdlog.cli").main()
