@@ -2,8 +2,8 @@
 
 A real server with a sample is loaded over HTTP by several clients, killed with SIGKILL in the middle of the load. It also loses
 its state files, as a machine may that loses power: they are a cache of the log. Then it is recovered with `cmdlog recover`, which
-replays every call, and started again; the clients repeat what was not answered and finish. Then `demo_proof` judges from outside. What
-a sample brings (calls, what to look at, its own proofs) is in `demo_bank` and `demo_tpcc`.
+replays every call, and started again; the clients repeat what was not answered and finish. Then `demo_proof` judges from outside.
+What a sample brings (calls, what to look at, its own proofs) is in `demo_bank` and `demo_tpcc`.
 
 One rule: the exit code is 0 only when every proof holds; and no process or folder remains, whatever happens.
 """
