@@ -30,7 +30,7 @@ from procedures.execution.context import CallState, SiteFailed
 from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.idempotency import NO_KEY, Fresh, KeyPolicy, KnownOutcome, Status, request_hash
 from procedures.execution.idempotency_table import KeyTable, Kind
-from procedures.execution.invocations import Applied, Invocations
+from procedures.execution.invocations import Applied, Invocations, check_batch
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, outcome_of
 from procedures.execution.process_guard import attempts
@@ -44,7 +44,6 @@ from procedures.storage.state import PartitionState, Position
 __all__ = ["Applied", "Executor", "Invocations", "KeyPolicy", "Status"]
 
 SAVEPOINT_BATCHES = 16  # how long savepoints stay on after they were needed
-CALLS_MAX = 1 << 20  # of one batch; positions in it take 20 bits
 
 _crc = google_crc32c.extend
 _SEEDS = tuple(google_crc32c.value(bytes([status])) for status in Status)  # hash of the status byte, to be extended by the body
@@ -132,7 +131,8 @@ class Executor:
             BatchRefused: the batch does not follow on the state's position, or contradicts itself.
         """
         catalog = self._catalog(batch.catalog)
-        self._check(batch, catalog)
+        self._check_follows(batch.index)
+        check_batch(batch, procedures=len(catalog.entries), after=self._state.position.txn_id)
         if self._savepoint_batches == 0:
             try:
                 return self._attempt(batch, catalog, self._run_straight if self._is_plain(batch) else self._run_guarded)
@@ -150,22 +150,6 @@ class Executor:
             )
             self._catalogs[version] = found
         return found
-
-    def _check(self, batch: Invocations, catalog: Catalog) -> None:
-        self._check_follows(batch.index)
-        count = len(batch.txn_ids)
-        lengths = {len(batch.procedures), len(batch.params), count if batch.keys is None else len(batch.keys)}
-        if lengths != {count} or not 0 < count < CALLS_MAX:
-            raise BatchRefused(f"batch {batch.index}: {count} transaction ids, but columns of {sorted(lengths)} calls")
-        if not 0 <= min(batch.procedures) <= max(batch.procedures) < len(catalog.entries):
-            raise BatchRefused(
-                f"batch {batch.index}: calls procedure number {max(batch.procedures)}, but catalog version {batch.catalog} "
-                f"has {len(catalog.entries)}"
-            )
-        if batch.txn_ids[0] <= self._state.position.txn_id:
-            raise BatchRefused(
-                f"batch {batch.index}: transaction {batch.txn_ids[0]} does not follow on {self._state.position.txn_id}"
-            )
 
     def _check_follows(self, index: int) -> None:
         position = self._state.position
