@@ -16,8 +16,9 @@ WORKERS ?= 2
 # Hundreds of processes import the product: once compiled, they do so in two thirds of the time, also where Python may write no
 # bytecode of its own (PYTHONDONTWRITEBYTECODE, as container images set it).
 COMPILE := $(BIN)/python -m compileall -q -j 0 cmdlog procedures replay snapshot tests bench
-# Under the hash seed of sites small replays need no process of their own; tests of other seeds start theirs.
-PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest -q
+# Under the hash seed of sites small replays need no process of their own; tests of other seeds start theirs. What pytest makes
+# of each assertion takes it ten seconds, so it keeps that.
+PYTEST := PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done

@@ -75,7 +75,7 @@ class Period:
 def write_nodes(directories: Sequence[Path], seed: int, calls: int) -> None:
     """Stopped nodes with so many transfers, in whole batches of all partitions; no sync: nobody cuts the power here."""
     names = [procedure.name for procedure in bank.db.procedure_list]
-    catalog = catalog_value(bank.db, capture_bundle(bank.db, TARGET), 1, None)
+    catalog = catalog_value(bank.db, capture_bundle(bank.db, TARGET), 1, None, partitions=None)
     periods = _periods(seed)
     cluster_id = Identity.fresh().cluster_id
     voters = {"voters": [number + 1 for number in range(len(directories))], "learners": [], "epoch": 1}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cmdlog.node.embedded import open_embedded as open  # reads like the built-in on purpose
     from cmdlog.results import QueryResult as QueryResult
     from cmdlog.results import Result as Result
+    from procedures import EACH as EACH
     from procedures import Database as Database
     from procedures import DefinitionError as DefinitionError
     from procedures import IntegrityError as IntegrityError
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "EACH",
     "Aborted",
     "AsyncClient",
     "AutoBatch",
@@ -82,7 +84,7 @@ __all__ = [
 _HOMES = {"open": ("cmdlog.node.embedded", "open_embedded"), "Embedded": ("cmdlog.node.embedded", "Embedded")}
 _HOMES |= {name: ("cmdlog.client", name) for name in ("AsyncClient", "AutoBatch", "Call", "Client", "RetryPolicy")}
 _HOMES |= {name: ("cmdlog.results", name) for name in ("QueryResult", "Result")}
-_FOR_AUTHORS = ("Database", "DefinitionError", "IntegrityError", "TextNumeric", "Transaction")
+_FOR_AUTHORS = ("EACH", "Database", "DefinitionError", "IntegrityError", "TextNumeric", "Transaction")
 _HOMES |= {name: ("procedures", name) for name in _FOR_AUTHORS}
 _HOMES |= {name: ("cmdlog.errors", name) for name in __all__ if name not in _HOMES and name != "__version__"}
 

@@ -47,23 +47,43 @@ class CallError(CmdlogError):
 
 
 class Aborted(CallError):
-    """The procedure called `tx.abort`; `abort_code` is its own code."""
+    """The procedure called `tx.abort`: `code`, which is `abort_code` too, and `message` are what it gave."""
 
     code = "aborted"
 
     def __init__(self, message: str = "", *, abort_code: str = "", txn_id: int = 0) -> None:
-        super().__init__(message, txn_id=txn_id)
-        self.abort_code = abort_code
+        text = f"{abort_code}: {message}" if abort_code and message else abort_code or message
+        super().__init__(text, code=abort_code or None, txn_id=txn_id)
+        self.abort_code, self.message = abort_code, message
 
 
 class ProcedureFailed(CallError):
-    """The procedure raised; `error_type` names the exception's class."""
+    """The procedure raised: a defect of the application, and an outcome like any other.
+
+    `error_type` and `message` are the exception's class and text; `procedure`, `file` and `line` say where it was raised, ""
+    and 0 where that is not known any more; `hint` is what to do instead, where that is known. In the process that ran the call
+    the exception itself is `__cause__`.
+    """
 
     code = "procedure_failed"
 
-    def __init__(self, message: str = "", *, error_type: str = "", txn_id: int = 0) -> None:
-        super().__init__(message, txn_id=txn_id)
-        self.error_type = error_type
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        error_type: str = "",
+        procedure: str = "",
+        file: str = "",
+        line: int = 0,
+        hint: str = "",
+        txn_id: int = 0,
+    ) -> None:
+        raised = ": ".join(filter(None, (error_type, message)))
+        place = f" ({file}, line {line})" if file else ""
+        text = f"procedure {procedure} raised {raised}{place}" if procedure else f"{raised}{place}"
+        super().__init__(f"{text}; {hint}" if hint else text, txn_id=txn_id)
+        self.error_type, self.message = error_type, message
+        self.procedure, self.file, self.line, self.hint = procedure, file, line, hint
 
 
 class KeyReused(CallError):

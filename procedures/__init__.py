@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
     from procedures.declaration.database import Database
     from procedures.declaration.hash_slots import SLOTS, slot_of
+    from procedures.declaration.procedure import EACH
     from procedures.errors import DefinitionError, InvalidParameters, ProceduresError, StatementRefused
     from procedures.execution.context import Abort, Transaction
     from procedures.numeric.numeric_types import TextNumeric
 
 __all__ = [
+    "EACH",
     "SLOTS",
     "Abort",
     "Database",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _HOMES = {"Database": ("procedures.declaration.database", "Database"), "IntegrityError": ("apsw", "ConstraintError")}
+_HOMES["EACH"] = ("procedures.declaration.procedure", "EACH")
 _HOMES["TextNumeric"] = ("procedures.numeric.numeric_types", "TextNumeric")
 _HOMES |= {name: ("procedures.execution.context", name) for name in ("Abort", "Transaction")}
 _HOMES |= {name: ("procedures.declaration.hash_slots", name) for name in ("SLOTS", "slot_of")}

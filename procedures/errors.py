@@ -27,6 +27,10 @@ class StatementRefused(ProceduresError):
     """A statement does what no procedure may do: transaction control, other tables, functions of chance or time."""
 
 
+class RowRefused(ProceduresError):
+    """A row holds what its table does not: the call that wrote it fails, whether or not it catches this."""
+
+
 class SchemaConflict(ProceduresError):
     """The tables of the application and those of the state differ in a way that no safe statement bridges."""
 

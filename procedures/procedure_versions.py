@@ -23,15 +23,28 @@ from procedures.declaration.database import Database
 FUNCTIONS_READ_MAX: Final = 1024  # whose hash is remembered: reading a source takes a millisecond
 
 
-def catalog_value(db: Database, bundle: Bundle, version: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Value of the CATALOG record of this version; `before` is that of the version before it."""
+def catalog_value(
+    db: Database, bundle: Bundle, version: int, before: Mapping[str, Any] | None, *, partitions: int | None
+) -> dict[str, Any]:
+    """Value of the CATALOG record of this version; `before` is that of the version before it.
+
+    `partitions`: how many there are. A replay judges by it whether a row was written where it belongs; None: it is not judged, as
+    with the records that had no such member.
+    """
     return {
+        **({} if partitions is None else {"partitions": partitions}),
         "version": version,
         "hash": bundle.hash,
         "database": db.name,
         "procedures": _version_json(db, bundle, version, before),  # readers of the log need the names, not the code
         "bundle": bundle.to_bytes().decode(),
     }
+
+
+def partitions_of(value: Mapping[str, Any]) -> int | None:
+    """How many partitions a CATALOG record's value states; None where rows are not judged by their place."""
+    stated = value.get("partitions")
+    return stated if isinstance(stated, int) else None
 
 
 def procedures_of(value: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

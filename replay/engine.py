@@ -20,7 +20,9 @@ from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.errors import BundleForged
 from procedures.execution.executor import Applied, Executor, Invocations
+from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.idempotency import KeyPolicy
+from procedures.procedure_versions import partitions_of
 from procedures.storage.state import PartitionState
 
 FRAMES_MORE: Final = 250  # a replay is deeper on Python's stack than a node: 20 frames in a worker, 100 in a tool
@@ -43,12 +45,18 @@ class Catalogs:
     def __init__(self) -> None:
         self._databases: dict[int, Database] = {}
         self._bundles: dict[int, Bundle] = {}
+        self._partitions: dict[int, int | None] = {}
 
-    def add_live(self, version: int, db: Database) -> None:
-        self._databases[version] = db
+    def add_live(self, version: int, db: Database, *, partitions: int | None = None) -> None:
+        """`partitions`: what the catalog record states (`partitions_of`)."""
+        self._databases[version], self._partitions[version] = db, partitions
 
-    def add_bundle(self, version: int, bundle: Bundle) -> None:
-        self._bundles[version] = bundle
+    def add_bundle(self, version: int, bundle: Bundle, *, partitions: int | None = None) -> None:
+        self._bundles[version], self._partitions[version] = bundle, partitions
+
+    def partitions(self, version: int) -> int | None:
+        """How many there are, for judging where rows belong; None: they are not judged."""
+        return self._partitions.get(version)
 
     def __call__(self, version: int) -> Database:
         """Raises: CatalogMissing when the log never named the version; BundleForged when its bundle was changed."""
@@ -75,10 +83,10 @@ class LoggedCatalogs(Catalogs):
             return
         self.hashes[version] = str(value.get("hash", ""))
         if (db := self._live(value)) is not None:
-            self.add_live(version, db)
+            self.add_live(version, db, partitions=partitions_of(value))
             return
         try:
-            self.add_bundle(version, bundle_of(version, value))
+            self.add_bundle(version, bundle_of(version, value), partitions=partitions_of(value))
         except BundleForged as error:
             self._broken[version] = error
 
@@ -99,10 +107,18 @@ class PartitionEngine:
         digest_rows: bool,
         policy: KeyPolicy,
         progress: Callable[[int], object] | None = None,
+        tracer: FailureTracer | None = None,
     ) -> None:
         self.state = state
         self.executor = Executor(
-            state, catalogs, digest_rows=digest_rows, millis_of=txn_millis, progress=progress, key_policy=policy
+            state,
+            catalogs,
+            digest_rows=digest_rows,
+            millis_of=txn_millis,
+            progress=progress,
+            key_policy=policy,
+            partitions=catalogs.partitions,
+            tracer=tracer,
         )
 
     def apply(self, record: Record, skips: Mapping[int, Collection[int]] = NO_SKIPS) -> Applied | None:

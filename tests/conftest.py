@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +30,19 @@ def pytest_configure() -> None:
     also into what a test captures.
     """
     os.environ.setdefault("CMDLOG_PREALLOCATE", "ahead")  # a gibibyte for each of some hundred servers would fill the volume
+    os.environ.setdefault("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # for each pytest that a test starts: the imports take seconds
     log_as_library()
     warm_start.install()
     settings.register_profile("unhurried", deadline=None)
     settings.load_profile("unhurried")
+    gc.disable()  # until everything is collected, which no pass could free
+
+
+def pytest_collection_finish() -> None:
+    """No later pass of the collector looks at some million objects of modules and tests; each would take half a second."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,6 +14,7 @@ MAY_LACK: Final = (
     "needs a browser: Debian's chromium and chromium-driver",  # `.ci/run` has tried to install them
     "wrk is not installed",
     "no C compiler",
+    "PostgreSQL is not installed",
     "there is no other Python on this machine",
     "moto_server is not installed",
     "mounts and other users need root",

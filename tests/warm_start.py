@@ -1,12 +1,14 @@
 """Programs of the product that tests start, forked from a process that has imported them: a start takes 10 ms, not a second.
 
 Half of the time of all tests was imports: a site takes 0.8 s of processor for them, `cmdlog serve` twice that. So
-`subprocess.Popen` asks for `python -m cmdlog…` (`replay`, `snapshot`, `procedures`) here. Everything else starts as ever, and so
-does a program whose start is special: another hash seed, options of the interpreter, a function to run first.
+`subprocess.Popen` asks for `python -m cmdlog…` (`replay`, `snapshot`, `procedures`, and programs of tests with nodes) here.
+Everything else starts as ever, and so does a program whose start is special: another hash seed, options of the interpreter, a
+function to run first (but for a limit other than that of the address space).
 
 The program is a child of the process that asked, with the descriptors, folder, environment, limits, group and policy that it
 would have: the process of the imports forks twice, and the kernel hands the orphan to the process that asked, which is the
-nearest `PR_SET_CHILD_SUBREAPER`. A server forks a process of the imports for its sites before it does anything else.
+nearest `PR_SET_CHILD_SUBREAPER`. A server forks a process of the imports for its sites before it does anything else, and so do
+commands with workers, and the demo for its servers.
 
 `TESTS_START=cold` switches this off; the fixture `cold_start` does so for one test.
 """
@@ -28,6 +30,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -40,6 +43,8 @@ IMPORTED: Final = (
     "replay.drill.drill", "replay.fork.worker", "replay.recover.worker", "replay.state.page_check",
     "snapshot.archive.segment_copy", "snapshot.background_process", "snapshot.capture.seal",
 )  # fmt: skip
+STARTERS: Final = {"demo", "drill", "fork", "recover", "serve"}  # commands whose processes start more of the product
+OF_TESTS: Final = ("tests.node.apps.holder", "tests.replay.pitrnode")  # programs with nodes
 AT_START: Final = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # variables that may differ: they are obeyed here
 LIMITS: Final = sorted(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
 PR_SET_CHILD_SUBREAPER: Final = 36
@@ -58,14 +63,18 @@ def _execute_child(self: Any, *given: Any) -> None:
     _, _, shell, *ends = more[:9]
     (stdin, _, _, stdout, _, stderr), (_, *owner, umask, new_session, group) = ends, more[9:]
     environ = dict(os.environ if env is None else env)
-    special = executable or preexec_fn or shell or not close_fds or any(one is not None for one in owner) or umask != -1
+    limit = _limit(preexec_fn)
+    special = (
+        executable or (preexec_fn and not limit) or shell or not close_fds or any(one is not None for one in owner) or umask != -1
+    )
     if special or not _is_ours(args, environ, cwd):
         _start_cold(self, *given)
         return
     order = {
         "argv": [os.fspath(one) for one in args], "environ": environ, "cwd": os.path.abspath(cwd or "."), "parent": os.getpid(),
-        "limits": [resource.getrlimit(one) for one in LIMITS], "policy": os.sched_getscheduler(0), "new_session": new_session,
-        "group": os.getpgrp() if group < 0 else group, "fds": sorted({0, 1, 2, *pass_fds}), "stdio": [stdin, stdout, stderr],
+        "limits": [limit.get(one) or resource.getrlimit(one) for one in LIMITS], "policy": os.sched_getscheduler(0),
+        "new_session": new_session, "group": os.getpgrp() if group < 0 else group, "fds": sorted({0, 1, 2, *pass_fds}),
+        "stdio": [stdin, stdout, stderr],
     }  # fmt: skip
     standard = [given if given != -1 else number for number, given in enumerate((stdin, stdout, stderr))]
     self.pid = _fork(order, [*standard, *(fd for fd in order["fds"] if fd > 2)])
@@ -73,12 +82,22 @@ def _execute_child(self: Any, *given: Any) -> None:
     self._close_pipe_fds(*ends)
 
 
+def _limit(preexec_fn: Any) -> dict[int, tuple[int, int]]:
+    """The limit that a start sets by `partial(resource.setrlimit, …)`; one of the address space needs a start in earnest, since
+    imports of others take room there.
+    """
+    if not isinstance(preexec_fn, partial) or preexec_fn.func is not resource.setrlimit:
+        return {}
+    which, values = preexec_fn.args
+    return {} if which == resource.RLIMIT_AS else {which: values}
+
+
 def _is_ours(args: Any, environ: dict[str, str], cwd: Any) -> bool:
     """Whether the process of the imports can stand for the start."""
     if os.environ.get(SWITCH) == "cold" or isinstance(args, str | bytes) or environ.get("PYTHONHASHSEED") != "0":
         return False
     words = [os.fspath(one) for one in args]
-    if words[:2] != [sys.executable, "-m"] or words[2].partition(".")[0] not in PRODUCT:
+    if words[:2] != [sys.executable, "-m"] or not (words[2].partition(".")[0] in PRODUCT or words[2] in OF_TESTS):
         return False
     if any(name.startswith("LD_") for name in environ):  # what the linker reads
         return False
@@ -253,6 +272,6 @@ if __name__ == "__main__":
     own = {"", str(ROOT), os.getcwd()}
     base = [path for path in sys.path if path not in own]
     serve(far, base)
-    if "serve" in sys.argv:
+    if sys.argv[0] in OF_TESTS or STARTERS.intersection(sys.argv):
         fork_importer(base)
     run()

@@ -104,7 +104,7 @@ class _Call:
         call = self._prepared
         try:
             note_reply(self._api.service, self._incoming, call, self._partition, reply)
-            headers, body = encode_reply(reply, self._partition, call.durability)
+            headers, body = encode_reply(call, reply, self._partition)
         except Problem as problem:
             self._refuse(problem)
         except Exception as error:  # noqa: BLE001 - as above

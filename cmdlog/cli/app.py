@@ -24,6 +24,7 @@ from cmdlog.whole_line_stdout import keep_lines_whole
 COMMANDS: Final = (
     "server.serve",
     "server.call",
+    "server.stubs",
     "server.status",
     "directory.recover",
     "directory.fork",

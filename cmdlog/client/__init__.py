@@ -17,7 +17,7 @@ from __future__ import annotations
 from cmdlog.client.async_client import AsyncClient
 from cmdlog.client.client import Client
 from cmdlog.client.options import DEFAULT_URL, AutoBatch
-from cmdlog.client.request import NEW_KEY, Call
 from cmdlog.client.retry import RetryPolicy
+from cmdlog.procedure_calls import NEW_KEY, Call
 
 __all__ = ["DEFAULT_URL", "NEW_KEY", "AsyncClient", "AutoBatch", "Call", "Client", "RetryPolicy"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Self, Unpack, overload
 
 import httpx
 
@@ -20,10 +20,15 @@ from cmdlog.client.batching.batch_window import TAKEN_PER_ANSWER, Answered, Wind
 from cmdlog.client.client_base import ANSWER_BYTES_MAX, BatchItem, ClientCore, begun, owned
 from cmdlog.client.connection_pool import TaskLanes
 from cmdlog.client.options import DEFAULT_URL, ClientArguments
-from cmdlog.client.request import NEW_KEY, POINT, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
+from cmdlog.client.request import POINT, SNAPSHOT, Ask, query_ask, read_ask
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.retry_loop import SendAttempt, Steps, send
+from cmdlog.procedure_calls import NEW_KEY, Call, Durability, NewKey, P, R, named_call
 from cmdlog.results import QueryResult, Result
+
+if TYPE_CHECKING:
+    from procedures import Transaction
+    from procedures.declaration.procedure import EverywhereFunction
 
 
 class AsyncClient(ClientCore):
@@ -42,13 +47,42 @@ class AsyncClient(ClientCore):
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
-    async def call(self, name: str, /, *, idempotency_key: str | NewKey | None = NEW_KEY, **params: Any) -> Any:
+    @overload
+    async def call(self, procedure: EverywhereFunction[P, Any, R], /, *args: P.args, **params: P.kwargs) -> R: ...
+    @overload
+    async def call(self, procedure: Callable[Concatenate[Transaction, P], R], /, *args: P.args, **params: P.kwargs) -> R: ...
+    @overload
+    async def call(self, procedure: str, /, *, idempotency_key: str | NewKey | None = ..., **params: Any) -> Any: ...
+    async def call(self, procedure: Any, /, *args: Any, idempotency_key: Any = NEW_KEY, **params: Any) -> Any:
         """Calls a procedure and returns its result; see `Client.call`. Cancelled, it may have been executed."""
-        return (await self.invoke(name, params, idempotency_key=idempotency_key)).value
+        call = named_call(procedure, args, params)
+        return (await self.invoke(call, idempotency_key=idempotency_key)).value
 
+    @overload
     async def invoke(
         self,
-        name: str,
+        procedure: Call[R],
+        params: None = None,
+        *,
+        idempotency_key: str | NewKey | None = ...,
+        returns: Any = None,
+        timeout_s: float | None = None,
+        durability: Durability | None = None,
+    ) -> Result[R]: ...
+    @overload
+    async def invoke(
+        self,
+        procedure: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | NewKey | None = ...,
+        returns: Any = None,
+        timeout_s: float | None = None,
+        durability: Durability | None = None,
+    ) -> Result[Any]: ...
+    async def invoke(
+        self,
+        procedure: Any,
         params: Mapping[str, Any] | None = None,
         *,
         idempotency_key: str | NewKey | None = NEW_KEY,
@@ -57,8 +91,10 @@ class AsyncClient(ClientCore):
         durability: Durability | None = None,
     ) -> Result[Any]:
         """`call`, with the transaction's id and partition beside the result; see `Client.invoke`."""
-        ask = self._call_ask(name, params or {}, idempotency_key, durability)
-        value = await self._run(self._exchange(ask, timeout_s, own_key=idempotency_key is NEW_KEY))
+        call = procedure if isinstance(procedure, Call) else named_call(procedure, (), params)
+        call = call.with_options(idempotency_key, durability)
+        ask = self._call_ask(call)
+        value = await self._run(self._exchange(ask, timeout_s, own_key=call.idempotency_key is NEW_KEY))
         return self._decode(ask, value, returns)
 
     async def batch(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Self, Unpack, overload
 
 import httpx
 
@@ -21,10 +21,15 @@ from cmdlog.client.batching.batch_window import TAKEN_PER_ANSWER, Answered, Wind
 from cmdlog.client.client_base import ANSWER_BYTES_MAX, BatchItem, ClientCore, begun, owned, request_ids
 from cmdlog.client.connection_pool import Lanes
 from cmdlog.client.options import DEFAULT_URL, ClientArguments
-from cmdlog.client.request import NEW_KEY, POINT, SNAPSHOT, Ask, Durability, NewKey, query_ask, read_ask
+from cmdlog.client.request import POINT, SNAPSHOT, Ask, query_ask, read_ask
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.retry_loop import SendAttempt, Steps, send
+from cmdlog.procedure_calls import NEW_KEY, Call, Durability, NewKey, P, R, named_call
 from cmdlog.results import QueryResult, Result
+
+if TYPE_CHECKING:
+    from procedures import Transaction
+    from procedures.declaration.procedure import EverywhereFunction
 
 
 class Client(ClientCore):
@@ -50,17 +55,48 @@ class Client(ClientCore):
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
-    def call(self, name: str, /, *, idempotency_key: str | NewKey | None = NEW_KEY, **params: Any) -> Any:
+    @overload
+    def call(self, procedure: EverywhereFunction[P, Any, R], /, *args: P.args, **params: P.kwargs) -> R: ...
+    @overload
+    def call(self, procedure: Callable[Concatenate[Transaction, P], R], /, *args: P.args, **params: P.kwargs) -> R: ...
+    @overload
+    def call(self, procedure: str, /, *, idempotency_key: str | NewKey | None = ..., **params: Any) -> Any: ...
+    def call(self, procedure: Any, /, *args: Any, idempotency_key: Any = NEW_KEY, **params: Any) -> Any:
         """Calls a procedure and returns its result; repeated as often as it takes, executed once.
+
+        `procedure` is a name, or the function itself: then the arguments and the result have the function's types.
 
         Raises: CallError (Aborted, ProcedureFailed, KeyReused, SessionExpired), RequestRefused, Unavailable, OutcomeUnknown,
         ServerFault.
         """
-        return self.invoke(name, params, idempotency_key=idempotency_key).value
+        call = named_call(procedure, args, params)
+        return self.invoke(call, idempotency_key=idempotency_key).value
 
+    @overload
     def invoke(
         self,
-        name: str,
+        procedure: Call[R],
+        params: None = None,
+        *,
+        idempotency_key: str | NewKey | None = ...,
+        returns: Any = None,
+        timeout_s: float | None = None,
+        durability: Durability | None = None,
+    ) -> Result[R]: ...
+    @overload
+    def invoke(
+        self,
+        procedure: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | NewKey | None = ...,
+        returns: Any = None,
+        timeout_s: float | None = None,
+        durability: Durability | None = None,
+    ) -> Result[Any]: ...
+    def invoke(
+        self,
+        procedure: Any,
         params: Mapping[str, Any] | None = None,
         *,
         idempotency_key: str | NewKey | None = NEW_KEY,
@@ -70,11 +106,15 @@ class Client(ClientCore):
     ) -> Result[Any]:
         """`call`, with the transaction's id and partition beside the result, and with options of its own.
 
+        `procedure` is a name, or a `Call`, which may have a key and a durability already.
+
         `idempotency_key` None sends none: then only what surely was not executed is sent again. `returns` is the type that the
         result is decoded to. `durability` "async" asks for an answer before the disk has it, where the server allows that.
         """
-        ask = self._call_ask(name, params or {}, idempotency_key, durability)
-        value = self._run(self._exchange(ask, timeout_s, own_key=idempotency_key is NEW_KEY))
+        call = procedure if isinstance(procedure, Call) else named_call(procedure, (), params)
+        call = call.with_options(idempotency_key, durability)
+        ask = self._call_ask(call)
+        value = self._run(self._exchange(ask, timeout_s, own_key=call.idempotency_key is NEW_KEY))
         return self._decode(ask, value, returns)
 
     def batch(self, calls: Iterable[BatchItem], *, timeout_s: float | None = None) -> Iterator[Answered]:

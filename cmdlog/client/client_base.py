@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import secrets
@@ -17,22 +18,24 @@ from cmdlog.client.batching.batch_response import NDJSON
 from cmdlog.client.batching.batch_window import Window
 from cmdlog.client.keys import KeyGenerator
 from cmdlog.client.options import ClientArguments, base_url, make_options
-from cmdlog.client.request import NEW_KEY, Ask, Call, Durability, NewKey, call_ask
+from cmdlog.client.request import Ask, call_ask
 from cmdlog.client.response import Attempt, check_owner, read_result
 from cmdlog.client.retry_loop import SendAttempt, Steps, await_ready, exchange
+from cmdlog.client.wire_values import PLAIN
 from cmdlog.errors import BadAnswer, CmdlogError
+from cmdlog.procedure_calls import NEW_KEY, Call, NewKey
 from cmdlog.results import Result
 
 if TYPE_CHECKING:
     from procedures.declaration.procedure import Procedure
-    from procedures.declaration.type_codecs import Codec
+    from procedures.declaration.scalar_codecs import Codec
 
 TXN: Final = "Cmdlog-Txn"
 REQUEST_ID: Final = "X-Request-Id"
 ANSWER_BYTES_MAX: Final = 512 << 20  # the server gives queries of 64 MiB; JSON writes a byte with up to six
 BATCH: Final = "/v1/batch"
 
-BatchItem = Call | tuple[str, Mapping[str, Any]] | tuple[str, Mapping[str, Any], str | None]
+BatchItem = Call[Any] | tuple[str, Mapping[str, Any]] | tuple[str, Mapping[str, Any], str | None]
 
 chance: Final = random.Random().random  # seeded by the system: a caller's `random.seed` stays the caller's
 
@@ -86,19 +89,25 @@ class ClientCore:
 
     # -- requests --------------------------------------------------------------------------------------------------------
 
-    def _call_ask(
-        self, name: str, params: Mapping[str, Any], key: str | NewKey | None, durability: Durability | None = None
-    ) -> Ask:
+    def _call_ask(self, call: Call[Any]) -> Ask:
         """Raises: InvalidParameters, UnknownProcedure."""
-        procedure = self._procedure(name)
-        reads = procedure is not None and procedure.read_only
-        return call_ask(name, params, key=self._key(key), reads=reads, durability=durability)
+        declared = call.declared or self._procedure(call.procedure)
+        reads = declared is not None and declared.read_only
+        params = call.params if declared is None else as_declared(declared, call.params)
+        return call_ask(
+            call.procedure,
+            params,
+            key=self._key(call.idempotency_key),
+            reads=reads,
+            durability=call.durability,
+            declared=declared,
+        )
 
     def _batch_ask(self, item: BatchItem) -> tuple[Ask | CmdlogError, bool]:
         """A call of a batch, or why it cannot be sent; whether its key was made here. Raises: TypeError (it is no call)."""
-        call = Call(*item)
+        call: Call[Any] = Call(*item)
         try:
-            ask = self._call_ask(call.procedure, call.params, call.idempotency_key, call.durability)
+            ask = self._call_ask(call)
         except CmdlogError as error:
             return error, False
         return ask, call.idempotency_key is NEW_KEY
@@ -157,21 +166,19 @@ class ClientCore:
         """The result that an answer holds. Raises: BadAnswer."""
         result = read_result(value)
         self._saw(result.txn_id)
-        codec = self._codec(ask.procedure) if returns is None else codec_of(returns)
+        declared = ask.declared
+        codec = codec_of(returns) if returns is not None else declared.result_codec if declared else None
         if codec is None:
             return result
         try:
             if result.partition is None and isinstance(result.value, list):
-                return Result(result.txn_id, None, [_from_wire(codec, part) for part in result.value])
+                parts = [_from_wire(codec, part) for part in result.value]
+                return Result(result.txn_id, None, None if declared and declared.returns_nothing else parts)
             return Result(result.txn_id, result.partition, _from_wire(codec, result.value))
         except (ValueError, TypeError) as error:
             raise BadAnswer(
                 f"{ask.procedure} was executed, and its result is not of the expected type: {error}", txn_id=result.txn_id
             ) from None
-
-    def _codec(self, name: str) -> Codec | None:
-        procedure = self._procedure(name)
-        return None if procedure is None else procedure.result_codec
 
     def _procedure(self, name: str) -> Procedure | None:
         db = self.options.db
@@ -190,6 +197,18 @@ def codec_of(hint: Any) -> Codec:
     from procedures.declaration.type_codecs import codec_for  # noqa: PLC0415 - it brings SQLAlchemy, which a client without types does not need
 
     return codec_for(hint)
+
+
+def as_declared(declared: Procedure, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters as the procedure's own types write them. What does not fit, or is unknown here, is the server's to judge."""
+    if all(type(value) in PLAIN for value in params.values()):
+        return params
+    codecs = {parameter.name: parameter.codec for parameter in declared.parameters}
+    wire = dict(params)
+    for name in params.keys() & codecs.keys():
+        with contextlib.suppress(ValueError, TypeError):
+            wire[name] = codecs[name].to_wire(params[name])
+    return wire
 
 
 def _from_wire(codec: Codec, value: Any) -> Any:

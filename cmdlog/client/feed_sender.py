@@ -22,7 +22,7 @@ from typing import Any, Final
 from cmdlog.client.client import Client
 from cmdlog.client.keys import uuid7
 from cmdlog.client.options import DEFAULT_URL, base_url
-from cmdlog.client.request import Ask, Call
+from cmdlog.client.request import Ask
 from cmdlog.client.response import Attempt, Lost
 from cmdlog.client.retry import RetryPolicy
 from cmdlog.client.retry_loop import SendAttempt
@@ -36,6 +36,7 @@ from cmdlog.errors import (
     Unauthenticated,
     Unreachable,
 )
+from cmdlog.procedure_calls import Call
 from cmdlog.results import Result
 
 BUSY: Final = (429, 502, 503, 504)
@@ -85,7 +86,7 @@ class Feeder:
         """An answer for each row, in order. Raises: CmdlogError of the server, not of a call."""
         sent: deque[str] = deque()
 
-        def calls() -> Iterator[Call]:
+        def calls() -> Iterator[Call[Any]]:
             for procedure, params, name in rows:
                 sent.append(key_of(name, began_ms))
                 yield Call(procedure, params, sent[-1])
@@ -179,7 +180,7 @@ def _answer_json(answer: Result[Any] | CmdlogError) -> dict[str, Any]:
     return {
         "ended": kinds.get(type(answer), "refused"),
         "txn_id": answer.txn_id or 0,
-        "code": answer.code,
+        "code": Aborted.code if isinstance(answer, Aborted) else answer.code,
         "abort_code": answer.abort_code if isinstance(answer, Aborted) else "",
-        "detail": str(answer),
+        "detail": answer.message if isinstance(answer, Aborted) else str(answer),
     }

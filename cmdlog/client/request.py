@@ -10,37 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from cmdlog.client.keys import check_key
 from cmdlog.client.wire_values import encode_params
 from cmdlog.errors import InvalidParameters, UnknownProcedure
+from cmdlog.procedure_calls import Durability
 
-Durability = Literal["sync", "async"]
+if TYPE_CHECKING:
+    from procedures.declaration.procedure import Procedure
 
 JSON: Final = ("Content-Type", "application/json")
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,200}", re.ASCII)  # wider than names are: the server knows which there are
 SCALARS: Final = (int, float, str, bool, type(None))
-
-
-class NewKey(Enum):
-    """What stands for "make a key for me"."""
-
-    NEW = "new"
-
-
-NEW_KEY: Final = NewKey.NEW
-
-
-class Call(NamedTuple):
-    """One call of a batch. A plain `(procedure, params)` is as good."""
-
-    procedure: str
-    params: Mapping[str, Any] = {}
-    idempotency_key: str | NewKey | None = NEW_KEY
-    durability: Durability | None = None
 
 
 class Effect(Enum):
@@ -53,7 +37,7 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. Of a call, path and headers follow from the last three."""
+    """One request. Of a call, path and headers follow from name, key and durability."""
 
     method: str
     path: str
@@ -62,6 +46,7 @@ class Ask:
     procedure: str = ""
     key: str | None = None
     durability: Durability | None = None
+    declared: Procedure | None = None  # whose codec reads the result
 
     @property
     def headers(self) -> list[tuple[str, str]]:
@@ -86,11 +71,17 @@ class Ask:
 
 
 def call_ask(
-    name: str, params: Mapping[str, Any], *, key: str | None, reads: bool = False, durability: Durability | None = None
+    name: str,
+    params: Mapping[str, Any],
+    *,
+    key: str | None,
+    reads: bool = False,
+    durability: Durability | None = None,
+    declared: Procedure | None = None,
 ) -> Ask:
     """One call. Raises: InvalidParameters, UnknownProcedure."""
     effect = Effect.READS if reads else Effect.ONCE if key is None else Effect.KEYED
-    return Ask("POST", _call_path(name), effect, encode_params(params), name, check_key(key), durability)
+    return Ask("POST", _call_path(name), effect, encode_params(params), name, check_key(key), durability, declared)
 
 
 @lru_cache(1024)

@@ -188,7 +188,16 @@ def _outcome(code: str, detail: str, value: Mapping[str, Any]) -> CmdlogError:
         return errors.Aborted(detail, abort_code=str(value.get("abort_code") or ""), txn_id=txn_id)
     if code == "procedure_failed":
         kind = str(value.get("error") or "")
-        return errors.ProcedureFailed(f"{kind}: {detail}" if kind else detail, error_type=kind, txn_id=txn_id)
+        line = value.get("line")
+        return errors.ProcedureFailed(
+            detail,
+            error_type=kind,
+            procedure=str(value.get("procedure") or ""),
+            file=str(value.get("file") or ""),
+            line=line if type(line) is int else 0,
+            hint=str(value.get("hint") or ""),
+            txn_id=txn_id,
+        )
     return _OUTCOMES[code](detail, txn_id=txn_id)
 
 

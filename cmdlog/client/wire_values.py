@@ -2,7 +2,8 @@
 
 One rule: what has no exact form in JSON is refused here, by field, and never bent: no NaN becomes null, no time loses its zone.
 
-bytes are base64, Decimal and UUID strings, datetime RFC 3339 in UTC, Enum its value, dataclasses objects, tuples arrays.
+bytes are base64, Decimal and UUID strings, datetime RFC 3339 in UTC, Enum its value, dataclasses and
+pydantic models objects, tuples arrays, durations ISO 8601.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import base64
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Final
@@ -65,6 +66,8 @@ def to_wire(value: Any, depth: int = 1) -> Any:
         return [to_wire(inner, depth + 1) for inner in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_wire(getattr(value, field.name), depth + 1) for field in dataclasses.fields(value) if field.init}
+    if hasattr(type(value), "model_dump"):  # a model of pydantic, which a client need not have
+        return to_wire(value.model_dump(mode="json", by_alias=True), depth + 1)
     raise NoWireForm(f"a {type(value).__name__} cannot be sent as JSON")
 
 
@@ -106,6 +109,17 @@ def _datetime(value: datetime) -> str:
         raise NoWireForm("lies outside of the years 1 to 9999 in UTC") from None
 
 
+def _time(value: time) -> str:
+    if value.tzinfo is not None:
+        raise NoWireForm("is a time of day with a zone, whose offset depends on the date")
+    return value.isoformat()
+
+
+def _duration(value: timedelta) -> str:
+    size = abs(value)
+    return f"{'-' if value < timedelta() else ''}P{size.days}DT{size.seconds}.{size.microseconds:06}S"
+
+
 def _bytes(value: bytes | bytearray | memoryview) -> str:
     return base64.b64encode(value).decode()
 
@@ -119,5 +133,7 @@ _SCALARS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
     (Decimal, _decimal),
     (datetime, _datetime),  # before date, which it is as well
     (date, date.isoformat),
+    (time, _time),
+    (timedelta, _duration),
     (UUID, str),
 )

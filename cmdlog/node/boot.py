@@ -116,7 +116,7 @@ class ManifestFacts:
 def create_node(files: Files, directory: str, settings: Settings, db: Database, bundle: Bundle) -> None:
     """Makes an empty node that has room for this program. Durable on return. Raises: BadSettings, WalError."""
     s = settings
-    code_bytes = len(_code(db, bundle))
+    code_bytes = len(_code(db, bundle, settings.partitions))
     state_bytes = 2 * code_bytes + STATED_BYTES
     RingSize(s.partitions, s.segments, s.segment_bytes, s.log_reserve_bytes, code_bytes, state_bytes).check()
     identity = Identity.fresh()
@@ -135,9 +135,10 @@ def create_node(files: Files, directory: str, settings: Settings, db: Database, 
     )
 
 
-def _code(db: Database, bundle: Bundle) -> bytes:
+def _code(db: Database, bundle: Bundle, partitions: int) -> bytes:
     """The first version of the program as a record."""
-    return encode_json(RecordKind.CATALOG, catalog_value(db, bundle, 1, None), partition=CLUSTER_GROUP, term=FIRST_TERM, index=1)
+    value = catalog_value(db, bundle, 1, None, partitions=partitions)
+    return encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=FIRST_TERM, index=1)
 
 
 def key_policy(settings: Settings) -> KeyPolicy:
@@ -176,7 +177,7 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
         predecessor = cluster.catalogs[version].value if version else None
         version += 1
         changes.append(f"code bundle {bundle.hash[:12]} becomes catalog version {version}")
-        catalogs[str(version)] = catalog_value(db, bundle, version, predecessor)
+        catalogs[str(version)] = catalog_value(db, bundle, version, predecessor, partitions=settings.partitions)
         entry(RecordKind.CATALOG, catalogs[str(version)])
     here = environment()
     if cluster.environment is None or cluster.environment.value != here:

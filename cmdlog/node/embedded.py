@@ -9,9 +9,9 @@ import concurrent.futures
 import contextlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Self, overload
 
 import orjson
 
@@ -28,12 +28,18 @@ from cmdlog.node.settings import Settings, fitted
 from cmdlog.node.slot_map import Route
 from cmdlog.node.telemetry.request_stats import facts_of
 from cmdlog.node.telemetry.stage_timings import OUTCOMES
+from cmdlog.procedure_calls import Call, P, R, named_call
 from cmdlog.results import Result
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
+from procedures.execution.failure_trace import FailureTrace
 from procedures.execution.idempotency import Status, key_fingerprint
 from replay.machine_errors import naming_faults
+
+if TYPE_CHECKING:
+    from procedures import Transaction
+    from procedures.declaration.procedure import EverywhereFunction
 
 SCOPE = "embedded"  # idempotency keys belong to a caller; here there is one
 
@@ -64,17 +70,43 @@ class Embedded:
         self._interrupts = Interrupts()
         self._waiter = threading.local()
 
-    def call(self, name: str, /, *, idempotency_key: str | None = None, **params: Any) -> Any:
+    @overload
+    def call(self, procedure: EverywhereFunction[P, Any, R], /, *args: P.args, **params: P.kwargs) -> R: ...
+    @overload
+    def call(self, procedure: Callable[Concatenate[Transaction, P], R], /, *args: P.args, **params: P.kwargs) -> R: ...
+    @overload
+    def call(self, procedure: str, /, *, idempotency_key: str | None = None, **params: Any) -> Any: ...
+    def call(self, procedure: Any, /, *args: Any, idempotency_key: Any = None, **params: Any) -> Any:
         """Calls a procedure and returns its result.
+
+        `procedure` is a name, or the function itself: then the arguments and the result have the function's types.
 
         Raises: Aborted, ProcedureFailed, KeyReused, SessionExpired - outcomes, durable like results; CallRefused and its kinds,
         Unavailable (sessions_full) - nothing was logged; EmbeddedInvalidParameters, UnknownProcedure.
         """
-        return self.invoke(name, params, idempotency_key=idempotency_key).value
+        return self._invoke(named_call(procedure, args, params), idempotency_key, None).value
 
+    @overload
     def invoke(
         self,
-        name: str,
+        procedure: Call[R],
+        params: None = None,
+        *,
+        idempotency_key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Result[R]: ...
+    @overload
+    def invoke(
+        self,
+        procedure: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Result[Any]: ...
+    def invoke(
+        self,
+        procedure: Any,
         params: Mapping[str, Any] | None = None,
         *,
         idempotency_key: str | None = None,
@@ -82,12 +114,18 @@ class Embedded:
     ) -> Result[Any]:
         """`call`, with the transaction's id and partition beside the result.
 
-        `durability`: "async" returns once the call is executed, and a power cut may take it for a moment; "sync" once it is
-        durable. None: as the directory was opened.
+        `procedure` is a name, or a `Call`, which may have a key and a durability already. `durability`: "async" returns once the
+        call is executed, and a power cut may take it for a moment; "sync" once it is durable. None: as the directory was opened.
         """
+        call = procedure if isinstance(procedure, Call) else named_call(procedure, (), params)
+        own_key = call.idempotency_key if isinstance(call.idempotency_key, str) else None
+        return self._invoke(call, own_key if idempotency_key is None else idempotency_key, durability or call.durability)
+
+    def _invoke(self, call: Call[Any], idempotency_key: str | None, durability: Durability | None) -> Result[Any]:
+        name, params = call.procedure, call.params
         self._check_usable()
         route = self._route(name)
-        bound = _bind(route, params or {})
+        bound = _bind(route, params)
         waiter, began = self._own_waiter(), self._node.front.now()
         key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
         try:
@@ -100,30 +138,43 @@ class Embedded:
                 self._count_call(name, None, error, began)
             raise
         self._count_call(name, partition, reply, began)
-        value = decode_reply(route, reply)
+        value = self._decode(route, reply)
         assert isinstance(reply, CallOutcome)
         return Result(reply.txn_id, partition, value)
 
-    def submit(self, name: str, /, *, idempotency_key: str | None = None, **params: Any) -> concurrent.futures.Future[Any]:
+    @overload
+    def submit(
+        self, procedure: EverywhereFunction[P, Any, R], /, *args: P.args, **params: P.kwargs
+    ) -> concurrent.futures.Future[R]: ...
+    @overload
+    def submit(
+        self, procedure: Callable[Concatenate[Transaction, P], R], /, *args: P.args, **params: P.kwargs
+    ) -> concurrent.futures.Future[R]: ...
+    @overload
+    def submit(
+        self, procedure: str, /, *, idempotency_key: str | None = None, **params: Any
+    ) -> concurrent.futures.Future[Any]: ...
+    def submit(self, procedure: Any, /, *args: Any, idempotency_key: Any = None, **params: Any) -> Any:
         """Places a call and returns at once; the future gets what `call` would return or raise, in a thread of the node.
 
         It cannot be cancelled: what is placed will be executed.
         """
         self._check_usable()
-        route = self._route(name)
+        call = named_call(procedure, args, params)
+        route = self._route(call.procedure)
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
 
         def done(reply: Reply) -> None:
             try:
-                result = decode_reply(route, reply)
+                result = self._decode(route, reply)
             except Exception as error:  # noqa: BLE001 - it is the caller's to see
                 future.set_exception(error)
                 return
             future.set_result(result)
 
         key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
-        self._node.call(route, _bind(route, params), key=key, done=done)
+        self._node.call(route, _bind(route, call.params), key=key, done=done)
         return future
 
     def query(self, sql: str, params: tuple[Any, ...] = (), *, partition: int | None = None) -> QueryResult:
@@ -156,6 +207,13 @@ class Embedded:
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         self.close()
 
+    def _decode(self, route: Route, reply: Reply) -> Any:
+        if not isinstance(reply, CallOutcome) or reply.status != Status.FAILED:
+            return decode_reply(route, reply, None)
+        trace = self._node.trace_of(reply)
+        self._node.front.error(ProcedureFailed.code, route.name, "", trace=trace)
+        return decode_reply(route, reply, trace)
+
     def _count_call(self, name: str, partition: int | None, reply: Reply, began: float) -> None:
         """Counts a call that came to its end, as the API does."""
         front = self._node.front
@@ -165,7 +223,7 @@ class Embedded:
             front.error(reply.code, name, "")
             if not isinstance(reply, UnknownOutcome):
                 front.refuse(name, reply.code)
-        elif reply.status:
+        elif reply.status not in (Status.OK, Status.ABORTED, Status.FAILED):  # an abort is no error; a failure has its trace
             front.error(OUTCOMES[reply.status], name, "")
         if seconds > front.slow_s:
             front.slow(seconds, lambda: facts_of(self._node, reply, procedure=name, partition=partition, request_id=""))
@@ -214,17 +272,19 @@ class _Waiter:
         return reply
 
 
-def decode_reply(route: Route, reply: Reply) -> Any:
-    """The procedure's result as its return annotation says, or the error that the reply is."""
+def decode_reply(route: Route, reply: Reply, trace: FailureTrace | None) -> Any:
+    """The procedure's result as its return annotation says, or the error that the reply is, caused by what `trace` holds."""
     if isinstance(reply, CallRefused):
         raise reply
     value = orjson.loads(reply.body)
     if reply.status == Status.OK:
         codec = route.procedure.result_codec
+        if route.everywhere and route.procedure.returns_nothing:
+            return None
         if codec is None or codec.plain:
             return value
         return [codec.from_wire(part) for part in value] if route.everywhere else codec.from_wire(value)
-    raise _error(reply, value)
+    raise _error(route, reply, value, trace) from (trace.raised if trace is not None else None)
 
 
 def _bind(route: Route, params: Mapping[str, Any]) -> list[Any]:
@@ -234,12 +294,15 @@ def _bind(route: Route, params: Mapping[str, Any]) -> list[Any]:
         raise EmbeddedInvalidParameters(str(error), procedure=error.procedure, problems=error.problems) from None
 
 
-def _error(outcome: CallOutcome, value: dict[str, Any]) -> errors.CmdlogError:
+def _error(route: Route, outcome: CallOutcome, value: dict[str, Any], trace: FailureTrace | None) -> errors.CmdlogError:
     message = value["message"]
     if outcome.status == Status.ABORTED:
         return Aborted(message, abort_code=value["code"], txn_id=outcome.txn_id)
     if outcome.status == Status.FAILED:
-        return ProcedureFailed(f"{value['type']}: {message}", error_type=value["type"], txn_id=outcome.txn_id)
+        file, line, hint = ("", 0, "") if trace is None else (trace.file, trace.line, trace.hint)
+        return ProcedureFailed(
+            message, error_type=value["type"], procedure=route.name, file=file, line=line, hint=hint, txn_id=outcome.txn_id
+        )
     if outcome.status == Status.KEY_REUSED:
         return KeyReused(message, txn_id=outcome.txn_id)
     if outcome.status == Status.SESSION_EXPIRED:

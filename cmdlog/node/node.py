@@ -25,7 +25,7 @@ from cmdlog.node.background.page_checks import PageChecks, unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.boot import adopt_fixed, check_fit, create_node, live_code, make_boot, reporter, table_changes, tell_recovery
 from cmdlog.node.clock import SYSTEM_TIME, TimeSource
-from cmdlog.node.outcome import Done, Durability, NotReady
+from cmdlog.node.outcome import CallOutcome, Done, Durability, NotReady
 from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
 from cmdlog.node.sequencing.housekeeping import Housekeeping
 from cmdlog.node.sequencing.key_owners import KeyOwners
@@ -50,6 +50,7 @@ from cmdlog.wal.os_errors import check_file_size
 from cmdlog.wal.writing.watermarks import Sync
 from procedures import Database
 from procedures.bundle import capture_bundle
+from procedures.execution.failure_trace import FailureTrace
 from replay.plan.planner import Leave
 from replay.plan.sole_voter import check_alone
 from replay.recover.in_place import bring_up, left_over
@@ -91,7 +92,7 @@ class Node:
         self.slots = self._placing.slots
         self.overview = Overview(
             directory, settings, self._boot, self._wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
-            RecentHistory(self.meter), time.time(),
+            RecentHistory(self.meter), time.time(), find_stalls=self._sites.stalls,
             health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=parts.archiver.status,
             drills=self._drills, pages=self._page_checks, troubles=self._desk.troubles, failures=parts.failures,
         )  # fmt: skip
@@ -202,8 +203,7 @@ class Node:
         """
         if self._closed:
             return
-        self._closed = True
-        self._ready = False
+        self._closed, self._ready = True, False
         self.sequencer.refuse(NotReady("the node is stopping"))
         self._drain(self.settings.drain_timeout_s if drain_s is None else drain_s)
         self._drills.stop()
@@ -355,9 +355,17 @@ class Node:
         """Every snapshot, by partition and age."""
         return self._snapshots.listed()
 
+    def stalls(self) -> list[dict[str, Any]]:
+        """Sites that make no progress: see `cmdlog.node.status.Overview.stalls`."""
+        return self.overview.stalls()
+
     def status(self) -> dict[str, Any]:
-        """Node, partitions with watermarks, log fill, clock: plain data."""
-        return self.overview.status()
+        """Node, partitions with watermarks, log fill, clock, the kinds of errors seen lately: plain data."""
+        return {**self.overview.status(), "errors": self.front.errors()}
+
+    def trace_of(self, outcome: CallOutcome) -> FailureTrace | None:
+        """Where the procedure raised, of an outcome that says so; see `RecentFailures`."""
+        return self._desk.failures.trace_of(outcome)
 
     def stages_of(self, txn_id: int) -> dict[str, float]:
         """Where a slow call spent its time: `queue_ms`, `log_ms`, `commit_ms`, `execute_ms`; {} for others."""

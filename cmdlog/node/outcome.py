@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from cmdlog import errors
+from procedures.execution.failure_trace import FailureTrace
 
 
 class CallOutcome(NamedTuple):
     status: int  # procedures.execution.executor.Status
     txn_id: int  # of the first execution, when an idempotency key repeats
     body: bytes  # JSON
+    trace: FailureTrace | None = None  # of a read that raised; a logged call's is found by its transaction id
 
 
 class CallRefused(errors.CmdlogError):

@@ -87,6 +87,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     _gauge("cmdlog_partition_lag_entries", "entries that are durable and not answered by the site", "partition"),
     _gauge("cmdlog_partition_open_calls", "calls waiting to be put into a batch", "partition"),
     _counter("cmdlog_site_busy_seconds_total", "time in which the site had batches of it to execute", "partition"),
+    _gauge("cmdlog_site_stalled_seconds", "time without progress at this partition, if any", "partition", "procedure", "kind"),
     _gauge("cmdlog_site_resident_memory_bytes", "resident memory of a site process", "site"),
     _counter("cmdlog_digests_logged_total", "batch digests logged, for replays to compare"),
     _counter("cmdlog_digests_compared_total", "digests compared by the replay of this start"),
@@ -188,7 +189,7 @@ def _of_calls(overview: Overview) -> dict[str, Samples]:
             ((name, outcome), count)
             for name, counts in zip(meter.names, meter.calls, strict=True)
             for outcome, count in zip(OUTCOMES, counts, strict=True)
-            if count or outcome == "ok"  # a rate needs its zero: of the common outcome it is there from the beginning
+            if count or outcome in ("ok", "procedure_failed")  # a rate, and an alert on it, need their zero
         ],
         "cmdlog_call_stage_seconds": [((stage,), histogram) for stage, histogram in meter.stages.items()],
         "cmdlog_read_seconds": [((), meter.reads)],
@@ -267,6 +268,7 @@ def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
     boot = overview.boot
     build = (version, _python(), apsw.sqlite_lib_version(), boot.bundle.hash, str(boot.catalog), overview.settings.durability)
     return {
+        "cmdlog_site_stalled_seconds": _stalled(overview),
         "cmdlog_site_resident_memory_bytes": [((str(n),), _resident_bytes(pid)) for n, pid in enumerate(health.site_pids)],
         "cmdlog_digests_compared_total": [((), compared)],
         "cmdlog_digests_diverged_total": [((), 0)],
@@ -278,6 +280,13 @@ def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
         "cmdlog_ready": [((), int(health.ready))],
         "cmdlog_build_info": [(build, 1)],
     }
+
+
+def _stalled(overview: Overview) -> Samples:
+    """The call that a site is at names one partition; a site without a call stalls all of its own."""
+    for stall in overview.stalls():
+        for partition in stall["partitions"] if stall["partition"] is None else [stall["partition"]]:
+            yield (str(partition), stall["procedure"], stall["kind"]), stall["seconds"]
 
 
 def _family(row: MetricRow, samples: Samples) -> Metric:

@@ -146,6 +146,7 @@ class Settings:
         lowest=1,
         highest=1000,
     )
+    traceback_locals: bool = _setting(False, "show values of locals in tracebacks of procedures: for development")
     digest_rows: bool = _setting(
         True, "checksum changed rows of each batch to detect non-determinism; costs up to 30 % of a site"
     )
@@ -283,10 +284,7 @@ TABLE: Final[Mapping[str, SettingRow]] = _table()
 
 
 def known_setting(name: str, origin: str, spell: Callable[[str], str]) -> str:
-    """The name, if there is such a setting; `spell` writes a name as the user would have.
-
-    Raises: BadSetting, with the nearest name.
-    """
+    """The name. Raises: BadSetting when there is no such setting, with the nearest name as `spell` writes it."""
     if name in TABLE:
         return name
     near = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.5)
@@ -294,10 +292,7 @@ def known_setting(name: str, origin: str, spell: Callable[[str], str]) -> str:
 
 
 def fitted(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, with the defaults that it leaves no room for made smaller; values are left to the check.
-
-    Raises: BadSetting, when there is no setting of a name.
-    """
+    """What was given, with the defaults that it leaves no room for made smaller. Raises: BadSetting for an unknown name."""
     for name in given:
         known_setting(name, name, str)
     sizes = {name: TABLE[name].default for name in ("segment_bytes", "batch_bytes_max", "log_reserve_bytes", "call_bytes_max")}

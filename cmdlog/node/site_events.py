@@ -22,10 +22,13 @@ from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.site_executor import SitePlan
 from cmdlog.node.sites.site_faults import SiteFault
+from cmdlog.node.telemetry.recent_failures import RecentFailures
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import RecordKind, encode_digest
 from cmdlog.wal.skips import skips_by_partition
 from procedures import Database
+from procedures.execution.failure_trace import FailureTrace
+from procedures.procedure_versions import partitions_of
 from replay.engine import Catalogs
 from replay.state.trust import state_path
 
@@ -61,6 +64,7 @@ class Desk:
         self._directory, self._db, self._settings, self._boot = directory, db, settings, boot
         self._sequencer, self._snapshots, self._leave_out = sequencer, snapshots, leave_out
         self.troubles = Troubles(directory)
+        self.failures = RecentFailures()
         self._skips = list(skips)  # partition, index, position; of this run, and of entries that a start left to the sites
 
     def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
@@ -68,6 +72,7 @@ class Desk:
         if answer is None:
             self._sequencer.answered(partition, index, (), b"")
             return
+        self.failures.add(answer.traces)
         self._sequencer.add_record(
             encode_digest(
                 partition=partition,
@@ -81,9 +86,11 @@ class Desk:
         self._sequencer.meter.count_digest()
         self._sequencer.answered(partition, index, answer.outcomes, answer.statuses)
 
-    def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None:
+    def read_done(
+        self, partition: int, ident: int, *, as_of: int, status: int, body: bytes, traces: Sequence[FailureTrace]
+    ) -> None:
         """A site has served a read."""
-        self._sequencer.reads.answered(ident, CallOutcome(status, as_of, body))
+        self._sequencer.reads.answered(ident, CallOutcome(status, as_of, body, traces[0] if traces else None))
 
     def captured(self, ident: int, report: dict[str, Any]) -> None:
         """A site has completed an image."""
@@ -132,10 +139,12 @@ class Desk:
         return {
             "bundles": {str(self._boot.catalog): bundle},
             "catalog": self._boot.catalog,
+            "partitions": self._partitions_stated(),
             "key_policy": asdict(self._boot.policy),
             "state_files": {str(p): state_path(self._directory, p) for p in partitions},
             "digest_rows": self._settings.digest_rows,
             "deltas": self._settings.snapshot_deltas,
+            "traceback_locals": self._settings.traceback_locals,
             "skips": self._skips,
         }
 
@@ -174,14 +183,25 @@ class Desk:
         """The node cannot continue: calls under way are answered `outcome_unknown`, and none is accepted any more."""
         self._sequencer.failed(error)
 
+    def _partitions_stated(self) -> int | None:
+        return partitions_of(self._boot.catalogs[str(self._boot.catalog)])
+
     def plan(self) -> SitePlan:
         catalogs = Catalogs()
-        catalogs.add_live(self._boot.catalog, self._db)
+        catalogs.add_live(self._boot.catalog, self._db, partitions=self._partitions_stated())
         skips = skips_by_partition(self._skips)
         files = {p: state_path(self._directory, p) for p in range(self._settings.partitions)}
         settings = self._settings
         return SitePlan(
-            catalogs, self._boot.catalog, files, self._boot.policy, settings.digest_rows, skips, settings.snapshot_deltas
+            catalogs,
+            self._boot.catalog,
+            files,
+            self._boot.policy,
+            settings.digest_rows,
+            skips,
+            settings.snapshot_deltas,
+            traceback_locals=settings.traceback_locals,
+            inline=True,
         )
 
 

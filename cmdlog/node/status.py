@@ -21,6 +21,7 @@ from cmdlog.node.sequencing.key_owners import KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.site_progress import SiteStall, describe_stall
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
@@ -59,7 +60,9 @@ class Overview:
     pages: PageChecks
     troubles: Troubles
     failures: Failures
+    find_stalls: Callable[[float], Sequence[SiteStall]]  # at a reading of the monotonic clock
     wall: Callable[[], float] = time.time
+    now: Callable[[], float] = time.monotonic
 
     def status(self) -> dict[str, Any]:
         """`GET /v1/status`: node, partitions with watermarks, log, who holds it, predicted recovery; plain data."""
@@ -95,6 +98,7 @@ class Overview:
             "idempotency_keys": len(self.keys),
             "clock": {"jumped": clock.jumped, "jumps": clock.jumps, "last_txn": str(clock.closed())},
             "sites": list(health.site_pids),
+            "stalled": self.stalls(),
             "log": {**log, "fill": fill_of(log), "held_by": held_by(log, archive)},
             "archive": archive,
             "drill": self.drills.status(),
@@ -133,6 +137,34 @@ class Overview:
             },
             "history": self.history.since(after),
             "errors": front.errors(),
+        }
+
+    def stalls(self) -> list[dict[str, Any]]:
+        """Sites that make no progress, the longest first; `[]` when all do. Per site:
+
+        site, kind (`running`: one call runs; `stopped`, `silent`, `restarting`), seconds, partitions (that wait for it);
+        partition, procedure and txn_id of the call that it is at (None, "" and None where no call is known), message.
+        """
+        return sorted(map(self._stall, self.find_stalls(self.now())), key=lambda stall: -stall["seconds"])
+
+    def _stall(self, stall: SiteStall) -> dict[str, Any]:
+        number, txn_id = None, None
+        if stall.partition is not None and stall.index:
+            call = self.sequencer.standstill.call_at(stall.partition, stall.index, stall.position)
+            number, txn_id = call if call is not None else (None, None)
+        elif stall.partition is not None:
+            number = self.sequencer.reads.oldest_procedure(stall.partition)
+        procedure, seconds = "" if number is None else self.meter.names[number], round(stall.seconds, 3)
+        waiting = list(stall.partitions) if stall.kind != "running" or stall.partition is None else [stall.partition]
+        return {
+            "site": stall.site,
+            "kind": stall.kind,
+            "seconds": seconds,
+            "partitions": list(stall.partitions),
+            "partition": stall.partition,
+            "procedure": procedure,
+            "txn_id": None if txn_id is None else str(txn_id),
+            "message": describe_stall(stall.kind, seconds, waiting, procedure),
         }
 
     def state_of(self, partition: int) -> str:

@@ -20,6 +20,7 @@ from cmdlog.wal.errors import DiskFull, WalError, WriteFailed
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
+from procedures.execution.failure_trace import FailureTrace
 from replay.plan.node_plan import Plan
 
 _ERRORS: Final[Mapping[str, type[WalError]]] = {"disk_full": DiskFull, "io": WriteFailed}
@@ -119,7 +120,9 @@ class _Owner:
     def free_bytes(self) -> int:
         return self._desk.free_bytes()
 
-    def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None:
+    def read_done(
+        self, partition: int, ident: int, *, as_of: int, status: int, body: bytes, traces: Sequence[FailureTrace]
+    ) -> None:
         """Nothing is read here."""
 
     def captured(self, ident: int, report: dict[str, Any]) -> None:

@@ -19,13 +19,11 @@ import os
 from collections.abc import Collection
 from typing import Protocol
 
-import orjson
-
 from cmdlog.file_lock import LockHeld, lock
-from cmdlog.wal.errors import DiskFull, Locked, ShortWrite, WriteFailed
+from cmdlog.wal.errors import DiskFull, ShortWrite, WriteFailed
 from cmdlog.wal.file_birth import birth_ns
 from cmdlog.wal.machine import read_boot_id, read_machine_id
-from cmdlog.wal.os_errors import raise_read_error, raise_write_error, write_errors
+from cmdlog.wal.os_errors import locked, raise_read_error, raise_write_error, write_errors
 from cmdlog.wal.process_limits import await_descriptor
 
 Data = bytes | bytearray | memoryview
@@ -393,13 +391,3 @@ def write_owner(file: File, record: bytes) -> None:
     file.pwrite(record, 0)
     file.truncate(len(record))
     file.fsync()
-
-
-def locked(path: str, owner: bytes) -> Locked:
-    """The error that names who holds `path`."""
-    try:
-        record = orjson.loads(owner)
-        who = f"process {record['pid']} on {record['host']}, which started at {record['started']}"
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        who = "a process that left no owner record yet"
-    return Locked(f"{path} is locked by {who}")

@@ -15,7 +15,9 @@ import resource
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
-from cmdlog.wal.errors import Corrupt, DiskFull, FileTooLarge, Unusable, WalError, WriteFailed
+import orjson
+
+from cmdlog.wal.errors import Corrupt, DiskFull, FileTooLarge, Locked, Unusable, WalError, WriteFailed
 from cmdlog.wal.process_limits import LIMITS, limit_reached
 
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -60,6 +62,16 @@ def raise_read_error(error: OSError, path: str, offset: int) -> NoReturn:
         raise error
     finally:
         del error  # as above
+
+
+def locked(path: str, owner: bytes) -> Locked:
+    """The error that names who holds `path`."""
+    try:
+        record = orjson.loads(owner)
+        who = f"process {record['pid']} on {record['host']}, which started at {record['started']}"
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        who = "a process that left no owner record yet"
+    return Locked(f"{path} is locked by {who}")
 
 
 def wal_error(error: WalError | OSError, what: str) -> WalError:

@@ -29,7 +29,8 @@ from procedures.checks.lint import Finding, lint
 from procedures.declaration.database import Database
 from procedures.errors import BundleError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
 from procedures.execution.executor import Executor, Invocations
-from procedures.execution.statements import is_statement, sql_of
+from procedures.numeric.numeric_types import TextNumeric
+from procedures.statements.compiled import is_statement, sql_of
 from procedures.storage.state import PartitionState
 
 CALLS = 2000
@@ -54,6 +55,7 @@ def check(target: str | Database, *, seed: int = 1, calls: int = CALLS) -> list[
         {procedure.name: (_module_of(procedure.function), procedure.function.__name__) for procedure in database.procedure_list},
     )
     findings += _check_statements(database, sources)
+    findings += _find_text_numerics(database, module.__name__)
     if hasattr(module, "workload") and module.__name__ != "__main__":
         findings += _double_run(name, seed=seed, calls=calls)
     return sorted(findings, key=lambda finding: (finding.severity, finding))
@@ -78,6 +80,18 @@ def _resolve(target: str | Database) -> tuple[str, Database]:
     if not isinstance(found, Database):
         raise BundleError(f"{target!r} is no Database; give module:attribute")
     return f"{name}:{attribute or 'db'}", found
+
+
+def _find_text_numerics(db: Database, module: str) -> Iterator[Finding]:
+    """Columns whose numbers are text, and how to move them."""
+    for name, info in db.tables.items():
+        for column in info.table.columns:
+            if isinstance(column.type, TextNumeric):
+                yield Finding(
+                    module, 0, "text-numeric", "warning", f"{name}.{column.name}",
+                    "its numbers are text: stored and read, never compared or summed in SQL. To move, declare a second table "
+                    "with Numeric(p, s), p up to 18, and copy the rows in a procedure",
+                )  # fmt: skip
 
 
 def _check_statements(db: Database, modules: Iterable[str]) -> Iterator[Finding]:

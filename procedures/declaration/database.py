@@ -8,19 +8,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from sqlalchemy import MetaData, Table
 from sqlalchemy.schema import SchemaItem
 
 from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect
-from procedures.declaration.procedure import NAME, Procedure, build_procedure
+from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Procedure, build_procedure, mark_procedure
 from procedures.declaration.schema import check_table, create_statements, plan_schema
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
 from procedures.numeric.numeric_types import numerics_are_text
 
+if TYPE_CHECKING:
+    from procedures.execution.context import Transaction
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RegisterEverywhere(Protocol):
+    """For type checkers: the decorator of procedures that run on all partitions."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # None is the narrower one, and comes first
+        self, function: Callable[Concatenate[Transaction, P], None], /
+    ) -> EverywhereFunction[P, None, None]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Transaction, P], R], /) -> EverywhereFunction[P, R, list[R]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +69,7 @@ class Database:
         self._procedures: dict[str, Procedure] = {}
         self._listed: tuple[Procedure, ...] | None = None
         self._numerics_are_text = numerics_are_text()
+        self._model: Any = None
 
     def table(self, name: str, *items: SchemaItem, partition_by: str | None = None, replicated: bool = False) -> Table:
         """Declares a table: either its rows live on one partition each, by a column, or all of them on every partition.
@@ -69,21 +86,43 @@ class Database:
             if partition_by is not None and partition_by not in table.columns:
                 raise DefinitionError(f"table {name!r}: partition_by={partition_by!r} is none of its columns")
             set_stored_types(table, partition_by, as_text=self._numerics_are_text)
-            check_table(table, self.dialect)
+            check_table(table, self.dialect, partition_by=partition_by)
         except DefinitionError:
             self.metadata.remove(table)
             raise
         self._tables[name] = TableInfo(table, partition_by, replicated, self.dialect)
         return table
 
+    @property
+    def Model(self) -> Any:
+        """Base of classes that declare tables, as `class Account(db.Model)`; see `procedures.declaration.models`."""
+        if self._model is None:
+            from procedures.declaration.models import make_model  # noqa: PLC0415 - SQLAlchemy's ORM is for those who use it
+
+            self._model = make_model(self.metadata, self.table)
+        return self._model
+
+    @overload
     def procedure(
-        self, bare: None = None, /, *, partition_by: str | None = None, read_only: bool = False, name: str | None = None
-    ) -> Callable[[Function], Function]:
+        self, bare: None = None, /, *, partition_by: str, read_only: bool = False, name: str | None = None
+    ) -> Callable[[Function], Function]: ...
+    @overload
+    def procedure(  # type: ignore[overload-overlap]  # None is the narrower one, and comes first
+        self, bare: None = None, /, *, partition_by: Each | None = None, read_only: bool = False, name: str | None = None
+    ) -> RegisterEverywhere: ...
+    @overload
+    def procedure(
+        self, bare: None = None, /, *, partition_by: str | Each | None, read_only: bool = False, name: str | None = None
+    ) -> Callable[[Function], Function]: ...
+    def procedure(
+        self, bare: None = None, /, *, partition_by: str | Each | None = None, read_only: bool = False, name: str | None = None
+    ) -> Any:
         """Registers the decorated function; it stays an ordinary function.
 
         Args:
             bare: the function, where the brackets were forgotten; refused.
-            partition_by: parameter whose value says on which partition a call runs; None: on all of them.
+            partition_by: parameter whose value says on which partition a call runs; None: on all of them, alike; EACH: on each
+                of them, on rows of its own.
             read_only: writes nothing, and is therefore not logged.
             name: under which callers know it; default: the function's own.
 
@@ -102,6 +141,7 @@ class Database:
                 raise DefinitionError(f"procedure {procedure.name!r} is declared twice")
             self._procedures[procedure.name] = procedure
             self._listed = None
+            mark_procedure(procedure)
             return function
 
         return register
@@ -126,10 +166,27 @@ class Database:
     def tables(self) -> Mapping[str, TableInfo]:
         return MappingProxyType(self._tables)
 
+    def check_tables(self) -> None:
+        """Checks the tables as they are now, with what was added to them after their declaration.
+
+        Raises: DefinitionError, also for a table on `metadata` that was not declared here.
+        """
+        if self._numerics_are_text:
+            return
+        for name, table in self.metadata.tables.items():
+            if name not in self._tables:
+                raise DefinitionError(
+                    f"table {name!r} is on {self.name}.metadata, but was not declared: where its rows live is not known; declare "
+                    f"it with db.table({name!r}, …), or its class as a db.Model"
+                )
+            check_table(table, partition_by=self._tables[name].partition_by)
+
     def schema_statements(self) -> list[str]:
-        """DDL that makes an empty state ready for this application."""
+        """DDL that makes an empty state ready for this application. Raises: DefinitionError."""
+        self.check_tables()
         return create_statements((info.table for info in self._tables.values()), self.dialect)
 
     def plan_schema(self, existing: Mapping[str, str]) -> list[str]:
-        """Statements that lead from a state's tables to these; see `schema.plan_schema`."""
+        """Statements that lead from a state's tables to these; see `schema.plan_schema`. Raises: DefinitionError."""
+        self.check_tables()
         return plan_schema(existing, (info.table for info in self._tables.values()), self.dialect)

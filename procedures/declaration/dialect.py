@@ -10,27 +10,35 @@ every value has one exact form, and tables are STRICT, so that SQLite refuses wh
 | String, Text, Unicode, Enum | TEXT | str (Enum: its member) |
 | LargeBinary | BLOB | bytes |
 | Boolean | INTEGER 0/1 | bool |
-| Numeric(p, s), p up to 18 | INTEGER, units of 10^-s: exact in every place of a statement (numeric_compiler.py) | Decimal |
+| Numeric(p, s), p up to 18 | INTEGER, units of 10^-s: exact in every place of a statement (procedures/numeric) | Decimal |
 | TextNumeric | TEXT, exact digits; only stored and read | Decimal |
 | DateTime | TEXT, RFC 3339 UTC with six decimals: sorts as time | aware datetime |
 | Date | TEXT | date |
+| Time | TEXT, with six decimals: sorts as time | time without a zone |
+| Interval | INTEGER, microseconds: compared, added and summed as they are | timedelta |
 | Uuid | TEXT, with hyphens | UUID |
 | JSON | TEXT, keys sorted | lists, dicts, … |
+
+Which of SQLAlchemy's types a table may have is decided in `column_types`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime
-from typing import Any
+from datetime import UTC, date, datetime, time, timedelta
+from math import isfinite, isnan
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
 from sqlalchemy import types
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler, SQLiteDialect, SQLiteTypeCompiler
+from sqlalchemy.sql import operators
 
-from procedures.numeric.compiler import ExactCompiler, ExactDDLCompiler
+from procedures.errors import StatementRefused
+from procedures.numeric.compiler import ExactCompiler
 from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric
+from procedures.numeric.schema_compiler import ExactDDLCompiler
 
 Processor = Callable[[Any], Any] | None
 
@@ -85,6 +93,46 @@ class TextUuid(_Exact, types.Uuid):  # type: ignore[type-arg]
         return UUID(value) if self.as_uuid else value
 
 
+class IsoTime(_Exact, types.Time):
+    """Time of day as HH:MM:SS.ffffff; fixed width, so text order is time order."""
+
+    def to_sqlite(self, value: Any) -> Any:
+        if not isinstance(value, time) or value.tzinfo is not None:
+            raise TypeError("a Time column takes datetime.time without a zone; with one, store a DateTime")
+        return value.isoformat(timespec="microseconds")
+
+    def to_python(self, value: Any) -> Any:
+        return time.fromisoformat(value)
+
+
+class MicrosecondInterval(_Exact, types.Interval):
+    """Interval as a number of microseconds, which is all that a timedelta holds."""
+
+    cache_ok = True
+
+    def to_sqlite(self, value: Any) -> Any:
+        if not isinstance(value, timedelta):
+            raise TypeError(f"an Interval column takes datetime.timedelta, not {type(value).__name__}")
+        return value // timedelta(microseconds=1)
+
+    def to_python(self, value: Any) -> Any:
+        if type(value) is not int:
+            raise TypeError(f"{value!r} where the microseconds of an Interval were expected")
+        return timedelta(microseconds=value)
+
+
+class NumberFloat(_Exact, types.Float):  # type: ignore[type-arg]
+    """Float without NaN, of which SQLite would silently make NULL."""
+
+    def to_sqlite(self, value: Any) -> Any:
+        if isinstance(value, float) and isnan(value):
+            raise ValueError("a Float column takes numbers; NaN is none, and SQLite would store NULL: store None")
+        return value
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        return None
+
+
 class _TypeCompiler(SQLiteTypeCompiler):
     """Names of the column types that a STRICT table accepts."""
 
@@ -98,7 +146,7 @@ class _TypeCompiler(SQLiteTypeCompiler):
 
     visit_string = visit_text = visit_unicode = visit_unicode_text = visit_enum = visit_datetime = visit_date = _text
     visit_uuid = visit_JSON = visit_VARCHAR = visit_NVARCHAR = visit_CHAR = visit_TEXT = visit_UUID = _text
-    visit_DATETIME = visit_TIMESTAMP = visit_DATE = _text
+    visit_DATETIME = visit_TIMESTAMP = visit_DATE = visit_NCHAR = visit_CLOB = visit_time = visit_TIME = _text
 
     def _integer(self, type_: Any, **kw: Any) -> str:
         return "INTEGER"
@@ -106,15 +154,66 @@ class _TypeCompiler(SQLiteTypeCompiler):
     visit_integer = visit_big_integer = visit_small_integer = visit_boolean = _integer
     visit_BIGINT = visit_SMALLINT = visit_INTEGER = visit_BOOLEAN = _integer
 
+    def visit_type_decorator(self, type_: Any, **kw: Any) -> str:
+        if isinstance(type_, types.Interval) and types.Interval in self.dialect.colspecs:
+            return "INTEGER"
+        return str(super().visit_type_decorator(type_, **kw))
+
+    def _blob(self, type_: Any, **kw: Any) -> str:
+        return "BLOB"
+
+    visit_BINARY = visit_VARBINARY = _blob
+
     def _real(self, type_: Any, **kw: Any) -> str:
         return "REAL"
 
     visit_float = visit_double = visit_FLOAT = visit_DOUBLE = visit_DOUBLE_PRECISION = visit_REAL = _real
 
-    def visit_time(self, type_: Any, **kw: Any) -> str:
-        raise TypeError("Time columns are not supported; store seconds, or a DateTime")
 
-    visit_TIME = visit_time
+_TIMES: Final = (types.DateTime, types.Date, types.Time)
+_ARITHMETIC: Final = (
+    operators.add, operators.sub, operators.mul, operators.truediv, operators.floordiv, operators.mod,
+)  # fmt: skip
+_TYPED_FUNCTIONS: Final = frozenset(("count", "min", "max", "coalesce", "ifnull", "nullif", "first_value", "last_value",
+    "nth_value", "lag", "lead", "typeof", "group_concat", "string_agg", "json_group_array", "json_array"))  # fmt: skip
+
+
+def _is_time(type_: Any) -> bool:
+    return isinstance(type_, _TIMES)
+
+
+def _is_interval(type_: Any) -> bool:
+    return isinstance(type_, types.Interval)
+
+
+class StateCompiler(ExactCompiler):
+    """Statements over what is stored in another form than it is seen: times are text, intervals are whole numbers."""
+
+    def visit_binary(self, binary: Any, override_operator: Any = None, **kw: Any) -> Any:
+        operator = override_operator or binary.operator
+        if operator in _ARITHMETIC:
+            sides = binary.left.type, binary.right.type
+            if any(map(_is_time, sides)):
+                raise StatementRefused(f"<{binary}>: times are stored as text, so they are compared; add and subtract in Python")
+            if any(map(_is_interval, sides)) and not (
+                operator in (operators.add, operators.sub) and all(map(_is_interval, sides))
+            ):
+                raise StatementRefused(
+                    f"<{binary}>: an Interval is added to another one, or subtracted; compute others in Python"
+                )
+        return super().visit_binary(binary, override_operator=override_operator, **kw)
+
+    def visit_function(self, func: Any, add_to_result_map: Any = None, **kwargs: Any) -> Any:
+        name = func.name.lower()
+        for argument in func.clauses:
+            times, interval = _is_time(argument.type), _is_interval(argument.type)
+            if (times or interval) and name not in _TYPED_FUNCTIONS and not (interval and name == "sum"):
+                raise StatementRefused(f"{name}() would see how {argument} is stored; compute it in Python")
+            if (times or interval) and isinstance(func.type, types.NullType):
+                raise StatementRefused(
+                    f"{name}() of {argument} needs a type: func.{name}(…, type_={type(argument.type).__name__})"
+                )
+        return super().visit_function(func, add_to_result_map=add_to_result_map, **kwargs)
 
 
 class StateDialect(SQLiteDialect):
@@ -122,7 +221,7 @@ class StateDialect(SQLiteDialect):
 
     supports_statement_cache = True
     type_compiler_cls = _TypeCompiler
-    statement_compiler: Any = ExactCompiler
+    statement_compiler: Any = StateCompiler
     ddl_compiler: Any = ExactDDLCompiler
     colspecs = {  # noqa: RUF012 - SQLAlchemy declares it so
         **{
@@ -132,18 +231,22 @@ class StateDialect(SQLiteDialect):
         },
         types.Numeric: ScaledNumeric,
         TextNumeric: TextNumeric,
-        types.Float: types.Float,
+        types.Float: NumberFloat,
         types.DateTime: UtcDateTime,
         types.Date: IsoDate,
+        types.Time: IsoTime,
+        types.Interval: MicrosecondInterval,
         types.Uuid: TextUuid,
     }
 
     def __init__(self) -> None:
-        super().__init__(
-            paramstyle="named",
-            json_serializer=lambda value: orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode(),
-            json_deserializer=orjson.loads,
-        )
+        super().__init__(paramstyle="named", json_serializer=self.to_json, json_deserializer=orjson.loads)
+
+    @staticmethod
+    def to_json(value: Any) -> str:
+        """Raises: TypeError or ValueError for what would come back as something else, or as null."""
+        _check_json(value)
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 class TextNumericDialect(StateDialect):
@@ -152,7 +255,33 @@ class TextNumericDialect(StateDialect):
     supports_statement_cache = True
     statement_compiler: Any = SQLiteCompiler
     ddl_compiler: Any = SQLiteDDLCompiler
-    colspecs = {**StateDialect.colspecs, types.Numeric: TextNumeric}  # noqa: RUF012 - SQLAlchemy declares it so
+    colspecs = {  # noqa: RUF012 - SQLAlchemy declares it so
+        **{kind: spec for kind, spec in StateDialect.colspecs.items() if kind is not types.Interval},
+        types.Numeric: TextNumeric,
+        types.Float: types.Float,
+    }
+
+    @staticmethod
+    def to_json(value: Any) -> str:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _check_json(value: Any) -> None:
+    if value is None or type(value) in (str, int, bool):
+        return
+    if type(value) is float:
+        if not isfinite(value):
+            raise ValueError(f"a JSON column takes finite numbers; {value} would come back as null")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _check_json(part)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            if type(key) is not str:
+                raise TypeError(f"the keys of a JSON object are strings, not {type(key).__name__}")
+            _check_json(part)
+    else:
+        raise TypeError(f"a JSON column takes lists, dicts, str, int, float, bool and None, not {type(value).__name__}")
 
 
 DIALECT = StateDialect()

@@ -6,20 +6,44 @@ defaults filled in. Nothing after it checks again: `decode` trusts the log.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 from procedures.declaration.result_json import Encode, encoder_for
-from procedures.declaration.type_codecs import Codec, Schema, WireError, codec_for
+from procedures.declaration.scalar_codecs import Codec, Schema, WireError
+from procedures.declaration.type_codecs import codec_for
 from procedures.errors import DefinitionError, InvalidParameters
+
+if TYPE_CHECKING:
+    from procedures.execution.context import Transaction
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+A_co = TypeVar("A_co", covariant=True)
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)  # goes into URLs, file names and Spark columns as it is
 PARAMETERS_MAX = 64  # a procedure with more wants a dataclass
+
+
+PROCEDURES_ATTRIBUTE: Final = "__cmdlog_procedures__"  # of a function: as which procedures it is registered
+
+
+class EverywhereFunction(Protocol[P, R_co, A_co]):
+    """For type checkers: a function registered with `partition_by=None`. A call of it answers with A, not with R."""
+
+    @property
+    def __cmdlog_answer__(self) -> A_co:
+        """One result per partition; None, where the function returns nothing. No function has it at run time."""
+
+    def __call__(self, tx: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Runs it in another procedure, as any function."""
 
 
 class Access(IntEnum):
@@ -28,6 +52,20 @@ class Access(IntEnum):
     SINGLE = 0  # one partition: writes its own rows; replicated tables are read-only to it
     EVERYWHERE = 1  # all partitions: reads and writes replicated tables alone, so that all copies stay equal
     READ = 2  # writes nothing; not logged
+    EACH = 3  # all partitions, each on rows of its own; replicated tables are read-only to it
+
+
+class Each(Enum):
+    """The kind of `EACH`."""
+
+    EACH = "EACH"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+EACH: Final = Each.EACH
+"""`partition_by=EACH`: a call runs once on each partition, on that partition's own rows, at one place of their common order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +84,10 @@ class Procedure:
 
     name: str
     function: Callable[..., Any]
+    run: Callable[..., Any]  # the function, or what passes its keyword-only parameters by name: takes all by position
     parameters: tuple[Parameter, ...]
     partition_by: str | None  # parameter whose value names the partition; None = all partitions
+    each: bool  # all partitions, and each decides about rows of its own
     read_only: bool
     encode: Encode  # result -> JSON bytes
     result_codec: Codec | None  # None: any JSON
@@ -59,7 +99,14 @@ class Procedure:
     def access(self) -> Access:
         if self.read_only:
             return Access.READ
+        if self.each:
+            return Access.EACH
         return Access.EVERYWHERE if self.partition_by is None else Access.SINGLE
+
+    @property
+    def returns_nothing(self) -> bool:
+        """`-> None`: then a call on all partitions answers None as well, and not a list of them."""
+        return self.result_codec is not None and self.result_codec.schema == {"type": "null"}
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -87,7 +134,9 @@ class Procedure:
         return dict(self.result_codec.schema) if self.result_codec else {}
 
 
-def build_procedure(function: Callable[..., Any], *, name: str | None, partition_by: str | None, read_only: bool) -> Procedure:
+def build_procedure(
+    function: Callable[..., Any], *, name: str | None, partition_by: str | Each | None, read_only: bool
+) -> Procedure:
     """Reads a function's signature into a `Procedure`.
 
     Raises:
@@ -96,17 +145,25 @@ def build_procedure(function: Callable[..., Any], *, name: str | None, partition
     name = name or function.__name__
     if not NAME.fullmatch(name):
         raise DefinitionError(f"procedure {name!r}: a name is lower-case letters, digits and _, at most 63, a letter first")
+    each = isinstance(partition_by, Each)
+    column = None if isinstance(partition_by, Each) else partition_by
+    if each and read_only:
+        raise DefinitionError(
+            f"procedure {name!r}: what only reads runs on each partition with partition_by=None, read_only=True"
+        )
     try:
         parameters, hint = _read_signature(function)
         encode, result_codec = encoder_for(hint)
-        partition_at = _partition_at(parameters, partition_by)
+        partition_at = _partition_at(parameters, column)
     except DefinitionError as error:
         raise DefinitionError(f"procedure {name!r}: {error}") from None
     return Procedure(
         name=name,
         function=function,
+        run=_by_position(function),
         parameters=parameters,
-        partition_by=partition_by,
+        partition_by=column,
+        each=each,
         read_only=read_only,
         encode=encode,
         result_codec=result_codec,
@@ -133,12 +190,14 @@ def _read_signature(function: Callable[..., Any]) -> tuple[tuple[Parameter, ...]
 
 def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Parameter:
     name = parameter.name
-    if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        raise DefinitionError(f"parameter {name!r}: only plain parameters have a place in the log (no *, / or **)")
+    if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+        raise DefinitionError(
+            f"parameter {name!r}: only parameters with a name have a place in the log (no *args, / or **kwargs)"
+        )
     if name not in hints:
         raise DefinitionError(f"parameter {name!r} needs a type hint: it is the contract with the caller")
     try:
-        codec = codec_for(hints[name])
+        codec = _constrained(codec_for(hints[name]), hints[name])
     except DefinitionError as error:
         raise DefinitionError(f"parameter {name!r}: {error}") from None
     if parameter.default is inspect.Parameter.empty:
@@ -147,6 +206,36 @@ def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Parame
         return Parameter(name, codec, required=False, default=codec.to_wire(parameter.default))
     except WireError as error:
         raise DefinitionError(f"parameter {name!r}: its default does not fit its type: {error}") from None
+
+
+def _constrained(codec: Codec, hint: Any) -> Codec:
+    """With what `Annotated` states for pydantic. Only who imported pydantic can have stated something."""
+    if "pydantic" not in sys.modules and "annotated_types" not in sys.modules:
+        return codec
+    from procedures.declaration.model_codecs import constrained  # noqa: PLC0415 - it brings pydantic
+
+    return constrained(codec, hint)
+
+
+def mark_procedure(procedure: Procedure) -> None:
+    """Notes at the function itself that it is this procedure, so that callers can give the function instead of the name."""
+    known = getattr(procedure.function, PROCEDURES_ATTRIBUTE, ())
+    with contextlib.suppress(AttributeError, TypeError):  # a callable without attributes is called by its name
+        setattr(procedure.function, PROCEDURES_ATTRIBUTE, (*known, procedure))
+
+
+def _by_position(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, callable with all arguments by position, as the log holds them."""
+    kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
+    named = [name for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
+    if not named:
+        return function
+    plain = len(kinds) - len(named)
+
+    def run(*given: Any) -> Any:
+        return function(*given[:plain], **dict(zip(named, given[plain:], strict=True)))
+
+    return run
 
 
 def _partition_at(parameters: tuple[Parameter, ...], partition_by: str | None) -> int | None:

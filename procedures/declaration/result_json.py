@@ -17,7 +17,8 @@ from uuid import UUID
 
 import orjson
 
-from procedures.declaration.type_codecs import INT_MAX, INT_MIN, Codec, WireError, codec_for
+from procedures.declaration.scalar_codecs import INT_MAX, INT_MIN, Codec, WireError
+from procedures.declaration.type_codecs import codec_for
 from procedures.errors import DefinitionError
 
 RESULT_BYTES_MAX = 8 << 20  # one answer; more belongs into a query with pages
@@ -59,7 +60,7 @@ def _encode_none(value: Any) -> bytes:
 
 
 def encode_any(value: Any) -> bytes:
-    """JSON of any value of the types in wire.py, without an annotation to hold it to."""
+    """JSON of any value of the types that had a wire form from the first version on, without an annotation to hold it to."""
     return _bounded(_dumps(to_json(value, 0)))
 
 

@@ -2,7 +2,8 @@
 
 Rules, checked when a table is declared: a primary key that is never NULL (the session extension sees no other rows), of
 one INTEGER column or in a WITHOUT ROWID table (a hidden rowid would leak into results), no AUTOINCREMENT, no default
-taken from clock or chance, no conflict clause that ends the whole batch.
+taken from clock or chance, no conflict clause that ends the whole batch. The rules for single types,
+defaults and arguments are in `column_types`, `column_defaults` and `column_options`.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
 )
-from sqlalchemy.exc import CompileError
-from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.schema import CreateIndex, CreateTable
 
+from procedures.declaration.column_defaults import check_constant
+from procedures.declaration.column_options import check_options
 from procedures.declaration.dialect import DIALECT, StateDialect
-from procedures.errors import DefinitionError, SchemaConflict
-from procedures.numeric.columns import check_stored_form
+from procedures.errors import DefinitionError, SchemaConflict, StatementRefused
+from procedures.numeric.columns import check_stored_form, check_texts
 
 TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}", re.ASCII)
-_CONSTANT = re.compile(r"\(?\s*(?:[+-]?[0-9]+(?:\.[0-9]+)?|'(?:[^']|'')*'|NULL|TRUE|FALSE)\s*\)?", re.ASCII | re.IGNORECASE)
 _INTEGERS = (Integer,)
 
 
-def check_table(table: Table, dialect: StateDialect = DIALECT) -> None:
-    """Refuses a table that cannot be replayed or digested.
+def check_table(table: Table, dialect: StateDialect = DIALECT, *, partition_by: str | None = None) -> None:
+    """Refuses a table that cannot be replayed or digested; a bundle from before exact decimals keeps the rules of its time.
 
     Raises:
         DefinitionError: naming table and column, and what to write instead.
@@ -43,34 +45,40 @@ def check_table(table: Table, dialect: StateDialect = DIALECT) -> None:
         raise DefinitionError(f"table {name!r} needs a primary key: without one, digests cannot distinguish its rows")
     for column in table.columns:
         try:
-            _check_column(column)
+            _check_column(column, dialect)
         except DefinitionError as error:
             raise DefinitionError(f"column {name}.{column.name}: {error}") from None
-    for constraint in table.constraints:
-        if isinstance(constraint, ForeignKeyConstraint | UniqueConstraint) and constraint.deferrable:
-            raise DefinitionError(f"table {name!r}: a deferrable constraint would fail at the end of a batch, not in its call")
+    if dialect is DIALECT:
+        check_options(table, partition_by)
+        create_indexes(table, dialect)
+    else:
+        _check_deferrable(table)
     if re.search(r"\bROLLBACK\b", create_table(table, dialect).upper()):
         raise DefinitionError(f"table {name!r}: ON CONFLICT ROLLBACK would end the whole batch; use ABORT")
 
 
-def _check_column(column: Column[Any]) -> None:
+def _check_deferrable(table: Table) -> None:
+    for constraint in table.constraints:
+        if isinstance(constraint, ForeignKeyConstraint | UniqueConstraint) and constraint.deferrable:
+            raise DefinitionError(
+                f"table {table.name!r}: a deferrable constraint would fail at the end of a batch, not in its call"
+            )
+
+
+def _check_column(column: Column[Any], dialect: StateDialect) -> None:
     if column.primary_key and column.nullable:
         raise DefinitionError("a primary key is NOT NULL")
-    if column.default is not None or column.onupdate is not None:
+    if dialect is not DIALECT and (column.default is not None or column.onupdate is not None):
         raise DefinitionError("Python-side defaults do not run here; pass the value, or use a constant server_default")
     if column.computed is not None:
         if not column.computed.persisted:
             raise DefinitionError("a generated column must be stored: Computed(..., persisted=True)")
         return
+    if dialect is DIALECT:
+        return
     if column.server_onupdate is not None or column.identity is not None:
         raise DefinitionError("no server_onupdate and no Identity: numbers must come from parameters, tx or rows")
-    if column.server_default is not None and not _CONSTANT.fullmatch(_default_text(column)):
-        raise DefinitionError("server_default must be a constant: a number or a quoted text")
-
-
-def _default_text(column: Column[Any]) -> str:
-    compiler: Any = CreateColumn(column).compile(dialect=DIALECT)
-    return str(compiler.get_column_default_string(column)).strip()
+    check_constant(column)
 
 
 def _has_rowid_key(table: Table) -> bool:
@@ -80,9 +88,10 @@ def _has_rowid_key(table: Table) -> bool:
 
 def create_table(table: Table, dialect: StateDialect = DIALECT) -> str:
     """CREATE TABLE … STRICT, WITHOUT ROWID unless its key is one INTEGER column."""
+    check_texts(table)
     try:
         text = str(CreateTable(table).compile(dialect=dialect))
-    except (CompileError, TypeError) as error:
+    except (SQLAlchemyError, StatementRefused, TypeError) as error:
         raise DefinitionError(f"table {table.name!r}: {error}") from None
     body = re.sub(r"[ \t]*\n[ \t]*", " ", text).strip()
     return f"{body} {'STRICT' if _has_rowid_key(table) else 'STRICT, WITHOUT ROWID'}"
@@ -98,10 +107,15 @@ def create_statements(tables: Iterable[Table], dialect: StateDialect = DIALECT) 
 
 
 def create_indexes(table: Table, dialect: StateDialect = DIALECT) -> dict[str, str]:
-    return {
-        str(index.name): str(CreateIndex(index).compile(dialect=dialect)).strip()
-        for index in sorted(table.indexes, key=lambda index: str(index.name))
-    }
+    """Name → CREATE INDEX. Raises: DefinitionError."""
+    check_texts(table)  # an index may have been added to a table that was declared before
+    try:
+        return {
+            str(index.name): str(CreateIndex(index).compile(dialect=dialect)).strip()
+            for index in sorted(table.indexes, key=lambda index: str(index.name))
+        }
+    except (SQLAlchemyError, StatementRefused, TypeError) as error:
+        raise DefinitionError(f"an index of table {table.name!r}: {error}") from None
 
 
 def plan_schema(existing: Mapping[str, str], tables: Iterable[Table], dialect: StateDialect = DIALECT) -> list[str]:

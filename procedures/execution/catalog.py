@@ -18,7 +18,8 @@ from procedures.declaration.procedure import Access, Procedure
 from procedures.execution.context import CallState, Transaction
 from procedures.execution.idempotency import request_seed
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
-from procedures.execution.statements import Runs
+from procedures.execution.row_checks import row_checks
+from procedures.statements.statement_runs import Runs
 from procedures.storage.authorizer import Authorizer
 
 # (function, decode or None, encode, tx) of a procedure. A bare tuple: it is unpacked once per call.
@@ -29,15 +30,25 @@ class Catalog:
     """The procedures of a database by number, with a transaction for each kind of access."""
 
     def __init__(
-        self, database: Database, cursor: apsw.Cursor, guard: Authorizer, state: CallState, *, side: Literal["write", "read"]
+        self,
+        database: Database,
+        cursor: apsw.Cursor,
+        guard: Authorizer,
+        state: CallState,
+        *,
+        side: Literal["write", "read"],
+        partitions: int | None = None,
     ) -> None:
         self.tables = tuple(database.tables)
         self._transactions = {
             access: Transaction(Runs(database, access, cursor, guard, state), state, guard, access) for access in Access
         }
+        self.row_checks = (
+            row_checks(database, state.refused, partition=state.partition, partitions=partitions) if side == "write" else {}
+        )
         self.procedures = database.procedure_list
         self.seeds = [request_seed(procedure.name) for procedure in self.procedures]
-        self.everywhere = [procedure.access is Access.EVERYWHERE for procedure in self.procedures]
+        self.everywhere = [procedure.access in (Access.EVERYWHERE, Access.EACH) for procedure in self.procedures]
         self._side = side
         self.entries = [self._entry(procedure, side) for procedure in self.procedures]
         for access in self._transactions:
@@ -52,13 +63,13 @@ class Catalog:
         self._count_references(procedure.access)
 
     def _count_references(self, access: Access) -> None:
-        """One for the table of transactions, one for each entry, and what the loop that runs a call holds."""
-        owners = 1 + sum(procedure.access is access for procedure in self.procedures)
+        """For the table of transactions, for its statements, for each entry, and what the loop that runs a call holds."""
+        owners = 2 + sum(procedure.access is access for procedure in self.procedures)
         self._transactions[access].references_max = owners + _LOOP_REFERENCES
 
     def _entry(self, procedure: Procedure, side: str) -> Entry:
         belongs = procedure.read_only == (side == "read")
-        function = procedure.function if belongs else _refuse
+        function = procedure.run if belongs else _refuse
         return function, procedure.decode, procedure.encode, self._transactions[procedure.access]
 
     def open(self) -> None:

@@ -22,17 +22,20 @@ import apsw
 import google_crc32c
 
 from procedures.declaration.database import Database
+from procedures.declaration.procedure import Procedure
 from procedures.errors import BatchRefused, EnvironmentFault, StateRefused
 from procedures.execution import process_guard
 from procedures.execution.catalog import Catalog, Entry
 from procedures.execution.context import CallState, SiteFailed
+from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.idempotency import NO_KEY, Fresh, KeyPolicy, KnownOutcome, Status, request_hash
 from procedures.execution.idempotency_table import KeyTable, Kind
-from procedures.execution.invocations import Applied, Invocations
+from procedures.execution.invocations import Applied, Invocations, check_batch
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, outcome_of
 from procedures.execution.process_guard import attempts
 from procedures.execution.read_only import Reader
+from procedures.execution.row_checks import RowChecker
 from procedures.storage.authorizer import Mode
 from procedures.storage.changed_keys import Changes
 from procedures.storage.row_digest import ChangedRow, RowLog
@@ -41,7 +44,6 @@ from procedures.storage.state import PartitionState, Position
 __all__ = ["Applied", "Executor", "Invocations", "KeyPolicy", "Status"]
 
 SAVEPOINT_BATCHES = 16  # how long savepoints stay on after they were needed
-CALLS_MAX = 1 << 20  # of one batch; positions in it take 20 bits
 
 _crc = google_crc32c.extend
 _SEEDS = tuple(google_crc32c.value(bytes([status])) for status in Status)  # hash of the status byte, to be extended by the body
@@ -77,6 +79,8 @@ class Executor:
         millis_of: Callable[[int], int],
         progress: Callable[[int], object] | None,
         key_policy: KeyPolicy | None = None,
+        partitions: Callable[[int], int | None] = lambda _version: None,
+        tracer: FailureTracer | None = None,
     ) -> None:
         """
         Args:
@@ -85,11 +89,16 @@ class Executor:
             millis_of: time of a transaction id, milliseconds since 1970.
             progress: gets the position in the batch before each call; for a watchdog.
             key_policy: limits of the idempotency table; must be the logged one.
+            partitions: catalog version → how many there are; None: rows are not judged by the partition they belong to.
+            tracer: makes `Applied.traces`; a replay has none.
         """
         self._state = state
         self._databases = databases
+        self._partitions = partitions
         self._millis_of = millis_of
         self._progress = progress
+        self._tracer = tracer
+        self._procedure_at: Callable[[], Procedure]  # of the call that runs
         self._call = CallState(state.partition, millis_of)
         process_guard.watch()
         self._cursor = state.connection.cursor()
@@ -97,6 +106,7 @@ class Executor:
         self._keys = KeyTable(state, key_policy or KeyPolicy())
         self._savepoint_batches = 0
         self._rows = RowLog(state.connection) if digest_rows else None
+        self._row_checker = self._rows or RowChecker(state.connection)
         self._reader: Reader | None = None
         self._grouped = False  # batches share one transaction, each in a savepoint of its own
 
@@ -121,7 +131,8 @@ class Executor:
             BatchRefused: the batch does not follow on the state's position, or contradicts itself.
         """
         catalog = self._catalog(batch.catalog)
-        self._check(batch, catalog)
+        self._check_follows(batch.index)
+        check_batch(batch, procedures=len(catalog.entries), after=self._state.position.txn_id)
         if self._savepoint_batches == 0:
             try:
                 return self._attempt(batch, catalog, self._run_straight if self._is_plain(batch) else self._run_guarded)
@@ -133,25 +144,12 @@ class Executor:
     def _catalog(self, version: int) -> Catalog:
         found = self._catalogs.get(version)
         if found is None:
-            found = Catalog(self._databases(version), self._cursor, self._state.guard, self._call, side="write")
+            partitions = self._partitions(version)
+            found = Catalog(
+                self._databases(version), self._cursor, self._state.guard, self._call, side="write", partitions=partitions
+            )
             self._catalogs[version] = found
         return found
-
-    def _check(self, batch: Invocations, catalog: Catalog) -> None:
-        self._check_follows(batch.index)
-        count = len(batch.txn_ids)
-        lengths = {len(batch.procedures), len(batch.params), count if batch.keys is None else len(batch.keys)}
-        if lengths != {count} or not 0 < count < CALLS_MAX:
-            raise BatchRefused(f"batch {batch.index}: {count} transaction ids, but columns of {sorted(lengths)} calls")
-        if not 0 <= min(batch.procedures) <= max(batch.procedures) < len(catalog.entries):
-            raise BatchRefused(
-                f"batch {batch.index}: calls procedure number {max(batch.procedures)}, but catalog version {batch.catalog} "
-                f"has {len(catalog.entries)}"
-            )
-        if batch.txn_ids[0] <= self._state.position.txn_id:
-            raise BatchRefused(
-                f"batch {batch.index}: transaction {batch.txn_ids[0]} does not follow on {self._state.position.txn_id}"
-            )
 
     def _check_follows(self, index: int) -> None:
         position = self._state.position
@@ -162,9 +160,7 @@ class Executor:
 
     def _is_plain(self, batch: Invocations) -> bool:
         """Whether every call of the batch simply runs."""
-        if batch.skips:
-            return False
-        return batch.keys is None or self._keys.runs_plainly(batch.keys)
+        return not batch.skips and (batch.keys is None or self._keys.runs_plainly(batch.keys))
 
     def _attempt(self, batch: Invocations, catalog: Catalog, run_calls: _RunCalls) -> Applied:
         """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
@@ -173,6 +169,8 @@ class Executor:
         if len(batch.procedures) == 1 and catalog.everywhere[batch.procedures[0]]:
             run.kind = "everywhere"  # such a call is a batch of its own
         self._call.begin_calls(batch.txn_ids)
+        if self._tracer is not None:
+            self._tracer.begin_attempt()
         try:
             self._begin_batch()
             digest = self._run_calls(batch, catalog, run, run_calls)
@@ -184,16 +182,19 @@ class Executor:
             raise
         hashes = [_crc(seeds[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
         digest = self._keys.mixed_into(digest) if digest else 0
-        return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest)
+        traces = () if self._tracer is None else self._tracer.take_traces()
+        return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest, traces)
 
     def _run_calls(self, batch: Invocations, catalog: Catalog, run: _BatchAttempt, run_calls: _RunCalls) -> int:
         """Runs the calls; returns the digest of the rows that they changed."""
         guard, call, rows = self._state.guard, self._call, self._rows
         if rows is not None:
             rows.begin_batch()
+        self._row_checker.checks = catalog.row_checks
         catalog.open()
         guard.mode = Mode.PROCEDURE
-        process_guard.begin_calls(lambda: catalog.procedures[batch.procedures[call.at]].name)
+        self._procedure_at = lambda: catalog.procedures[batch.procedures[call.at]]
+        process_guard.begin_calls(lambda: self._procedure_at().name)
         try:
             run_calls(batch, catalog, run)
         finally:
@@ -210,7 +211,7 @@ class Executor:
 
     def _run_straight(self, batch: Invocations, catalog: Catalog, run: _BatchAttempt) -> None:
         """The hot loop: no savepoints, every call runs."""
-        call, entries, progress = self._call, catalog.entries, self._progress
+        call, entries, progress, refused = self._call, catalog.entries, self._progress, self._call.refused
         append, again = run.bodies.append, False
         for at, (number, params) in enumerate(zip(batch.procedures, batch.params, strict=True)):
             function, decode, encode, tx = entries[number]
@@ -221,6 +222,8 @@ class Executor:
                 body = encode(function(tx, *params) if decode is None else function(tx, *decode(params)))
                 if attempts and (tried := process_guard.take_attempt()) is not None:
                     raise tried
+                if refused:
+                    raise refused[0]
                 append(body)
             except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
                 again = call.wrote == at
@@ -274,6 +277,8 @@ class Executor:
             body = encode(function(tx, *params) if decode is None else function(tx, *decode(params)))
             if attempts and (tried := process_guard.take_attempt()) is not None:
                 raise tried
+            if self._call.refused:
+                raise self._call.refused[0]
             if keyed and len(body) > self._keys.policy.stored_result_bytes_max:
                 raise ResultTooLarge(
                     f"a call with an idempotency key answers with at most {self._keys.policy.stored_result_bytes_max} bytes, "
@@ -291,8 +296,13 @@ class Executor:
     def _failed(self, error: BaseException, append: Callable[[bytes], None]) -> int:
         """Status of a call that raised, its body appended; faults of the machine are raised on."""
         self._raise_fault(error)
-        status, body = outcome_of(process_guard.take_attempt() or error)
+        refused = self._call.refused
+        error = process_guard.take_attempt() or (refused[0] if refused else error)
+        refused.clear()
+        status, body = outcome_of(error)
         append(body)
+        if self._tracer is not None and status == Status.FAILED:
+            self._tracer.add(error, self._call.txn_ids[self._call.at], self._procedure_at())
         return int(status)
 
     def _raise_fault(self, error: BaseException) -> None:
@@ -462,7 +472,7 @@ class Executor:
             EnvironmentFault: the machine failed.
         """
         if self._reader is None:
-            self._reader = Reader(self._state, self._databases, self._millis_of)
+            self._reader = Reader(self._state, self._databases, self._millis_of, self._tracer)
         return self._reader.read(calls, catalog=catalog)
 
     @property

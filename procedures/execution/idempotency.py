@@ -78,8 +78,12 @@ def key_fingerprint(scope: str, key: str) -> bytes:
     """16 bytes that stand for an idempotency key within its scope.
 
     Keys that are UUIDs of version 7 carry their time; the last 8 bytes then hold: 1 | 43 bits milliseconds | 20 bits of hash.
-    For all others the first of these bits is 0. Never all zeros.
+    For all others the first of these bits is 0. Never all zeros. Raises: TypeError for a key that is no text.
     """
+    if not isinstance(key, str):
+        raise TypeError(
+            f"idempotency_key is text, not {type(key).__name__}; give a new one to each call, and the same to its retries"
+        )
     digest = hashlib.blake2b(scope.encode() + b"\0" + key.encode(), digest_size=KEY_BYTES).digest()
     low = int.from_bytes(digest[8:])
     text = key.lower()

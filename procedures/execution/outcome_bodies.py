@@ -39,6 +39,12 @@ def failure_body(kind: str, message: str) -> bytes:
     return orjson.dumps({"type": _clean(kind), "message": _clean(message)})
 
 
+def describe_error(error: BaseException) -> str:
+    """Class and message, as a caller gets them."""
+    message = _message_of(error)
+    return _clean(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+
+
 def _message_of(error: BaseException) -> str:
     try:
         return str(error)

@@ -7,10 +7,12 @@ from sys import getrefcount
 from typing import Any
 
 from procedures.declaration.database import Database
+from procedures.declaration.procedure import Procedure
 from procedures.errors import BatchRefused, EnvironmentFault
 from procedures.execution import process_guard
 from procedures.execution.catalog import Catalog, Entry
 from procedures.execution.context import CallState, SiteFailed
+from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.idempotency import Status
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import outcome_of
@@ -21,7 +23,14 @@ from procedures.storage.state import PartitionState, open_reader, rows_of
 class Reader:
     """Runs read-only procedures beside the site; one thread at a time."""
 
-    def __init__(self, state: PartitionState, databases: Callable[[int], Database], millis_of: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        state: PartitionState,
+        databases: Callable[[int], Database],
+        millis_of: Callable[[int], int],
+        tracer: FailureTracer | None = None,
+    ) -> None:
+        self._tracer = tracer
         self._connection, self._guard = open_reader(state.path)
         self._cursor = self._connection.cursor()
         self._call = CallState(state.partition, millis_of)
@@ -52,6 +61,8 @@ class Reader:
     def _run_all(self, calls: Sequence[tuple[int, list[Any]]], ready: Catalog, as_of: int) -> list[tuple[int, bytes]]:
         call = self._call
         call.begin_calls((as_of,) * len(calls))
+        if self._tracer is not None:
+            self._tracer.begin_attempt()
         ready.open()
         self._guard.mode = Mode.PROCEDURE
         process_guard.begin_calls(lambda: ready.procedures[calls[call.at][0]].name)
@@ -59,7 +70,7 @@ class Reader:
         try:
             for at, (number, params) in enumerate(calls):
                 call.at = at
-                answers.append(self._run(ready.entries[number], params, ready.procedures[number].name))
+                answers.append(self._run(ready.entries[number], params, ready.procedures[number]))
                 _, _, _, tx = ready.entries[number]
                 if getrefcount(tx) > tx.references_max:
                     ready.retire(number)
@@ -70,7 +81,7 @@ class Reader:
             call.at = -1
         return answers
 
-    def _run(self, entry: Entry, params: list[Any], name: str) -> tuple[int, bytes]:
+    def _run(self, entry: Entry, params: list[Any], procedure: Procedure) -> tuple[int, bytes]:
         function, decode, encode, tx = entry
         call = self._call
         status, body = Status.OK, b""
@@ -80,7 +91,10 @@ class Reader:
                 raise tried
         except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
             if fault_kind(error) is None and not isinstance(error, SiteFailed) and call.fault is None:
-                status, body = outcome_of(process_guard.take_attempt() or error)
+                error = process_guard.take_attempt() or error
+                status, body = outcome_of(error)
+                if self._tracer is not None and status == Status.FAILED:
+                    self._tracer.add(error, call.txn_ids[call.at], procedure)
                 return status, body
             call.note_fault(error)
         if call.fault is None:
@@ -88,7 +102,7 @@ class Reader:
         raise EnvironmentFault(
             fault_kind(call.fault) or "io",
             txn_id=call.txn_ids[call.at],
-            procedure=name,
+            procedure=procedure.name,
             position=call.at,
             cause=repr(call.fault),
         ) from call.fault

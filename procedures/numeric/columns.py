@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import CheckConstraint, Column, ColumnClause, DefaultClause, Table, TextClause, text
+from sqlalchemy.sql import ClauseElement, visitors
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from procedures.errors import DefinitionError, SchemaConflict
-from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric, declared_numeric, is_exact
+from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric, declared_numeric, hides_numeric, is_exact
 
 
 def set_stored_types(table: Table, partition_by: str | None, *, as_text: bool) -> None:
@@ -25,6 +26,11 @@ def set_stored_types(table: Table, partition_by: str | None, *, as_text: bool) -
     exact = {}
     for column in table.columns:
         declared: Any = column.type
+        if hides_numeric(declared):
+            raise DefinitionError(
+                f"column {table.name}.{column.name}: {declared!r} wraps or varies a Numeric, whose decimals are then not known; "
+                "use Numeric(p, s) itself, and convert in Python"
+            )
         if not is_exact(declared) or isinstance(declared, TextNumeric):
             continue
         if as_text:
@@ -40,17 +46,35 @@ def set_stored_types(table: Table, partition_by: str | None, *, as_text: bool) -
                 f"table {table.name!r} cannot be partitioned by {column.name}, a Numeric: calls are routed by the text of a "
                 "value, and 5 and 5.00 are two; partition by an Integer or a String"
             )
-    if exact:
+    if not as_text:
         _name_columns(table)
-        _check_texts(table, exact)
+        _check_foreign_keys(table)
+
+
+def _check_foreign_keys(table: Table) -> None:
+    """Refuses references, of this table and to it, between different decimals: SQLite compares the stored integers."""
+    for known in table.metadata.tables.values():
+        for key in known.foreign_keys:
+            target = table.metadata.tables.get(key.target_fullname.rpartition(".")[0])
+            if target is None or (table not in (known, target)):
+                continue
+            ends = (key.parent.type, key.column.type)
+            decimals = {end.scale if isinstance(end, ScaledNumeric) else None for end in ends}
+            if len(decimals) > 1:
+                raise DefinitionError(
+                    f"the foreign key {known.name}.{key.parent.name} is {ends[0]!r}, {key.target_fullname} is {ends[1]!r}; "
+                    "SQLite compares the integers that are stored, so both need the same decimals"
+                )
 
 
 def _name_columns(table: Table) -> None:
     """`column("balance")` in a CHECK or a generated column is the column of that name, with its type."""
 
+    by_name = {column.name.lower(): column for column in table.columns}
+
     def named(element: Any, **_: Any) -> Any:
         is_name = isinstance(element, ColumnClause) and element.table is None and not element.is_literal
-        return table.columns[element.name] if is_name and element.name in table.columns else None
+        return by_name.get(element.name.lower()) if is_name else None
 
     for constraint in table.constraints:
         if isinstance(constraint, CheckConstraint):
@@ -69,25 +93,45 @@ def _scale_default(column: Column[Any], type_: ScaledNumeric) -> None:
             column.server_default = DefaultClause(text(type_.literal_processor(None)(written)))
 
 
-def _check_texts(table: Table, exact: Mapping[str, ScaledNumeric]) -> None:
-    texts = [c.sqltext for c in table.constraints if isinstance(c, CheckConstraint)]
-    texts += [column.computed.sqltext for column in table.columns if column.computed is not None]
-    texts += [expression for index in table.indexes for expression in index.expressions if isinstance(expression, TextClause)]
-    for clause in texts:
-        if not isinstance(clause, TextClause):
-            continue
-        bare = _SIGN_CHECK.sub(" ", clause.text)
-        for name, type_ in exact.items():
-            if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", bare, re.IGNORECASE):
-                raise DefinitionError(
-                    f"table {table.name!r}: the text <{clause.text}> uses {name}, a {type_}, of which SQLite holds units of "
-                    f"10^-{type_.scale}; as text it can be compared with 0 alone: write "
-                    f"CheckConstraint(column({name!r}) <= Decimal(…))"
-                )
+def check_texts(table: Table) -> None:
+    """Refuses SQL text of a table's constraints, generated columns and indexes that would see the stored integers.
+
+    Raises: DefinitionError.
+    """
+    exact = {column.name: column.type for column in table.columns if isinstance(column.type, ScaledNumeric)}
+    if not exact:
+        return
+    clauses: list[Any] = [c.sqltext for c in table.constraints if isinstance(c, CheckConstraint)]
+    clauses += [column.computed.sqltext for column in table.columns if column.computed is not None]
+    for index in table.indexes:
+        clauses += [*index.expressions, index.dialect_options["sqlite"]["where"]]
+    for clause in clauses:
+        for part in visitors.iterate(clause) if isinstance(clause, ClauseElement) else ():
+            if isinstance(part, TextClause):
+                _check_text(table, part.text, exact)
+            elif isinstance(part, ColumnClause) and part.is_literal:
+                _check_text(table, part.name, exact)
 
 
-_SIGN_CHECK: Final = re.compile(r"\"?\b[A-Za-z_]\w*\"?\s*(?:<=|>=|<>|!=|<|>|=)\s*0(?:\.0*)?(?![\w.])", re.ASCII)
-"""A comparison with zero, which is zero in any units."""
+def _check_text(table: Table, given: str, exact: Mapping[str, ScaledNumeric]) -> None:
+    terms = [given] if _JOINS_TERMS.search(given) else _TERM_ENDS.split(given)
+    left = " ; ".join(term for term in terms if not _SIGN_CHECK.fullmatch(term))
+    for name, type_ in exact.items():
+        if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", left, re.IGNORECASE):
+            raise DefinitionError(
+                f"table {table.name!r}: the text <{given}> uses {name}, a {type_}, of which SQLite holds units of "
+                f"10^-{type_.scale}; as text it can be compared with 0 alone: write "
+                f"CheckConstraint(column({name!r}) <= Decimal(…))"
+            )
+
+
+_TERM_ENDS: Final = re.compile(r"[()]|\b(?:AND|OR)\b", re.IGNORECASE)
+_JOINS_TERMS: Final = re.compile(r"\b(?:BETWEEN|CASE)\b", re.IGNORECASE)  # whose AND, or whose parts, are no terms
+_SIGN_CHECK: Final = re.compile(
+    r"\s*(?:NOT\s+)?\"?[A-Za-z_]\w*\"?\s*(?:(?:<=|>=|<>|!=|==?|<|>)\s*0(?:\.0*)?|IS(?:\s+NOT)?\s+NULL)\s*",
+    re.ASCII | re.IGNORECASE,
+)
+"""A comparison with zero or NULL, which are the same in any units."""
 
 
 def check_stored_form(table: Table, found: str) -> None:

@@ -15,31 +15,29 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from sqlalchemy import types
-from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler
-from sqlalchemy.sql import operators, visitors
-from sqlalchemy.sql.elements import BindParameter, ClauseElement, ColumnElement, Tuple
+from sqlalchemy import null, type_coerce, types
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.elements import BindParameter, ClauseElement, Tuple
 from sqlalchemy.sql.functions import Function
+from sqlalchemy.sql.selectable import TableClause
 
-from procedures.numeric.numeric_types import PRECISION_MAX, ScaledNumeric, TextNumeric, is_exact
+from procedures.numeric.exact_statements import ExactStatements
+from procedures.numeric.numeric_types import DIVISION_DIGITS, PRECISION_MAX, ScaledNumeric, TextNumeric, hides_numeric, is_exact
 from procedures.numeric.operands import (
     COMPARED,
     TEXT_NUMERIC,
-    assigned,
-    assigning_statement,
     at_scale,
     brought_to,
-    check_selected,
     compared_at_scale,
     exact_union,
     list_is_decimal,
     tuples_at_scale,
     with_type,
 )
+from procedures.numeric.raw_text import check_sorting
 from procedures.numeric.shapes import (
     ADDED,
     DIGITS,
-    DIVISION_DIGITS,
     NULL,
     QUOTIENTS,
     RAW_ARGUMENTS,
@@ -64,14 +62,6 @@ from procedures.numeric.shapes import (
     shape_of_step,
 )
 
-_Compiler: Any = SQLiteCompiler  # whose methods are not typed
-_DDLCompiler: Any = SQLiteDDLCompiler
-_KNOWN_NAMES: Final = """select compound_select column table alias subquery cte lateral join label grouping bindparam binary unary
-    select_statement_grouping clauselist expression_clauselist order_by_list element_list case cast function over funcfilter null
-    true false tuple insert update delete on_conflict_do_update on_conflict_do_nothing label_reference textual_label_reference
-    values scalar_values type_coerce typeclause rescaled frame_clause dmltargetcopy"""
-_KNOWN: Final = frozenset(_KNOWN_NAMES.split())
-
 _NAMES: Final = {operators.add: "numeric_add", operators.sub: "numeric_sub", operators.mul: "numeric_mul"}
 
 _CONSTANT: Final = re.compile(r"\s*(?:[0-9]+(?:\.[0-9]+)?|'(?:[^']|'')*'|NULL|TRUE|FALSE)\s*", re.ASCII | re.IGNORECASE)
@@ -82,11 +72,38 @@ _SIGNS: Final = {
 }  # fmt: skip
 
 
-class ExactCompiler(_Compiler):  # type: ignore[misc]
+class ExactCompiler(ExactStatements):
     """SQLite's compiler, with exact decimals."""
 
     def process(self, obj: Any, **kwargs: Any) -> Any:
         return obj._compiler_dispatch(self, **kwargs)  # noqa: SLF001 - as in SQLAlchemy
+
+    # -- text, and tables that may not be the declared ones
+
+    def visit_textclause(self, textclause: Any, *args: Any, **kwargs: Any) -> Any:
+        self.raw_text |= not _CONSTANT.fullmatch(textclause.text)
+        return super().visit_textclause(textclause, *args, **kwargs)
+
+    def visit_column(self, column: Any, *args: Any, **kwargs: Any) -> Any:
+        if column.is_literal:
+            self.raw_text |= not _CONSTANT.fullmatch(column.name) and id(column) not in self._stars
+        elif column.table is None:
+            self.raw_text = True
+        elif isinstance(column.table, TableClause):
+            self.tables.append(column.table)
+        return super().visit_column(column, *args, **kwargs)
+
+    def visit_table(self, table: Any, *args: Any, **kwargs: Any) -> Any:
+        self.tables.append(table)
+        return super().visit_table(table, *args, **kwargs)
+
+    def get_statement_hint_text(self, hint_texts: Any) -> Any:
+        self.raw_text = True
+        return super().get_statement_hint_text(hint_texts)
+
+    def visit_select(self, select_stmt: Any, *args: Any, **kwargs: Any) -> Any:
+        check_sorting(select_stmt)
+        return super().visit_select(select_stmt, *args, **kwargs)
 
     # -- steps and comparisons
 
@@ -95,7 +112,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
         left, right = shape_of(binary.left), shape_of(binary.right)
         if operator in (operators.is_, operators.is_not) and right is NULL:
             return super().visit_binary(binary, override_operator=override_operator, **kw)
-        if isinstance(binary.left, Tuple) and holds_exact(binary.left.clauses):
+        if isinstance(binary.left, Tuple) and holds_exact((*binary.left.clauses, *_tuple_parts(binary.right))):
             binary = tuples_at_scale(binary, operator)
         elif operator is operators.truediv and isinstance(left, DecimalShape) and isinstance(right, DecimalShape):
             return self._step(binary, operator, left, right, **kw)
@@ -180,6 +197,9 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
 
     def visit_unary(self, unary: Any, add_to_result_map: Any = None, **kw: Any) -> Any:
         passes = unary.operator in (operators.neg, operators.distinct_op, operators.exists) or unary.modifier is not None
+        if unary.operator is operators.exists:
+            inner = unary.element.element if hasattr(unary.element, "element") else unary.element
+            self._stars |= {id(column) for column in getattr(inner, "_raw_columns", ()) if getattr(column, "name", "") == "*"}
         if not passes and holds_exact([unary.element]):
             raise NumericRefused(f"{unary} is not defined for exact numbers")
         if (unary.operator is operators.neg or unary.modifier is not None) and shape_of(unary.element) is DIGITS:
@@ -203,24 +223,29 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
 
     def visit_function(self, func: Any, add_to_result_map: Any = None, **kwargs: Any) -> Any:
         arguments = list(func.clauses)
+        if func.name.lower() == "count":
+            self._stars |= {id(argument) for argument in arguments if getattr(argument, "name", "") == "*"}
         if not holds_exact(arguments):
             return super().visit_function(func, add_to_result_map=add_to_result_map, **kwargs)
         name = func.name.lower()
         if add_to_result_map is not None:
             add_to_result_map(func.name, func.name, (func,), func.type)
-        if name in RAW_ARGUMENTS:
+        text = any(shape_of(argument) is DIGITS for argument in arguments)
+        if name in RAW_ARGUMENTS and not (text and arguments[0].__visit_name__ != "column"):
             return super().visit_function(func, **kwargs)
-        if any(shape_of(argument) is DIGITS for argument in arguments):
+        if text:
             raise NumericRefused(TEXT_NUMERIC)
         if name in RESULT_ARGUMENTS:
             chosen = RESULT_ARGUMENTS[name](arguments)
+            if holds_exact(a for a in arguments if not any(a is one for one in chosen)):
+                raise NumericRefused(f"{name}() takes an exact number as its result alone; {REMEDY}")
             shape = exact_union(chosen, f"the arguments of {name}()")
             by_id = {id(argument): brought_to(argument, shape) for argument in chosen}
             return super().visit_function(
                 Function(func.name, *(by_id.get(id(argument), argument) for argument in arguments), type_=func.type), **kwargs
             )
         if name in ROUNDING or name == "avg":
-            return self._by_function(func, name, arguments, **kwargs)
+            return self._by_function(func, name, arguments, **{**kwargs, "within_aggregate_function": True})
         if name in TYPE_ONLY and holds_exact(arguments[:1]) and not holds_exact(arguments[1:]):
             return super().visit_function(func, **kwargs)
         raise NumericRefused(f"{name}() is not defined for exact numbers; {REMEDY}")
@@ -232,16 +257,23 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
             raise NumericRefused(f"{name}() needs an exact number, not {shape}")
         text = self.process(at_scale(arguments[0], shape, shape.scale), **kwargs)
         if name == "avg":
-            return f"numeric_avg({text}, {DIVISION_DIGITS})"
+            return f"numeric_avg({text})"
         dropped = shape.scale - min(shape.scale, decimals_of(func))
         return f"numeric_round({text}, {dropped}, '{ROUNDING[name]}')"
 
     def visit_over(self, over: Any, **kwargs: Any) -> Any:
+        sorted_by = [
+            *(over.partition_by if over.partition_by is not None else ()),
+            *(over.order_by if over.order_by is not None else ()),
+        ]
+        if any(shape_of(element) is DIGITS for element in sorted_by):
+            raise NumericRefused(TEXT_NUMERIC)
         if over.range_ is not None and over.order_by is not None and holds_exact(over.order_by):
             raise NumericRefused("a RANGE frame over an exact number is not defined; use ROWS")
         return super().visit_over(over, **kwargs)
 
     def visit_cast(self, cast: Any, **kwargs: Any) -> Any:
+        _check_type(cast.type)
         source = shape_of(cast.clause)
         to_exact = is_exact(cast.type) and not isinstance(cast.type, TextNumeric)
         if not is_decimal(source) and not to_exact:
@@ -266,6 +298,8 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
     def visit_type_coerce(self, type_coerce: Any, **kw: Any) -> Any:
         source = shape_of(type_coerce.clause)
         wanted = shape_of_cast(type_coerce)
+        if (source is DIGITS) != (wanted is DIGITS) and source is not NULL and not isinstance(type_coerce.clause, BindParameter):
+            raise NumericRefused(TEXT_NUMERIC)
         if (is_decimal(source) or is_decimal(wanted)) and not isinstance(type_coerce.clause, BindParameter) and (
             not isinstance(source, DecimalShape) or not isinstance(wanted, DecimalShape) or source.scale != wanted.scale
         ):  # fmt: skip
@@ -274,6 +308,7 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
 
     def visit_bindparam(self, bindparam: Any, **kwargs: Any) -> Any:
         type_ = bindparam.type
+        _check_type(type_)
         if is_exact(type_) and not isinstance(type_, TextNumeric | ScaledNumeric):
             shape = shape_of_bind(bindparam)
             if isinstance(shape, DecimalShape):
@@ -286,38 +321,9 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
             )
         return super().visit_bindparam(bindparam, **kwargs)
 
-    # -- whole statements
-
-    def visit_compound_select(self, cs: Any, **kwargs: Any) -> Any:
-        columns = [list(select.selected_columns) for select in cs.selects]
-        for row in zip(*columns, strict=False):
-            shapes = [shape_of(column) for column in row]
-            kinds = {_decimals(shape) for shape in shapes if shape is not NULL}
-            if len(kinds) > 1 and any(map(is_decimal, shapes)):
-                raise NumericRefused(
-                    f"a {cs.keyword.name.lower()} of {' and '.join(map(str, shapes))}; cast them to one Numeric(p, s)"
-                )
-        return super().visit_compound_select(cs, **kwargs)
-
-    def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> Any:
-        stmt = assigning_statement(insert_stmt)
-        check_selected(stmt)
-        return super().visit_insert(stmt, *args, **kw)
-
-    def visit_update(self, update_stmt: Any, *args: Any, **kw: Any) -> Any:
-        return super().visit_update(assigning_statement(update_stmt), *args, **kw)
-
-    def visit_on_conflict_do_update(self, on_conflict: Any, **kw: Any) -> Any:
-        columns = self.stack[-1]["selectable"].table.c
-        copied = on_conflict._clone()  # noqa: SLF001 - a statement is left as it is
-        copied.update_values_to_set = {
-            key: assigned(value, columns[getattr(key, "key", key)])
-            for key, value in dict(on_conflict.update_values_to_set).items()
-        }
-        return super().visit_on_conflict_do_update(copied, **kw)
-
     def _add_to_result_map(self, keyname: str, name: str, objects: Any, type_: Any) -> None:
         element = objects[0]
+        _check_type(type_)
         if isinstance(element, ClauseElement) or hasattr(element, "element"):
             shape = shape_of(element)
             if is_decimal(shape):
@@ -327,28 +333,17 @@ class ExactCompiler(_Compiler):  # type: ignore[misc]
         super()._add_to_result_map(keyname, name, objects, type_)
 
 
-class ExactDDLCompiler(_DDLCompiler):  # type: ignore[misc]
-    """Columns of exact decimals, with the range of their digits as a constraint: it also marks them in the schema."""
-
-    def get_column_specification(self, column: Any, **kwargs: Any) -> str:
-        text: str = super().get_column_specification(column, **kwargs)
-        if not isinstance(column.type, ScaledNumeric):
-            return text
-        name = self.preparer.quote_identifier(f"numeric({column.type.precision},{column.type.scale}) {column.name}")
-        quoted, limit = self.preparer.quote(column.name), column.type.limit
-        return f"{text} CONSTRAINT {name} CHECK ({quoted} BETWEEN -{limit} AND {limit})"
-
-    def visit_computed_column(self, generated: Any, **kw: Any) -> str:
-        column = generated.column
-        if isinstance(column.type, ScaledNumeric) or holds_exact([generated.sqltext]):
-            copied = generated._copy()  # noqa: SLF001 - a declaration is left as it is
-            copied.sqltext = assigned(generated.sqltext, column)
-            generated = copied
-        return str(super().visit_computed_column(generated, **kw))
+def _tuple_parts(right: Any) -> list[Any]:
+    """The right side of a comparison of tuples, as far as it may be exact by itself."""
+    if isinstance(right, Tuple):
+        return list(right.clauses)
+    types_ = getattr(right.type, "types", ()) if isinstance(right, BindParameter) else ()
+    return [type_coerce(null(), type_) for type_ in types_ if is_exact(type_) and type_.scale is not None]
 
 
-def _decimals(shape: AnyShape) -> int | None:
-    return shape.scale if isinstance(shape, DecimalShape) and not shape.whole else None
+def _check_type(type_: Any) -> None:
+    if hides_numeric(type_):
+        raise NumericRefused(f"{type_!r} wraps or varies a Numeric, whose decimals are then not known; use Numeric(p, s) itself")
 
 
 def _verb(operator: Any) -> str:
@@ -363,32 +358,3 @@ def _forbid_functions(kw: dict[str, Any]) -> None:
             f"{PRECISION_MAX} digits; this one needs more, or a division or rounding; declare fewer digits, or compute it in "
             "the procedure"
         )
-
-
-def holds_raw_text(statement: Any) -> bool:
-    """Whether parts of the statement are SQL text, of which no shape is known; constants and count(*) are none.
-
-    Raises: NumericRefused for a construct in which this module does not know what an exact number becomes.
-    """
-    texts: set[str | int] = set()
-    counted = set()
-    for found in visitors.iterate(statement):
-        element: Any = found
-        name = element.__visit_name__
-        if name in ("textclause", "textual_select", "tstring"):
-            texts |= set() if _CONSTANT.fullmatch(getattr(element, "text", "?")) else {id(element)}
-        elif name == "column" and element.is_literal:
-            texts |= set() if _CONSTANT.fullmatch(element.name) else {id(element)}
-        elif name == "function" and element.name.lower() == "count":
-            counted |= {id(argument) for argument in element.clauses if getattr(argument, "name", "") == "*"}
-        elif name == "select":
-            _check_sorting(element)
-        elif name not in _KNOWN and holds_exact(c for c in element.get_children() if isinstance(c, ColumnElement)):
-            raise NumericRefused(f"{type(element).__name__} is not defined for exact numbers; {REMEDY}")
-    return bool(texts - counted)
-
-
-def _check_sorting(select: Any) -> None:
-    for clause in (*select._order_by_clauses, *select._group_by_clauses):  # noqa: SLF001 - where SQLAlchemy keeps them
-        if shape_of(clause) is DIGITS:
-            raise NumericRefused(TEXT_NUMERIC)

@@ -2,7 +2,7 @@
 
 SQLite continues in floating point when an integer overflows, and divides integers without a remainder. These raise OverflowError
 and ZeroDivisionError instead, and round half away from zero, as SQL's Numeric does. They depend on their arguments alone, so a
-replay finds the same. NULL in, NULL out. `procedures/declaration/numeric_compiler.py` writes the calls.
+replay finds the same. NULL in, NULL out. `procedures/numeric/compiler.py` writes the calls.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import apsw
+
+from procedures.numeric.numeric_types import DIVISION_DIGITS
 
 INTEGER_MAX: Final = (1 << 63) - 1
 _FLAGS: Final = apsw.SQLITE_INNOCUOUS
@@ -101,25 +103,29 @@ def _cast(a: Any, power: int, limit: int) -> int | None:
     )
 
 
+def _units(stored: Any) -> Any:
+    """Of an exact column in ad-hoc SQL: what is stored."""
+    return stored
+
+
 class _Average:
     """State of one avg: also over a window that moves."""
 
     def __init__(self) -> None:
-        self.sum = self.count = self.shift = 0
+        self.sum = self.count = 0
 
-    def step(self, value: Any, shift: int) -> None:
-        self.shift = shift
+    def step(self, value: Any) -> None:
         if value is not None:
             self.sum += _require_whole(value)
             self.count += 1
 
-    def inverse(self, value: Any, _shift: int) -> None:
+    def inverse(self, value: Any) -> None:
         if value is not None:
             self.sum -= _require_whole(value)
             self.count -= 1
 
     def value(self) -> int | None:
-        return _bounded(divide_rounding(self.sum * _power(self.shift), self.count)) if self.count else None
+        return _bounded(divide_rounding(self.sum * _power(DIVISION_DIGITS), self.count)) if self.count else None
 
     final = value
 
@@ -134,12 +140,15 @@ _SCALARS: Final[dict[str, tuple[Callable[..., int | None], int]]] = {
     "numeric_round": (_round, 3),
     "numeric_cast": (_cast, 3),
 }
-NAMES: Final = frozenset((*_SCALARS, "numeric_avg"))
+UNITS: Final = "units"  # of an exact column in ad-hoc SQL: the stored integer itself
+NAMES: Final = frozenset((*_SCALARS, "numeric_avg", UNITS))
 
 
 def register_numeric_functions(connection: apsw.Connection) -> None:
     """Makes the functions known to one connection."""
     for name, (function, arguments) in _SCALARS.items():
         connection.create_scalar_function(name, function, arguments, deterministic=True, flags=_FLAGS)
+    units: Any = _units
+    connection.create_scalar_function(UNITS, units, 1, deterministic=True, flags=_FLAGS)
     factory: Any = _Average
-    connection.create_window_function("numeric_avg", factory, 2, flags=_FLAGS)
+    connection.create_window_function("numeric_avg", factory, 1, flags=_FLAGS)

@@ -21,6 +21,7 @@ from procedures.errors import DefinitionError
 
 PRECISION_MAX: Final = 18  # digits of which every number fits 64 bits
 INTEGER_DIGITS: Final = 19  # of any 64-bit integer
+DIVISION_DIGITS: Final = 4  # that a quotient has more than its dividend, as MySQL has it
 _DIGITS: Final = 80  # of a value that is looked at; far more than any column holds
 _EXACT: Final = Context(prec=_DIGITS, Emax=999_999, Emin=-999_999, traps=[Inexact, InvalidOperation, Overflow])
 _AS_TEXT: ContextVar[bool] = ContextVar("numeric_as_text", default=False)
@@ -169,7 +170,10 @@ def declared_numeric(declared: types.Numeric[Any]) -> ScaledNumeric:
     """
     precision, scale = declared.precision, declared.scale
     if precision is None or scale is None:
-        raise DefinitionError("a Numeric states its digits and decimals: Numeric(12, 2); without them no sum is exact")
+        raise DefinitionError(
+            "a Numeric states its digits and decimals: Numeric(12, 2); without them no sum is exact. "
+            "A table of an older state, which holds text, keeps it as TextNumeric (from cmdlog import TextNumeric)"
+        )
     if not 0 < precision <= PRECISION_MAX or not 0 <= scale <= precision:
         raise DefinitionError(
             f"Numeric({precision}, {scale}): an exact number has at most {PRECISION_MAX} digits, and 0 to as many decimals; "
@@ -185,6 +189,14 @@ def declared_numeric(declared: types.Numeric[Any]) -> ScaledNumeric:
 def is_exact(type_: Any) -> bool:
     """Whether SQLAlchemy calls the type Numeric, and not Float."""
     return isinstance(type_, types.Numeric) and not isinstance(type_, types.Float)
+
+
+def hides_numeric(type_: Any) -> bool:
+    """Whether it becomes a Numeric only for SQLite, or stops being one: TypeDecorator and with_variant."""
+    if isinstance(type_, types.TypeDecorator):
+        return is_exact(type_.impl_instance) or hides_numeric(type_.impl_instance)
+    variant = getattr(type_, "_variant_mapping", {}).get("sqlite")
+    return variant is not None and (is_exact(type_) or is_exact(variant) or hides_numeric(variant))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from procedures.numeric.shapes import (
     NumericRefused,
     bounded_shape,
     holds_exact,
+    holds_numbers,
     is_decimal,
     literal_type,
     shape_of,
@@ -69,14 +70,16 @@ def at_scale(element: Any, shape: AnyShape, scale: int) -> Any:
     if not isinstance(shape, DecimalShape) or (shape.scale == scale and not shape.whole):
         return element
     power = scale - shape.scale
-    return _Rescaled(element, bounded_shape(scale, shape.digits + power), power) if power else element
+    if not power and element.__visit_name__ == "column":
+        return element
+    return _Rescaled(element, bounded_shape(scale, shape.digits + power), power)  # by 1: a sum of integers may be a float by now
 
 
 def _retyped(bind: Any, shape: AnyShape, scale: int) -> Any:
     """The same bound value, converted to other decimals when it is bound."""
     type_: Any = bind.type
     if (isinstance(shape, DecimalShape) and shape.whole and not bind.required and type(bind.value) is int) or (
-        is_exact(type_) and type_.scale is None and not bind.required and bind.value is not None and not bind.expanding
+        is_exact(type_) and holds_numbers(bind) and (type_.scale is None or bind.expanding)
     ):
         type_ = literal_type(bind)
     precision = PRECISION_MAX
@@ -164,9 +167,11 @@ def tuples_at_scale(binary: Any, operator: Any) -> Any:
     """(a, b) < (c, d), pair by pair."""
     right = binary.right
     if isinstance(right, BindParameter):
-        if all(element.__visit_name__ == "column" and not getattr(element, "_proxies", ()) for element in binary.left.clauses):
-            return binary  # a list of tuples: each value is bound as the type of its column says
-    elif isinstance(right, Tuple) and len(right.clauses) == len(binary.left.clauses) and operator in COMPARED:
+        copied = binary._clone()
+        given: Any = right.type
+        copied.right = with_type(right, types.TupleType(*_tuple_types(binary.left.clauses, given.types)))
+        return copied
+    if isinstance(right, Tuple) and len(right.clauses) == len(binary.left.clauses) and operator in COMPARED:
         copied, first, second = binary._clone(), binary.left._clone(), right._clone()
         pairs = [
             (a, b, exact_union([a, b], "a comparison")) if holds_exact([a, b]) else (a, b, None)
@@ -179,6 +184,20 @@ def tuples_at_scale(binary: Any, operator: Any) -> Any:
     raise NumericRefused(
         "tuples with exact numbers compare with tuples of the same length, or with a list of them; write AND and OR"
     )
+
+
+def _tuple_types(elements: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    """Of the values in a list of tuples: SQLAlchemy gives those of a literal list the type of the first tuple."""
+    found = []
+    for element, type_ in zip(elements, given, strict=True):
+        shape = shape_of(element)
+        if shape is DIGITS:
+            raise NumericRefused(TEXT_NUMERIC)
+        if is_exact(type_) and not isinstance(shape, DecimalShape):
+            raise NumericRefused(f"{shape} cannot be compared with exact numbers; {REMEDY}")
+        exact = is_decimal(shape) or is_exact(type_)
+        found.append(ScaledNumeric(PRECISION_MAX, shape.scale) if exact else type_)  # type: ignore[union-attr]
+    return found
 
 
 def assigned(value: Any, column: Any) -> Any:
@@ -217,20 +236,25 @@ def assigning_statement(stmt: Any) -> Any:
     columns = stmt.table.c
 
     def with_scales(values: Any) -> Any:
-        return {key: assigned(value, columns[getattr(key, "key", key)]) for key, value in values.items()}
+        return {key: assigned_to(columns, key, value) for key, value in values.items()}
 
     copied: Any = stmt._clone()
     if copied._values:
         copied._values = with_scales(copied._values)
     if getattr(copied, "_ordered_values", None):
-        copied._ordered_values = [
-            (key, assigned(value, columns[getattr(key, "key", key)])) for key, value in copied._ordered_values
-        ]
+        copied._ordered_values = [(key, assigned_to(columns, key, value)) for key, value in copied._ordered_values]
     if copied._multi_values:
         copied._multi_values = tuple(
-            [with_scales(row) if isinstance(row, dict) else row for row in rows] for rows in copied._multi_values
+            [with_scales(row if isinstance(row, dict) else dict(zip(columns, row, strict=False))) for row in rows]
+            for rows in copied._multi_values
         )
     return copied
+
+
+def assigned_to(columns: Any, key: Any, value: Any) -> Any:
+    """`assigned`, for a column by its key; SQLAlchemy refuses a key that is none."""
+    name = getattr(key, "key", key)
+    return assigned(value, columns[name]) if name in columns else value
 
 
 def check_selected(stmt: Any) -> None:
@@ -238,13 +262,27 @@ def check_selected(stmt: Any) -> None:
     if stmt.select is None:
         return
     names = stmt._select_names or [column.key for column in stmt.table.columns]
-    for name, source in zip(names, stmt.select.selected_columns, strict=False):
-        column = stmt.table.c[name]
-        shape = shape_of(source)
-        exact = isinstance(column.type, ScaledNumeric)
-        if (exact and shape is not NULL and not (is_decimal(shape) and shape.scale == column.type.scale)) or (  # type: ignore[union-attr]
-            is_decimal(shape) and not exact
-        ):
-            raise NumericRefused(
-                f"column {column.name} is {column.type!r}, the query gives {shape}; cast it: cast(x, {column.type!r})"
-            )
+    for query in queries_of(stmt.select):
+        for name, source in zip(names, query.selected_columns, strict=False):
+            _check_filled(stmt.table.c[getattr(name, "key", name)], shape_of(source))
+
+
+def queries_of(query: Any) -> list[Any]:
+    """The single queries of a union, an intersection or a difference."""
+    inner = query.element if query.__visit_name__ == "select_statement_grouping" else query
+    parts = getattr(inner, "selects", None)
+    return [inner] if parts is None else [single for part in parts for single in queries_of(part)]
+
+
+def _check_filled(column: Any, shape: AnyShape) -> None:
+    exact = isinstance(column.type, ScaledNumeric)
+    if shape is DIGITS or isinstance(column.type, TextNumeric):
+        fits = shape is NULL or (shape is DIGITS and isinstance(column.type, TextNumeric))
+    elif exact:
+        fits = shape is NULL or (is_decimal(shape) and shape.scale == column.type.scale)  # type: ignore[union-attr]
+    else:
+        fits = not is_decimal(shape)
+    if not fits:
+        raise NumericRefused(
+            f"column {column.name} is {column.type!r}, the query gives {shape}; cast it: cast(x, {column.type!r})"
+        )

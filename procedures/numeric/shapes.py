@@ -15,17 +15,19 @@ SQLAlchemy's own types are no help here: it gives a sum of two Numerics the type
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
-from sqlalchemy import types
+from sqlalchemy import Table, types
 from sqlalchemy.exc import CompileError
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter
+from sqlalchemy.sql.selectable import CTE, Values
 
 from procedures.numeric.numeric_types import (
+    DIVISION_DIGITS,
     INTEGER_DIGITS,
     PRECISION_MAX,
     ScaledNumeric,
@@ -35,7 +37,6 @@ from procedures.numeric.numeric_types import (
 )
 
 REMEDY: Final = "compute it in Python, or cast it: cast(x, Numeric(12, 2))"
-DIVISION_DIGITS: Final = 4  # that a quotient has more than its dividend, as MySQL has it
 
 TYPE_ONLY: Final = frozenset(
     ("sum", "min", "max", "abs", "lag", "lead", "first_value", "last_value", "nth_value", "likely", "unlikely")
@@ -110,36 +111,65 @@ def _shape_of_type(element: Any) -> AnyShape:
 
 
 def _shape_of_column(column: Any) -> AnyShape:
-    origin = next(iter(getattr(column, "_proxies", ())), None)
-    if origin is not None:  # of a subquery, whose type SQLAlchemy guessed
-        return shape_of(origin)
+    origins = getattr(column, "_proxies", ())
+    if origins:  # of a subquery, whose type SQLAlchemy guessed
+        shape = shape_of_rows([shape_of(origin) for origin in origins])
+        grows = isinstance(column.table, CTE) and column.table.recursive and isinstance(shape, DecimalShape)
+        return DecimalShape(shape.scale, INTEGER_DIGITS, shape.whole) if grows else shape  # type: ignore[union-attr]
     if is_exact(column.type) and not isinstance(column.type, TextNumeric):
         if column.is_literal:
             raise NumericRefused(
                 f"literal_column({column.name!r}) is text, which SQLite reads as a float; write literal(Decimal(…))"
             )
+        if not isinstance(column.table, Values) and not (
+            isinstance(column.type, ScaledNumeric) and isinstance(column.table, Table)
+        ):
+            raise NumericRefused(f"{column} is no column of a declared table, so how its number is stored is not known; {REMEDY}")
         return shape_of_numeric(column.type)
     return _shape_of_type(column)
+
+
+def shape_of_rows(shapes: Sequence[AnyShape]) -> AnyShape:
+    """Of one column whose rows come from several queries, all of the same decimals (`visit_compound_select`)."""
+    known = [shape for shape in shapes if isinstance(shape, DecimalShape)]
+    if len(known) < sum(shape is not NULL for shape in shapes) or not known:
+        return next((shape for shape in shapes if shape is not NULL and not isinstance(shape, DecimalShape)), NULL)
+    return max(known, key=lambda shape: (shape.scale, shape.digits))
 
 
 def shape_of_numeric(type_: Any) -> DecimalShape:
     if type_.precision is None or type_.scale is None:
         raise NumericRefused("a Numeric without digits and decimals cannot be exact; write Numeric(12, 2)")
+    if not 0 <= type_.scale <= type_.precision <= PRECISION_MAX or not type_.precision:
+        raise NumericRefused(
+            f"Numeric({type_.precision}, {type_.scale}): an exact number has up to {PRECISION_MAX} digits, and as many decimals"
+        )
     return DecimalShape(type_.scale, type_.precision)
 
 
 def shape_of_bind(bind: Any) -> AnyShape:
     type_ = bind.type
+    if isinstance(type_, types.Integer) and type(bind.value) is int and not bind.required:
+        digits = len(str(abs(bind.value)))
+        return DecimalShape(0, -(-digits // 4) * 4, whole=True) if digits <= PRECISION_MAX - 2 else WHOLE
     if isinstance(type_, TextNumeric) or not is_exact(type_):
         return _shape_of_type(bind)
-    if type_.scale is None and not bind.required and bind.value is not None and not bind.expanding:
+    if holds_numbers(bind) and (type_.scale is None or bind.expanding):
         return shape_of_numeric(literal_type(bind))
     return shape_of_numeric(type_)
 
 
+def holds_numbers(bind: Any) -> bool:
+    """Whether the statement itself states the values."""
+    return not bind.required and bind.value is not None and (not bind.expanding or any(v is not None for v in bind.value))
+
+
 def literal_type(bind: Any) -> ScaledNumeric:
+    """The type that holds the value of a bind, or each of its list."""
     try:
-        return numeric_of_literal(bind.value)
+        if not bind.expanding:
+            return numeric_of_literal(bind.value)
+        return ScaledNumeric(PRECISION_MAX, max(numeric_of_literal(value).scale for value in bind.value if value is not None))
     except (TypeError, ValueError) as error:
         raise NumericRefused(str(error)) from None
 

@@ -18,18 +18,21 @@ from enum import Enum
 
 import apsw
 
-from procedures.numeric.functions import NAMES as _NUMERIC
+from procedures.sql_functions import FUNCTIONS
 
-_SCALARS = """abs ceil ceiling char coalesce concat concat_ws floor format glob hex if ifnull iif instr length like
-    likelihood likely lower ltrim max min mod nullif octet_length printf quote replace round rtrim sign sqrt substr substring
-    trim trunc typeof unhex unicode unistr unlikely upper zeroblob"""
-_AGGREGATES = """avg count cume_dist dense_rank first_value group_concat lag last_value lead median nth_value ntile
-    percent_rank percentile percentile_cont percentile_disc rank row_number string_agg sum total"""
-_JSON = """-> ->> json json_array json_array_insert json_array_length json_error_position json_extract json_group_array
-    json_group_object json_insert json_object json_patch json_pretty json_quote json_remove json_replace json_set json_type
-    json_valid"""
-_FUNCTIONS = frozenset(f"{_SCALARS} {_AGGREGATES} {_JSON}".split()) | _NUMERIC
 _TABLE_FUNCTIONS = frozenset(("json_each", "json_tree"))
+_CLOCK = "the clock differs between replicas and replays: use tx.now"
+_CHANCE = "chance differs between replicas and replays: use tx.random, or tx.uuid()"
+_LIBM = "its last digits differ between machines: use integers, or Numeric columns"
+_CONNECTION = "it depends on the connection's history: use the result of tx.execute, or RETURNING"
+_NAMES_BY_ALTERNATIVE = {
+    _CLOCK: "current_date current_time current_timestamp date datetime julianday now strftime time timediff unixepoch",
+    _CHANCE: "gen_random_uuid random randomblob uuid",
+    _LIBM: "acos acosh asin asinh atan atan2 atanh cos cosh degrees exp ln log log10 log2 pi pow power radians sin sinh tan tanh",
+    _CONNECTION: "changes last_insert_rowid total_changes",
+    "procedures load no extension: compute it in Python": "load_extension",
+}
+_ALTERNATIVES = {name: alternative for alternative, names in _NAMES_BY_ALTERNATIVE.items() for name in names.split()}
 _DDL = frozenset(
     (
         apsw.SQLITE_CREATE_TABLE,
@@ -65,6 +68,11 @@ def _action(code: int) -> str:
     return str(_ACTIONS.get(code, code)).removeprefix("SQLITE_")
 
 
+def alternative_to(function: str) -> str:
+    """What a procedure does instead of calling an SQL function that is not allowed; "" where nothing better is known."""
+    return _ALTERNATIVES.get(function.lower(), "")
+
+
 def is_internal(table: str) -> bool:
     """Tables of SQLite and of the framework, which no procedure sees."""
     return table.lower().startswith(("sqlite_", "_cmdlog_", "pragma_", "dbstat", "bytecode", "tables_used"))
@@ -91,7 +99,7 @@ class Authorizer:
         if action in (apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE):
             return None
         if action == apsw.SQLITE_FUNCTION:
-            return None if second.lower() in _FUNCTIONS else f"function {second} does not depend on its arguments alone"
+            return None if second.lower() in FUNCTIONS else f"function {second} does not depend on its arguments alone"
         if self.mode is Mode.SCHEMA:
             return self._judge_schema(action, first, second)
         if action == apsw.SQLITE_READ:

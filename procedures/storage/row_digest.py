@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
@@ -84,11 +84,13 @@ class RowLog:
         unreadable: a row that was touched holds text that is no UTF-8, so what changed is not known.
         uncertain: SQLite undid something that it had reported; set by the code that sees it happen.
         changes: gets what each batch touched; set between two batches.
+        checks: table → what is called with each change and the row after it; it may raise. Set between two batches.
     """
 
-    __slots__ = ("_connection", "_keys", "_tables", "_touched", "changes", "uncertain", "unreadable")
+    __slots__ = ("_connection", "_keys", "_tables", "_touched", "changes", "checks", "uncertain", "unreadable")
 
     def __init__(self, connection: apsw.Connection) -> None:
+        self.checks: Mapping[str, Callable[[apsw.PreUpdate, Row], None]] = {}
         self._connection = connection
         self._keys: Rows = {}  # touched rows of the idempotency keys, as they were before
         self.changes: Changes | None = None
@@ -184,6 +186,8 @@ class RowLog:
             if key not in last:
                 table.first[key] = old
             last[key] = new
+            if new is not None and (check := self.checks.get(name)) is not None:
+                check(update, new)
 
         return note_update
 

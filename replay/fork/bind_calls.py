@@ -67,6 +67,11 @@ class Fitting:
         self._starts, self._owners = [int(part[0]) for part in slots], [int(part[2]) for part in slots]
         self._known: dict[int, list[Fit]] = {}
 
+    @property
+    def partitions(self) -> int | None:
+        """How many there are; None: not known."""
+        return max(self._owners) + 1 if self._owners else None
+
     def procedures(self, version: int) -> list[Fit]:
         """The procedures of that version, by their numbers in batches. Raises: CatalogMissing, BundleForged."""
         if version not in self._known:
@@ -91,7 +96,7 @@ class Fitting:
         if procedure.read_only:
             raise Unfit("the procedure is read-only now, so its calls are not logged")
         everywhere = txn_partition(txn_id) == MULTI_PARTITION
-        if everywhere != (procedure.access is Access.EVERYWHERE):
+        if everywhere != (procedure.access in (Access.EVERYWHERE, Access.EACH)):
             raise Unfit(f"the call ran on {'all partitions' if everywhere else 'one partition'}, and would not today")
         try:
             bound = procedure.bind(dict(zip(fit.parameters, wire, strict=True)))

@@ -46,7 +46,7 @@ def first_groups(
     value = cluster.catalogs[newest].value if newest else None
     if value is None or value["hash"] != bundle.hash:
         newest += 1
-        value = catalog_value(db, bundle, newest, value)
+        value = catalog_value(db, bundle, newest, value, partitions=groups.cluster.partitions)
     index = cluster.last_index
     cluster.catalogs = {newest: LoggedCatalog(index, value, stated_block=FIRST_RECORDS_BLOCK, used_block=FIRST_RECORDS_BLOCK)}
     cluster.environment = Stated(index, cluster.term, environment())

@@ -112,7 +112,7 @@ class PartitionRerun:
         self._skips = stream.skips
         self._running: tuple[int, list[int]] = 0, []  # index, positions of the calls that run
         catalogs = Catalogs()
-        catalogs.add_live(VERSION, code.db)
+        catalogs.add_live(VERSION, code.db, partitions=code.fitting.partitions)
         hook = self._begin_call if careful else begin_call
         self._engine = PartitionEngine(state, catalogs, digest_rows=False, policy=KeyPolicy(), progress=hook)
         self._transaction = SharedTransaction(self._engine.executor)

@@ -21,6 +21,7 @@ from cmdlog.wal.ids import Lsn
 from procedures.bundle import Bundle
 from procedures.execution.executor import Applied
 from procedures.execution.idempotency import KeyPolicy, Status
+from procedures.procedure_versions import partitions_of
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs
 from replay.fork.baseline import Baseline
@@ -224,7 +225,7 @@ class SideBySide:
 def _code(values: Mapping[int, Mapping[str, Any]]) -> Catalogs:
     catalogs = Catalogs()
     for version, value in values.items():
-        catalogs.add_bundle(version, Bundle.from_bytes(str(value["bundle"]).encode()))
+        catalogs.add_bundle(version, Bundle.from_bytes(str(value["bundle"]).encode()), partitions=partitions_of(value))
     return catalogs
 
 

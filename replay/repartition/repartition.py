@@ -36,6 +36,7 @@ from procedures.declaration.hash_slots import partition_by_slot, slot_ranges
 from procedures.declaration.row_placement import check_kinds
 from procedures.errors import StateRefused
 from procedures.execution.idempotency import KeyPolicy
+from procedures.procedure_versions import partitions_of
 from procedures.storage.state import PartitionState, Position, rows_of
 from replay.errors import ReshapeRefused
 from replay.machine_errors import named_fault
@@ -197,6 +198,9 @@ class _Reshaping:
             )  # fmt: skip
         cluster = groups.state(CLUSTER_GROUP)
         shape = {**(cluster.configuration or {}), "partitions": self._new, "slots": slot_ranges(self._new)}
+        for catalog in cluster.catalogs.values():
+            if partitions_of(catalog.value) is not None:
+                catalog.value = {**catalog.value, "partitions": self._new}  # calls from here on run on these
         cluster.last_index += 1
         cluster.last_term, cluster.last_checksum, cluster.commit = end.term, end.checksum, cluster.last_index
         cluster.term = max(cluster.term, end.term)

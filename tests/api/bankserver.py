@@ -48,6 +48,7 @@ class Server:
     """`cmdlog serve` on a free port; `url` once it is ready."""
 
     def __init__(self, folder: Path, *options: str, files_max: int | None = None) -> None:
+        self.folder = folder
         (folder / "bank_of_test.py").write_text(APPLICATION)
         environ = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
         sizes = ("--partitions", "2", "--segment-bytes", "4MiB", "--segments", "8")

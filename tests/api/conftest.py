@@ -21,6 +21,7 @@ from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.slot_map import Route, SlotMap, make_routes
 from cmdlog.node.telemetry.request_stats import RequestStats
 from procedures import Database, Transaction
+from procedures.execution.failure_trace import FailureTrace
 from tests.api.echo import Application
 from tests.api.served import Served, served
 
@@ -66,6 +67,14 @@ class FakeNode:
     txn: int = 1000
     seen_txn: int | None = None
     in_flight_max: int = 0
+    stalled: list[dict[str, Any]] = field(default_factory=list)
+    trace: FailureTrace | None = None  # of every call that failed
+
+    def stalls(self) -> list[dict[str, Any]]:
+        return self.stalled
+
+    def trace_of(self, outcome: CallOutcome) -> FailureTrace | None:
+        return self.trace
 
     def call(
         self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None,

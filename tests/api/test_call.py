@@ -48,7 +48,7 @@ def test_key_and_echoed_transaction_reach_the_node(node: Any, post: Post) -> Non
         (
             Status.FAILED,
             {"type": "ValueError", "message": "bad"},
-            (409, {"code": "procedure_failed", "error": "ValueError", "detail": "bad"}),
+            (500, {"code": "procedure_failed", "error": "ValueError", "detail": "bad"}),
         ),
         (Status.KEY_REUSED, None, (409, {"code": "key_reused"})),
         (Status.SESSION_EXPIRED, None, (409, {"code": "session_expired"})),

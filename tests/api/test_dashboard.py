@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -133,8 +135,54 @@ def test_call_from_the_form_moves_the_watermarks(url: str, browser: Any) -> None
     )
     assert held.json()["rows"] == [[2**63 - 1]]  # a number that JavaScript cannot hold went through untouched
     choose(browser, "open_account", branch=7, customer=2**63 - 1, savings=5, checking=6)
-    until(browser, lambda page: text_of(page, "#timing").startswith("409"))
+    until(browser, lambda page: text_of(page, "#timing").startswith("500"))
     assert json.loads(text_of(browser, "#result"))["code"] == "procedure_failed"
+
+
+def test_newest_error_is_shown_with_text_and_place(url: str, browser: Any) -> None:
+    """A procedure that raises is the first row, with what it said and the line; an abort is none."""
+    open_page(browser, url, CALLER)
+    for _ in range(2):
+        choose(browser, "open_account", branch=9, customer=4, savings=5, checking=6)
+        until(browser, lambda page: text_of(page, "#timing").startswith(("200", "500")))
+    rows = "return [...document.querySelectorAll('#errors tr')].map(row => row.innerText.replace(/\\s+/g, ' '))"
+    until(browser, lambda page: "procedure_failed open_account" in page.execute_script(rows)[1])
+    newest = browser.execute_script(rows)[1]
+    assert "procedures/samples/bank.py:" in newest
+    assert "UNIQUE constraint failed" in newest
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", newest)
+    choose(browser, "deposit_checking", branch=9, customer=5, amount=1)
+    until(browser, lambda page: "409" in text_of(page, "#timing"))
+    assert "aborted" not in text_of(browser, "#errors")
+
+
+def test_badges_turn_when_a_site_stops(url: str, browser: Any) -> None:
+    """A stopped site turns the page's badge and those of its partitions, which come first; going on, it turns them back."""
+    open_page(browser, url, CALLER)
+    status = httpx.get(f"{url}/v1/status", headers={"Authorization": f"Bearer {CALLER}"}).json()
+    pid = status["sites"][-1]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(browser, lambda page: "without progress" in text_of(page, "#state"))
+        assert "the site's process is stopped" in text_of(browser, "#why")
+        first = browser.find_element("css selector", "#partitions tr:nth-child(2)")
+        assert "stopped" in first.text
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(browser, lambda page: text_of(page, "#state") == "serving")
+    assert text_of(browser, "#why") == ""
+
+
+def test_links_lead_to_the_documents_and_the_metrics(url: str, browser: Any) -> None:
+    """The API's description and the metrics are one click away, and the page has an icon."""
+    open_page(browser, url, CALLER)
+    links = {link.text: link.get_attribute("href") for link in browser.find_elements("css selector", "nav a")}
+    assert links == {"API": f"{url}/docs", "Metrics": f"{url}/metrics"}
+    assert str(browser.find_element("css selector", "link[rel=icon]").get_attribute("href")).startswith("data:image/svg+xml,")
+    browser.find_element("id", "metrics").click()
+    until(browser, lambda page: len(page.window_handles) == 2)
+    browser.switch_to.window(browser.window_handles[-1])
+    until(browser, lambda page: "cmdlog_ready 1.0" in page.page_source)
 
 
 def test_snapshot_taken_from_the_page_is_listed(url: str, browser: Any) -> None:

@@ -28,7 +28,7 @@ from tests.api.running import TOKENS, Running
 pytestmark = pytest.mark.slow
 
 HEADERS = {"Authorization": f"Bearer {TOKENS[ADMIN]}"}
-CASES = 200  # of an operation that takes parameters
+CASES = 100  # of an operation that takes parameters
 CASES_WITHOUT_INPUT = 30  # beside the headers that all of them take
 CASES_FOR_MINUTES = 2000
 TAKES_PARAMETERS = r"^/v1/(batch|query|procedures/.+)$"
@@ -168,7 +168,7 @@ def test_routes_without_parameters_are_as_described(case: Any, server: str) -> N
 @SCHEMA.parametrize()
 @cases(CASES_FOR_MINUTES)
 def test_the_same_for_minutes(case: Any, server: str) -> None:
-    """Ten times as many of each operation."""
+    """Twenty times as many of each operation."""
     check(case, server)
 
 

@@ -49,12 +49,33 @@ def test_call_is_executed_and_repeated_under_its_key(server: Server) -> None:
 
 
 def test_abort_and_failure_have_their_codes(server: Server) -> None:
-    """What the procedure refuses and what the database refuses come out as 409, each with its transaction."""
+    """What the procedure refuses is a 409, what it raises a 500 with its place, each with its transaction."""
     aborted = httpx.post(server.url + "/v1/procedures/deposit", json={"account": 404, "amount": 5}).json()
     assert (aborted["code"], aborted["abort_code"], aborted["status"]) == ("aborted", "no_account", 409)
     twice = [httpx.post(server.url + "/v1/procedures/open_account", json={"account": 2, "amount": 1}) for _ in range(2)]
-    assert [(answer.status_code, answer.json().get("code")) for answer in twice] == [(200, None), (409, "procedure_failed")]
+    assert [(answer.status_code, answer.json().get("code")) for answer in twice] == [(200, None), (500, "procedure_failed")]
     assert twice[1].json()["txn_id"].isdigit()
+    place = {name: twice[1].json()[name] for name in ("procedure", "file")}
+    assert place == {"procedure": "open_account", "file": "bank_of_test.py"}
+    assert twice[1].json()["line"] > 0
+
+
+def test_failure_is_an_outcome_that_the_log_and_the_status_explain(server: Server) -> None:
+    """A retry under the key gets the same answer with the same place; the traceback is in the log, with both ids."""
+    httpx.post(server.url + "/v1/procedures/open_account", json={"account": 77, "amount": 1})
+    send = partial(httpx.post, server.url + "/v1/procedures/open_account", json={"account": 77, "amount": 1})
+    answers = [send(headers={"Idempotency-Key": "again", "X-Request-Id": f"failed-{n}"}) for n in range(2)]
+    assert [answer.status_code for answer in answers] == [500, 500]
+    first, second = ({**answer.json(), "request_id": ""} for answer in answers)
+    assert first == second
+    assert first["file"] == "bank_of_test.py"
+    lines = [json.loads(line) for line in (server.folder / "errors.txt").read_text().splitlines() if '"failed-0"' in line]
+    (line,) = [line for line in lines if line["event"] == "procedure_failed"]
+    assert (line["txn_id"], line["procedure"], line["line"]) == (first["txn_id"], "open_account", first["line"])
+    assert f'File "bank_of_test.py", line {first["line"]}, in open_account' in line["traceback"]
+    newest = httpx.get(server.url + "/v1/status").json()["errors"][-1]
+    assert (newest["code"], newest["request_id"], newest["file"]) == ("procedure_failed", "failed-1", "bank_of_test.py")
+    assert newest["text"].startswith(first["error"])
 
 
 def test_bad_requests_leave_the_log_alone(server: Server) -> None:

@@ -37,14 +37,15 @@ def run_demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[bytes
 
 
 def processes_below(folder: Path) -> list[str]:
-    """Command lines of running processes that name the folder."""
+    """Command lines of running processes that name the folder, or that run in it."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            place = os.readlink(process / "cwd")
         except OSError:
             continue
-        if str(folder) in line and f"/{os.getpid()}/" not in str(path):
+        if (str(folder) in line or place.startswith(str(folder))) and process.name != str(os.getpid()):
             found.append(line)
     return found
 

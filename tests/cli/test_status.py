@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.output import out
-from cmdlog.cli.server.status import partition_rows, render, status, summary
+from cmdlog.cli.server.status import error_lines, partition_rows, render, status, summary
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
 TOLD: dict[str, Any] = {
@@ -115,6 +115,38 @@ def test_a_full_volume_is_named_with_what_it_has_left() -> None:
     assert "/data/[x]: 4,096 bytes free" in text
     assert "1 refuses calls: io" in text
     assert "│ disk_full │" in text
+
+
+def test_calls_that_hang_are_a_trouble() -> None:
+    """The server's own sentence, in red, before everything that is well."""
+    stalled = [{"message": "partition 1: reserve has been running for 4.2 s"}, {"message": "partition 2: [stopped]"}]
+    name, text = summary({**TOLD, "stalled": stalled})[0]
+    assert (name, text) == ("stalled", "[red]partition 1: reserve has been running for 4.2 s; partition 2: \\[stopped][/red]")
+
+
+def test_recent_errors_have_text_place_count_and_time() -> None:
+    """The newest first; an error that no procedure raised has no place."""
+    raised = {"code": "procedure_failed", "procedure": "reserve", "text": "KeyError: 'x'", "file": "shop.py", "line": 7}
+    errors = [
+        {
+            "code": "log_full",
+            "procedure": "",
+            "text": "no room",
+            "file": "",
+            "line": 0,
+            "count": 2,
+            "time": 0.0,
+            "request_id": "a",
+        },
+        {**raised, "count": 3, "time": 1_700_000_000.5, "request_id": "b"},
+    ]
+    assert error_lines({"errors": errors}) == [
+        "2023-11-14T22:13:20Z  3 x procedure_failed in reserve, shop.py:7 (request b)",
+        "    KeyError: 'x'",
+        "1970-01-01T00:00:00Z  2 x log_full (request a)",
+        "    no room",
+    ]
+    assert "KeyError" in shown({**TOLD, "errors": errors})
 
 
 def test_partitions_have_a_row_each() -> None:

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import cmdlog
+from cmdlog import Embedded
 from cmdlog.client import AsyncClient, AutoBatch, Call, Client
 from cmdlog.client.keys import KeyGenerator, uuid7
 from cmdlog.errors import (
@@ -33,6 +34,8 @@ from cmdlog.errors import (
 )
 from cmdlog.results import Result
 from cmdlog.testing import Server
+from tests.client import typed_shop
+from tests.client.typed_shop import Kept, Note, labels, put, rate_count, reserve, set_rate
 from tests.node.apps.faulty import Mixed, db
 from tests.waiting import wait_for
 
@@ -99,7 +102,8 @@ def test_errors_have_their_classes(client: Client) -> None:
     assert (aborted.value.abort_code, aborted.value.txn_id > 0) == ("no_luck", True)
     with pytest.raises(ProcedureFailed) as failed:
         client.call("raise_after_write", id=counter, amount=1)
-    assert (failed.value.error_type, str(failed.value)) == ("LookupError", "LookupError: it had written")
+    assert (failed.value.error_type, failed.value.procedure) == ("LookupError", "raise_after_write")
+    assert "raised LookupError: it had written (tests/node/apps/faulty.py, line " in str(failed.value)
     with pytest.raises(InvalidParameters) as misfit:
         client.call("bump", id="x", amout=1)
     assert {field for field, _ in misfit.value.problems} == {"id", "amount", "amout"}
@@ -146,9 +150,9 @@ def test_batch_answers_in_order_with_results_and_errors(client: Client) -> None:
     ]
     answers = list(client.batch(calls))
     told = [answer.value if isinstance(answer, Result) else answer.code for answer in answers]
-    assert told == [1, "aborted", "invalid_parameters", "invalid_parameters", "unknown_procedure", 2, 2, 3]
+    assert told == [1, "no_luck", "invalid_parameters", "invalid_parameters", "unknown_procedure", 2, 2, 3]
     with pytest.raises(TypeError):
-        list(client.batch([("bump", {}, None, None, 5)]))  # type: ignore[list-item]
+        list(client.batch([("bump", {}, None, None, None, 5)]))  # type: ignore[list-item]
 
 
 def test_batch_holds_little_and_reads_as_it_is_read(client: Client) -> None:
@@ -344,3 +348,42 @@ def test_server_may_come_and_go(server: Server) -> None:
     server.start()
     caller.join(60)
     assert told == list(range(1, 151))
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Iterator[Server]:
+    """A server of the application that is called by its functions."""
+    running = Server("tests.client.typed_shop:db", tmp_path / "typed", partitions=2)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.close()
+
+
+def test_results_are_the_same_values_over_http_as_embedded(typed: Server, tmp_path: Path) -> None:
+    """A function, a name with `db=`, a batch and an asynchronous client give what the embedded database gives."""
+    note = Note(text="soon", within=timedelta(minutes=90))
+    url = typed.url
+    with cmdlog.open(tmp_path / "embedded", typed_shop.db, partitions=2) as embedded, Client(url) as remote:
+        database: Embedded | Client
+        for database in (embedded, remote):
+            assert database.call(put, item=1000, count=10) == 10
+            assert database.call(reserve, item=1000, count=3, note=note) == Kept(7, note)
+            assert database.call(set_rate, 1) is None
+            assert database.call(rate_count) == [1, 1]
+            assert database.call(labels, item=1, more={"b": [1.5], "a": None}) == {"a": None, "b": [1.5]}
+    with Client(url, db=typed_shop.db) as client:
+        client.call(put, item=1, count=10)
+        assert client.call("reserve", item=1, count=3, note=note) == Kept(7, note)
+        (answer,) = client.batch([Call.of(reserve, 1, 3, note=note)])
+        assert isinstance(answer, Result)
+        assert answer.value == Kept(7, note)
+        first = client.invoke(Call.of(put, item=2, count=1).under("order-1"))
+        assert client.invoke(Call.of(put, item=2, count=1).under("order-1")) == first
+
+    async def later() -> Kept:
+        async with AsyncClient(url) as client:
+            return await client.call(reserve, item=1, count=3, note=note)
+
+    assert asyncio.run(later()) == Kept(7, note)

@@ -107,10 +107,12 @@ def test_outcomes_carry_what_the_procedure_said() -> None:
     """Abort code, kind of error, transaction and fields at fault are attributes, as they are in this process."""
     aborted = failure_of(409, "aborted", txn_id="77", abort_code="sold_out").error
     assert isinstance(aborted, errors.Aborted)
-    assert (aborted.abort_code, aborted.txn_id, str(aborted)) == ("sold_out", 77, "why")
-    failed = failure_of(409, "procedure_failed", txn_id="78", error="LookupError").error
+    assert (aborted.code, aborted.abort_code, aborted.txn_id, str(aborted)) == ("sold_out", "sold_out", 77, "sold_out: why")
+    failed = failure_of(500, "procedure_failed", txn_id="78", error="LookupError").error
     assert isinstance(failed, errors.ProcedureFailed)
     assert (failed.error_type, str(failed)) == ("LookupError", "LookupError: why")
+    placed = failure_of(500, "procedure_failed", error="LookupError", procedure="sell", file="shop.py", line=7).error
+    assert str(placed) == "procedure sell raised LookupError: why (shop.py, line 7)"
     misfit = failure_of(422, "invalid_parameters", problems=[{"field": "id", "problem": "missing"}, 7]).error
     assert isinstance(misfit, errors.InvalidParameters)
     assert misfit.problems == [("id", "missing")]

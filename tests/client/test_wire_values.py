@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -13,6 +13,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from cmdlog.client.wire_values import DEPTH_MAX, NoWireForm, encode_params, to_wire
 from cmdlog.errors import InvalidParameters
@@ -39,6 +40,13 @@ class Point:
     label: str | None = None
 
 
+class Letter(BaseModel):
+    """A model of an application."""
+
+    text: str
+    sent: date = date(2026, 1, 31)
+
+
 @pytest.mark.parametrize(
     ("value", "wire"),
     [
@@ -52,6 +60,9 @@ class Point:
         (Decimal("1.50"), "1.50"),
         (datetime(2026, 1, 31, 13, tzinfo=timezone(timedelta(hours=1))), "2026-01-31T12:00:00Z"),
         (date(2026, 1, 31), "2026-01-31"),
+        (time(8, 30), "08:30:00"),
+        (timedelta(days=-1, seconds=1), "-P0DT86399.000000S"),
+        (Letter(text="a"), {"text": "a", "sent": "2026-01-31"}),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         (Colour.RED, "red"),
         (Size.BIG, 2),
@@ -133,3 +144,10 @@ def test_server_reads_what_the_client_writes(hint: Any, values: st.SearchStrateg
         assert codec.from_wire(wire) == value
 
     run()
+
+
+@given(st.timedeltas(timedelta(days=-999_999_998), timedelta(days=999_999_998)))
+def test_the_server_reads_every_duration(value: timedelta) -> None:
+    """What is sent is one of the spellings that the server takes for the same duration."""
+    codec = codec_for(timedelta)
+    assert codec.from_wire(codec.to_wire(to_wire(value))) == value

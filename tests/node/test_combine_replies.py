@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 
+import orjson
 import pytest
 
 from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
@@ -44,6 +45,25 @@ def test_the_first_failure_in_partition_order_speaks() -> None:
     slots[1](CallOutcome(1, 3, b'"first"'))
     slots[0](OK[0])
     assert got == [CallOutcome(1, 3, b'"first"')]
+
+
+@pytest.mark.parametrize(
+    ("failed", "says"),
+    [
+        ({1: "no"}, "no (on partition 1 of 3; the others kept their changes)"),
+        ({1: "no", 2: "never"}, "no (on partitions 1, 2 of 3; the others kept their changes)"),
+        ({0: "", 2: "x"}, "(on partitions 0, 2 of 3; the others kept their changes)"),
+        ({0: "no", 1: "no", 2: "no"}, "no"),
+    ],
+)
+def test_where_partitions_decide_for_themselves_the_failed_are_named(failed: dict[int, str], says: str) -> None:
+    """The first failure speaks, and says where the call failed unless that is everywhere."""
+    got: list[Reply] = []
+    for n, slot in enumerate(Gather(3, got.append, each=True).slots()):
+        slot(CallOutcome(2, n, orjson.dumps({"type": "E", "message": failed[n]})) if n in failed else OK[n])
+    assert isinstance(got[0], CallOutcome)
+    assert got[0].status == 2
+    assert orjson.loads(got[0].body) == {"type": "E", "message": says}
 
 
 def test_threads_may_reply_at_once() -> None:

@@ -44,10 +44,21 @@ def test_outcomes_are_exceptions_of_their_own(tmp_path: Path) -> None:
     with reopen(tmp_path) as opened:
         with pytest.raises(Aborted) as aborted:
             opened.call("abort_after_write", id=1, amount=5)
-        assert (aborted.value.code, aborted.value.abort_code) == ("aborted", "no_luck")
+        assert (aborted.value.code, aborted.value.abort_code) == ("no_luck", "no_luck")
+        assert str(aborted.value).startswith("no_luck: ")
         assert aborted.value.txn_id > 0
         with pytest.raises(ProcedureFailed, match="it had written"):
             opened.call("raise_after_write", id=1, amount=5)
+        with pytest.raises(ProcedureFailed, match="procedure raise_after_write raised LookupError: it had written") as failed:
+            opened.call("raise_after_write", id=1, amount=5, idempotency_key="k")
+        assert isinstance(failed.value.__cause__, LookupError)
+        assert failed.value.file.endswith("faulty.py")
+        with pytest.raises(ProcedureFailed) as repeated:
+            opened.call("raise_after_write", id=1, amount=5, idempotency_key="k")
+        assert (str(repeated.value), repeated.value.txn_id) == (str(failed.value), failed.value.txn_id)
+        assert [(error["procedure"], error["count"]) for error in opened.status()["errors"]] == [("raise_after_write", 3)]
+        with pytest.raises(TypeError, match="idempotency_key is text, not int"):
+            opened.call("bump", id=1, amount=1, idempotency_key=7)  # type: ignore[call-overload]
         with pytest.raises(UnknownProcedure, match="bump"):
             opened.call("nothing")
         with pytest.raises(InvalidParameters):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,12 @@ from cmdlog.node.sites.frames import (
     FrameKind,
     FrameReader,
     decode_applied,
+    decode_read_answer,
     encode_applied,
     encode_frame,
+    encode_read_answer,
 )
+from procedures.execution.failure_trace import FailureTrace
 
 FRAMES = st.builds(
     Frame,
@@ -77,6 +81,16 @@ def test_an_unknown_kind_is_refused() -> None:
     """A kind that this program does not know raises."""
     with pytest.raises(ValueError, match="99"):
         list(FrameReader().feed(HEADER.pack(HEADER.size, 99, 0, 0)))
+
+
+def test_traces_travel_beside_the_outcomes() -> None:
+    """Where calls raised comes along with a batch's answer and with a read's, and takes nothing when there is none."""
+    trace = FailureTrace(2**63, "reserve", "shop.py", 7, "reserve", "KeyError: 'x'", "Traceback …", "use tx.now")
+    columns: dict[str, Any] = {"statuses": b"\2", "earlier": None, "result_hashes": [1], "bodies": [b"{}"], "rows_digest": 5}
+    assert decode_applied(encode_applied(**columns, traces=[trace])).traces == [trace]
+    assert decode_applied(encode_applied(**columns)).traces == ()
+    assert decode_read_answer(encode_read_answer(9, 2, b"{}", [trace])) == (9, 2, b"{}", [trace])
+    assert decode_read_answer(encode_read_answer(9, 0, b"7", ())) == (9, 0, b"7", ())
 
 
 @given(

@@ -39,11 +39,12 @@ def test_errors_are_kept_by_kind_the_newest_last() -> None:
     front = RequestStats(wall=lambda: time[0])
     for n in range(ERRORS_KEPT + 5):
         time[0] += 1
-        front.error("aborted", f"p{n}", f"id-{n}")
-    front.error("aborted", "p10", "again")
+        front.error("key_reused", f"p{n}", f"id-{n}")
+    front.error("key_reused", "p10", "again", "why")
     errors = front.errors()
     assert len(errors) == ERRORS_KEPT
-    assert errors[-1] == {"code": "aborted", "procedure": "p10", "count": 2, "time": time[0], "request_id": "again"}
+    newest = {"code": "key_reused", "procedure": "p10", "count": 2, "time": time[0], "request_id": "again"}
+    assert errors[-1] == {**newest, "text": "why", "file": "", "line": 0}
     assert errors[0]["procedure"] == "p5"
     front.error("log_full", "p1", "new")
     assert front.errors()[0]["procedure"] == "p6"

@@ -10,21 +10,28 @@ import orjson
 import pytest
 
 from cmdlog.child_process import ChildProcess
+from cmdlog.node.sites import site_child
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, encode_frame
 from cmdlog.node.sites.partition_health import FULL
-from cmdlog.node.sites.site_child import BUSY, HANDLED, PARTITION, PROGRESS_BYTES, NotStarted, SiteChild
+from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import SiteFault
+from cmdlog.node.sites.site_progress import SiteStall
 
 
 class Ended:
     """A process that has ended with this code."""
+
+    pid = 0  # of none that can be asked for
 
     def __init__(self, code: int) -> None:
         self._code = code
 
     def end(self, *, after_s: float | None = None) -> int:
         return self._code
+
+    def last_error(self) -> str:
+        return "ImportError: no module"
 
     def close(self) -> None:
         pass
@@ -76,6 +83,47 @@ def test_site_that_was_sent_something_must_read_it(site: SiteChild) -> None:
     assert site.stands_still(106.0, within_s=5) is not None
 
 
+def test_call_that_runs_long_is_shown_with_its_place(site: SiteChild) -> None:
+    """Half a second without progress is enough; the seconds are those since the last progress, and a new call is not shown."""
+    site.progress[BUSY], site.progress[PARTITION], site.progress[INDEX], site.progress[POSITION] = 1, 3, 7, 2
+    assert site.find_stall(100.0) is None
+    assert site.find_stall(100.4) is None
+    assert site.find_stall(100.75) == SiteStall(0, "running", 0.75, (3,), 3, 7, 2)
+    site.progress[POSITION] = 3
+    assert site.find_stall(101.0) is None
+
+
+def test_long_read_has_no_place_in_the_log(site: SiteChild) -> None:
+    """A read has no index; its partition is known all the same."""
+    site.progress[BUSY], site.progress[PARTITION] = 1, 3
+    assert site.find_stall(100.0) is None
+    assert site.find_stall(101.0) == SiteStall(0, "running", 1.0, (3,), 3, 0, -1)
+
+
+def test_stopped_site_is_shown_at_once_and_with_its_work(site: SiteChild, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that a signal has stopped serves nobody, whether or not something waits for it; going on, it is well again."""
+    stopped = [True]
+    monkeypatch.setattr(site_child, "is_stopped", lambda _pid: stopped[0])
+    assert site.find_stall(100.0) == SiteStall(0, "stopped", 0.0, (3,))
+    assert site.find_stall(103.0) == SiteStall(0, "stopped", 3.0, (3,))
+    stopped[0] = False
+    assert site.find_stall(104.0) is None
+
+
+def test_ended_site_is_shown_until_its_successor_serves(site: SiteChild) -> None:
+    """Between the end of a process and the start of the next its partitions wait."""
+    site.lose()
+    assert site.find_stall(100.0) == SiteStall(0, "restarting", 0.0, (3,))
+    assert site.find_stall(101.5) == SiteStall(0, "restarting", 1.5, (3,))
+
+
+def test_site_that_does_not_read_is_silent(site: SiteChild) -> None:
+    """It runs nothing, and something waits for it."""
+    site.greet({})
+    assert site.find_stall(100.0) is None
+    assert site.find_stall(101.0) == SiteStall(0, "silent", 1.0, (3,))
+
+
 def test_end_is_blamed_on_the_call_that_ran(site: SiteChild) -> None:
     """A site that was killed says nothing: the page names partition and call, and nobody when none ran."""
     assert site.await_end() == SiteFault("died", "killed by signal 9", None, 0, 0)
@@ -111,7 +159,7 @@ def test_site_that_cannot_start_is_reported_in_its_own_words(site: SiteChild, pe
 def test_site_that_ends_silently_did_not_start(site: SiteChild, peer: socket.socket) -> None:
     """The channel closes before it serves."""
     peer.close()
-    with pytest.raises(NotStarted, match="site 0 did not start"):
+    with pytest.raises(NotStarted, match="site 0 did not start: ImportError: no module"):
         site.wait_ready(lambda: False)
 
 

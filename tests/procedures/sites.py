@@ -40,6 +40,7 @@ class Site:
         policy: KeyPolicy | None = None,
         partition: int = 0,
         progress: Callable[[int], object] | None = None,
+        partitions: int | None = None,
     ) -> None:
         self.db = db
         self.path = path
@@ -51,6 +52,7 @@ class Site:
             millis_of=lambda txn: txn >> 21,
             progress=progress,
             key_policy=policy,
+            partitions=lambda _version: partitions,
         )
         self.milliseconds = START_MS
         self.numbers = {procedure.name: number for number, procedure in enumerate(db.procedure_list)}

@@ -15,7 +15,7 @@ from procedures.samples import bank, voter
 def test_record_names_every_procedure_with_its_version_and_source_hash() -> None:
     """Name, parameters, version and the hash of a source that stands in the bundle; in the order of the numbers."""
     bundle = capture_bundle(bank.db)
-    value = catalog_value(bank.db, bundle, 3, None)
+    value = catalog_value(bank.db, bundle, 3, None, partitions=4)
     assert [stated["name"] for stated in value["procedures"]] == [procedure.name for procedure in bank.db.procedure_list]
     assert {stated["version"] for stated in value["procedures"]} == {3}
     for stated, procedure in zip(value["procedures"], bank.db.procedure_list, strict=True):
@@ -28,11 +28,11 @@ def test_record_names_every_procedure_with_its_version_and_source_hash() -> None
 def test_version_is_that_in_which_the_procedure_became_what_it_is() -> None:
     """What did not change keeps its version; what has another source, or no known one, gets the new one."""
     bundle = capture_bundle(voter.db)
-    first = catalog_value(voter.db, bundle, 1, None)
+    first = catalog_value(voter.db, bundle, 1, None, partitions=4)
     before: dict[str, Any] = {**first, "procedures": [dict(stated) for stated in first["procedures"]]}
     before["procedures"][0]["source_hash"] = "of another time"
     del before["procedures"][-1]["source_hash"]  # a record of a release that did not state it
-    versions = [stated["version"] for stated in catalog_value(voter.db, bundle, 2, before)["procedures"]]
+    versions = [stated["version"] for stated in catalog_value(voter.db, bundle, 2, before, partitions=4)["procedures"]]
     assert versions == [2, *[1] * (len(versions) - 2), 2]
 
 

@@ -44,13 +44,13 @@ REFUSED: dict[str, Callable[[], tuple[SchemaItem, ...]]] = {
     "default from the clock": lambda: (key(), Column("at", DateTime, server_default=text("CURRENT_TIMESTAMP"))),
     "default from a function": lambda: (key(), Column("at", Integer, server_default=func.random())),
     "default in parentheses": lambda: (key(), Column("at", Integer, server_default=text("(abs(random()))"))),
-    "Python default": lambda: (key(), Column("n", Integer, default=5)),
+    "default of no argument": lambda: (key(), Column("n", Integer, default=lambda: 5)),
     "Python onupdate": lambda: (key(), Column("n", Integer, onupdate=lambda: 5)),
-    "identity": lambda: (Column("id", Integer, Identity(), primary_key=True),),
+    "identity of the column by which rows are partitioned": lambda: (Column("id", Integer, Identity(), primary_key=True),),
     "deferrable": lambda: (key(), Column("n", Integer, ForeignKey("x.id", deferrable=True))),
     "rollback clause": lambda: (key(), Column("n", Integer), UniqueConstraint("n", sqlite_on_conflict="ROLLBACK")),
     "virtual column": lambda: (key(), Column("n", Integer, Computed("id + 1", persisted=False))),
-    "time of day": lambda: (key(), Column("n", Time)),
+    "time of day with a zone": lambda: (key(), Column("n", Time(timezone=True))),
 }
 
 

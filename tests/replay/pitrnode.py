@@ -1,8 +1,8 @@
 """A process with a real node, to be killed: makes the bank's calls one by one and says what was acknowledged.
 
-`python pitrnode.py DIR FIRST COUNT`: the calls FIRST … of a seeded list, each under its own idempotency key, so that a call whose
-answer a kill took away is made again and gets the same transaction. A line per call on standard output: `answered`, its number,
-its transaction id.
+`python -m tests.replay.pitrnode DIR FIRST COUNT`: the calls FIRST … of a seeded list, each under its own idempotency key, so that
+a call whose answer a kill took away is made again and gets the same transaction. A line per call on standard output: `answered`,
+its number, its transaction id.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def run_and_kill(directory: Path, first: int, lines: int, count: int) -> list[tuple[int, int]]:
     """Starts the node at call `first`, kills it after so many answers (or lets it end); the answers (number, transaction)."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "tests" / "replay" / "pitrnode.py"), str(directory), str(first), str(count)]
+    command = [sys.executable, "-m", pitrnode.__name__, str(directory), str(first), str(count)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True)
     assert process.stdout is not None
     answers = []

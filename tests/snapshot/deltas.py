@@ -43,7 +43,7 @@ class Wanted(Exception):
 
 
 def application() -> Database:
-    """Tables with one integer as key, composite keys, blobs, a folding collation, generated columns and unique indexes."""
+    """Tables with one integer as key, composite keys, blobs, keys that differ in case, generated columns and unique indexes."""
     db = Database("kinds")
     tables = {
         "items": db.table(
@@ -57,7 +57,7 @@ def application() -> Database:
             "blobs", Column("id", LargeBinary, primary_key=True), Column("value", String), Column("u", Integer), partition_by="id"
         ),
         "folded": db.table(
-            "folded", Column("id", String(collation="NOCASE"), primary_key=True), Column("value", String), Column("u", Integer),
+            "folded", Column("id", String, primary_key=True), Column("value", String), Column("u", Integer),
             partition_by="id",
         ),
         "sums": db.table(

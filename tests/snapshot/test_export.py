@@ -217,7 +217,14 @@ def test_table_that_is_not_declared_any_more_has_the_types_of_sqlite(node: str, 
     export(FILES, snapshots_of(node), str(tmp_path / "out"), db=Database("none"))
     schema = pq.read_schema(tmp_path / "out" / "things.parquet")
     found = {name: str(schema.field(name).type) for name in ("id", "flag", "real", "price", "at", "raw")}
-    assert found == {"id": "int64", "flag": "int64", "real": "double", "price": "string", "at": "string", "raw": "binary"}
+    assert found == {
+        "id": "int64",
+        "flag": "int64",
+        "real": "double",
+        "price": "decimal128(12, 2)",
+        "at": "string",
+        "raw": "binary",
+    }
 
 
 def test_delta_is_exported_as_the_state_that_it_makes_of_its_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,8 +271,6 @@ def test_chunks_and_groups_bound_the_memory(node: str, tmp_path: Path, monkeypat
         ("flag", "2", "bool"),
         ("real", "'x'", "double"),
         ("price", "'1.234'", "decimal128"),
-        ("price", "'1e99'", "decimal128"),
-        ("price", "'NaN'", "decimal128"),
         ("exact", "'twelve'", "string"),
         ("at", "'2026-01-31T12:00:00'", "timestamp"),
         ("at", "17", "timestamp"),

@@ -40,7 +40,7 @@ def run(seed: str, *arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("seed", ["random", "1"])  # under 0, the pinned one, all tests run
+@pytest.mark.parametrize("seed", ["random", pytest.param("1", marks=pytest.mark.torture)])  # under 0, the pinned one, all run
 def test_small_replays_repeat_the_order_of_sets(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: str
 ) -> None:

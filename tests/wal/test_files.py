@@ -267,13 +267,14 @@ def test_lock_excludes_and_names_its_owner(place: Place) -> None:
     """The second taker is refused with the owner's record, and succeeds once the first has let go."""
     lock = place.files.lock(place.path("LOCK"))
     assert lock.owner() == b""
-    lock.write_owner(b"pid 12 on host seven")
-    with pytest.raises(Locked, match="pid 12 on host seven"):
+    record = b'{"pid":12,"host":"seven","started":"2026-01-31T12:00:00Z"}'
+    lock.write_owner(record)
+    with pytest.raises(Locked, match="process 12 on seven, which started at 2026-01-31T12:00:00Z"):
         place.files.lock(place.path("LOCK"))
     lock.close()
     lock.close()
     second = place.files.lock(place.path("LOCK"))
-    assert second.owner() == b"pid 12 on host seven"
+    assert second.owner() == record
     second.close()
 
 

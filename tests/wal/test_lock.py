@@ -8,9 +8,10 @@ import pytest
 
 from cmdlog.wal.directory.lock import OwnerRecord, make_folder, take_ownership
 from cmdlog.wal.errors import NotEmpty, WrongDirectory
-from cmdlog.wal.files import RealFiles, locked
+from cmdlog.wal.files import RealFiles
 from cmdlog.wal.log import Log
 from cmdlog.wal.opening.home import adopt
+from cmdlog.wal.os_errors import locked
 
 
 def test_a_folder_that_cannot_be_made_says_why(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability
+from procedures.execution.failure_trace import FailureTrace
 from procedures.execution.idempotency import Status
 
 CODES: Final[Mapping[str, tuple[int, str]]] = {
@@ -24,7 +25,6 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "header_timeout": (408, "The request's head did not arrive in time"),
     "body_timeout": (408, "The request's body did not arrive in time"),
     "aborted": (409, "The procedure aborted; nothing changed"),
-    "procedure_failed": (409, "The procedure raised an error; nothing changed"),
     "key_reused": (409, "The idempotency key belongs to another call"),
     "session_expired": (409, "The idempotency key is older than key_window_s; the call was not executed"),
     "too_large": (413, "The request is too large"),
@@ -35,6 +35,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "query_limit": (422, "The query needs more time, rows or memory than one query may have"),
     "headers_too_large": (431, "The request's head is too large"),
     "internal_error": (500, "Internal server error"),
+    "procedure_failed": (500, "The procedure raised an error; nothing changed, and a retry with its key gets this answer"),
     "log_full": (503, "The log has no room until a snapshot frees a segment"),
     "disk_full": (503, "The volume of the data directory is full"),
     "not_ready": (503, "Not ready yet; retrying is safe"),
@@ -66,6 +67,7 @@ class Problem(Exception):
         self.retry_after_s = retry_after_s
         self.procedure = ""  # of a batch's line that calls one of the catalog
         self.applied: Durability | None = None  # of a decided outcome: the preference that it was answered by
+        self.trace: FailureTrace | None = None  # of a procedure that raised
 
     def of_procedure(self, name: str) -> Problem:
         """This problem, of a batch's line that calls the procedure."""
@@ -135,8 +137,11 @@ def of_refused(refused: CallRefused) -> Problem:
     return Problem(refused.code, str(refused), retry_after_s=refused.retry_after_s)
 
 
-def of_outcome(outcome: CallOutcome) -> Problem:
-    """An outcome other than a result: decided, logged and the same at every repetition under its key."""
+def of_outcome(outcome: CallOutcome, trace: FailureTrace | None) -> Problem:
+    """An outcome other than a result: decided, logged and the same at every repetition under its key.
+
+    `trace` adds where the procedure raised, as long as the node knows it.
+    """
     code = OUTCOME_CODES[outcome.status]
     held = orjson.loads(outcome.body) if outcome.body else None
     told = held if isinstance(held, dict) else {}
@@ -146,4 +151,9 @@ def of_outcome(outcome: CallOutcome) -> Problem:
         more["abort_code"] = told.get("code")
     if code == "procedure_failed":
         more["error"] = told.get("type")
-    return Problem(code, detail, retry_after_s=SESSIONS_FULL_RETRY_S if code == "sessions_full" else None, **more)
+    if trace is not None:
+        more |= {"procedure": trace.procedure, **({"file": trace.file, "line": trace.line} if trace.file else {})}
+        more |= {"hint": trace.hint} if trace.hint else {}
+    problem = Problem(code, detail, retry_after_s=SESSIONS_FULL_RETRY_S if code == "sessions_full" else None, **more)
+    problem.trace = trace
+    return problem

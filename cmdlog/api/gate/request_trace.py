@@ -20,6 +20,11 @@ SCOPE_KEY: Final = "cmdlog.trace"  # where FastAPI handlers find it
 CALL_ROUTES: Final = ("call", "batch")
 
 
+def text_of(problem: Problem) -> str:
+    """What is kept of an error's text: the detail where it is the server's, else the title; callers' words may be in a detail."""
+    return problem.detail if problem.status >= 500 else problem.title
+
+
 class Trace:
     """Stands in for `send`. `route` is the name of an entry of the route table, "" for what is not served."""
 
@@ -47,7 +52,8 @@ class Trace:
         """An error that goes out, as the whole answer or as the answer to one call of a batch; it gets the id."""
         problem.more["request_id"] = self.request_id
         name = self.procedure if procedure is None else procedure
-        self._front.error(problem.code, name, self.request_id)
+        if problem.code != "aborted":
+            self._front.error(problem.code, name, self.request_id, text_of(problem), problem.trace)
         if problem.code == "outcome_unknown" or "txn_id" in problem.more:  # the node has counted what it decided
             return problem
         if procedure is not None or self.route in CALL_ROUTES:

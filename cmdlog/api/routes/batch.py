@@ -80,7 +80,7 @@ class Group:
             if self._ended is not None:
                 self._ended(self)
 
-    def encode(self, trace: Trace) -> bytes:
+    def encode(self, node: Node, trace: Trace) -> bytes:
         """The answers as lines."""
         parts = []
         for place, slot in enumerate(self.slots):
@@ -89,7 +89,7 @@ class Group:
             elif isinstance(slot, bytes):
                 parts.append(slot)
             elif slot is not None:
-                problem = of_outcome(slot) if isinstance(slot, CallOutcome) else of_refused(slot)
+                problem = of_outcome(slot, node.trace_of(slot)) if isinstance(slot, CallOutcome) else of_refused(slot)
                 parts.append(error_line(trace.note_problem(problem, self.name_of(place))))
         parts.append(b"")
         return b"\n".join(parts)
@@ -289,7 +289,7 @@ class BatchStream:
             if self._trace.took(elapsed := self._front.now() - group.began, len(group.slots)):
                 group.tell_slow(self._node, self._trace, elapsed)
             self._stuck = True  # seen by the reader only if the writing has to wait
-            await self._send_part(group.encode(self._trace), more=True)
+            await self._send_part(group.encode(self._node, self._trace), more=True)
             self._stuck = False
             self._under_way -= len(group.slots)
             self._room.set()

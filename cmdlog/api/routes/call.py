@@ -65,7 +65,7 @@ async def call_procedure(service: Service, incoming: Incoming, receive: Receive,
     partition = place(call, waiter.done)
     reply = await waiter.future
     note_reply(service, incoming, call, partition, reply)
-    headers, body = encode_reply(reply, partition, call.durability)
+    headers, body = encode_reply(call, reply, partition)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -121,12 +121,13 @@ def note_reply(service: Service, incoming: Incoming, call: Prepared, partition: 
         )  # fmt: skip
 
 
-def encode_reply(reply: Reply, partition: int | None, durability: Durability | None) -> tuple[Headers, bytes]:
-    """Headers and body of the answer to a call, which followed this preference. Raises: Problem, when it is not a result."""
+def encode_reply(call: Prepared, reply: Reply, partition: int | None) -> tuple[Headers, bytes]:
+    """Headers and body of the answer to a call. Raises: Problem, when it is not a result."""
+    durability = call.durability
     if not isinstance(reply, CallOutcome):
         raise of_refused(reply)
     if reply.status != 0:
-        raise of_outcome(reply).answered_by(durability)
+        raise of_outcome(reply, call.node.trace_of(reply)).answered_by(durability)
     body = result_body(reply, partition)
     headers = [JSON_TYPE, (b"content-length", b"%d" % len(body)), (b"cmdlog-txn", b"%d" % reply.txn_id)]
     if durability is not None:

@@ -21,6 +21,8 @@ from cmdlog.api.routes.app_state import Service
 from cmdlog.api.routes.docs_page import docs_page
 from cmdlog.api.routes.events import PAGE_HEADERS, dashboard_page
 from cmdlog.api.routes.openapi import Description
+from cmdlog.api.routes.swagger_page import PAGE_HEADERS as SWAGGER_HEADERS
+from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
 from cmdlog.node.status import Overview
@@ -101,7 +103,11 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
     async def readyz() -> Response:
         node = service.maybe_node
         if node is not None and node.ready and not service.stopping:
-            return _json({"ready": True})
+            stalled = node.stalls()
+            if len({partition for stall in stalled for partition in stall["partitions"]}) < node.settings.partitions:
+                return _json({"ready": True, "stalled": stalled} if stalled else {"ready": True})
+            detail = "; ".join(stall["message"] for stall in stalled)
+            raise Problem("not_ready", f"no partition makes progress: {detail}", retry_after_s=1, stalled=stalled)
         if node is not None and not service.stopping and (full := node.troubles.disk_full()) is not None:
             detail = f"{full['path']} has {full['free_bytes']} bytes free: {full['reason']}"
             raise Problem("disk_full", detail, retry_after_s=5, disk_full=full)
@@ -128,7 +134,9 @@ def _description_handlers(service: Service, version: str) -> dict[str, Handler]:
         return Response(body, headers={"content-type": kind})
 
     async def docs() -> Response:
-        return HTMLResponse(docs_page(description.get()))
+        folder = swagger_folder()
+        page = docs_page(description.get()) if folder is None else swagger_page(description.get(), folder)
+        return HTMLResponse(page, headers=SWAGGER_HEADERS)
 
     async def dashboard() -> Response:
         return HTMLResponse(dashboard_page(), headers=PAGE_HEADERS)

@@ -49,6 +49,13 @@ SCHEMAS: Final[Schema] = {
             "txn_id": {**TXN_ID, "description": "transaction that decided this outcome, if any"},
             "abort_code": {"type": ["string", "null"], "description": "the procedure's own code, with code=aborted"},
             "error": {"type": ["string", "null"], "description": "the kind of error, with code=procedure_failed"},
+            "procedure": {
+                "type": "string",
+                "description": "that raised, with code=procedure_failed, while the server knows where",
+            },
+            "file": {"type": "string", "description": "of the application's code that raised"},
+            "line": _COUNT,
+            "hint": {"type": "string", "description": "what to do instead, where that is known"},
             "needs": {"type": "array", "items": {"type": "string"}, "description": "roles, one of which is required"},
             "allow": {"type": "string", "description": "the methods that the route supports"},
             "limit_bytes": _COUNT,

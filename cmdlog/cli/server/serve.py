@@ -138,7 +138,8 @@ def refuse_locked(data: Path) -> None:
     in the other's way for good.
     """
     from cmdlog.wal.directory.instance import LOCK_NAME
-    from cmdlog.wal.files import OWNER_BYTES_MAX, locked
+    from cmdlog.wal.files import OWNER_BYTES_MAX
+    from cmdlog.wal.os_errors import locked
 
     path = data / LOCK_NAME
     with contextlib.suppress(OSError), path.open("rb") as file:  # opening the log will report what is wrong with it

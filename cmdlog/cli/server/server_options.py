@@ -104,12 +104,12 @@ def failure_of(error: CmdlogError, url: str) -> CommandFailed:
     """The error as an operator needs it: 2 when the request is at fault, 1 otherwise."""
     from cmdlog.errors import Aborted, InvalidParameters, OutcomeUnknown, UnknownProcedure, Unreachable
 
-    named = f"{error.code} ({error.abort_code})" if isinstance(error, Aborted) and error.abort_code else error.code
-    told = (
-        f"no answer from {url}: {str(error).removeprefix('no answer: ')}"
-        if isinstance(error, Unreachable)
-        else f"{named}: {error}"
-    )
+    if isinstance(error, Unreachable):
+        told = f"no answer from {url}: {str(error).removeprefix('no answer: ')}"
+    elif isinstance(error, Aborted):
+        told = f"aborted: {error}"
+    else:
+        told = f"{error.code}: {error}"
     hint = HINTS.get(error.code, "")
     if isinstance(error, OutcomeUnknown) and error.idempotency_key is not None:
         hint = f"repeat it with --key {error.idempotency_key}: if it was executed, you get its outcome and nothing runs again"

@@ -6,7 +6,8 @@ One rule: what a server does not report, because it is older or newer, is left o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 STATUS_S: Final = 5.0  # somebody is looking at the screen
 BAR_CELLS: Final = 20
+ERRORS_SHOWN: Final = 10
 
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")]
 EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="With --watch: refresh interval.")]
@@ -107,9 +109,21 @@ def render(told: Mapping[str, Any]) -> RenderableType:
     head.add_column(style="bold")
     for name, value in summary(told):
         head.add_row(name, value)
+    shown: list[RenderableType] = [head, *_tables(told)]
+    return Group(*shown)
+
+
+def _tables(told: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Partitions, and recent errors, where there are any."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if lines := error_lines(told):
+        yield Text("Recent errors, newest first", style="italic")
+        yield from map(Text, lines)  # not a table: what is cut off could be the line
     columns, rows = partition_rows(told)
     if not rows:
-        return head
+        return
     table = Table(title="Partitions", title_justify="left")
     for at, column in enumerate(columns):
         table.add_column(
@@ -117,7 +131,7 @@ def render(told: Mapping[str, Any]) -> RenderableType:
         )
     for row in rows:
         table.add_row(*row)
-    return Group(head, table)
+    yield table
 
 
 def summary(told: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -160,6 +174,7 @@ def _troubles(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("disk full", _disk_full(_part(told, "disk_full"))),
         ("disk full", log.get("disk_full")),
         ("partitions", _stuck(told)),
+        ("stalled", _stalled(told)),
         ("snapshots", told.get("snapshot_error")),
         ("archive", _part(told, "archive").get("problem")),
         ("archive", _unkept(_part(told, "archive"))),
@@ -199,6 +214,31 @@ def _stuck(told: Mapping[str, Any]) -> str:
     """Partitions that refuse calls for another reason than a full volume, which is shown once for all."""
     found = {number: _part(_part(told, "partitions"), number).get("state", "ok") for number in _part(told, "partitions")}
     return ", ".join(f"{number} refuses calls: {state}" for number, state in found.items() if state not in ("ok", "disk_full"))
+
+
+def _stalled(told: Mapping[str, Any]) -> str:
+    """Calls that hang, and sites that are stopped or being replaced."""
+    return "; ".join(_text(stall, "message") for stall in _parts(told, "stalled"))
+
+
+def error_lines(told: Mapping[str, Any]) -> list[str]:
+    """Kinds of errors seen lately, the newest first, two lines each: when, how many, where, its request; and what it said."""
+    lines = []
+    for error in reversed(_parts(told, "errors")[-ERRORS_SHOWN:]):
+        place = f", {error.get('file')}:{error.get('line')}" if error.get("file") else ""
+        where = f" in {_text(error, 'procedure')}{place}" if error.get("procedure") else ""
+        request = f" (request {_text(error, 'request_id')})" if error.get("request_id") else ""
+        lines.append(f"{_moment(error.get('time'))}  {error.get('count', 1)} x {_text(error, 'code')}{where}{request}")
+        lines += [f"    {_text(error, 'text')}"] if error.get("text") else []
+    return lines
+
+
+def _moment(seconds: object) -> str:
+    """A time of the server, in UTC as ISO 8601 has it; "" for what is none."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(seconds, int | float) else ""
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def _running(told: Mapping[str, Any]) -> str:
@@ -244,6 +284,11 @@ def partition_rows(told: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]
 def _part(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = told.get(name)
     return value if isinstance(value, Mapping) else {}
+
+
+def _parts(told: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    value = told.get(name)
+    return [part for part in value if isinstance(part, Mapping)] if isinstance(value, list) else []
 
 
 def _text(told: Mapping[str, Any], name: str) -> str:

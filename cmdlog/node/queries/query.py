@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import apsw
 
 from cmdlog.node.outcome import NotReady
+from cmdlog.node.queries.exact_columns import ExactColumns
 from cmdlog.results import QueryResult
 from cmdlog.wal.process_limits import address_limit
+from procedures.numeric.marks import numeric_digits
 from procedures.storage.authorizer import Authorizer, Mode
 from procedures.storage.state import open_reader
 
@@ -181,15 +183,17 @@ def _read_partition(
     """Adds a partition's rows, read in one transaction with its position."""
     with connection:
         result.as_of[partition] = connection.execute("SELECT txn_id FROM _cmdlog_meta").get
+        exact = ExactColumns(connection, guard)
         guard.mode = Mode.PROCEDURE
         try:
-            result.columns[:] = _read(connection, statement, result.rows)
+            result.columns[:] = _read(connection, statement, exact, result.rows)
         finally:
             guard.mode = Mode.FRAMEWORK
 
 
-def _read(connection: apsw.Connection, statement: _Statement, rows: list[Sequence[Any]]) -> list[str]:
+def _read(connection: apsw.Connection, statement: _Statement, exact: ExactColumns, rows: list[Sequence[Any]]) -> list[str]:
     columns: list[str] = []
+    scales: dict[int, int] = {}
 
     def note_statement(cursor: apsw.Cursor, _statement: str, _bindings: Any) -> bool:
         """Before each statement of the text runs."""
@@ -198,6 +202,7 @@ def _read(connection: apsw.Connection, statement: _Statement, rows: list[Sequenc
         columns.extend(str(entry[0]) for entry in cursor.get_description())
         if not columns or not cursor.is_readonly or cursor.is_explain:
             raise QueryRefused("only SELECT may run here")
+        scales.update(exact.scales(cursor))
         return True
 
     limits = statement.limits
@@ -211,8 +216,12 @@ def _read(connection: apsw.Connection, statement: _Statement, rows: list[Sequenc
         room -= _bytes_of(row)
         if room < 0:
             raise QueryLimit(f"the result has more than query_bytes_max={limits.bytes_max} bytes; add a LIMIT, or read less")
-        rows.append(row)
+        rows.append(_with_digits(row, scales) if scales else row)
     return columns
+
+
+def _with_digits(row: Sequence[Any], scales: Mapping[int, int]) -> Sequence[Any]:
+    return tuple(numeric_digits(value, scales[at]) if at in scales else value for at, value in enumerate(row))
 
 
 def _bytes_of(row: Sequence[Any]) -> int:

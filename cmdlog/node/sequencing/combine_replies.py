@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import orjson
+
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Reply
 
 
@@ -13,9 +15,11 @@ class Gather:
 
     All partitions OK: the body is a JSON list of results in partition order, the TxnId the highest one (for a write they are all
     the same). Else the first reply in partition order that is not OK; a refusal comes before an outcome, since it is unknown.
+    With `each`, where partitions decide for themselves, its message also says on which the call failed.
     """
 
-    def __init__(self, count: int, done: Done) -> None:
+    def __init__(self, count: int, done: Done, *, each: bool = False) -> None:
+        self._each = each
         self._replies: list[Reply | None] = [None] * count
         self._missing = count
         self._done = done
@@ -32,12 +36,12 @@ class Gather:
                 self._missing -= 1
                 complete = not self._missing
             if complete:
-                self._done(_combine([reply for reply in self._replies if reply is not None]))
+                self._done(_combine([reply for reply in self._replies if reply is not None], each=self._each))
 
         return take_reply
 
 
-def _combine(replies: list[Reply]) -> Reply:
+def _combine(replies: list[Reply], *, each: bool) -> Reply:
     outcomes: list[CallOutcome] = []
     for reply in replies:
         if isinstance(reply, CallRefused):
@@ -45,7 +49,20 @@ def _combine(replies: list[Reply]) -> Reply:
         outcomes.append(reply)
     for outcome in outcomes:
         if outcome.status:
-            return outcome
+            return _with_partitions(outcome, outcomes) if each else outcome
     # The stored outcome of a call that ran on another number of partitions lies whole on the first one (replay.repartition.keys).
     body = b"[" + b",".join(outcome.body for outcome in outcomes if outcome.body) + b"]"
     return CallOutcome(0, max(outcome.txn_id for outcome in outcomes), body)
+
+
+def _with_partitions(first: CallOutcome, outcomes: list[CallOutcome]) -> CallOutcome:
+    failed = [partition for partition, outcome in enumerate(outcomes) if outcome.status]
+    if len(failed) == len(outcomes):
+        return first
+    value = orjson.loads(first.body)
+    where = (
+        f"on partition{'s' * (len(failed) > 1)} {', '.join(map(str, failed))} of {len(outcomes)}; the others kept their changes"
+    )
+    if isinstance(value, dict) and isinstance(value.get("message"), str):
+        value["message"] = f"{value['message']} ({where})".strip()
+    return CallOutcome(first.status, first.txn_id, orjson.dumps(value))

@@ -13,6 +13,8 @@ from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.flight import Flight
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.wal.format.batch import decode_batch
+from cmdlog.wal.format.record import decode_record
 
 
 class Standstill:
@@ -66,6 +68,14 @@ class Standstill:
         for done in dones:
             done(unknown)
         return len(dones)
+
+    def call_at(self, partition: int, index: int, position: int) -> tuple[int, int] | None:
+        """Procedure number and transaction of a logged call that its site has not answered; None when there is none."""
+        with self._lock:
+            flight = next((flight for flight in self._streams[partition].flights if flight.index == index), None)
+        if flight is None or not 0 <= position < len(flight.dones):
+            return None
+        return decode_batch(decode_record(flight.record)).procedures[position], flight.txn_ids[position]
 
     def waiting(self) -> dict[int, int]:
         """Partition -> calls that are logged and not executed; those without any are not in it."""

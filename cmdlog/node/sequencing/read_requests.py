@@ -9,6 +9,8 @@ from __future__ import annotations
 import queue
 from collections.abc import Sequence
 
+import orjson
+
 from cmdlog.node.outcome import CallOutcome, Done, LogFullRefusal, NotReady, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.flight import Read
@@ -56,6 +58,12 @@ class ReadRequests:
                 pipelines.busy[pipeline.partition] = pipeline
                 pipelines.pass_reads(pipeline)
         pipelines.wake_log()
+
+    def oldest_procedure(self, partition: int) -> int | None:
+        """Number of the procedure of the read that the partition's site has had for longest; None when it has none."""
+        with self._pipelines.lock:
+            read = next((read for read in self._reads.values() if read.partition == partition), None)
+        return None if read is None else int(orjson.loads(read.calls)[0][0])
 
     def answered(self, ident: int, reply: Reply) -> None:
         """The site has served a read."""

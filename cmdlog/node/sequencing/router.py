@@ -130,7 +130,7 @@ class Router:
             done(_UNCLAIMED.get(owner, _ELSEWHERE))
             return
         try:
-            slots = Gather(count, self._settling(key, done)).slots()
+            slots = Gather(count, self._settling(key, done), each=route.procedure.each).slots()
             self._sequencer.add_everywhere(route.number, orjson.dumps(params), key or NO_KEY, slots, lax=lax)
         except CallRefused:
             self._unclaim(key)

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
+import orjson
+
+from procedures.execution.failure_trace import FailureTrace
+
 HEADER: Final = struct.Struct("<IBxHQ")  # bytes of the whole frame, kind, partition, ident
-APPLIED: Final = struct.Struct("<IIQ")  # calls, 1 = transaction ids follow, rows digest
-READ_ANSWER: Final = struct.Struct("<QB")  # TxnId as of which was read, status; the JSON body follows
+APPLIED: Final = struct.Struct("<IIQ")  # calls, 1 = transaction ids follow, rows digest; traces as JSON are at the end
+READ_ANSWER: Final = struct.Struct("<QBI")  # TxnId as of which was read, status, bytes of the JSON body; it and traces follow
 FRAME_BYTES_MAX: Final = 256 << 20
 
 
@@ -49,6 +53,7 @@ class BatchAnswer:
     result_hashes: bytes  # [calls] little-endian uint32
     outcomes: list[tuple[int, int, bytes]]  # status, txn id of an earlier execution or 0, JSON body
     statuses: bytes | bytearray  # [calls] the same as in `outcomes`
+    traces: Sequence[FailureTrace] = ()  # of calls that raised
 
 
 def encode_frame(kind: FrameKind, payload: bytes = b"", *, partition: int = 0, ident: int = 0) -> bytes:
@@ -62,6 +67,7 @@ def encode_applied(
     result_hashes: Sequence[int],
     bodies: Sequence[bytes],
     rows_digest: int,
+    traces: Sequence[FailureTrace] = (),
 ) -> bytes:
     """`earlier` holds the transaction ids when some call repeated a key (0 = its own); None when none did."""
     count = len(bodies)
@@ -72,6 +78,7 @@ def encode_applied(
         struct.pack(f"<{count}I", *result_hashes),
         struct.pack(f"<{count}I", *map(len, bodies)),
         *bodies,
+        encode_traces(traces),
     ))  # fmt: skip
 
 
@@ -89,7 +96,29 @@ def decode_applied(payload: bytes) -> BatchAnswer:
     lengths = struct.unpack_from(f"<{count}I", payload, at)
     at += 4 * count
     bodies = [payload[lo:hi] for lo, hi in pairwise(accumulate(lengths, initial=at))]
-    return BatchAnswer(rows_digest, hashes, list(zip(statuses, earlier, bodies, strict=True)), statuses)
+    traces = decode_traces(payload[at + sum(lengths) :])
+    return BatchAnswer(rows_digest, hashes, list(zip(statuses, earlier, bodies, strict=True)), statuses, traces)
+
+
+def encode_read_answer(as_of: int, status: int, body: bytes, traces: Sequence[FailureTrace]) -> bytes:
+    return READ_ANSWER.pack(as_of, status, len(body)) + body + encode_traces(traces)
+
+
+def decode_read_answer(payload: bytes) -> tuple[int, int, bytes, Sequence[FailureTrace]]:
+    """TxnId as of which was read, status, body, and the trace of a call that raised."""
+    as_of, status, length = READ_ANSWER.unpack_from(payload)
+    end = READ_ANSWER.size + length
+    return as_of, status, payload[READ_ANSWER.size : end], decode_traces(payload[end:])
+
+
+def encode_traces(traces: Sequence[FailureTrace]) -> bytes:
+    """b"" when there are none."""
+    shown = [[t.txn_id, t.procedure, t.file, t.line, t.function, t.error, t.text, t.hint] for t in traces]
+    return orjson.dumps(shown) if shown else b""
+
+
+def decode_traces(payload: bytes) -> Sequence[FailureTrace]:
+    return [FailureTrace(*parts) for parts in orjson.loads(payload)] if payload else ()
 
 
 class FrameReader:

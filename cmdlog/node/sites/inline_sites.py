@@ -23,6 +23,7 @@ from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import pause_s
 from cmdlog.node.sites.site_executor import Site, SitePlan
 from cmdlog.node.sites.site_faults import LASTING, SiteFault
+from cmdlog.node.sites.site_progress import VISIBLE_S, SiteStall
 from cmdlog.node.sites.supervisor import SiteOwner
 from cmdlog.wal.format.record import decode_record
 from procedures.errors import EnvironmentFault
@@ -57,12 +58,15 @@ class InlineSites:
         self._thread = threading.Thread(target=self._run, name="site", daemon=True)
         self._helper: int | None = None  # thread that will drive by itself and needs no waking
         self._attempts: Counter[tuple[int, int, int]] = Counter()
+        self._running: tuple[int, int, int, float] | None = None  # partition, index (0: a read), position, since when
+        self._partitions = 0
         self._stopping = False
 
     def start(self, owner: InlineOwner) -> dict[int, int]:
         """Opens the state files; returns each partition's position. From now on the site's reports go to `owner`."""
         self._owner = owner
-        self._site = Site(owner.plan())
+        self._site = self._make_site()
+        self._partitions = len(self._site.positions)
         return self._site.positions
 
     def attach(self, _loop: AbstractEventLoop | None) -> None:
@@ -112,6 +116,15 @@ class InlineSites:
     def pids(self) -> list[int]:
         return []
 
+    def stalls(self, now: float) -> list[SiteStall]:
+        """The call that runs, if it has run for long; any thread."""
+        running = self._running
+        if running is None or now - running[3] < VISIBLE_S:
+            return []
+        partition, index, position, since = running
+        partitions = range(self._partitions)
+        return [SiteStall(0, "running", now - since, partitions, partition, index, position if index else -1)]
+
     @property
     def _current(self) -> Site:
         if self._site is None:
@@ -146,9 +159,18 @@ class InlineSites:
             for _partition, ident, report in site.step_captures():
                 self._owner.captured(ident, report)
 
+    def _make_site(self) -> Site:
+        return Site(self._owner.plan(), self._begin_call)
+
+    def _begin_call(self, position: int) -> None:
+        """The executor is at this call of its batch."""
+        if self._running is not None:
+            self._running = (*self._running[:2], position, time.monotonic())
+
     def _apply(self, partition: int, record: bytes, index: int) -> None:
         applied, tries, lasting = None, 0, False
         while True:
+            self._running = (partition, index, 0, time.monotonic())
             try:
                 applied = self._current.apply(decode_record(record))
             except EnvironmentFault as error:
@@ -158,15 +180,22 @@ class InlineSites:
                 if self._stopping and lasting:
                     return  # it stays in the log: the next start applies it
                 continue
+            finally:
+                self._running = None
             break
         if lasting:
             self._owner.refuse_calls((partition,), None)
         self._owner.applied(partition, index, None if applied is None else _answer(applied))
 
     def _read(self, partition: int, ident: int, calls: bytes) -> None:
-        as_of, replies = self._current.read(partition, orjson.loads(calls))
+        self._running = (partition, 0, 0, time.monotonic())
+        try:
+            as_of, replies = self._current.read(partition, orjson.loads(calls))
+        finally:
+            self._running = None
         status, body = replies[0]
-        self._owner.read_done(partition, ident, as_of=as_of, status=status, body=body)
+        traces = self._current.read_traces()
+        self._owner.read_done(partition, ident, as_of=as_of, status=status, body=body, traces=traces)
 
     @staticmethod
     def _is_lasting(error: EnvironmentFault) -> bool:
@@ -190,11 +219,12 @@ class InlineSites:
             self._attempts[where] += 1
             if self._attempts[where] >= self._restarts_max:
                 self._owner.skip(fault)
-        self._site = Site(self._owner.plan())
+        self._site = self._make_site()
 
 
 def _answer(applied: Applied) -> BatchAnswer:
     count = len(applied.bodies)
     earlier = applied.txn_ids if type(applied.txn_ids) is list else bytes(count)
     outcomes = list(zip(applied.statuses, earlier, applied.bodies, strict=True))
-    return BatchAnswer(applied.rows_digest, struct.pack(f"<{count}I", *applied.result_hashes), outcomes, applied.statuses)
+    hashes = struct.pack(f"<{count}I", *applied.result_hashes)
+    return BatchAnswer(applied.rows_digest, hashes, outcomes, applied.statuses, applied.traces)

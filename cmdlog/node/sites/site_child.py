@@ -7,6 +7,7 @@ Parent and site share a page, in which the site says what it is at: a site that 
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import selectors
@@ -23,6 +24,7 @@ from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, encode_frame
 from cmdlog.node.sites.partition_health import FULL
 from cmdlog.node.sites.site_faults import SiteFault
+from cmdlog.node.sites.site_progress import VISIBLE_S, SiteStall, StallKind, is_stopped
 from cmdlog.operator_error import OperatorError
 from procedures.hash_seed import PINNED
 
@@ -35,7 +37,7 @@ PROGRESS_BYTES: Final = 4096
 
 @dataclass(slots=True)
 class SiteChild:
-    """One site process. Owned by the watch thread; the reader touches `channel`, `report` and `lose` alone."""
+    """One site process. Owned by the watch thread; the reader touches `channel`, `report` and `lose` alone, others only look."""
 
     number: int
     partitions: Sequence[int]
@@ -44,6 +46,7 @@ class SiteChild:
     progress: memoryview  # [512] uint64, written by the site
     fault: SiteFault | None = None
     lost: bool = False
+    silent_since: float = math.inf  # when it was lost, or first seen stopped
     seen: tuple[int, ...] = ()
     seen_at: float = 0.0
     page: mmap.mmap | None = field(default=None, repr=False)
@@ -98,6 +101,7 @@ class SiteChild:
     def lose(self) -> bool:
         """Nothing more comes from it; False if that was known."""
         before, self.lost = self.lost, True
+        self.silent_since = math.inf
         return not before
 
     def stands_still(self, now: float, *, within_s: float) -> tuple[int, ...] | None:
@@ -107,6 +111,26 @@ class SiteChild:
         if at != self.seen or idle:
             self.seen, self.seen_at = at, now
         return at if now - self.seen_at > within_s else None
+
+    def find_stall(self, now: float, *, within_s: float = VISIBLE_S) -> SiteStall | None:
+        """What it is at, if it has made no progress for so long although it should, or could not; any thread may look."""
+        stopped = not self.lost and is_stopped(self.popen.pid)
+        self.silent_since = min(self.silent_since, now) if stopped or self.lost else math.inf
+        idle_s = max(0.0, now - self.silent_since)
+        if self.lost:
+            return SiteStall(self.number, "restarting", idle_s, self.partitions)
+        try:
+            at = self.stands_still(now, within_s=within_s)
+        except ValueError:  # the page was released at this moment
+            return None
+        if at is None:
+            return SiteStall(self.number, "stopped", idle_s, self.partitions) if stopped else None
+        kind: StallKind = "stopped" if stopped else "running" if at[BUSY] else "silent"
+        seconds = max(now - self.seen_at, idle_s)
+        if not at[BUSY]:
+            return SiteStall(self.number, kind, seconds, self.partitions)
+        position = at[POSITION] if at[INDEX] else -1
+        return SiteStall(self.number, kind, seconds, self.partitions, at[PARTITION], at[INDEX], position)
 
     def await_end(self) -> SiteFault:
         """What the site said before it ended, or what its end and its progress page say."""

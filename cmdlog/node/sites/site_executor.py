@@ -10,13 +10,14 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.skips import Skips, skip_call
 from procedures.execution.executor import Applied
+from procedures.execution.failure_trace import FailureTrace, FailureTracer
 from procedures.execution.idempotency import KeyPolicy
 from procedures.storage.changed_keys import estimate_keys
 from procedures.storage.state import PartitionState
@@ -39,6 +40,8 @@ class SitePlan:
     digest_rows: bool
     skips: Mapping[int, Skips] = field(default_factory=dict)  # by partition
     deltas: bool = False  # whether the rows that change are noted, so that a snapshot may hold these alone
+    traceback_locals: bool = False  # whether traces show values of locals
+    inline: bool = False  # whether callers in this process get the exceptions themselves
 
 
 class Site:
@@ -50,11 +53,17 @@ class Site:
         self._engines: dict[int, PartitionEngine] = {}
         self._captures: dict[int, tuple[int, Capture | DeltaCapture]] = {}  # partition -> (ident, capture)
         self._keep: dict[int, tuple[int, ...]] = {}  # partition -> `Wish.keep` of its capture
+        self._tracer = FailureTracer(show_locals=plan.traceback_locals, keep_errors=plan.inline)
         plan.catalogs(plan.catalog)  # code that cannot be loaded fails here, not in the middle of a batch
         for partition, path in plan.state_files.items():
             state = PartitionState.open(path, partition=partition)
             self._engines[partition] = PartitionEngine(
-                state, plan.catalogs, digest_rows=plan.digest_rows, policy=plan.policy, progress=progress
+                state,
+                plan.catalogs,
+                digest_rows=plan.digest_rows,
+                policy=plan.policy,
+                progress=progress,
+                tracer=self._tracer,
             )
 
     @property
@@ -77,6 +86,10 @@ class Site:
     def read(self, partition: int, calls: list[tuple[int, list[Any]]]) -> tuple[int, list[tuple[int, bytes]]]:
         """(TxnId as of which was read, [(status, body)]) of read-only calls."""
         return self._engines[partition].executor.read(calls, catalog=self._plan.catalog)
+
+    def read_traces(self) -> Sequence[FailureTrace]:
+        """Of the calls that raised in the last `read`."""
+        return self._tracer.take_traces()
 
     def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
         """Begins a delta as wished, or else a whole image at `path`; `step_captures` continues it."""

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from cmdlog.node.sites.frames import READ_ANSWER, Frame, FrameKind, FrameReader, encode_applied, encode_frame
+from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
 from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, STEPS
 from cmdlog.node.sites.site_executor import Site, SitePlan
 from cmdlog.signal_handlers import ignore
@@ -108,7 +108,7 @@ class SiteProcess:
         elif frame.kind is FrameKind.READ:
             as_of, replies = site.read(frame.partition, orjson.loads(frame.payload))
             status, body = replies[0]
-            answer = READ_ANSWER.pack(as_of, status) + body
+            answer = encode_read_answer(as_of, status, body, site.read_traces())
             self._send(FrameKind.READ_ANSWER, answer, partition=frame.partition, ident=frame.ident)
         elif frame.kind is FrameKind.LEAVE_OUT:
             site.leave_out(frame.partition, frame.ident, orjson.loads(frame.payload))
@@ -125,9 +125,18 @@ class SiteProcess:
         self._locks = [StateLock(path) for path in state_files.values()]
         catalogs = Catalogs()
         for version, bundle in hello["bundles"].items():
-            catalogs.add_bundle(int(version), Bundle.from_bytes(bundle.encode()))
+            catalogs.add_bundle(int(version), Bundle.from_bytes(bundle.encode()), partitions=hello["partitions"])
         policy, skips = KeyPolicy(**hello["key_policy"]), skips_by_partition(hello["skips"])
-        plan = SitePlan(catalogs, hello["catalog"], state_files, policy, hello["digest_rows"], skips, hello["deltas"])
+        plan = SitePlan(
+            catalogs,
+            hello["catalog"],
+            state_files,
+            policy,
+            hello["digest_rows"],
+            skips,
+            hello["deltas"],
+            traceback_locals=hello["traceback_locals"],
+        )
         self._site = Site(plan, partial(self._progress.__setitem__, POSITION))
         gc.collect()
         gc.freeze()  # modules and caches live as long as the process: later collections need not look at them
@@ -155,6 +164,7 @@ def pack_applied(applied: Applied) -> bytes:
         result_hashes=applied.result_hashes,
         bodies=applied.bodies,
         rows_digest=applied.rows_digest,
+        traces=applied.traces,
     )
 
 

@@ -32,12 +32,14 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
-from cmdlog.node.sites.frames import READ_ANSWER, BatchAnswer, Frame, FrameKind, decode_applied, encode_frame
+from cmdlog.node.sites.frames import BatchAnswer, Frame, FrameKind, decode_applied, decode_read_answer, encode_frame
 from cmdlog.node.sites.partition_health import FULL
 from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, POSITION, NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import OutageStage, Remedies, SiteFault, SiteOutage
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
+from cmdlog.node.sites.site_progress import SiteStall
 from cmdlog.wal.os_errors import NO_ROOM
+from procedures.execution.failure_trace import FailureTrace
 from snapshot.lineage import Wish
 
 WATCH_EVERY_S: Final = 0.05
@@ -50,7 +52,9 @@ class SiteOwner(Protocol):
     """What the sites report to: the node."""
 
     def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None: ...
-    def read_done(self, partition: int, ident: int, *, as_of: int, status: int, body: bytes) -> None: ...
+    def read_done(
+        self, partition: int, ident: int, *, as_of: int, status: int, body: bytes, traces: Sequence[FailureTrace]
+    ) -> None: ...
     def captured(self, ident: int, report: dict[str, Any]) -> None: ...
     def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None: ...
     def site_up(self, positions: dict[int, int]) -> None: ...
@@ -150,6 +154,10 @@ class ProcessSites:
     def pids(self) -> list[int]:
         return [site.popen.pid for site in self._sites]
 
+    def stalls(self, now: float) -> list[SiteStall]:
+        """Sites that make no progress, at this reading of the monotonic clock; any thread."""
+        return [stall for site in list(self._sites) if (stall := site.find_stall(now)) is not None]
+
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def _register(self, site: SiteChild) -> None:
@@ -174,9 +182,8 @@ class ProcessSites:
             if self._outages and (outage := self._outages.get(site.number)) is not None:
                 outage.note_applied(frame.partition, frame.ident)
         elif frame.kind is FrameKind.READ_ANSWER:
-            as_of, status = READ_ANSWER.unpack_from(frame.payload)
-            body = frame.payload[READ_ANSWER.size :]
-            self._owner.read_done(frame.partition, frame.ident, as_of=as_of, status=status, body=body)
+            as_of, status, body, traces = decode_read_answer(frame.payload)
+            self._owner.read_done(frame.partition, frame.ident, as_of=as_of, status=status, body=body, traces=traces)
         elif frame.kind is FrameKind.CAPTURED:
             self._owner.captured(frame.ident, orjson.loads(frame.payload))
         elif frame.kind is FrameKind.FAULT:

@@ -1,7 +1,8 @@
 """What the node's front counts and reports: requests, their ids, whole latencies, recent errors, slow calls.
 
 One rule: nothing of a request but its route, its procedure's name, its codes and its id is kept or logged: no parameters, keys,
-tokens, or anything else that a caller chose, except the id that it asked for.
+tokens, or anything else that a caller chose, except the id that it asked for. What a procedure raised is the application's own
+text: its message is kept and logged as the application wrote it.
 
 Written by the event loop's thread (embedded use: by callers, who may lose a count to each other); read by anyone.
 """
@@ -13,13 +14,14 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
 import structlog
 
 from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.telemetry.stage_timings import OUTCOMES, Histogram
+from procedures.execution.failure_trace import FailureTrace
 
 REQUEST_ID_CHARS_MAX: Final = 128
 ERRORS_KEPT: Final = 50  # kinds of errors, that is pairs of code and procedure; the one seen longest ago goes first
@@ -44,6 +46,9 @@ class RecentError:
     count: int
     time: float  # seconds since 1970
     request_id: str
+    text: str  # what the last one said
+    file: str  # where the procedure raised; "" where none did
+    line: int
 
 
 class RequestStats:
@@ -67,6 +72,7 @@ class RequestStats:
         self._numbers = itertools.count(1)
         self._slow_lines: deque[float] = deque(maxlen=SLOW_LINES_MAX)  # when the last ones were logged
         self._slow_unlogged = 0
+        self._untraced = 0  # failures since the last that was logged
 
     def show_connections(self, connections: Callable[[], int], cut: Callable[[], Mapping[str, int]]) -> None:
         """How many are open, and how many were refused or ended by the server, by code."""
@@ -94,21 +100,39 @@ class RequestStats:
         where = (procedure, code)
         self.refused[where] = self.refused.get(where, 0) + 1
 
-    def error(self, code: str, procedure: str, request_id: str) -> None:
-        """An error went out."""
+    def fail(self, trace: FailureTrace, request_id: str) -> None:
+        """A procedure raised: one line of the log, with its traceback; those without a text are counted in the next line."""
+        if not trace.text:
+            self._untraced += 1
+            return
+        untraced, self._untraced = self._untraced, 0
+        where = {
+            "file": trace.file,
+            "line": trace.line,
+            "function": trace.function,
+            **({"hint": trace.hint} if trace.hint else {}),
+        }
+        log.error(
+            "procedure_failed", request_id=request_id, txn_id=str(trace.txn_id), procedure=trace.procedure, error=trace.error,
+            **where, traceback=trace.text, **({"not_logged": untraced} if untraced else {}),
+        )  # fmt: skip
+
+    def error(self, code: str, procedure: str, request_id: str, text: str = "", trace: FailureTrace | None = None) -> None:
+        """An error went out. An abort is none: that is an answer which the application gives on purpose."""
         where = (code, procedure)
         before = self._errors.pop(where, None)
         count = before.count if before is not None else 0
         if len(self._errors) >= ERRORS_KEPT:
             del self._errors[next(iter(self._errors))]
-        self._errors[where] = RecentError(code, procedure, count + 1, self._wall(), request_id)
+        file, line = (trace.file, trace.line) if trace is not None else ("", 0)
+        text = "; ".join(filter(None, (trace.error, trace.hint))) if trace is not None else text
+        self._errors[where] = RecentError(code, procedure, count + 1, self._wall(), request_id, text, file, line)
+        if trace is not None:
+            self.fail(trace, request_id)
 
     def errors(self) -> list[dict[str, Any]]:
         """The kinds of errors seen lately, the newest last."""
-        return [
-            {"code": e.code, "procedure": e.procedure, "count": e.count, "time": e.time, "request_id": e.request_id}
-            for e in list(self._errors.values())
-        ]
+        return [asdict(error) for error in list(self._errors.values())]
 
     def slow(self, seconds: float, facts: Callable[[], Mapping[str, Any]]) -> None:
         """A call took longer than `slow_call_ms`: logs one line of these facts, unless there were too many just now.

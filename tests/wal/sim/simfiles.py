@@ -29,8 +29,8 @@ from enum import Enum
 from typing import Literal, NamedTuple, get_args
 
 from cmdlog.wal.errors import ShortWrite
-from cmdlog.wal.files import OWNER_BYTES_MAX, Data, Files, locked, write_owner
-from cmdlog.wal.os_errors import raise_read_error, raise_write_error
+from cmdlog.wal.files import OWNER_BYTES_MAX, Data, Files, write_owner
+from cmdlog.wal.os_errors import locked, raise_read_error, raise_write_error
 from tests.wal.sim.simdisk import Disk, Entry, Folder, Inode, Keep, os_error, sectors_of
 
 Kind = Literal["create", "pwrite", "truncate", "allocate", "fdatasync", "fsync", "mkdir", "rename", "unlink", "fsync_dir"]

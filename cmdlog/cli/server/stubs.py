@@ -1,0 +1,64 @@
+"""`cmdlog stubs URL|APP`: a Python module with typed calls, for programs that have a server's address and not its code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cmdlog.cli.load_app import load_application
+from cmdlog.cli.output import out
+from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption, patience, server
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(metavar="URL|APP", help="A running server's address, or module:attribute of a Database.", envvar="CMDLOG_URL"),
+]
+OutOption = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to write it; else it is printed.")]
+NameOption = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="Begins the names of the classes; default: the database's, or Server.")
+]
+
+
+def register(program: typer.Typer) -> None:
+    """Adds the command."""
+    program.command("stubs")(write_stubs)
+
+
+def write_stubs(
+    source: SourceArgument,
+    *,
+    output: OutOption = None,
+    name: NameOption = "",
+    token_file: TokenOption = None,
+    ca_file: CaOption = None,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Write a typed client module: a class with one method per procedure.
+
+    Programs that use it need cmdlog and not the application. Type checkers
+    and editors know parameters and results; write it again after a deploy.
+
+    [bold]Examples[/bold]
+
+      cmdlog stubs http://127.0.0.1:8642 --out shop_client.py --name Shop
+      cmdlog stubs shop:db --out shop_client.py
+    """
+    from cmdlog.client.stub_module import stub_module
+
+    if "://" in source:
+        with server(source, token_file, timeout, ca_file) as client, patience(source, timeout):
+            procedures: list[dict[str, Any]] = client.procedures()
+        default = "Server"
+    else:
+        from cmdlog.node.slot_map import describe_routes, make_routes
+
+        db = load_application(source)
+        procedures, default = describe_routes(make_routes(db)), "".join(part.title() for part in db.name.split("_"))
+    text = stub_module(procedures, name=name or default, source=source)
+    if output is None:
+        out.text(text.removesuffix("\n"))
+        return
+    output.write_text(text, encoding="utf-8")
+    out.text(f"{len(procedures)} procedures in {output}")

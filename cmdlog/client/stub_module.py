@@ -1,0 +1,212 @@
+"""A typed client as the text of a Python module, from what a server says about its procedures: names and JSON schemas.
+
+One rule: the module needs `cmdlog` alone, not the application. Objects become TypedDicts, texts of a known format Python's own
+type for it.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+Schema = Mapping[str, Any]
+
+HEAD: Final = '''"""Typed calls of {source}, written by `cmdlog stubs`. Write it again when the procedures change."""
+
+from __future__ import annotations
+
+{imports}
+from cmdlog import AsyncClient, Call, Client, CmdlogError, Result
+from cmdlog.client import NEW_KEY
+from cmdlog.procedure_calls import NewKey
+
+OMITTED: Any = object()  # the server fills in the parameter's default
+'''
+IMPORTS: Final = {
+    "collections.abc": ("AsyncIterator", "Iterable", "Iterator"),
+    "datetime": ("date", "datetime", "time", "timedelta"),
+    "decimal": ("Decimal",),
+    "typing": ("Any", "Literal", "NotRequired", "TypedDict"),
+    "uuid": ("UUID",),
+}
+CALLS: Final = '''
+
+def _given(**params: Any) -> dict[str, Any]:
+    return {{name: value for name, value in params.items() if value is not OMITTED}}
+
+
+class {name}Calls:
+    """Calls as values: items of a batch."""
+'''
+CLIENT: Final = '''
+
+class {prefix}{name}Client:
+    """One method per procedure, over a client that the caller opens and closes."""
+
+    def __init__(self, client: {prefix}Client) -> None:
+        self.client = client
+'''
+BATCH: Final = '''
+    def batch(self, calls: Iterable[Call[Any]]) -> {iterator}[Result[Any] | CmdlogError]:
+        """Calls in order, answered in the same order, with results as JSON has them; see `{prefix}Client.batch`."""
+        return self.client.batch(calls)
+'''
+FORMATS: Final = {
+    "decimal": "Decimal",
+    "date-time": "datetime",
+    "date": "date",
+    "uuid": "UUID",
+    "time-local": "time",
+    "duration": "timedelta",
+}
+CONVERTED: Final = {*FORMATS.values(), "bytes", "tuple"}  # JSON has other types for these
+SCALARS: Final = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None"}
+
+
+def stub_module(procedures: Sequence[Mapping[str, Any]], *, name: str, source: str) -> str:
+    """The module's text. `procedures` is the list of `GET /v1/procedures`, `name` begins the names of its classes."""
+    types = _WireTypes()
+    methods = [_Method(entry, types) for entry in procedures]
+    parts = [*types.declarations, CALLS.format(name=name), *(method.call() for method in methods)]
+    for prefix, iterator in (("", "Iterator"), ("Async", "AsyncIterator")):
+        parts.append(CLIENT.format(prefix=prefix, name=name))
+        parts += [method.of_client(name, is_async=bool(prefix)) for method in methods]
+        parts.append(BATCH.format(prefix=prefix, iterator=iterator))
+    body = "".join(parts)
+    return HEAD.format(source=source, imports=_imports(f"Any {body}")) + body
+
+
+def _imports(body: str) -> str:
+    """The lines that import what the body uses."""
+    words = set(re.findall(r"\w+", body))
+    used = {module: [name for name in names if name in words] for module, names in IMPORTS.items()}
+    return "".join(f"from {module} import {', '.join(names)}\n" for module, names in used.items() if names)
+
+
+class _Method:
+    """One procedure."""
+
+    def __init__(self, entry: Mapping[str, Any], types: _WireTypes) -> None:
+        self._procedure = str(entry["name"])
+        self._name = _identifier(self._procedure)
+        stated = entry["parameters"]
+        required, self._properties = set(stated.get("required", ())), stated.get("properties", {})
+        camel = "".join(part.title() for part in self._procedure.split("_"))
+        parameters = {at: types.hint(schema, camel + at.title()) for at, schema in self._properties.items()}
+        self._parameters = [f"{at}: {hint}{'' if at in required else ' = OMITTED'}" for at, hint in parameters.items()]
+        result = types.hint(entry["result"], camel + "Result")
+        everywhere = entry["partition_by"] is None
+        self._result = f"list[{result}]" if everywhere and result != "None" else result
+        self._returns = result if set(re.findall(r"\w+", types.declared_with(result))) & CONVERTED else ""
+        self._key = "idempotency_key" if "idempotency_key" not in self._properties else "key_of_call"
+        self._doc = _doc(str(entry.get("description") or f"Calls {self._procedure}."))
+
+    def _signature(self, *more: str) -> str:
+        given = [*self._parameters, *more]
+        return ", *, " + ", ".join(given) if given else ""
+
+    def call(self) -> str:
+        """The static method that makes a `Call`."""
+        signature = self._signature().removeprefix(", ")
+        passed = ", ".join(f"{at}={at}" for at in self._properties)
+        return (
+            f"\n    @staticmethod\n    def {self._name}({signature}) -> Call[{self._result}]:\n        {self._doc}\n"
+            f'        return Call("{self._procedure}", _given({passed}))\n'
+        )
+
+    def of_client(self, name: str, *, is_async: bool) -> str:
+        """The method that makes the call."""
+        passed = ", ".join(f"{at}={at}" for at in self._properties)
+        returns = f", returns={self._returns}" if self._returns else ""
+        define, wait = ("async def", "await ") if is_async else ("def", "")
+        key = f"{self._key}: str | NewKey | None = NEW_KEY"
+        invoked = f"{wait}self.client.invoke(call, idempotency_key={self._key}{returns})"
+        value = f"({invoked}).value" if is_async else f"{invoked}.value"
+        end = f"        {invoked}\n" if self._result == "None" else f"        return {value}\n"
+        return (
+            f"\n    {define} {self._name}(self{self._signature(key)}) -> {self._result}:\n        {self._doc}\n"
+            f"        call = {name}Calls.{self._name}({passed})\n{end}"
+        )
+
+
+class _WireTypes:
+    """Python types of JSON schemas; objects with named members are declared once each."""
+
+    def __init__(self) -> None:
+        self.declarations: list[str] = []
+        self._declared: dict[str, Schema] = {}
+
+    def declared_with(self, hint: str) -> str:
+        """A hint with the declarations that it leads to."""
+        texts, seen = [hint], set[str]()
+        for text in texts:
+            for name in set(re.findall(r"\w+", text)) & self._declared.keys() - seen:
+                seen.add(name)
+                texts += [each for each in self.declarations if re.search(rf"\b{name}(\(TypedDict\)| = TypedDict)", each)]
+        return " ".join(texts)
+
+    def hint(self, schema: Schema, wanted: str, *, exact: bool = True) -> str:
+        """The Python type of a schema; `wanted` names an object without a title. `exact`: texts have Python's own types."""
+        exact = exact and "x-written-by" not in schema
+        if parts := schema.get("anyOf") or schema.get("oneOf"):
+            return " | ".join(dict.fromkeys(self.hint(part, wanted, exact=exact) for part in parts))
+        if "enum" in schema or "const" in schema:
+            return f"Literal[{', '.join(map(repr, schema.get('enum', [schema.get('const')])))}]"
+        kind = schema.get("type")
+        if kind == "array":
+            return self._array(schema, wanted, exact=exact)
+        if kind == "object":
+            return self._object(schema, wanted, exact=exact)
+        if kind == "string" and exact:
+            return "bytes" if "contentEncoding" in schema else FORMATS.get(schema.get("format", ""), "str")
+        return SCALARS.get(str(kind), "Any")
+
+    def _array(self, schema: Schema, wanted: str, *, exact: bool) -> str:
+        if "prefixItems" in schema:
+            return f"tuple[{', '.join(self.hint(part, wanted, exact=exact) for part in schema['prefixItems'])}]"
+        return f"list[{self.hint(schema.get('items', {}), wanted, exact=exact)}]"
+
+    def _object(self, schema: Schema, wanted: str, *, exact: bool) -> str:
+        if not schema.get("properties"):
+            inner = schema.get("additionalProperties")
+            return f"dict[str, {self.hint(inner, wanted, exact=exact) if isinstance(inner, dict) else 'Any'}]"
+        name = self._free(re.sub(r"\W", "", str(schema.get("title", ""))) or wanted, schema)
+        if name not in self._declared:
+            self._declared[name] = schema
+            members = {
+                at: self.hint(part, name + _identifier(at).title(), exact=exact) for at, part in schema["properties"].items()
+            }
+            self.declarations.append(_typed_dict(name, members, set(schema.get("required", ()))))
+        return name
+
+    def _free(self, name: str, schema: Schema) -> str:
+        """The name, or the next one with a number that no other object has."""
+        names = [name, *(f"{name}{number}" for number in range(2, len(self._declared) + 3))]
+        return next(each for each in names if self._declared.get(each, schema) == schema)
+
+
+def _typed_dict(name: str, members: Mapping[str, str], required: Iterable[str]) -> str:
+    hints = {at: hint if at in required else f"NotRequired[{hint}]" for at, hint in members.items()}
+    if all(at.isidentifier() and not keyword.iskeyword(at) for at in members):
+        lines = "".join(f"    {at}: {hint}\n" for at, hint in hints.items())
+        return f'\n\nclass {name}(TypedDict):\n    """An object of the wire."""\n\n{lines}'
+    inner = ", ".join(f"{at!r}: {hint}" for at, hint in hints.items())
+    return f'\n\n{name} = TypedDict("{name}", {{{inner}}})\n'
+
+
+def _identifier(name: str) -> str:
+    text = re.sub(r"\W", "_", name)
+    return f"{text}_" if keyword.iskeyword(text) else text
+
+
+def _doc(text: str) -> str:
+    """A docstring of the text, on lines of its own where it has several."""
+    escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    lines = [line.rstrip() for line in escaped.splitlines()]
+    if lines[-1].endswith('"'):
+        lines[-1] += " "
+    return (
+        '"""' + "\n".join([lines[0], *(line if not line or line[0] == " " else f"        {line}" for line in lines[1:])]) + '"""'
+    )

@@ -1,0 +1,150 @@
+"""What each written row must hold, beside what SQLite itself checks: the limits of its types, and a value that belongs here.
+
+One rule: it is decided where every change is seen, in SQLite's pre-update hook, however the row was written (bound values,
+INSERT … SELECT, SQL text, an upsert, a cascade). SQLite has changed the row by then, so a refused row ends its call, even if
+the procedure catches the error. A value that an UPDATE leaves as it was is not judged again: it may be older than the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+import apsw
+
+from procedures.declaration.column_types import limit_of
+from procedures.declaration.database import Database, TableInfo
+from procedures.declaration.dialect import DIALECT
+from procedures.declaration.hash_slots import partition_by_slot
+from procedures.declaration.row_placement import slot_reader
+from procedures.errors import RowRefused
+
+Row = tuple[Any, ...]
+CheckRow = Callable[[apsw.PreUpdate, Row], None]  # a change, and the row after it; raises RowRefused
+HOOK: Final = "row-checks"
+KNOWN_MAX: Final = 1 << 16  # partitioning values of a table that need not be hashed again
+_SHOWN: Final = 60  # characters of a value
+
+
+def row_checks(database: Database, refused: list[RowRefused], *, partition: int, partitions: int | None) -> dict[str, CheckRow]:
+    """Table → check of its rows on this partition, which also adds to `refused` what it raises.
+
+    Tables without one are left out, and so are databases of before exact decimals: their calls replay as they ran.
+
+    Args:
+        partitions: how many there are; None: rows may be written where they do not belong.
+    """
+    if database.dialect is not DIALECT:
+        return {}
+    checks = {}
+    for name, info in database.tables.items():
+        found = [_limits_check(info, refused)]
+        if info.partition_by is not None and partitions is not None and partitions > 1:
+            found.append(_place_check(info, refused, partition, partitions))
+        both = [check for check in found if check is not None]
+        if both:
+            checks[name] = both[0] if len(both) == 1 else _all_of(both)
+    return checks
+
+
+def _all_of(checks: list[CheckRow]) -> CheckRow:
+    def check_row(update: apsw.PreUpdate, new: Row) -> None:
+        for check in checks:
+            check(update, new)
+
+    return check_row
+
+
+def _limits_check(info: TableInfo, refused: list[RowRefused]) -> CheckRow | None:
+    table = info.table
+    found = [(at, column.name, limit_of(column.type)) for at, column in enumerate(table.columns)]
+    limits = [(at, name, *limit) for at, name, limit in found if limit is not None]
+    if not limits:
+        return None
+
+    def check_limits(update: apsw.PreUpdate, new: Row) -> None:
+        for at, name, fits, says in limits:
+            value = new[at]
+            if value is not None and not fits(value) and not _was_so(update, at, value):
+                _refuse(refused, f"column {table.name}.{name}: {says}, not {shown_value(value)}")
+
+    return check_limits
+
+
+def _place_check(info: TableInfo, refused: list[RowRefused], partition: int, partitions: int) -> CheckRow:
+    """Whether a row is where calls with its partitioning value run; else no later call would find it."""
+    table, column, slot_of = info.table, info.partition_by, slot_reader(info)
+    at, owners = [found.name for found in table.columns].index(str(column)), partition_by_slot(partitions)
+    here: set[Any] = set()  # values that were found to belong here
+
+    def check_place(update: apsw.PreUpdate, new: Row) -> None:
+        value = new[at]
+        if value in here or _was_so(update, at, value):
+            return
+        try:
+            owner: int | None = owners[slot_of(value)]
+        except TypeError:
+            owner = None
+        if owner != partition:
+            belongs = "has no partition" if owner is None else f"belongs to partition {owner}"
+            _refuse(
+                refused,
+                f"table {table.name}: the row with {column} = {shown_value(value)} {belongs}, and this call runs on partition "
+                f"{partition}; route the procedure by what it writes into {column}, or write the row in a call of its own",
+            )
+        if len(here) >= KNOWN_MAX:
+            here.clear()
+        here.add(value)
+
+    return check_place
+
+
+def _was_so(update: apsw.PreUpdate, at: int, value: Any) -> bool:
+    """Whether the row had the value before. It is looked at last: building that row costs as much as the rest of a check."""
+    old = update.old
+    return old is not None and bool(old[at] == value)
+
+
+def _refuse(refused: list[RowRefused], message: str) -> NoReturn:
+    refused.append(RowRefused(message))
+    raise refused[0]
+
+
+def shown_value(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(value)})"
+
+
+class RowChecker:
+    """Judges the changes on one connection where no digest looks at them. Owned by the executor.
+
+    Where no table has a check, SQLite reports no changes.
+    """
+
+    __slots__ = ("_checks", "_connection")
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._checks: Mapping[str, CheckRow] = {}
+
+    @property
+    def checks(self) -> Mapping[str, CheckRow]:
+        """Those of the running catalog."""
+        return self._checks
+
+    @checks.setter
+    def checks(self, checks: Mapping[str, CheckRow]) -> None:
+        if bool(checks) != bool(self._checks):
+            self._connection.preupdate_hook(self._note_update if checks else None, id=HOOK)
+        self._checks = checks
+
+    def _note_update(self, update: apsw.PreUpdate) -> None:
+        check = self._checks.get(update.table_name)
+        if check is None:
+            return
+        try:
+            new = update.new
+            if new is not None:
+                check(update, new)
+        except UnicodeDecodeError:
+            return  # as where digests are on: whether they are must not decide what a call answers

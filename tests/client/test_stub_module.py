@@ -1,0 +1,140 @@
+"""Typed clients as modules: what they declare, what a type checker makes of them, and that they work."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import subprocess
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cmdlog import AsyncClient, Client, Result
+from cmdlog.client.stub_module import stub_module
+from cmdlog.node.slot_map import describe_routes, make_routes
+from cmdlog.testing import Server
+from procedures import Database
+from procedures.samples import bank
+from tests.api import every_type
+from tests.client import typed_shop
+
+ROOT = Path(__file__).parents[2]
+
+
+def _written(db: Database, folder: Path, name: str) -> Path:
+    path = folder / f"{name.lower()}_stubs.py"
+    path.write_text(stub_module(describe_routes(make_routes(db)), name=name, source="a test"))
+    return path
+
+
+def _imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_odd_names_and_texts_are_still_python() -> None:
+    """Keywords, members that are no names, quotes in a docstring and two objects of one title give a module that compiles."""
+    members = {"type": "object", "title": "Odd", "properties": {"a-b": {"type": "integer"}}, "required": []}
+    entry: dict[str, Any] = {
+        "name": "import",
+        "partition_by": None,
+        "description": 'Says """this"\\and that"',
+        "parameters": {"properties": {"idempotency_key": {"type": "string"}, "odd": members}, "required": ["odd"]},
+        "result": {"type": "object", "title": "Odd", "properties": {"c": {"enum": ["x", 1]}}, "required": ["c"]},
+    }
+    text = stub_module([entry], name="Odd", source="a test")
+    compile(text, "stubs.py", "exec")
+    assert "def import_(" in text
+    assert "class Odd2(TypedDict)" in text
+    assert "list[Odd2]" in text
+
+
+USE = """
+from decimal import Decimal
+from shop_stubs import AsyncShopClient, ShopCalls, ShopClient
+from cmdlog import Client
+
+def use(client: Client) -> int:
+    shop = ShopClient(client)
+    shop.put(item=1, cuont=2)  # bad
+    shop.put(item="1", count=2)  # bad
+    left, note = shop.reserve(item=1, count=1, note={"text": "a"})
+    shop.reserve(item=1, count=1, note={"test": "a"})  # bad
+    for answer in shop.batch([ShopCalls.put(item=1, count=2)]):
+        print(answer)
+    return left + shop.rate_count()[0] + len(note["text"])
+"""
+
+
+@pytest.mark.slow
+def test_the_modules_pass_a_strict_type_checker(tmp_path: Path) -> None:
+    """mypy --strict has nothing to say of the modules of three applications, and sees wrong uses of one."""
+    paths = [
+        _written(typed_shop.db, tmp_path, "Shop"),
+        _written(bank.db, tmp_path, "Bank"),
+        _written(every_type.db, tmp_path, "Every"),
+    ]
+    (tmp_path / "use.py").write_text(USE)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", *map(str, paths), str(tmp_path / "use.py")],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "MYPYPATH": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    found = {tuple(line.split(":")[:2]) for line in done.stdout.splitlines() if ": error:" in line}
+    wrong = {(str(tmp_path / "use.py"), str(at)) for at, line in enumerate(USE.splitlines(), 1) if line.endswith("# bad")}
+    assert found == wrong, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_module_works_against_a_server(tmp_path: Path) -> None:
+    """Calls, keys, a batch and the asynchronous class give Python values; a parameter that is left out has its default."""
+    shop = _imported(_written(typed_shop.db, tmp_path, "Shop"))
+    running = Server("tests.client.typed_shop:db", tmp_path / "server", partitions=2)
+    try:
+        running.start()
+        with Client(running.url) as client:
+            stubs = shop.ShopClient(client)
+            assert stubs.put(item=1, count=10, idempotency_key="order-1") == 10
+            assert stubs.put(item=1, count=10, idempotency_key="order-1") == 10
+            assert stubs.reserve(item=1, count=3) == (7, {"text": "-", "within": "PT1H"})
+            assert stubs.set_rate(rate=1) is None
+            assert stubs.rate_count() == [1, 1]
+            (answer,) = stubs.batch([shop.ShopCalls.put(item=2, count=1)])
+            assert isinstance(answer, Result)
+
+        async def later() -> Any:
+            async with AsyncClient(running.url) as client:
+                return await shop.AsyncShopClient(client).reserve(item=1, count=1)
+
+        assert asyncio.run(later())[0] == 9
+    finally:
+        running.close()
+
+
+@pytest.mark.slow
+def test_texts_come_back_as_pythons_own_types(tmp_path: Path) -> None:
+    """Decimals and times of results are Decimal and datetime, not text."""
+    faulty = importlib.import_module("tests.node.apps.faulty")
+    module = _imported(_written(faulty.db, tmp_path, "Faulty"))
+    running = Server("tests.node.apps.faulty:db", tmp_path / "server")
+    at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    try:
+        running.start()
+        with Client(running.url) as client:
+            mixed = module.FaultyClient(client).mixed(id=1, amount=Decimal("2.50"), at=at, raw=b"\xff")
+            assert (mixed["amount"], mixed["at"]) == (Decimal("2.50"), at)
+    finally:
+        running.close()
