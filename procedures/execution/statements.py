@@ -26,7 +26,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.selectable import CompoundSelect
 
-from procedures.declaration.column_defaults import Make, values_left_out
+from procedures.declaration.columns.column_defaults import Make, values_left_out
 from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
 from procedures.declaration.procedure import Access
 from procedures.declaration.scalar_codecs import INT_MAX
