@@ -40,8 +40,8 @@ from procedures.declaration.database import Database
 from procedures.declaration.dialect import DIALECT, StateDialect
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
 from procedures.execution.outcome_bodies import BUNDLED_MAIN, MAIN
-from procedures.execution.statements import sql_of
 from procedures.numeric.numeric_types import numeric_as_text
+from procedures.statements.compiled import sql_of
 
 FRAMEWORK: Final = ("cmdlog", "procedures", "replay", "snapshot")
 SAMPLES: Final = "procedures.samples"

@@ -330,6 +330,10 @@ class Node:
         self.front = front
         self.overview.history.listen_to(front)
 
+    def keep_stages(self) -> None:
+        """Every batch's stages are kept for a moment, for `stages_of`, and not only those of slow ones."""
+        self.meter.slow_s = 0.0
+
     def take_snapshot(self, partition: int | None = None) -> list[dict[str, Any]]:
         """Takes a snapshot of one partition or of all, now; blocking. Raises: SnapshotError."""
         wanted = range(self.settings.partitions) if partition is None else (partition,)

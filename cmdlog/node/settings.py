@@ -12,6 +12,7 @@ import difflib
 import ipaddress
 import math
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -316,6 +317,31 @@ def settings_table() -> str:
         name = f"`{setting.name}`" + (" †" if setting.at_creation else "")
         lines.append(f"| {name} | {_shown(setting.default, setting.unit)} | {_allowed(setting)} | {setting.reason} |")
     return "\n".join(lines) + "\n"
+
+
+def settings_toml() -> str:
+    """Every setting as a commented-out line of `cmdlog.toml`, with its default, what is allowed and what it means."""
+    lines = [
+        "# Settings of a cmdlog server. Remove the # of a line to change it; what is left out has the default shown.",
+        "# A flag (--partitions) and the environment (CMDLOG_PARTITIONS) count more than this file.",
+    ]
+    for setting in TABLE.values():
+        fixed = "; fixed when the directory is made" if setting.at_creation else ""
+        lines += ["", *textwrap.wrap(setting.reason, 100, initial_indent="# ", subsequent_indent="# ")]
+        lines += [f"# ({_allowed(setting)}{fixed})", f"#{setting.name} = {_toml_value(setting)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(setting: SettingRow) -> str:
+    """The default; for a setting without one, an example of its type."""
+    least = max(setting.lowest, 1)
+    examples = {"path": "/etc/cmdlog/file.pem", "int": int(least), "float": float(least)}
+    default = examples.get(setting.kind, "") if setting.default is None else setting.default
+    if isinstance(default, bool):
+        return str(default).lower()
+    if setting.unit == "bytes" and isinstance(default, int) and default:
+        return f'"{_shown(default, "bytes")}"' if default % SIZE_UNITS["KiB"] == 0 else str(default)
+    return f'"{default}"' if isinstance(default, str | Path) else repr(default)
 
 
 def _allowed(setting: SettingRow) -> str:

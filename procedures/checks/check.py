@@ -29,8 +29,8 @@ from procedures.checks.lint import Finding, lint
 from procedures.declaration.database import Database
 from procedures.errors import BundleError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
 from procedures.execution.executor import Executor, Invocations
-from procedures.execution.statements import is_statement, sql_of
 from procedures.numeric.numeric_types import TextNumeric
+from procedures.statements.compiled import is_statement, sql_of
 from procedures.storage.state import PartitionState
 
 CALLS = 2000

@@ -19,7 +19,7 @@ from procedures.execution.context import CallState, Transaction
 from procedures.execution.idempotency import request_seed
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
 from procedures.execution.row_checks import row_checks
-from procedures.execution.statements import Runs
+from procedures.statements.statement_runs import Runs
 from procedures.storage.authorizer import Authorizer
 
 # (function, decode or None, encode, tx) of a procedure. A bare tuple: it is unpacked once per call.

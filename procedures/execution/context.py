@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -21,8 +21,11 @@ from sqlalchemy.sql import ClauseElement
 from procedures.declaration.procedure import Access
 from procedures.errors import ProceduresError, RowRefused
 from procedures.execution.machine_faults import fault_kind
-from procedures.execution.rows import Result
-from procedures.execution.statements import Runs
+from procedures.execution.savepoint import Savepoint
+from procedures.statements.prepared import NamesDiffer
+from procedures.statements.raised import error_for_sqlalchemy
+from procedures.statements.rows import Result, Scalars, joined_results
+from procedures.statements.statement_runs import Runs
 from procedures.storage.authorizer import Authorizer
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,12 +58,13 @@ class CallState:
     Invariant: `at` is the position of the running call, `wrote` that of the last call that began to change rows.
     """
 
-    __slots__ = ("at", "fault", "fault_at", "millis_of", "partition", "refused", "txn_ids", "undone", "wrote")
+    __slots__ = ("at", "batches", "fault", "fault_at", "millis_of", "partition", "refused", "txn_ids", "undone", "wrote")
 
     def __init__(self, partition: int, millis_of: Callable[[int], int]) -> None:
         self.partition = partition
         self.millis_of = millis_of
         self.at = -1
+        self.batches = 0  # that have begun
         self.wrote = -1
         self.txn_ids: Sequence[int] = ()
         self.fault: BaseException | None = None  # a failure of the machine that passed through tx, even if swallowed later
@@ -70,10 +74,16 @@ class CallState:
 
     def begin_calls(self, txn_ids: Sequence[int]) -> None:
         self.txn_ids = txn_ids
+        self.batches += 1
         self.refused.clear()
         self.at = self.wrote = -1
         self.fault = None
         self.undone = False
+
+    @property
+    def call(self) -> tuple[int, int]:
+        """Which call runs, counted by this object: no two have the same."""
+        return self.batches, self.at
 
     def note_fault(self, error: BaseException) -> None:
         if self.fault is None:
@@ -115,7 +125,8 @@ class Transaction:
         partition: number of the partition on which the call runs.
     """
 
-    __slots__ = ("_access", "_guard", "_random", "_random_of", "_runs", "_state", "_statements", "references_max")
+    __slots__ = ("_access", "_guard", "_random", "_random_of", "_runs", "_savepoints", "_savepoints_of", "_state", "_statements",
+                 "references_max")  # fmt: skip
 
     def __init__(self, statements: Runs, state: CallState, guard: Authorizer, access: Access) -> None:
         self._statements = statements
@@ -125,6 +136,8 @@ class Transaction:
         self._random: random.Random = random.Random(0)
         self._random_of = -1  # position of the call for which it was seeded, in the batch that runs
         self._runs: Any = None
+        self._savepoints: list[Savepoint] = []
+        self._savepoints_of = (0, -1)  # the call that they are of
         self.references_max = 0  # more than these between two calls: a call kept it; the catalog's to count
         self.close()
 
@@ -145,26 +158,114 @@ class Transaction:
         self._runs, self._state = _Refusing(TransactionClosed, message), cast("CallState", _Ended(message))
         return successor
 
-    def execute(self, statement: ClauseElement, /, **params: Any) -> Result:
-        """Runs a SQLAlchemy Core statement; its bound parameters are given as keywords.
+    def execute(
+        self,
+        statement: ClauseElement,
+        parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        /,
+        **params: Any,
+    ) -> Result:
+        """Runs a SQLAlchemy Core statement; its bound parameters are given as keywords, or as a dict.
+
+        A list of dicts runs the statement once for each, none for an empty list; `rowcount` is then the sum. An INSERT or
+        UPDATE that names no columns sets those that the parameters name.
 
         Returns:
-            Rows (`scalar one one_or_none first all scalars`, iteration) or, for a change, its `rowcount`.
+            Rows, read as a result of SQLAlchemy is, or, for a change, its `rowcount` and `inserted_primary_key`.
 
         Raises:
             StatementRefused: it does what no procedure may do.
-            apsw.ConstraintError: the rows refuse it (`procedures.IntegrityError`).
+            sqlalchemy.exc.IntegrityError: the rows refuse it (`procedures.IntegrityError` catches it, too).
         """
+        if parameters is not None:
+            return self._execute_each(statement, parameters, params)
         try:
             result: Result = self._runs[statement](params)
             return result
+        except NamesDiffer:
+            return self._execute(statement, params)
         except (apsw.Error, MemoryError, RecursionError, KeyboardInterrupt) as error:
-            self._state.undone = True
-            if fault_kind(error) is None:
-                raise
-            self._state.note_fault(error)
-            self._runs = _BROKEN
+            raise self._note_error(error, statement, params)  # noqa: B904 - the same, or one that is caused by it
+
+    def _execute_each(
+        self, statement: ClauseElement, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]], params: dict[str, Any]
+    ) -> Result:
+        if isinstance(parameters, Mapping):
+            return self._execute(statement, {**parameters, **params})
+        given: Any = parameters
+        if not isinstance(given, list | tuple) or not all(isinstance(each, Mapping) for each in given):
+            raise TypeError("parameters are keywords, a dict, or a list of dicts")
+        return joined_results([self._execute(statement, {**each, **params}) for each in parameters])
+
+    def _execute(self, statement: ClauseElement, params: dict[str, Any]) -> Result:
+        try:
+            try:
+                result: Result = self._runs[statement](params)
+            except NamesDiffer:
+                result = self._statements.run_with_names(statement, params)
+            return result
+        except (apsw.Error, MemoryError, RecursionError, KeyboardInterrupt) as error:
+            raise self._note_error(error, statement, params)  # noqa: B904 - as above
+
+    def scalar(
+        self,
+        statement: ClauseElement,
+        parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        /,
+        **params: Any,
+    ) -> Any:
+        """First column of the first row; None if there is none."""
+        return self.execute(statement, parameters, **params).scalar()
+
+    def scalars(
+        self,
+        statement: ClauseElement,
+        parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        /,
+        **params: Any,
+    ) -> Scalars:
+        """First column of every row, as a list that has `one`, `first` and their like."""
+        found: Scalars = self.execute(statement, parameters, **params).scalars()
+        return found
+
+    def savepoint(self) -> Savepoint:
+        """`with tx.savepoint():` rolls back the changes of its block if the block raises, and raises on; they nest."""
+        self._check_running()
+        call = self._state.call
+        if self._savepoints_of != call:
+            self._savepoints, self._savepoints_of = [], call
+        return Savepoint(lambda sql: self._control_savepoint(sql, call), self._savepoints)
+
+    def _control_savepoint(self, sql: str, call: tuple[int, int]) -> None:
+        if self._state.call != call:
+            raise TransactionClosed(_OUTSIDE)
+        if self._runs is _BROKEN:
+            raise SiteFailed("the machine failed earlier in this batch")
+        if self._access is Access.READ:
+            return
+        try:
+            self._statements.run_control(sql)
+        except (apsw.Error, MemoryError, RecursionError, KeyboardInterrupt) as error:
+            self._note_fault(error)
             raise
+        self._state.undone |= sql.startswith("ROLLBACK")
+
+    def _note_error(self, error: BaseException, statement: Any, params: Mapping[str, Any]) -> BaseException:
+        """What the procedure gets for it; a failure of the machine ends the batch, even if it swallows that."""
+        self._state.undone = True
+        if fault_kind(error) is not None:
+            self._note_fault(error)
+            return error
+        if self._statements.runs_as_before:
+            return error
+        raised = error_for_sqlalchemy(error, statement, self._statements.values_of(statement) | dict(params))
+        if raised is not error:
+            raised.__cause__ = error
+        return raised
+
+    def _note_fault(self, error: BaseException) -> None:
+        self._state.note_fault(error)
+        self._runs = _BROKEN
 
     if not TYPE_CHECKING:  # a type checker shall see which attributes there are
 

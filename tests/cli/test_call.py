@@ -118,7 +118,7 @@ def test_procedures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("reply", "exit_code", "says"),
     [
-        (problem(409, "aborted", txn_id="7", abort_code="sold_out"), 1, "aborted (sold_out): aborted"),
+        (problem(409, "aborted", txn_id="7", abort_code="sold_out"), 1, "aborted: sold_out: aborted"),
         (problem(422, "invalid_parameters", problems=[]), 2, "invalid_parameters"),
         (problem(404, "unknown_procedure"), 2, "unknown_procedure"),
         (problem(401, "unauthenticated"), 1, "unauthenticated"),

@@ -20,8 +20,8 @@ from procedures.declaration.columns.column_types import REFUSED as REASONS
 from procedures.declaration.columns.column_types import WORKING
 from procedures.declaration.dialect import DIALECT, bind_processor_of, result_processor_of
 from procedures.errors import StatementRefused
-from procedures.execution.statements import compile_statement
 from procedures.numeric.numeric_types import numeric_as_text
+from procedures.statements.compiled import compile_statement
 
 
 class Colour(enum.Enum):

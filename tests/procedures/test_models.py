@@ -39,7 +39,7 @@ from sqlalchemy.orm import (
 
 from procedures import Database, DefinitionError
 from procedures.errors import StatementRefused
-from procedures.execution.statements import compile_statement
+from procedures.statements.compiled import compile_statement
 from tests.procedures.sites import Site
 
 Money = Annotated[Decimal, mapped_column(Numeric(12, 2))]

@@ -231,6 +231,17 @@ def test_the_readme_s_example_runs(tmp_path: Path) -> None:
         example.run("client.py")
 
 
+def test_no_block_of_the_readme_is_left_out() -> None:
+    """Every Python block is a file that `test_the_readme_s_example_runs` runs; every `make` names a target of the Makefile."""
+    python = [block.splitlines()[0] for language, block in fenced(README) if language == "python"]
+    assert python == ["# shop.py", "# embedded.py", "# client.py"], "run a new block in test_the_readme_s_example_runs"
+    shell = [line for language, block in fenced(README) if not language for line in block.splitlines()]
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    wanted = {line.split()[1] for line in shell if line.startswith("make ")}
+    assert wanted
+    assert wanted <= targets
+
+
 @pytest.mark.slow
 def test_the_other_examples_run(tmp_path: Path) -> None:
     """The embedded example of OPERATING.md goes through, and so does the test of WRITING.md, with its other procedure added."""

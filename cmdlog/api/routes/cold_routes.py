@@ -21,6 +21,8 @@ from cmdlog.api.routes.app_state import Service
 from cmdlog.api.routes.docs_page import docs_page
 from cmdlog.api.routes.events import PAGE_HEADERS, dashboard_page
 from cmdlog.api.routes.openapi import Description
+from cmdlog.api.routes.swagger_page import PAGE_HEADERS as SWAGGER_HEADERS
+from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
 from cmdlog.node.status import Overview
@@ -132,7 +134,9 @@ def _description_handlers(service: Service, version: str) -> dict[str, Handler]:
         return Response(body, headers={"content-type": kind})
 
     async def docs() -> Response:
-        return HTMLResponse(docs_page(description.get()))
+        folder = swagger_folder()
+        page = docs_page(description.get()) if folder is None else swagger_page(description.get(), folder)
+        return HTMLResponse(page, headers=SWAGGER_HEADERS)
 
     async def dashboard() -> Response:
         return HTMLResponse(dashboard_page(), headers=PAGE_HEADERS)

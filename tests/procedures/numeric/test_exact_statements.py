@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Column, Integer, Numeric, cast, func, insert, select, union_all, update
 
 from procedures import Database, StatementRefused
-from procedures.execution.statements import compile_statement
+from procedures.statements.compiled import compile_statement
 
 db = Database("statements")
 goods = db.table(

@@ -10,8 +10,8 @@ from sqlalchemy import bindparam, cast, insert, literal, null, select, tuple_, u
 from sqlalchemy.types import Numeric
 
 from procedures import StatementRefused
-from procedures.execution.statements import compile_statement
 from procedures.numeric.operands import queries_of
+from procedures.statements.compiled import compile_statement
 from tests.procedures.numeric.expressions import t
 
 a, b, c, n = t.c.a, t.c.b, t.c.c, t.c.n

@@ -1,0 +1,1 @@
+"""Statements of procedures: compiled, held to the rules, prepared, run; and their results."""

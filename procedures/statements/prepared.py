@@ -1,0 +1,144 @@
+"""Closures that run one SQL text on one cursor: values by name in, a result out.
+
+Measured here, three statements a call: 9.4 us a call for a bare cursor loop, 55 us through SQLAlchemy's own execution.
+Parameters are bound by position (`itemgetter` over the keyword arguments): a tenth faster than by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from procedures.statements.compiled import Compiled
+from procedures.statements.rows import SHARED, WRITTEN, FormerRows, Inserted, Result, Rows, Written
+
+if TYPE_CHECKING:
+    from procedures.execution.context import CallState
+
+Run = Callable[[dict[str, Any]], Result]
+Pick = Callable[[dict[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedText:
+    """One text, ready to run: what all kinds of closures need."""
+
+    cursor: apsw.Cursor
+    compiled: Compiled
+    sql: str
+    names: tuple[str, ...]  # of the parameters, in the order of binding
+    state: CallState
+
+
+class NamesDiffer(KeyError):
+    """The keywords are not those of the statement; raised by closures, and never seen by a procedure."""
+
+
+def misfit_error(compiled: Compiled, params: Mapping[str, Any]) -> TypeError:
+    """Names the keyword arguments that are missing or unknown."""
+    known = set(compiled.keys.values())
+    if missing := sorted(compiled.required - params.keys()):
+        return TypeError(f"the statement needs a value for {', '.join(missing)}")
+    unknown = ", ".join(sorted(params.keys() - known))
+    return TypeError(f"the statement has no parameter {unknown}; it has {', '.join(sorted(known)) or 'none'}")
+
+
+def check_names(compiled: Compiled, params: Mapping[str, Any]) -> None:
+    """Raises: NamesDiffer."""
+    if compiled.required - params.keys() or params.keys() - set(compiled.keys.values()):
+        raise NamesDiffer
+
+
+def _pick(names: tuple[str, ...], compiled: Compiled) -> tuple[Pick, int]:
+    """How values come out of the keyword arguments in the order in which SQLite numbers the parameters.
+
+    Returns:
+        (pick, count): with a count, `pick` is bare and raises KeyError; the caller checks `len(params) == count` first. A
+        count of -1 says that `pick` checks and converts by itself.
+    """
+    if compiled.constants or compiled.binds or any(compiled.keys.get(name) != name for name in names):
+        return _converting_pick(names, compiled), -1
+    if not names:
+        return (lambda params: ()), 0
+    if len(names) == 1:
+        (only,) = names
+        return (lambda params: (params[only],)), 1
+    return itemgetter(*names), len(names)
+
+
+def _converting_pick(names: tuple[str, ...], compiled: Compiled) -> Pick:
+    slots = tuple((name, compiled.keys.get(name, name), compiled.binds.get(name)) for name in names)
+    constants = compiled.constants
+
+    def pick(params: dict[str, Any]) -> tuple[Any, ...]:
+        check_names(compiled, params)
+        values = []
+        for name, key, processor in slots:
+            value = params[key] if key in params else constants[name]
+            values.append(value if processor is None else processor(value))
+        return tuple(values)
+
+    return pick
+
+
+def writing_run(prepared: PreparedText, inserted: type[Inserted] | None) -> Run:
+    """For a change that returns no rows; `inserted`: what an INSERT of one row returns."""
+    execute, changes, state, sql = prepared.cursor.execute, prepared.cursor.connection.changes, prepared.state, prepared.sql
+    pick, count = _pick(prepared.names, prepared.compiled)
+
+    def run(params: dict[str, Any]) -> Result:
+        if len(params) != count and count >= 0:
+            raise NamesDiffer
+        try:
+            values = pick(params)
+        except KeyError:
+            raise NamesDiffer from None
+        state.wrote = state.at  # before it runs: OR FAIL may leave half a change behind
+        execute(sql, values)
+        rows = changes()
+        if inserted is not None:
+            return inserted((rows, params, None))
+        return WRITTEN[rows] if rows < SHARED else Written(rows)
+
+    return run
+
+
+# `writing_run` and `reading_run` repeat their first lines: a shared function would cost a frame in every statement of every call.
+
+
+def reading_run(prepared: PreparedText, rows: type[Rows] | type[FormerRows]) -> Run:
+    """For a query."""
+    execute, sql, processors = prepared.cursor.execute, prepared.sql, prepared.compiled.results
+    pick, count = _pick(prepared.names, prepared.compiled)
+
+    def run(params: dict[str, Any]) -> Any:
+        if len(params) != count and count >= 0:
+            raise NamesDiffer
+        try:
+            values = pick(params)
+        except KeyError:
+            raise NamesDiffer from None
+        return rows(execute(sql, values))
+
+    def run_converting(params: dict[str, Any]) -> Any:
+        found = list.__iter__(run(params))
+        return rows(
+            tuple(value if process is None else process(value) for process, value in zip(processors, row, strict=True))
+            for row in found
+        )
+
+    return run_converting if processors else run
+
+
+def marking_run(fetch: Run, state: CallState) -> Run:
+    """For INSERT … RETURNING and its like."""
+
+    def run(params: dict[str, Any]) -> Result:
+        state.wrote = state.at
+        return fetch(params)
+
+    return run

@@ -1,0 +1,25 @@
+"""What SQLite says about a text before it runs."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import (
+    text,
+)
+
+from procedures import StatementRefused
+from procedures.execution.executor import Status
+from procedures.statements.probe import probe
+from tests.procedures.statements.statement_bench import StatementBench
+
+
+def test_text_of_the_framework_is_out_of_reach(bench: StatementBench) -> None:
+    """The cached statements of the framework are not what a procedure gets for the same text."""
+    bench.run(lambda tx: None)
+    meta = "UPDATE _cmdlog_meta SET idx = ?, term = ?, checksum = ?, txn_id = ?, clock = ?"
+    index = bench.site.state.position.index
+    for sql in (meta, "SELECT * FROM sqlite_master", "SELECT * FROM _cmdlog_keys"):
+        with pytest.raises(StatementRefused, match="is not for procedures"):
+            probe(bench.site.state.connection, bench.site.state.guard, sql)
+    assert bench.run(lambda tx: tx.execute(text(meta)))[0] == Status.FAILED
+    assert bench.site.rows("SELECT idx FROM _cmdlog_meta") == [(index + 1,)]

@@ -1,0 +1,188 @@
+"""Results, as SQLAlchemy's users know them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Column, Integer, String, Uuid, bindparam, delete, exc, func, insert, literal, select, update
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+from procedures import Database, Transaction
+from procedures.execution.executor import Status
+from procedures.numeric.numeric_types import numeric_as_text
+from tests.procedures.statements.statement_bench import MakeSite, StatementBench
+
+
+def test_results_offer_rows_in_all_ways(bench: StatementBench) -> None:
+    """scalar, scalars, first, one, one_or_none, all, iteration, names of columns; and counts of changes."""
+    rows = bench.rows
+    everything = select(rows.c.id, rows.c.name).order_by(rows.c.id)
+    none = select(rows.c.id).where(rows.c.id == literal(99))
+
+    def body(tx: Transaction) -> Any:
+        for number in (1, 2):
+            tx.execute(insert(rows).values(id=bindparam("n"), name=bindparam("s")), n=number, s=f"row {number}")
+        found = tx.execute(everything)
+        empty = tx.execute(none)
+        assert found.rowcount == 2
+        assert [row.name for row in found] == [row.name for row in found.all()] == ["row 1", "row 2"]
+        assert found.first().id == 1
+        assert tx.execute(none).first() is None
+        assert empty.one_or_none() is None
+        assert empty.scalar() is None
+        assert not empty
+        for wrong in (found.one, found.one_or_none, empty.one, tx.execute(delete(rows)).all):
+            with pytest.raises(LookupError):
+                wrong()
+        returned = tx.execute(insert(rows).values(id=9).returning(rows.c.id))
+        return [found.scalars(), returned.scalar(), tx.execute(update(rows).values(other=1)).rowcount]
+
+    assert bench.run(body) == (Status.OK, [[1, 2], 9, 1])
+
+
+def test_result_of_one_statement_survives_the_next(bench: StatementBench) -> None:
+    """Rows are read to the end at once: changing the table while iterating is safe."""
+    rows = bench.rows
+
+    def body(tx: Transaction) -> Any:
+        for number in range(5):
+            tx.execute(insert(rows).values(id=bindparam("n")), n=number)
+        seen = []
+        for row in tx.execute(select(rows.c.id).order_by(rows.c.id)):
+            tx.execute(delete(rows).where(rows.c.id == bindparam("n")), n=row.id + 1)
+            seen.append(row.id)
+        return seen
+
+    assert bench.run(body) == (Status.OK, [0, 1, 2, 3, 4])
+
+
+def test_rows_are_the_same_by_index_iteration_and_method(bench: StatementBench) -> None:
+    """Rows are named tuples however they are reached, and have what SQLAlchemy's rows have."""
+    rows = bench.rows
+    query = select(rows.c.id, rows.c.name, (rows.c.id + 1).label("next"), func.count("*").over()).order_by(rows.c.id)
+
+    def body(tx: Transaction) -> None:
+        tx.execute(insert(rows), [{"id": number, "name": f"row {number}", "other": 0} for number in (1, 2, 3)])
+        found = tx.execute(query)
+        assert found[0] == found.first() == found.all()[0] == next(iter(found)) == (1, "row 1", 2, 3)
+        assert [row.name for row in found[1:]] == ["row 2", "row 3"]
+        backwards: Any = found
+        assert [row.name for row in reversed(backwards)] == ["row 3", "row 2", "row 1"]
+        row = found[-1]
+        assert (row.id, row.next, row._fields[:3]) == (3, 4, ("id", "name", "next"))
+        assert row._asdict()["name"] == row._mapping["name"] == row._mapping[rows.c.name] == "row 3"
+        assert found.keys()[:3] == ["id", "name", "next"]
+        assert (row.t, row._tuple(), tuple(row)) == (row, row, (3, "row 3", 4, 3))
+        with pytest.raises(KeyError):
+            row._mapping[rows.c.other]
+        with pytest.raises(TypeError, match=r"dict\(rows\.all"):
+            dict(tx.execute(select(rows.c.id, rows.c.name)))
+        assert dict(tx.execute(select(rows.c.id, rows.c.name)).all()) == {1: "row 1", 2: "row 2", 3: "row 3"}
+
+    assert bench.run(body) == (Status.OK, None)
+
+
+def test_results_are_read_as_those_of_sqlalchemy(bench: StatementBench) -> None:
+    """Mappings, scalars, fetches, partitions, columns and unique."""
+    rows = bench.rows
+    query = select(rows.c.id, rows.c.name).order_by(rows.c.id)
+    one, none = query.where(rows.c.id == 2), query.where(rows.c.id == 9)
+
+    def body(tx: Transaction) -> list[Any]:
+        tx.execute(insert(rows), [{"id": number, "name": "same"} for number in (1, 2, 3)])
+        assert tx.execute(query).mappings().all() == [{"id": number, "name": "same"} for number in (1, 2, 3)]
+        assert tx.execute(one).mappings().one()[rows.c.id] == 2
+        assert tx.execute(none).mappings().first() is None
+        assert tx.execute(query).scalars().all() == tx.scalars(query) == [1, 2, 3]
+        assert tx.execute(query).scalars("name").unique().all() == ["same"]
+        assert tx.execute(query).scalars(rows.c.name)[0] == "same"
+        assert (tx.execute(one).scalar_one(), tx.execute(none).scalar_one_or_none(), tx.scalar(one)) == (2, None, 2)
+        assert (tx.scalars(one).one(), tx.scalars(none).one_or_none(), tx.scalars(none).first()) == (2, None, None)
+        found = tx.execute(query)
+        assert (found.fetchone().id, [row.id for row in found.fetchall()], found.fetchone()) == (1, [2, 3], None)
+        found = tx.execute(query)
+        assert [[row.id for row in found.fetchmany(2)], [row.id for row in found.fetchmany(2)]] == [[1, 2], [3]]
+        assert [len(part) for part in tx.execute(query).partitions(2)] == [2, 1]
+        assert tx.execute(query).columns("name", 0)[0] == ("same", 1)
+        assert tx.execute(select(rows.c.name)).unique().all() == [("same",)]
+        return tx.execute(query).mappings().all()
+
+    assert bench.run(body) == (Status.OK, [{"id": number, "name": "same"} for number in (1, 2, 3)])
+
+
+def test_exceptions_of_results_are_those_of_sqlalchemy(bench: StatementBench) -> None:
+    """`NoResultFound` and `MultipleResultsFound`; both are LookupErrors, as they were."""
+    rows = bench.rows
+
+    def body(tx: Transaction) -> None:
+        tx.execute(insert(rows), [{"id": 1}, {"id": 2}])
+        all_rows, none = tx.execute(select(rows.c.id)), tx.execute(select(rows.c.id).where(rows.c.id == 9))
+        several = (all_rows.one, all_rows.one_or_none, all_rows.scalar_one, all_rows.scalars().one, all_rows.mappings().one)
+        for wrong in several:
+            with pytest.raises(exc.MultipleResultsFound, match="returned 2"):
+                wrong()
+        for wrong in (none.one, none.scalar_one, none.scalars().one):
+            with pytest.raises(exc.NoResultFound, match="returned 0"):
+                wrong()
+        with pytest.raises(LookupError):
+            none.one()
+
+    assert bench.run(body) == (Status.OK, None)
+
+
+def test_inserted_primary_key(make_site: MakeSite) -> None:
+    """It is known whether the caller, the statement or SQLite gave it; an upsert that adds nothing has none from SQLite."""
+    db = Database("keys")
+    numbered = db.table("numbered", Column("id", Integer, primary_key=True), Column("name", String), partition_by="id")
+    pair = db.table(
+        "pair", Column("a", String, primary_key=True), Column("b", Uuid, primary_key=True), Column("n", Integer), partition_by="a"
+    )
+    named = insert(numbered).values(id=bindparam("number"), name="x")
+
+    @db.procedure(partition_by="n")
+    def run(tx: Transaction, n: int) -> list[Any]:
+        uid = UUID(int=5)
+        keys = [
+            tx.execute(insert(numbered), name="first").inserted_primary_key,
+            tx.execute(insert(numbered), id=7, name="y").inserted_primary_key,
+            tx.execute(insert(numbered).values(name="built")).inserted_primary_key,
+            tx.execute(insert(numbered).values(id=20)).inserted_primary_key,
+            tx.execute(named, number=30).inserted_primary_key,
+            tx.execute(named, number=None).inserted_primary_key,
+        ]
+        assert [key.id for key in keys] == [1, 7, 8, 20, 30, 31]
+        assert tx.execute(insert(pair), a="x", b=uid).inserted_primary_key == ("x", uid)
+        assert tx.execute(insert(pair).values(a="y", b=uid, n=1)).inserted_primary_key._asdict() == {"a": "y", "b": uid}
+        upsert = sqlite_insert(numbered).values(name="z").on_conflict_do_nothing()
+        assert tx.execute(upsert).inserted_primary_key == (None,)
+        for other in (update(numbered).values(name="n"), select(numbered)):
+            with pytest.raises(exc.InvalidRequestError):
+                _ = tx.execute(other).inserted_primary_key
+        return []
+
+    assert make_site(db).call("run", n=1) == (Status.OK, [])
+
+
+def test_code_from_before_exact_decimals_gets_the_results_that_it_knows(make_site: MakeSite) -> None:
+    """What it answered is in logs: bare tuples by index, lists of scalars, pairs for dict(), LookupError."""
+    with numeric_as_text():
+        db = Database("former")
+    rows = db.table("rows", Column("id", Integer, primary_key=True), Column("name", String), partition_by="id")
+    pairs = select(rows.c.id, rows.c.name).order_by(rows.c.id)
+
+    @db.procedure(partition_by="n")
+    def run(tx: Transaction, n: int) -> str:
+        tx.execute(insert(rows), id=1, name="x")
+        found = tx.execute(pairs)
+        return f"{found[0]!r} {found.first()!r} {dict(found)} {type(found.scalars()).__name__}"
+
+    @db.procedure(partition_by="n")
+    def one(tx: Transaction, n: int) -> None:
+        tx.execute(pairs.where(rows.c.id == 9)).one()
+
+    site = make_site(db)
+    assert site.call("run", n=1) == (Status.OK, "(1, 'x') Row(id=1, name='x') {1: 'x'} list")
+    lookup = {"type": "LookupError", "message": "expected exactly one row, the query returned 0"}
+    assert site.call("one", n=1) == (Status.FAILED, lookup)
