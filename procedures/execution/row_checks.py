@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 import apsw
 
-from procedures.declaration.column_types import limit_of
+from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.database import Database, TableInfo
 from procedures.declaration.dialect import DIALECT
 from procedures.declaration.hash_slots import partition_by_slot

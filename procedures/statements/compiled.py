@@ -19,7 +19,7 @@ from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.elements import BindParameter
 from sqlalchemy.sql.selectable import CompoundSelect
 
-from procedures.declaration.column_defaults import Make, values_left_out
+from procedures.declaration.columns.column_defaults import Make, values_left_out
 from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler

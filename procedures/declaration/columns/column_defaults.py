@@ -17,7 +17,7 @@ from sqlalchemy.sql import schema as sqlalchemy_schema
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.visitors import replacement_traverse
 
-from procedures.declaration.column_types import limit_of
+from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.dialect import DIALECT, bind_processor_of, result_processor_of
 from procedures.errors import DefinitionError
 from procedures.numeric.numeric_types import ScaledNumeric

@@ -20,8 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from procedures.declaration.column_defaults import check_defaults
-from procedures.declaration.column_types import check_type
+from procedures.declaration.columns.column_defaults import check_defaults
+from procedures.declaration.columns.column_types import check_type
 from procedures.errors import DefinitionError
 
 _CONSTRAINTS = (PrimaryKeyConstraint, UniqueConstraint, CheckConstraint, ForeignKeyConstraint)
