@@ -119,6 +119,11 @@ def orders() -> Database:
         tx.execute(update(table).where(table.c.number.in_(numbers)).values(price=Decimal(1)))
 
     @db.procedure(partition_by="customer")
+    def order_some(tx: Any, customer: int) -> None:
+        tx.execute(insert(table), {"customer": customer})
+        tx.execute(insert(table), [{"customer": customer, "version": 5}, {"customer": customer, "version": 6}])
+
+    @db.procedure(partition_by="customer")
     def repeat(tx: Any, customer: int) -> None:
         tx.execute(insert(table).from_select(["customer"], select(table.c.customer)))
 
@@ -148,6 +153,16 @@ def test_left_out_columns_get_their_defaults(tmp_path: Path) -> None:
     assert uuid.UUID(first[2]).version == 4
     assert first[3:] == [now, now, "1", "9.50", "True", "['new']", "0:00:02", "7", "False"]
     assert (own[3], own[5], own[8]) == ("None", "7", "[]")
+    site.close()
+
+
+def test_rows_given_as_parameters_get_defaults(tmp_path: Path) -> None:
+    """Each row of an execution with several has its own values of the functions."""
+    site = Site(tmp_path / "s", orders())
+    assert site.call("order_some", customer=1) == (0, None)
+    rows = shown(site)
+    assert [(row[0], row[5], row[9]) for row in rows] == [("1", "1", "0:00:02"), ("2", "5", "0:00:02"), ("3", "6", "0:00:02")]
+    assert len({row[2] for row in rows}) == 3
     site.close()
 
 
