@@ -23,7 +23,7 @@ import typer
 from cmdlog.api.gate.problem import CODES
 from cmdlog.api.gate.route_table import TABLE as ROUTES
 from cmdlog.cli.app import make_program
-from cmdlog.cli.server.settings_text import settings_table
+from cmdlog.cli.server.settings_table import settings_table
 from cmdlog.node.prometheus import TABLE as METRICS
 from replay.spark.base.options import options_table
 
@@ -149,7 +149,7 @@ def test_documents_are_installed() -> None:
 
 
 def test_the_table_of_settings_is_the_code() -> None:
-    """OPERATING.md has the table that `python -m cmdlog.cli.server.settings_text` prints."""
+    """OPERATING.md has the table that `python -m cmdlog.cli.server.settings_table` prints."""
     assert between(OPERATING, "settings") == settings_table(), "put there what that prints"
 
 
