@@ -77,15 +77,10 @@ def compile_statement(
     Raises:
         StatementRefused: it is no statement, or does what no procedure may do.
     """
-    if not isinstance(statement, ClauseElement):
-        raise StatementRefused(
-            f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
-        )
-    if getattr(statement, "_with_options", ()):
-        raise StatementRefused("options() is for a Session, which there is none of; select the columns that you want")
+    element = _statement(statement)
     try:
-        own_sql = dialect is DIALECT and holds_own_sql(statement)
-        compiled = _compile(statement, dialect, column_keys)
+        own_sql = dialect is DIALECT and holds_own_sql(element)
+        compiled = _compile(element, dialect, column_keys)
     except NumericRefused as error:
         raise StatementRefused(str(error)) from None
     except SQLAlchemyError as error:
@@ -124,9 +119,19 @@ def compile_statement(
         own_sql=own_sql,
         literals=literals,
         places=_places(compiled),
-        inserted=_inserted_key(statement, compiled, keys, constants),
+        inserted=_inserted_key(element, compiled, keys, constants),
         made=made,
     )
+
+
+def _statement(given: object) -> ClauseElement:
+    if not isinstance(given, ClauseElement):
+        raise StatementRefused(
+            f"tx.execute takes a SQLAlchemy statement, not {type(given).__name__}; wrap SQL text in sqlalchemy.text(…)"
+        )
+    if getattr(given, "_with_options", ()):
+        raise StatementRefused("options() is for a Session, which there is none of; select the columns that you want")
+    return given
 
 
 def _compile(statement: ClauseElement, dialect: StateDialect, column_keys: Sequence[str] | None) -> Any:
