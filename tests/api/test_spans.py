@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,7 +37,8 @@ def traced(exporter: Any, node: Any, settings: Settings, ask_app: Any) -> Callab
     import asyncio
 
     node.kept = 0
-    node.keep_stages = lambda: setattr(node, "kept", node.kept + 1)
+    node.meter = SimpleNamespace()
+    node.meter.keep_stages = lambda: setattr(node, "kept", node.kept + 1)
     app = create_app(node, settings)
 
     def post(path: str, body: bytes, **headers: str) -> dict[str, Any]:

@@ -207,7 +207,7 @@ EXAMPLES: Final = {
 
 
 def example_of(schema: dict[str, Any]) -> Any:
-    """A value that fits a schema of `procedures.declaration.type_codecs`."""
+    """A value that fits a schema of `procedures.wire.type_codecs`."""
     if "enum" in schema:
         return schema["enum"][0]
     if "anyOf" in schema:
