@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from procedures.errors import BatchRefused
 from procedures.execution.failure_trace import FailureTrace
+
+CALLS_MAX = 1 << 20  # of one batch; positions in it take 20 bits
 
 
 @dataclass(slots=True)  # not frozen: one is made per batch or record, and freezing costs 1.5 us
@@ -22,6 +25,18 @@ class Invocations:
     params: Sequence[list[Any]]  # wire form, one list per call
     keys: Sequence[bytes] | None  # 16-byte fingerprint per call, zeros = none; None = no call has one
     skips: frozenset[int] = frozenset()  # positions killed by a logged skip record
+
+    def check_columns(self, procedures: int) -> None:
+        """Raises: BatchRefused if they contradict each other, or name more than this number of procedures."""
+        count = len(self.txn_ids)
+        lengths = {len(self.procedures), len(self.params), count if self.keys is None else len(self.keys)}
+        if lengths != {count} or not 0 < count < CALLS_MAX:
+            raise BatchRefused(f"batch {self.index}: {count} transaction ids, but columns of {sorted(lengths)} calls")
+        if not 0 <= min(self.procedures) <= max(self.procedures) < procedures:
+            raise BatchRefused(
+                f"batch {self.index}: calls procedure number {max(self.procedures)}, but catalog version {self.catalog} "
+                f"has {procedures}"
+            )
 
 
 @dataclass(slots=True)

@@ -77,25 +77,8 @@ def compile_statement(
     Raises:
         StatementRefused: it is no statement, or does what no procedure may do.
     """
-    if not isinstance(statement, ClauseElement):
-        raise StatementRefused(
-            f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
-        )
-    if getattr(statement, "_with_options", ()):
-        raise StatementRefused("options() is for a Session, which there is none of; select the columns that you want")
-    try:
-        own_sql = dialect is DIALECT and holds_own_sql(statement)
-        compiled = _compile(statement, dialect, column_keys)
-    except NumericRefused as error:
-        raise StatementRefused(str(error)) from None
-    except SQLAlchemyError as error:
-        raise StatementRefused(f"SQLAlchemy cannot compile the statement: {error}") from None
-    if not isinstance(compiled, SQLCompiler):
-        raise StatementRefused("schema statements are not for procedures; declare tables with Database.table")
-    check_text(compiled.string)
+    compiled, own_sql = _checked(statement, dialect, column_keys)
     exact: Any = compiled if isinstance(compiled, ExactCompiler) else None
-    if compiled.literal_execute_params:
-        raise StatementRefused("literal_execute is not for procedures; every value is bound")
     filled, made = values_left_out(compiled)
     keys = {name: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
     constants = {
@@ -127,6 +110,29 @@ def compile_statement(
         inserted=_inserted_key(statement, compiled, keys, constants),
         made=made,
     )
+
+
+def _checked(statement: object, dialect: StateDialect, column_keys: Sequence[str] | None) -> tuple[SQLCompiler, bool]:
+    """The statement as SQLAlchemy compiles it, and whether parts of it are SQL that the application writes."""
+    if not isinstance(statement, ClauseElement):
+        raise StatementRefused(
+            f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
+        )
+    if getattr(statement, "_with_options", ()):
+        raise StatementRefused("options() is for a Session, which there is none of; select the columns that you want")
+    try:
+        own_sql = dialect is DIALECT and holds_own_sql(statement)
+        compiled = _compile(statement, dialect, column_keys)
+    except NumericRefused as error:
+        raise StatementRefused(str(error)) from None
+    except SQLAlchemyError as error:
+        raise StatementRefused(f"SQLAlchemy cannot compile the statement: {error}") from None
+    if not isinstance(compiled, SQLCompiler):
+        raise StatementRefused("schema statements are not for procedures; declare tables with Database.table")
+    check_text(compiled.string)
+    if compiled.literal_execute_params:
+        raise StatementRefused("literal_execute is not for procedures; every value is bound")
+    return compiled, own_sql
 
 
 def _compile(statement: ClauseElement, dialect: StateDialect, column_keys: Sequence[str] | None) -> Any:
