@@ -153,7 +153,7 @@ def _places(compiled: SQLCompiler) -> dict[Any, int]:
 
 
 def _inserted_key(
-    statement: ClauseElement, compiled: SQLCompiler, keys: Mapping[str, str], constants: Mapping[str, Any]
+    statement: object, compiled: SQLCompiler, keys: Mapping[str, str], constants: Mapping[str, Any]
 ) -> InsertedKey | None:
     state: Any = compiled.compile_state
     if not isinstance(statement, Insert) or statement.select is not None or state._has_multi_parameters:  # noqa: SLF001 - what VALUES holds
