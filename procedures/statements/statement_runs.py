@@ -132,7 +132,7 @@ class Runs(dict[object, Run]):
         known = self._forms.setdefault(structure.key, (kinds, {}))[1]
         for table in (self._forms, known):
             if len(table) > STATEMENTS_MAX:
-                table.pop(next(iter(table)))  # type: ignore[call-overload] # of either
+                table.pop(next(iter(table)))
         known[kinds.kinds_of(structure.literals)] = form
         return form
 
