@@ -228,12 +228,12 @@ def test_page_asks_nobody_else(url: str, browser: Any) -> None:
     assert {name for name in loaded if not name.startswith((url, "data:"))} == set()
 
 
-@pytest.mark.skipif(swagger_folder() is None, reason="fastapi-offline is not installed")
 def has(selector: str) -> Callable[[Any], Any]:
     """Whether a page has an element of this kind by now."""
     return lambda page: page.find_elements("css selector", selector)
 
 
+@pytest.mark.skipif(swagger_folder() is None, reason="fastapi-offline is not installed")
 def test_docs_make_a_call_under_a_key_of_its_own(url: str, browser: Any) -> None:
     """Who signs in at /docs makes a call there: with the token of the tab, and with a key that the server knows afterwards."""
     browser.get(f"{url}/docs")
