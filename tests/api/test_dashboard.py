@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -237,7 +238,8 @@ def test_docs_make_a_call_under_a_key_of_its_own(url: str, browser: Any) -> None
     browser.find_element("css selector", "button").click()
     operation = "#operations-procedures-call_open_account"
     for place in (".opblock-summary-control", ".try-out__btn", ".execute"):
-        until(browser, lambda page, place=place: page.find_elements("css selector", f"{operation} {place}"))
+        shown = partial(lambda place, page: page.find_elements("css selector", place), f"{operation} {place}")
+        until(browser, shown)
         browser.execute_script("document.querySelector(arguments[0]).click()", f"{operation} {place}")
     until(browser, lambda page: page.find_elements("css selector", f"{operation} .live-responses-table .response"))
     assert text_of(browser, f"{operation} .live-responses-table .response .response-col_status").startswith("200")
