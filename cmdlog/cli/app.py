@@ -34,6 +34,7 @@ COMMANDS: Final = (
     "directory.archive",
     "directory.adopt",
     "directory.drill",
+    "files",
     "spark",
     "server.tokens",
     "check",

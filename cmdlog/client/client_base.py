@@ -28,7 +28,7 @@ from cmdlog.results import Result
 
 if TYPE_CHECKING:
     from procedures.declaration.procedure import Procedure
-    from procedures.declaration.scalar_codecs import Codec
+    from procedures.wire.scalar_codecs import Codec
 
 TXN: Final = "Cmdlog-Txn"
 REQUEST_ID: Final = "X-Request-Id"
@@ -194,7 +194,7 @@ class ClientCore:
 @lru_cache(256)
 def codec_of(hint: Any) -> Codec:
     """The codec of a return type. Raises: DefinitionError."""
-    from procedures.declaration.type_codecs import codec_for  # noqa: PLC0415 - it brings SQLAlchemy, which a client without types does not need
+    from procedures.wire.type_codecs import codec_for  # noqa: PLC0415 - it brings SQLAlchemy, which a client without types does not need
 
     return codec_for(hint)
 

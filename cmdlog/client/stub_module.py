@@ -1,4 +1,4 @@
-"""A typed client as the text of a Python module, from what a server tells of its procedures: names and JSON schemas.
+"""A typed client as the text of a Python module, from what a server says about its procedures: names and JSON schemas.
 
 One rule: the module needs `cmdlog` alone, not the application. Objects become TypedDicts, texts of a known format Python's own
 type for it.
@@ -67,7 +67,7 @@ SCALARS: Final = {"integer": "int", "number": "float", "string": "str", "boolean
 
 def stub_module(procedures: Sequence[Mapping[str, Any]], *, name: str, source: str) -> str:
     """The module's text. `procedures` is the list of `GET /v1/procedures`, `name` begins the names of its classes."""
-    types = _Types()
+    types = _WireTypes()
     methods = [_Method(entry, types) for entry in procedures]
     parts = [*types.declarations, CALLS.format(name=name), *(method.call() for method in methods)]
     for prefix, iterator in (("", "Iterator"), ("Async", "AsyncIterator")):
@@ -88,7 +88,7 @@ def _imports(body: str) -> str:
 class _Method:
     """One procedure."""
 
-    def __init__(self, entry: Mapping[str, Any], types: _Types) -> None:
+    def __init__(self, entry: Mapping[str, Any], types: _WireTypes) -> None:
         self._procedure = str(entry["name"])
         self._name = _identifier(self._procedure)
         stated = entry["parameters"]
@@ -99,7 +99,7 @@ class _Method:
         result = types.hint(entry["result"], camel + "Result")
         everywhere = entry["partition_by"] is None
         self._result = f"list[{result}]" if everywhere and result != "None" else result
-        self._returns = result if set(re.findall(r"\w+", types.whole(result))) & CONVERTED else ""
+        self._returns = result if set(re.findall(r"\w+", types.declared_with(result))) & CONVERTED else ""
         self._key = "idempotency_key" if "idempotency_key" not in self._properties else "key_of_call"
         self._doc = _doc(str(entry.get("description") or f"Calls {self._procedure}."))
 
@@ -131,14 +131,14 @@ class _Method:
         )
 
 
-class _Types:
+class _WireTypes:
     """Python types of JSON schemas; objects with named members are declared once each."""
 
     def __init__(self) -> None:
         self.declarations: list[str] = []
         self._declared: dict[str, Schema] = {}
 
-    def whole(self, hint: str) -> str:
+    def declared_with(self, hint: str) -> str:
         """A hint with the declarations that it leads to."""
         texts, seen = [hint], set[str]()
         for text in texts:

@@ -119,7 +119,7 @@ class Embedded:
         """
         call = procedure if isinstance(procedure, Call) else named_call(procedure, (), params)
         own_key = call.idempotency_key if isinstance(call.idempotency_key, str) else None
-        return self._invoke(call, idempotency_key or own_key, durability or call.durability)
+        return self._invoke(call, own_key if idempotency_key is None else idempotency_key, durability or call.durability)
 
     def _invoke(self, call: Call[Any], idempotency_key: str | None, durability: Durability | None) -> Result[Any]:
         name, params = call.procedure, call.params

@@ -34,7 +34,7 @@ from cmdlog.node.sequencing.router import Placed, Router
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.partition_health import Troubles
-from cmdlog.node.slot_map import Route, describe_routes, make_routes
+from cmdlog.node.slot_map import Route, make_routes
 from cmdlog.node.status import Health, Overview
 from cmdlog.node.telemetry.recent_history import RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
@@ -76,8 +76,8 @@ class Node:
         names = [route.name for route in self.routes.values()]
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         speeds = Speeds(directory, names, settings.partitions)
-        slow_s = self.front.slow_s / 2  # the rest of a slow call may have been outside
-        self.meter = StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=slow_s)
+        # Half of a slow call's time: the rest may have been outside.
+        self.meter = StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=self.front.slow_s / 2)
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
         self._wal, self._boot, self._files = ground.wal, ground.boot, ground.files
         parts = self._parts = build_parts(ground, self.meter, self._failed)
@@ -85,9 +85,8 @@ class Node:
         self._desk, self._sites, self._snapshots = parts.desk, parts.sites, parts.snapshots
         self._page_checks = PageChecks(directory, self._desk.broken)
         self._drills = Drills(directory, every_s=settings.drill_every_s)
-        self._keys = KeyOwners(
-            settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions, clock=ground.time.boot
-        )
+        partitions, boot_clock = settings.partitions, ground.time.boot
+        self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max, partitions=partitions, clock=boot_clock)
         self._placing = Router(settings, self.sequencer, self._keys, self.meter)
         self.slots = self._placing.slots
         self.overview = Overview(
@@ -104,8 +103,7 @@ class Node:
             failed=lambda: self.error is not None, drain=self.meter.drain,
             sample=lambda: self.overview.history.sample_if_due(self.overview.gauges),
         )  # fmt: skip
-        self._ready = False
-        self._closed = False
+        self._ready = self._closed = False
 
     # -- opening and closing ---------------------------------------------------------------------------------------------
 
@@ -351,10 +349,6 @@ class Node:
         """Every snapshot, by partition and age."""
         return self._snapshots.listed()
 
-    def stalls(self) -> list[dict[str, Any]]:
-        """Sites that make no progress: see `cmdlog.node.status.Overview.stalls`."""
-        return self.overview.stalls()
-
     def status(self) -> dict[str, Any]:
         """Node, partitions with watermarks, log fill, clock, the kinds of errors seen lately: plain data."""
         return {**self.overview.status(), "errors": self.front.errors()}
@@ -370,10 +364,6 @@ class Node:
     def telemetry(self, after: int = 0) -> dict[str, Any]:
         """The last minutes for a status page: see `cmdlog.node.status.Overview.telemetry`."""
         return self.overview.telemetry(self.front, after)
-
-    def catalog(self) -> list[dict[str, Any]]:
-        """Every procedure with the schemas of its parameters and result."""
-        return describe_routes(self.routes)
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 

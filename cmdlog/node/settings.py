@@ -11,7 +11,6 @@ import dataclasses
 import difflib
 import ipaddress
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -303,39 +302,6 @@ def fitted(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: bound for name, bound in room.items() if bound < sizes[name]}, **given}
 
 
-def describe(setting: SettingRow) -> str:
-    """One line for help texts: reason, default, and whether it is fixed at creation."""
-    fixed = "; fixed when the directory is created" if setting.at_creation else ""
-    return f"{setting.reason} [default: {_shown(setting.default, setting.unit)}{fixed}]"
-
-
-def settings_table() -> str:
-    """Every setting as a row of Markdown; OPERATING.md holds it, `python -m cmdlog.node.settings` prints it."""
-    lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
-    for setting in TABLE.values():
-        name = f"`{setting.name}`" + (" †" if setting.at_creation else "")
-        lines.append(f"| {name} | {_shown(setting.default, setting.unit)} | {_allowed(setting)} | {setting.reason} |")
-    return "\n".join(lines) + "\n"
-
-
-def _allowed(setting: SettingRow) -> str:
-    if setting.kind not in ("int", "float"):
-        return ", ".join(setting.choices) or {"bool": "true, false", "path": "a file", "text": "an address"}[setting.kind]
-    low, high = (_shown(bound, setting.unit if setting.unit == "bytes" else "") for bound in (setting.lowest, setting.highest))
-    return f"{low} to {high}" if setting.highest < math.inf else f"at least {low}"
-
-
-def _shown(value: Any, unit: str) -> str:
-    """A value with its unit, as people write it."""
-    if value is None or isinstance(value, bool | str):
-        return "none" if value is None else str(value).lower()
-    for larger in ("GiB", "MiB", "KiB") if unit == "bytes" and value else ():
-        if value % SIZE_UNITS[larger] == 0:
-            return f"{value // SIZE_UNITS[larger]} {larger}"
-    text = f"{value:,}" if isinstance(value, int) and value >= 100_000 else f"{value:g}"
-    return f"{text} {unit}" if unit and value else text
-
-
 TYPES: Final[Mapping[str, Any]] = {"int": int, "float": (float, int), "bool": bool, "text": str, "choice": str, "path": Path}
 
 
@@ -393,7 +359,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(settings_table())

@@ -187,7 +187,7 @@ def _is_interval(type_: Any) -> bool:
 
 
 class StateCompiler(ExactCompiler):
-    """Statements over what is stored otherwise than it is seen: times are text, intervals are whole numbers."""
+    """Statements over what is stored in another form than it is seen: times are text, intervals are whole numbers."""
 
     def visit_binary(self, binary: Any, override_operator: Any = None, **kw: Any) -> Any:
         operator = override_operator or binary.operator

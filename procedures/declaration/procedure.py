@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
-from procedures.declaration.result_json import Encode, encoder_for
-from procedures.declaration.scalar_codecs import Codec, Schema, WireError
-from procedures.declaration.type_codecs import codec_for
 from procedures.errors import DefinitionError, InvalidParameters
+from procedures.wire.result_json import Encode, encoder_for
+from procedures.wire.scalar_codecs import Codec, Schema, WireError
+from procedures.wire.type_codecs import codec_for
 
 if TYPE_CHECKING:
     from procedures.execution.context import Transaction
@@ -212,7 +212,7 @@ def _constrained(codec: Codec, hint: Any) -> Codec:
     """With what `Annotated` states for pydantic. Only who imported pydantic can have stated something."""
     if "pydantic" not in sys.modules and "annotated_types" not in sys.modules:
         return codec
-    from procedures.declaration.model_codecs import constrained  # noqa: PLC0415 - it brings pydantic
+    from procedures.wire.model_codecs import constrained  # noqa: PLC0415 - it brings pydantic
 
     return constrained(codec, hint)
 

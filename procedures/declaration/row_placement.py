@@ -14,8 +14,8 @@ from sqlalchemy import types
 from procedures.declaration.database import Database, TableInfo
 from procedures.declaration.dialect import result_processor_of
 from procedures.declaration.hash_slots import slot_of
-from procedures.declaration.type_codecs import codec_for
 from procedures.errors import DefinitionError, StateRefused
+from procedures.wire.type_codecs import codec_for
 
 
 def slot_reader(info: TableInfo) -> Callable[[Any], int]:

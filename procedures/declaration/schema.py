@@ -22,8 +22,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from procedures.declaration.column_defaults import check_constant
-from procedures.declaration.column_options import check_options
+from procedures.declaration.columns.column_defaults import check_constant
+from procedures.declaration.columns.column_options import check_options
 from procedures.declaration.dialect import DIALECT, StateDialect
 from procedures.errors import DefinitionError, SchemaConflict, StatementRefused
 from procedures.numeric.columns import check_stored_form, check_texts

@@ -31,7 +31,7 @@ from procedures.execution.context import CallState, SiteFailed
 from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.idempotency import NO_KEY, Fresh, KeyPolicy, KnownOutcome, Status, request_hash
 from procedures.execution.idempotency_table import KeyTable
-from procedures.execution.invocations import Applied, Invocations
+from procedures.execution.invocations import Applied, Invocations, check_batch
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, outcome_of
 from procedures.execution.process_guard import attempts
@@ -117,7 +117,8 @@ class Executor:
             BatchRefused: the batch does not follow on the state's position, or contradicts itself.
         """
         catalog = self._catalog(batch.catalog)
-        self._check(batch, catalog)
+        self._check_follows(batch.index)
+        check_batch(batch, procedures=len(catalog.entries), after=self._state.position.txn_id)
         if self._savepoint_batches == 0:
             try:
                 return self._attempt(batch, catalog, self._run_straight if self._is_plain(batch) else self._run_guarded)
@@ -135,14 +136,6 @@ class Executor:
             )
             self._catalogs[version] = found
         return found
-
-    def _check(self, batch: Invocations, catalog: Catalog) -> None:
-        self._check_follows(batch.index)
-        batch.check_columns(len(catalog.entries))
-        if batch.txn_ids[0] <= self._state.position.txn_id:
-            raise BatchRefused(
-                f"batch {batch.index}: transaction {batch.txn_ids[0]} does not follow on {self._state.position.txn_id}"
-            )
 
     def _check_follows(self, index: int) -> None:
         position = self._state.position

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from procedures.errors import BatchRefused
 from procedures.execution.failure_trace import FailureTrace
 
-CALLS_MAX = 1 << 20  # of one batch; positions in it take 20 bits
+CALLS_MAX: Final = 1 << 20  # of one batch; positions in it take 20 bits
 
 
 @dataclass(slots=True)  # not frozen: one is made per batch or record, and freezing costs 1.5 us
@@ -26,18 +26,6 @@ class Invocations:
     keys: Sequence[bytes] | None  # 16-byte fingerprint per call, zeros = none; None = no call has one
     skips: frozenset[int] = frozenset()  # positions killed by a logged skip record
 
-    def check_columns(self, procedures: int) -> None:
-        """Raises: BatchRefused if they contradict each other, or name more than this number of procedures."""
-        count = len(self.txn_ids)
-        lengths = {len(self.procedures), len(self.params), count if self.keys is None else len(self.keys)}
-        if lengths != {count} or not 0 < count < CALLS_MAX:
-            raise BatchRefused(f"batch {self.index}: {count} transaction ids, but columns of {sorted(lengths)} calls")
-        if not 0 <= min(self.procedures) <= max(self.procedures) < procedures:
-            raise BatchRefused(
-                f"batch {self.index}: calls procedure number {max(self.procedures)}, but catalog version {self.catalog} "
-                f"has {procedures}"
-            )
-
 
 @dataclass(slots=True)
 class Applied:
@@ -50,3 +38,18 @@ class Applied:
     result_hashes: list[int]  # CRC-32C(status byte + body)
     rows_digest: int  # 64-bit, order-independent, of changed rows and known keys; 0 when switched off
     traces: Sequence[FailureTrace] = ()  # of calls that raised, beside their outcomes; a replay has none
+
+
+def check_batch(batch: Invocations, *, procedures: int, after: int) -> None:
+    """Raises: BatchRefused when it contradicts itself, its catalog of so many procedures, or the TxnId of the last one."""
+    count = len(batch.txn_ids)
+    lengths = {len(batch.procedures), len(batch.params), count if batch.keys is None else len(batch.keys)}
+    if lengths != {count} or not 0 < count < CALLS_MAX:
+        raise BatchRefused(f"batch {batch.index}: {count} transaction ids, but columns of {sorted(lengths)} calls")
+    if not 0 <= min(batch.procedures) <= max(batch.procedures) < procedures:
+        raise BatchRefused(
+            f"batch {batch.index}: calls procedure number {max(batch.procedures)}, but catalog version {batch.catalog} "
+            f"has {procedures}"
+        )
+    if batch.txn_ids[0] <= after:
+        raise BatchRefused(f"batch {batch.index}: transaction {batch.txn_ids[0]} does not follow on {after}")

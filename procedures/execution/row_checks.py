@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 import apsw
 
-from procedures.declaration.column_types import limit_of
+from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.database import Database, TableInfo
 from procedures.declaration.dialect import DIALECT
 from procedures.declaration.hash_slots import partition_by_slot
@@ -20,7 +20,7 @@ from procedures.declaration.row_placement import slot_reader
 from procedures.errors import RowRefused
 
 Row = tuple[Any, ...]
-CheckRow = Callable[[Row | None, Row], None]  # row before, row after; raises RowRefused
+CheckRow = Callable[[apsw.PreUpdate, Row], None]  # a change, and the row after it; raises RowRefused
 HOOK: Final = "row-checks"
 KNOWN_MAX: Final = 1 << 16  # partitioning values of a table that need not be hashed again
 _SHOWN: Final = 60  # characters of a value
@@ -48,9 +48,9 @@ def row_checks(database: Database, refused: list[RowRefused], *, partition: int,
 
 
 def _all_of(checks: list[CheckRow]) -> CheckRow:
-    def check_row(old: Row | None, new: Row) -> None:
+    def check_row(update: apsw.PreUpdate, new: Row) -> None:
         for check in checks:
-            check(old, new)
+            check(update, new)
 
     return check_row
 
@@ -62,10 +62,10 @@ def _limits_check(info: TableInfo, refused: list[RowRefused]) -> CheckRow | None
     if not limits:
         return None
 
-    def check_limits(old: Row | None, new: Row) -> None:
+    def check_limits(update: apsw.PreUpdate, new: Row) -> None:
         for at, name, fits, says in limits:
             value = new[at]
-            if value is not None and not fits(value) and (old is None or old[at] != value):
+            if value is not None and not fits(value) and not _was_so(update, at, value):
                 _refuse(refused, f"column {table.name}.{name}: {says}, not {shown_value(value)}")
 
     return check_limits
@@ -77,9 +77,9 @@ def _place_check(info: TableInfo, refused: list[RowRefused], partition: int, par
     at, owners = [found.name for found in table.columns].index(str(column)), partition_by_slot(partitions)
     here: set[Any] = set()  # values that were found to belong here
 
-    def check_place(old: Row | None, new: Row) -> None:
+    def check_place(update: apsw.PreUpdate, new: Row) -> None:
         value = new[at]
-        if value in here or (old is not None and old[at] == value):
+        if value in here or _was_so(update, at, value):
             return
         try:
             owner: int | None = owners[slot_of(value)]
@@ -99,6 +99,12 @@ def _place_check(info: TableInfo, refused: list[RowRefused], partition: int, par
     return check_place
 
 
+def _was_so(update: apsw.PreUpdate, at: int, value: Any) -> bool:
+    """Whether the row had the value before. It is looked at last: building that row costs as much as the rest of a check."""
+    old = update.old
+    return old is not None and bool(old[at] == value)
+
+
 def _refuse(refused: list[RowRefused], message: str) -> NoReturn:
     refused.append(RowRefused(message))
     raise refused[0]
@@ -112,23 +118,33 @@ def shown_value(value: Any) -> str:
 class RowChecker:
     """Judges the changes on one connection where no digest looks at them. Owned by the executor.
 
-    Attributes:
-        checks: those of the running catalog.
+    Where no table has a check, SQLite reports no changes.
     """
 
-    __slots__ = ("checks",)
+    __slots__ = ("_checks", "_connection")
 
     def __init__(self, connection: apsw.Connection) -> None:
-        self.checks: Mapping[str, CheckRow] = {}
-        connection.preupdate_hook(self._note_update, id=HOOK)
+        self._connection = connection
+        self._checks: Mapping[str, CheckRow] = {}
+
+    @property
+    def checks(self) -> Mapping[str, CheckRow]:
+        """Those of the running catalog."""
+        return self._checks
+
+    @checks.setter
+    def checks(self, checks: Mapping[str, CheckRow]) -> None:
+        if bool(checks) != bool(self._checks):
+            self._connection.preupdate_hook(self._note_update if checks else None, id=HOOK)
+        self._checks = checks
 
     def _note_update(self, update: apsw.PreUpdate) -> None:
-        check = self.checks.get(update.table_name)
+        check = self._checks.get(update.table_name)
         if check is None:
             return
         try:
-            new, old = update.new, update.old
+            new = update.new
+            if new is not None:
+                check(update, new)
         except UnicodeDecodeError:
             return  # as where digests are on: whether they are must not decide what a call answers
-        if new is not None:
-            check(old, new)

@@ -19,7 +19,7 @@ from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.elements import BindParameter
 from sqlalchemy.sql.selectable import CompoundSelect
 
-from procedures.declaration.column_defaults import Make, values_left_out
+from procedures.declaration.columns.column_defaults import Make, values_left_out
 from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler
@@ -77,7 +77,7 @@ def compile_statement(
     Raises:
         StatementRefused: it is no statement, or does what no procedure may do.
     """
-    compiled, own_sql = _checked(statement, dialect, column_keys)
+    own_sql, compiled = _checked(statement, dialect, column_keys)
     exact: Any = compiled if isinstance(compiled, ExactCompiler) else None
     filled, made = values_left_out(compiled)
     keys = {name: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
@@ -112,8 +112,8 @@ def compile_statement(
     )
 
 
-def _checked(statement: object, dialect: StateDialect, column_keys: Sequence[str] | None) -> tuple[SQLCompiler, bool]:
-    """The statement as SQLAlchemy compiles it, and whether parts of it are SQL that the application writes."""
+def _checked(statement: object, dialect: StateDialect, column_keys: Sequence[str] | None) -> tuple[bool, SQLCompiler]:
+    """Whether the statement holds SQL of the application's own, and what SQLAlchemy makes of it. Raises: StatementRefused."""
     if not isinstance(statement, ClauseElement):
         raise StatementRefused(
             f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
@@ -132,7 +132,7 @@ def _checked(statement: object, dialect: StateDialect, column_keys: Sequence[str
     check_text(compiled.string)
     if compiled.literal_execute_params:
         raise StatementRefused("literal_execute is not for procedures; every value is bound")
-    return compiled, own_sql
+    return own_sql, compiled
 
 
 def _compile(statement: ClauseElement, dialect: StateDialect, column_keys: Sequence[str] | None) -> Any:

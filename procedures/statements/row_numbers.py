@@ -7,13 +7,13 @@ from typing import Any
 
 import apsw
 
-from procedures.declaration.scalar_codecs import INT_MAX
 from procedures.statements.compiled import Compiled
 from procedures.statements.prepared import Run
 from procedures.statements.probe import AnyBindings
 from procedures.statements.rows import Inserted, Result
 from procedures.storage.authorizer import Authorizer, Mode
 from procedures.storage.state import rows_of
+from procedures.wire.scalar_codecs import INT_MAX
 
 ROWS_NUMBERED_MAX = 1 << 32  # more than one statement adds; so that its own rows do not lead to the last number
 

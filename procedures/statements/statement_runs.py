@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import apsw
 from sqlalchemy import Update
 
-from procedures.declaration.column_defaults import Make
+from procedures.declaration.columns.column_defaults import Make
 from procedures.declaration.dialect import DIALECT
 from procedures.declaration.procedure import Access
 from procedures.errors import StatementRefused

@@ -84,13 +84,13 @@ class RowLog:
         unreadable: a row that was touched holds text that is no UTF-8, so what changed is not known.
         uncertain: SQLite undid something that it had reported; set by the code that sees it happen.
         changes: gets what each batch touched; set between two batches.
-        checks: table → what is called with each changed row, before and after; it may raise. Set between two batches.
+        checks: table → what is called with each change and the row after it; it may raise. Set between two batches.
     """
 
     __slots__ = ("_connection", "_keys", "_tables", "_touched", "changes", "checks", "uncertain", "unreadable")
 
     def __init__(self, connection: apsw.Connection) -> None:
-        self.checks: Mapping[str, Callable[[Row | None, Row], None]] = {}
+        self.checks: Mapping[str, Callable[[apsw.PreUpdate, Row], None]] = {}
         self._connection = connection
         self._keys: Rows = {}  # touched rows of the idempotency keys, as they were before
         self.changes: Changes | None = None
@@ -172,7 +172,7 @@ class RowLog:
             except UnicodeDecodeError:
                 self.unreadable = True
                 return
-            before, last = old, table.last
+            last = table.last
             if new is None:
                 key = table.key_of(old or ())  # a change has a row before or after it
             else:
@@ -187,7 +187,7 @@ class RowLog:
                 table.first[key] = old
             last[key] = new
             if new is not None and (check := self.checks.get(name)) is not None:
-                check(before, new)
+                check(update, new)
 
         return note_update
 

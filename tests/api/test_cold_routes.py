@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.gate.problem import CODES
+from cmdlog.api.routes import cold_routes
 from cmdlog.node.queries.query import QueryLimit, QueryRefused, QueryResult
 from cmdlog.node.settings import Settings
 
@@ -194,22 +196,22 @@ def test_server_without_a_node_refuses_and_tells_progress(settings: Settings, as
 def test_description_has_one_typed_operation_per_procedure(fetch: Post) -> None:
     """OpenAPI states each procedure's own request and result schema, and the problems it may answer with."""
     described = fetch("/openapi.json").json()
-    paths = described["paths"]
+    paths, models = described["paths"], described["components"]["schemas"]
     assert {path for path in paths if path.startswith("/v1/procedures/")} == {
         "/v1/procedures/get",
         "/v1/procedures/put",
         "/v1/procedures/set_price",
     }
     put = paths["/v1/procedures/put"]["post"]
-    body = put["requestBody"]["content"]["application/json"]["schema"]
+    assert put["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/PutParameters"}
+    body = models["PutParameters"]
     assert body["required"] == ["item"]
     assert body["properties"]["raw"]["contentEncoding"] == "base64"
-    result = put["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
-    assert result["result"]["type"] == "integer"
+    assert put["responses"]["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/PutAnswer"}
+    assert models["PutAnswer"]["properties"]["result"]["type"] == "integer"
     assert put["summary"] == "Puts an item on the shelf."
     assert {"404", "409", "413", "422", "503", "504"} <= put["responses"].keys()
-    everywhere = paths["/v1/procedures/set_price"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
-    assert everywhere["properties"]["result"]["type"] == "array"
+    assert models["SetPriceAnswer"]["properties"]["result"]["type"] == "array"
     names = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
     assert len(names) == len(set(names))
 
@@ -236,6 +238,15 @@ def test_description_resolves_in_itself(fetch: Post) -> None:
 
 def test_docs_need_nothing_from_elsewhere(fetch: Post) -> None:
     """The page for people lists every operation and loads nothing from any address."""
+    page = fetch("/docs").body.decode()
+    assert "/v1/procedures/put" in page
+    assert re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page[:2000] + page[-4000:]) is None
+    assert "connect-src 'self'" in fetch("/docs").headers["content-security-policy"]
+
+
+def test_docs_without_the_package_of_the_page_have_no_script(fetch: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Swagger UI is not installed, the page is text."""
+    monkeypatch.setattr(cold_routes, "swagger_folder", lambda: None)
     page = fetch("/docs").body.decode()
     assert "/v1/procedures/put" in page
     assert "http://" not in page

@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
+from cmdlog.api.routes.swagger_page import swagger_folder
+
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 LOOKER, CALLER = "of-one-who-may-look-" + 16 * "a", "of-one-who-may-call-" + 16 * "b"
 WAIT_S = 30.0
@@ -224,3 +226,28 @@ def test_page_asks_nobody_else(url: str, browser: Any) -> None:
     loaded = browser.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
     assert loaded
     assert {name for name in loaded if not name.startswith((url, "data:"))} == set()
+
+
+@pytest.mark.skipif(swagger_folder() is None, reason="fastapi-offline is not installed")
+def test_docs_make_a_call_under_a_key_of_its_own(url: str, browser: Any) -> None:
+    """Who signs in at /docs makes a call there: with the token of the tab, and with a key that the server knows afterwards."""
+    browser.get(f"{url}/docs")
+    until(browser, lambda page: page.find_elements("id", "token"))
+    browser.find_element("id", "token").send_keys(CALLER)
+    browser.find_element("css selector", "button").click()
+    operation = "#operations-procedures-call_open_account"
+    for place in (".opblock-summary-control", ".try-out__btn", ".execute"):
+        until(browser, lambda page, place=place: page.find_elements("css selector", f"{operation} {place}"))
+        browser.execute_script("document.querySelector(arguments[0]).click()", f"{operation} {place}")
+    until(browser, lambda page: page.find_elements("css selector", f"{operation} .live-responses-table .response"))
+    assert text_of(browser, f"{operation} .live-responses-table .response .response-col_status").startswith("200")
+    sent = re.search(r"Idempotency-Key: ([0-9a-f-]{36})", text_of(browser, f"{operation} .curl-command"))
+    assert sent is not None
+    body = json.loads(browser.execute_script("return JSON.stringify(window.ui.specSelectors.specJson().toJS())"))
+    assert "OpenAccountParameters" in body["components"]["schemas"]
+    again = httpx.post(
+        f"{url}/v1/procedures/open_account",
+        json={"branch": 1, "customer": 99},
+        headers={"Authorization": f"Bearer {CALLER}", "Idempotency-Key": sent[1]},
+    )
+    assert again.json()["code"] == "key_reused"

@@ -17,6 +17,7 @@ from cmdlog.cli.output import out
 from cmdlog.cli.server import server_options
 from cmdlog.cli.server.call import call, complete_parameter, complete_procedure, read_params
 from cmdlog.cli.server.server_options import patience
+from cmdlog.client import Client
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
 PROPERTIES: dict[str, Any] = {
@@ -118,7 +119,7 @@ def test_procedures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("reply", "exit_code", "says"),
     [
-        (problem(409, "aborted", txn_id="7", abort_code="sold_out"), 1, "aborted (sold_out): aborted"),
+        (problem(409, "aborted", txn_id="7", abort_code="sold_out"), 1, "aborted: sold_out: aborted"),
         (problem(422, "invalid_parameters", problems=[]), 2, "invalid_parameters"),
         (problem(404, "unknown_procedure"), 2, "unknown_procedure"),
         (problem(401, "unauthenticated"), 1, "unauthenticated"),
@@ -208,20 +209,34 @@ def test_shell_completes_procedures_and_parameters() -> None:
     assert complete_procedure(context, "") == []
 
 
+class Elapsed:
+    """A second that is over at once."""
+
+    def __init__(self, interval_s: float, ring: Callable[[], object]) -> None:
+        assert interval_s == 1.0
+        self.start = ring
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_command_that_waits_names_the_call_that_its_server_is_at(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's own sentence follows; one that does not say, or refuses to, adds nothing."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    stalled = http(200, {"stalled": [{"message": "partition 1: reserve has been running for 1.2 s"}]})
+    script = [Step(reply=stalled), Step(reply=http(200, {})), Step(reply=problem(403, "forbidden"))]
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        for last in ("partition 1: reserve has been running for 1.2 s\n", "", ""):
+            with patience("http://here", 30.0, asked=client, timer=Elapsed):
+                pass
+            assert capsys.readouterr().err.partition("\n")[2] == last
+
+
 def test_command_that_waits_says_what_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """After a second, and only at a terminal."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-
-    class Elapsed:
-        """A second that is over at once."""
-
-        def __init__(self, interval_s: float, ring: Callable[[], object]) -> None:
-            assert interval_s == 1.0
-            self.start = ring
-
-        def cancel(self) -> None:
-            pass
-
     with patience("http://here", 30.0, doing="waiting for its snapshots", timer=Elapsed):
         pass
     assert re.fullmatch(

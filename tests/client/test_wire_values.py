@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from cmdlog.client.wire_values import DEPTH_MAX, NoWireForm, encode_params, to_wire
 from cmdlog.errors import InvalidParameters
-from procedures.declaration.type_codecs import codec_for
+from procedures.wire.type_codecs import codec_for
 
 
 class Colour(enum.Enum):

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import threading
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -69,6 +70,17 @@ def test_outcomes_are_exceptions_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(NotReady):
         opened.call("bump", id=1, amount=1)
     opened.close()
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_values_of_locals_are_for_development(tmp_path: Path, shown: bool) -> None:
+    """With `traceback_locals` a debugger finds the values where the procedure raised; without, their frames are empty."""
+    with reopen(tmp_path, traceback_locals=shown) as opened, pytest.raises(ProcedureFailed) as failed:
+        opened.call("raise_after_write", id=1, amount=5)
+    assert failed.value.__cause__ is not None
+    steps = list(traceback.walk_tb(failed.value.__cause__.__traceback__))
+    assert [frame.f_code.co_name for frame, _ in steps] == ["raise_after_write"]
+    assert ("amount" in steps[0][0].f_locals) is shown
 
 
 def test_a_procedure_that_interrupts_is_skipped(tmp_path: Path) -> None:

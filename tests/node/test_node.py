@@ -111,7 +111,7 @@ def test_ids_grow_over_restarts_with_the_clock_set_back(tmp_path: Path, monkeypa
     node.close()
 
     def behind(**options: Any) -> Any:
-        return HybridClock(**options, wall=lambda: time.time() - back_s)
+        return HybridClock(**{**options, "wall": lambda: time.time() - back_s})
 
     monkeypatch.setattr(assembly, "HybridClock", behind)
     node = open_node(tmp_path / "data", inline=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from cmdlog.node.telemetry.request_stats import ERRORS_KEPT, REQUEST_ID_CHARS_MAX, SLOW_LINES_MAX, SLOW_LINES_S, RequestStats
+from procedures.execution.failure_trace import FailureTrace
 
 
 @pytest.mark.parametrize("given", [b"a", b"x" * REQUEST_ID_CHARS_MAX, b"!~-_./", b"0af7651916cd43dd8448eb211c80319c"])
@@ -48,6 +50,25 @@ def test_errors_are_kept_by_kind_the_newest_last() -> None:
     assert errors[0]["procedure"] == "p5"
     front.error("log_full", "p1", "new")
     assert front.errors()[0]["procedure"] == "p6"
+
+
+def test_failure_leaves_a_line_with_its_traceback() -> None:
+    """Request, transaction, place and text; failures without a text, of a flood, are counted in the next line."""
+    front = RequestStats()
+    trace = FailureTrace(7, "reserve", "shop.py", 12, "_take", "KeyError: 'x'", "Traceback …", "use tx.now")
+    with capture_logs() as lines:
+        front.error("procedure_failed", "reserve", "id-1", trace=trace)
+        for _ in range(3):
+            front.error("procedure_failed", "reserve", "id-2", trace=replace(trace, text=""))
+        front.error("procedure_failed", "reserve", "id-3", trace=trace)
+    assert [(line["event"], line["request_id"], line.get("not_logged")) for line in lines] == [
+        ("procedure_failed", "id-1", None),
+        ("procedure_failed", "id-3", 3),
+    ]
+    place = {name: lines[0][name] for name in ("txn_id", "procedure", "file", "line", "error", "traceback", "hint")}
+    assert list(place.values()) == ["7", "reserve", "shop.py", 12, "KeyError: 'x'", "Traceback …", "use tx.now"]
+    (kind,) = front.errors()
+    assert (kind["count"], kind["text"], kind["file"], kind["line"]) == (5, "KeyError: 'x'; use tx.now", "shop.py", 12)
 
 
 def test_slow_calls_leave_a_bounded_number_of_lines() -> None:

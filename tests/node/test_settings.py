@@ -2,7 +2,8 @@
 
 import pytest
 
-from cmdlog.node.settings import TABLE, BadSetting, Settings, describe, fitted
+from cmdlog.cli.server.settings_text import describe
+from cmdlog.node.settings import TABLE, BadSetting, Settings, fitted
 
 
 def test_defaults_pass_their_own_checks() -> None:

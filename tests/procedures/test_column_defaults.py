@@ -24,6 +24,7 @@ from sqlalchemy import (
     Sequence,
     String,
     Uuid,
+    column,
     false,
     func,
     insert,
@@ -49,6 +50,7 @@ REFUSED: dict[str, tuple[Callable[[], Column[Any]], str]] = {
     "no member": (lambda: Column("n", Enum("a", "b"), default="c"), "is no value"),
     "too many decimals": (lambda: Column("n", Numeric(12, 2), default=Decimal("1.234")), "2 decimals"),
     "decimals of an expression": (lambda: Column("n", Numeric(12, 2), default=literal(Decimal("1.5"))), "no checked decimals"),
+    "text beside decimals": (lambda: Column("n", Integer, default=text("abs(1)")), r"write column\('"),
     "constant of another type": (lambda: Column("n", Integer, server_default="five"), "is no value"),
     "constant of another form": (lambda: Column("n", DateTime, server_default="2026-01-01"), "write default="),
     "constant too long": (lambda: Column("n", String(3), server_default="four"), "3 characters"),
@@ -61,7 +63,9 @@ def test_default_that_would_not_repeat_or_not_fit_is_refused(name: str) -> None:
     """When it is declared, with what to write instead."""
     make, words = REFUSED[name]
     with pytest.raises(DefinitionError, match=words):
-        Database("defaults").table("t", Column("id", Integer, primary_key=True), make(), partition_by="id")
+        Database("defaults").table(
+            "t", Column("id", Integer, primary_key=True), Column("d", Numeric(3, 1)), make(), partition_by="id"
+        )
 
 
 @pytest.mark.parametrize("options", [{"always": True}, {"start": 5}, {"increment": 2}, {"maxvalue": 9}, {"cycle": True}])
@@ -73,9 +77,9 @@ def test_identity_has_no_options(options: dict[str, Any]) -> None:
 
 def test_column_that_routes_has_no_default() -> None:
     """A value that a row is partitioned by comes from the caller, or the row would belong elsewhere."""
-    for column in (Column("id", Integer, primary_key=True, default=5), Column("id", Integer, Identity(), primary_key=True)):
+    for routing in (Column("id", Integer, primary_key=True, default=5), Column("id", Integer, Identity(), primary_key=True)):
         with pytest.raises(DefinitionError, match="the caller gives its value"):
-            Database("routes").table("t", column, partition_by="id")
+            Database("routes").table("t", routing, partition_by="id")
 
 
 def orders() -> Database:
@@ -88,7 +92,7 @@ def orders() -> Database:
         Column("ident", Uuid, default=lambda tx: tx.uuid()),
         Column("made", DateTime, default=lambda tx: tx.now),
         Column("changed", DateTime, default=lambda tx: tx.now, onupdate=lambda tx: tx.now),
-        Column("version", Integer, default=1, onupdate=text("version + 1")),
+        Column("version", Integer, default=1, onupdate=column("version", Integer) + 1),
         Column("price", Numeric(12, 2), default=Decimal("9.5")),
         Column("open", Boolean, default=True, onupdate=False),
         Column("tags", JSON, default=lambda tx: ["new"]),
@@ -113,6 +117,11 @@ def orders() -> Database:
     @db.procedure(partition_by="customer")
     def reprice(tx: Any, customer: int, numbers: list[int]) -> None:
         tx.execute(update(table).where(table.c.number.in_(numbers)).values(price=Decimal(1)))
+
+    @db.procedure(partition_by="customer")
+    def order_some(tx: Any, customer: int) -> None:
+        tx.execute(insert(table), {"customer": customer})
+        tx.execute(insert(table), [{"customer": customer, "version": 5}, {"customer": customer, "version": 6}])
 
     @db.procedure(partition_by="customer")
     def repeat(tx: Any, customer: int) -> None:
@@ -144,6 +153,16 @@ def test_left_out_columns_get_their_defaults(tmp_path: Path) -> None:
     assert uuid.UUID(first[2]).version == 4
     assert first[3:] == [now, now, "1", "9.50", "True", "['new']", "0:00:02", "7", "False"]
     assert (own[3], own[5], own[8]) == ("None", "7", "[]")
+    site.close()
+
+
+def test_rows_given_as_parameters_get_defaults(tmp_path: Path) -> None:
+    """Each row of an execution with several has its own values of the functions."""
+    site = Site(tmp_path / "s", orders())
+    assert site.call("order_some", customer=1) == (0, None)
+    rows = shown(site)
+    assert [(row[0], row[5], row[9]) for row in rows] == [("1", "1", "0:00:02"), ("2", "5", "0:00:02"), ("3", "6", "0:00:02")]
+    assert len({row[2] for row in rows}) == 3
     site.close()
 
 

@@ -16,8 +16,8 @@ from sqlalchemy import Column, Integer, String, func, select, types
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from procedures import Database, DefinitionError
-from procedures.declaration.column_types import REFUSED as REASONS
-from procedures.declaration.column_types import WORKING
+from procedures.declaration.columns.column_types import REFUSED as REASONS
+from procedures.declaration.columns.column_types import WORKING
 from procedures.declaration.dialect import DIALECT, bind_processor_of, result_processor_of
 from procedures.errors import StatementRefused
 from procedures.numeric.numeric_types import numeric_as_text

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from procedures.declaration.json_values import DEPTH_MAX
-from procedures.declaration.scalar_codecs import WireError
-from procedures.declaration.type_codecs import codec_for
+from procedures.wire.json_values import DEPTH_MAX
+from procedures.wire.scalar_codecs import WireError
+from procedures.wire.type_codecs import codec_for
 
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=5)
 LEAVES = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False, allow_infinity=False)

@@ -13,8 +13,8 @@ import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FutureDate, SecretStr, field_validator
 
 from procedures import Database, DefinitionError, InvalidParameters, Transaction
-from procedures.declaration.scalar_codecs import WireError
-from procedures.declaration.type_codecs import codec_for
+from procedures.wire.scalar_codecs import WireError
+from procedures.wire.type_codecs import codec_for
 
 
 class Line(BaseModel):

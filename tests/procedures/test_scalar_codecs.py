@@ -7,7 +7,7 @@ from datetime import time, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from procedures.declaration.type_codecs import codec_for
+from procedures.wire.type_codecs import codec_for
 
 
 @given(st.timedeltas())

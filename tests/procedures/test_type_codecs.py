@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from procedures import Database, DefinitionError, InvalidParameters, Transaction
-from procedures.declaration.result_json import encode_any, encoder_for
-from procedures.declaration.scalar_codecs import INT_MAX, INT_MIN, WireError
-from procedures.declaration.type_codecs import codec_for
+from procedures.wire.result_json import encode_any, encoder_for
+from procedures.wire.scalar_codecs import INT_MAX, INT_MIN, WireError
+from procedures.wire.type_codecs import codec_for
 
 
 class Color(enum.Enum):

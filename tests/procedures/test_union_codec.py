@@ -13,8 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 from procedures import DefinitionError
-from procedures.declaration.scalar_codecs import WireError
-from procedures.declaration.type_codecs import codec_for
+from procedures.wire.scalar_codecs import WireError
+from procedures.wire.type_codecs import codec_for
 
 
 class Shade(enum.Enum):

@@ -23,8 +23,8 @@ import typer
 from cmdlog.api.gate.problem import CODES
 from cmdlog.api.gate.route_table import TABLE as ROUTES
 from cmdlog.cli.app import make_program
+from cmdlog.cli.server.settings_text import settings_table
 from cmdlog.node.prometheus import TABLE as METRICS
-from cmdlog.node.settings import settings_table
 from replay.spark.base.options import options_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,7 +149,7 @@ def test_documents_are_installed() -> None:
 
 
 def test_the_table_of_settings_is_the_code() -> None:
-    """OPERATING.md has the table that `python -m cmdlog.node.settings` prints."""
+    """OPERATING.md has the table that `python -m cmdlog.cli.server.settings_text` prints."""
     assert between(OPERATING, "settings") == settings_table(), "put there what that prints"
 
 
@@ -231,6 +231,17 @@ def test_the_readme_s_example_runs(tmp_path: Path) -> None:
         example.run("client.py")
 
 
+def test_no_block_of_the_readme_is_left_out() -> None:
+    """Every Python block is a file that `test_the_readme_s_example_runs` runs; every `make` names a target of the Makefile."""
+    python = [block.splitlines()[0] for language, block in fenced(README) if language == "python"]
+    assert python == ["# shop.py", "# embedded.py", "# client.py"], "run a new block in test_the_readme_s_example_runs"
+    shell = [line for language, block in fenced(README) if not language for line in block.splitlines()]
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    wanted = {line.split()[1] for line in shell if line.startswith("make ")}
+    assert wanted
+    assert wanted <= targets
+
+
 @pytest.mark.slow
 def test_the_other_examples_run(tmp_path: Path) -> None:
     """The embedded example of OPERATING.md goes through, and so does the test of WRITING.md, with its other procedure added."""
@@ -238,7 +249,9 @@ def test_the_other_examples_run(tmp_path: Path) -> None:
     example.run("embedded.py")
     (embedded,) = [block for language, block in fenced(OPERATING) if language == "python" and "cmdlog.open" in block]
     assert example.python(embedded).split() == ["4", "0", "[(1,", "0)]"]
-    procedure, plugin, test, generated = [block for language, block in fenced(WRITING) if language == "python"]
+    blocks = [block for language, block in fenced(WRITING) if language == "python"]
+    marks = ("prices = db.table", "pytest_plugins", "import assert_replays", "import assert_history_replays")
+    procedure, plugin, test, generated = (next(block for block in blocks if mark in block) for mark in marks)
     with (tmp_path / "shop.py").open("a") as shop:
         shop.write(procedure)
     (tmp_path / "conftest.py").write_text(plugin)

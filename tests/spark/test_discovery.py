@@ -40,7 +40,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tree")
     for package in PACKAGES:
         shutil.copytree(TREE / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "ARCHITECTURE.md", "LICENSE"):
         shutil.copy(TREE / name, folder / name)
     return folder
 

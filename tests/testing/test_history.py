@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from cmdlog.testing import OpenEmbedded, assert_history_replays, histories
 from cmdlog.testing.history import run_history, strategy_of
-from procedures.declaration.type_codecs import codec_for
 from procedures.samples import bank
+from procedures.wire.type_codecs import codec_for
 from replay.errors import Divergence
 from tests.testing.apps import drift
 

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope
 
 from cmdlog.api.gate.problem import Problem, body_too_large, invalid
 from cmdlog.api.gate.request_trace import REQUEST_ID, Trace
+from cmdlog.api.gate.spans import TRACEPARENT, TRACESTATE
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.node.outcome import Durability
@@ -36,7 +37,11 @@ CONTENT_ENCODING: Final = b"content-encoding"
 TWICE: Final = b""  # stands for the name of a header that came more than once
 LOCAL_SITE: Final = re.compile(rb"(localhost|[0-9.]+|\[[0-9a-fA-F:.]+\])(:[0-9]+)?")
 LOOPBACK: Final = re.compile(rb"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?", re.IGNORECASE)
-READ: Final = frozenset((AUTHORIZATION, IDEMPOTENCY_KEY, TXN, ORIGIN, HOST, CONTENT_TYPE, CONTENT_ENCODING, PREFER, REQUEST_ID))
+TRACE_CONTEXT: Final = (TRACEPARENT, TRACESTATE)
+READ: Final = frozenset((
+    AUTHORIZATION, IDEMPOTENCY_KEY, TXN, ORIGIN, HOST, CONTENT_TYPE, CONTENT_ENCODING, PREFER, REQUEST_ID, *TRACE_CONTEXT,
+))  # fmt: skip
+FIRST_COUNTS: Final = (REQUEST_ID, *TRACE_CONTEXT)
 JSON: Final = b"application/json"
 BODY_TYPES: Final = frozenset(
     (JSON, b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-www-form-urlencoded")
@@ -62,7 +67,7 @@ class Incoming:
 def pick_headers(scope: Scope) -> Picked:
     """The headers that mean something here. One that comes twice is noted under `TWICE`; two credentials are none.
 
-    `Prefer` is a list, and may come in parts (RFC 7240, section 2); of several request ids the first one counts.
+    `Prefer` is a list, and may come in parts (RFC 7240, section 2); of several request ids or trace contexts the first counts.
     """
     picked: Picked = {}
     for name, value in scope["headers"]:
@@ -71,7 +76,7 @@ def pick_headers(scope: Scope) -> Picked:
                 picked[name] = value
             elif name == PREFER:
                 picked[name] += b"," + value
-            elif name != REQUEST_ID:
+            elif name not in FIRST_COUNTS:
                 picked[TWICE] = name
                 picked[name] = value if name != AUTHORIZATION else b""
     return picked

@@ -16,6 +16,7 @@ from starlette.types import Send
 from cmdlog.api.gate.auth import make_gatekeeper
 from cmdlog.api.gate.login_page import SIGN_IN_PAGE
 from cmdlog.api.gate.problem import Problem
+from cmdlog.api.gate.spans import make_call_spans
 from cmdlog.api.routes.batch_window import Traffic
 from cmdlog.api.routes.query import Queries
 from cmdlog.node.settings import Settings
@@ -42,6 +43,7 @@ class Service:
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
         self.queries = Queries(settings)
         self.traffic = Traffic()
+        self.spans = make_call_spans()
         self._node: Node | None = None
         self._lock = threading.Lock()
         if node is not None:
@@ -55,6 +57,8 @@ class Service:
     def attach(self, node: Node) -> None:
         """Serve this node from now on."""
         node.listen_to(self.front)
+        if self.spans is not None:
+            node.meter.keep_stages()
         with self._lock:
             self._node = node
 

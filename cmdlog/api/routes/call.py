@@ -110,10 +110,15 @@ def place(call: Prepared, done: Done) -> int | None:
 
 
 def note_reply(service: Service, incoming: Incoming, call: Prepared, partition: int | None, reply: Reply) -> None:
-    """Counts how long the call took, and logs a slow one."""
+    """Counts how long the call took, logs a slow one, and traces it where that was asked for."""
     trace = incoming.trace
     if trace.took(elapsed := service.front.now() - call.began):
         trace.slow(call.node, elapsed, call.route.name, partition, reply)
+    if service.spans is not None:
+        service.spans.add_call(
+            incoming.headers, procedure=call.route.name, partition=partition, request_id=trace.request_id, elapsed_s=elapsed,
+            reply=reply, node=call.node,
+        )  # fmt: skip
 
 
 def encode_reply(call: Prepared, reply: Reply, partition: int | None) -> tuple[Headers, bytes]:

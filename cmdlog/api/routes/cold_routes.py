@@ -21,8 +21,11 @@ from cmdlog.api.routes.app_state import Service
 from cmdlog.api.routes.docs_page import docs_page
 from cmdlog.api.routes.events import PAGE_HEADERS, dashboard_page
 from cmdlog.api.routes.openapi import Description
+from cmdlog.api.routes.swagger_page import PAGE_HEADERS as SWAGGER_HEADERS
+from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
+from cmdlog.node.slot_map import describe_routes
 from cmdlog.node.status import Overview
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import DiskFull, WalError
@@ -56,7 +59,7 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         return Response(result, media_type="application/json")
 
     async def procedures() -> Response:
-        return _json({"procedures": service.node().catalog()})
+        return _json({"procedures": describe_routes(service.node().routes)})
 
     async def status() -> Response:
         credentials = service.gatekeeper.describe()
@@ -101,7 +104,7 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
     async def readyz() -> Response:
         node = service.maybe_node
         if node is not None and node.ready and not service.stopping:
-            stalled = node.stalls()
+            stalled = node.overview.stalls()
             if len({partition for stall in stalled for partition in stall["partitions"]}) < node.settings.partitions:
                 return _json({"ready": True, "stalled": stalled} if stalled else {"ready": True})
             detail = "; ".join(stall["message"] for stall in stalled)
@@ -132,7 +135,9 @@ def _description_handlers(service: Service, version: str) -> dict[str, Handler]:
         return Response(body, headers={"content-type": kind})
 
     async def docs() -> Response:
-        return HTMLResponse(docs_page(description.get()))
+        folder = swagger_folder()
+        page = docs_page(description.get()) if folder is None else swagger_page(description.get(), folder)
+        return HTMLResponse(page, headers=SWAGGER_HEADERS)
 
     async def dashboard() -> Response:
         return HTMLResponse(dashboard_page(), headers=PAGE_HEADERS)

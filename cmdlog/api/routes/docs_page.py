@@ -1,6 +1,6 @@
 """`GET /docs`: the OpenAPI description as one page that needs nothing from anywhere else.
 
-One rule: every value is escaped; the page has no script.
+One rule: every value is escaped; the page has no script. It is what is served without the package of `swagger_page`.
 """
 
 from __future__ import annotations

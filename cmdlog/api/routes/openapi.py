@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cmdlog.api.gate.route_table import INVOKE, PROCEDURES, TABLE, Entry
 from cmdlog.api.routes.app_state import Service
+from cmdlog.api.routes.named_models import NamedModels
 from cmdlog.api.routes.response_schemas import (
     ANSWERS,
     JSON,
@@ -97,10 +98,11 @@ class Description:
             if entry.kind != "call":
                 paths.setdefault(entry.path, {})[entry.method.lower()] = _operation(entry, required=required)
         (call,) = (entry for entry in TABLE if entry.kind == "call")
+        models = NamedModels(SCHEMAS)
         for route in routes:
-            paths[PROCEDURES + route.name] = {call.method.lower(): _call(call, route, required=required)}
+            paths[PROCEDURES + route.name] = {call.method.lower(): _call(call, route, models, required=required)}
         components: dict[str, Any] = {
-            "schemas": SCHEMAS,
+            "schemas": models.schemas,
             "parameters": PARAMETERS,
             "headers": HEADERS,
             "responses": problem_responses(),
@@ -134,8 +136,9 @@ def _operation(entry: Entry, *, required: bool) -> dict[str, Any]:
     return operation
 
 
-def _call(entry: Entry, route: Route, *, required: bool) -> dict[str, Any]:
+def _call(entry: Entry, route: Route, models: NamedModels, *, required: bool) -> dict[str, Any]:
     procedure = route.procedure
+    title = "".join(part.title() for part in route.name.split("_"))
     result = procedure.result_schema()
     if route.everywhere:
         result = {"type": "array", "items": result, "description": "in partition order"}
@@ -156,10 +159,11 @@ def _call(entry: Entry, route: Route, *, required: bool) -> dict[str, Any]:
         "summary": doc.splitlines()[0] if doc else f"Call {route.name}",
         "description": f"Runs {where}" + ("; reads only, not logged." if route.read_only else "."),
         "parameters": [*operation["parameters"], *(_ref("parameters", name) for name in names)],
-        "requestBody": _body(JSON, schema, example_of(schema)),
+        "requestBody": _body(JSON, models.named({**schema, "title": f"{title}Parameters"}), example_of(schema)),
     }
     description = "As of `txn_id`" if route.read_only else "Durable and executed"
-    answer = _answer(description, JSON, result_schema(result, everywhere=route.everywhere))
+    answered = {**result_schema(result, everywhere=route.everywhere), "title": f"{title}Answer"}
+    answer = _answer(description, JSON, models.named(answered))
     answer["headers"]["Cmdlog-Txn"] = _ref("headers", "CmdlogTxn")
     if not route.read_only:
         answer["headers"]["Preference-Applied"] = _ref("headers", "PreferenceApplied")
@@ -203,7 +207,7 @@ EXAMPLES: Final = {
 
 
 def example_of(schema: dict[str, Any]) -> Any:
-    """A value that fits a schema of `procedures.declaration.type_codecs`."""
+    """A value that fits a schema of `procedures.wire.type_codecs`."""
     if "enum" in schema:
         return schema["enum"][0]
     if "anyOf" in schema:

@@ -112,7 +112,10 @@ def take(
     json: JsonFlag = False,
 ) -> None:
     """One of every partition; waits until they are verified. With --consistent, prints the transaction id to recover to."""
-    with server(url, token_file, timeout, ca_file) as client, patience(url, timeout, doing="waiting for its snapshots"):
+    with (
+        server(url, token_file, timeout, ca_file) as client,
+        patience(url, timeout, doing="waiting for its snapshots", asked=client),
+    ):
         if not consistent:
             _show(client.take_snapshot(), "Taken")
             return

@@ -112,7 +112,7 @@ def call(
         if name not in catalog:
             raise CommandFailed(f"there is no procedure {name}", hint=_known_names(name, catalog), exit_code=2)
         body = read_params(params or [], catalog[name]["parameters"]["properties"])
-        with patience(url, timeout):
+        with patience(url, timeout, asked=client):
             result = client.invoke(name, body, idempotency_key=NEW_KEY if key is None else key)
     answer = {"txn_id": str(result.txn_id), "partition": result.partition, "result": result.value}
     out.result(answer, lambda: out.text(orjson.dumps(result.value, option=orjson.OPT_INDENT_2).decode()))

@@ -19,9 +19,10 @@ import typer
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.settings_sources import load_settings
+from cmdlog.cli.server.settings_text import describe
 from cmdlog.cli.version import version_of
 from cmdlog.file_lock import LockHeld, lock
-from cmdlog.node.settings import TABLE, SettingRow, describe
+from cmdlog.node.settings import TABLE, SettingRow
 from cmdlog.signal_handlers import handled
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any]) 
     from cmdlog.api.server import Events, threads_of
     from cmdlog.api.server import serve as serve_http
     from cmdlog.cli.logging_setup import configure_logs
+    from cmdlog.cli.server.systemd import ServiceNotices
     from cmdlog.node.node import Node
     from cmdlog.wal.process_limits import check_address_space
     from replay.machine_errors import naming_faults
@@ -89,7 +91,21 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any]) 
         start.announce_creation()
         return Node.open(str(data), db, settings, target=app, progress=progress)
 
-    events = Events(listening=start.say_listening, ready=start.say_ready, stopping=_say_stopping)
+    notices = ServiceNotices()
+
+    def say_listening(url: str) -> None:
+        notices.say_opening()
+        start.say_listening(url)
+
+    def say_ready(node: Node) -> None:
+        start.say_ready(node)
+        notices.say_ready()
+
+    def say_stopping() -> None:
+        notices.say_stopping()
+        _say_stopping()
+
+    events = Events(listening=say_listening, ready=say_ready, stopping=say_stopping)
     with naming_faults(str(data.absolute())):
         serve_http(open_node, settings, events=events, version=version_of("cmdlog"))
 

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -75,19 +75,49 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
 
 
 @contextlib.contextmanager
-def patience(url: str, timeout_s: float, *, doing: str = "retrying", timer: Callable[..., Any] = Timer) -> Iterator[None]:
-    """Around one request: informs a user at a terminal when it takes long, what is waited for, and how long it may take."""
+def patience(
+    url: str,
+    timeout_s: float,
+    *,
+    doing: str = "retrying",
+    asked: Client | None = None,
+    timer: Callable[..., Any] = Timer,
+) -> Iterator[None]:
+    """Around one request: informs a user at a terminal when it takes long, what is waited for, and how long it may take.
+
+    A server that answers `asked` names the calls and sites that it waits for itself.
+    """
     if out.json or not sys.stderr.isatty() or timeout_s <= NOTICE_S:
         yield
         return
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + timeout_s))
-    notice = timer(NOTICE_S, lambda: sys.stderr.write(f"no answer from {url} yet; {doing} until {until}\n"))
+    answered = Event()
+
+    def notify() -> None:
+        sys.stderr.write(f"no answer from {url} yet; {doing} until {until}\n")
+        stalls = "" if asked is None else _stalls_of(asked)
+        if stalls and not answered.is_set():
+            sys.stderr.write(f"{stalls}\n")
+
+    notice = timer(NOTICE_S, notify)
     notice.daemon = True
     notice.start()
     try:
         yield
     finally:
+        answered.set()
         notice.cancel()
+
+
+def _stalls_of(client: Client) -> str:
+    """What the server's own sites are at, in its words; "" if they move, or it does not say."""
+    from cmdlog.errors import CmdlogError
+
+    try:
+        stalled = client.status().get("stalled")
+    except CmdlogError:
+        return ""
+    return "; ".join(str(stall.get("message")) for stall in stalled) if isinstance(stalled, list) else ""
 
 
 def _check_certificates(ca_file: Path) -> None:

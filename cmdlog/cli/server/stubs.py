@@ -23,10 +23,10 @@ NameOption = Annotated[
 
 def register(program: typer.Typer) -> None:
     """Adds the command."""
-    program.command("stubs")(stubs)
+    program.command("stubs")(write_stubs)
 
 
-def stubs(
+def write_stubs(
     source: SourceArgument,
     *,
     output: OutOption = None,

@@ -12,7 +12,7 @@ import os
 
 from setuptools.command.build_py import build_py
 
-MODULE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "discover", "pyspark_cmdlog.py")
+MODULE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "discover", "pyspark_cmdlog.py")
 
 
 class BuildWithDiscovery(build_py):  # type: ignore[misc]

@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
-from sqlalchemy import Column, Identity, Integer
+from sqlalchemy import Column, ColumnClause, Identity, Integer, Table, select
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.sql import schema as sqlalchemy_schema
 from sqlalchemy.sql import visitors
+from sqlalchemy.sql.visitors import replacement_traverse
 
-from procedures.declaration.column_types import limit_of
+from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.dialect import DIALECT, bind_processor_of, result_processor_of
 from procedures.errors import DefinitionError
 from procedures.numeric.numeric_types import ScaledNumeric
@@ -74,9 +75,20 @@ def _check_default(column: Column[Any], name: str, default: Any) -> None:
                 f"write a function of the transaction: {name}=lambda tx: tx.now (or tx.uuid(), [], …)"
             )
     elif default.is_clause_element:
+        default.arg = _with_columns(column.table, default.arg)
         _check_expression(column, name, default.arg)
     else:
         _check_scalar(column, f"{name}={default.arg!r}", default.arg)
+
+
+def _with_columns(table: Table, expression: Any) -> Any:
+    """`column("version") + 1` speaks of the column of that name, with its type."""
+
+    def named(element: Any, **_: Any) -> Any:
+        is_name = isinstance(element, ColumnClause) and element.table is None and not element.is_literal
+        return table.columns[element.name] if is_name and element.name in table.columns else None
+
+    return replacement_traverse(expression, {}, named)
 
 
 def _check_expression(column: Column[Any], name: str, expression: Any) -> None:
@@ -86,6 +98,9 @@ def _check_expression(column: Column[Any], name: str, expression: Any) -> None:
             raise DefinitionError(f"{name}: SQLite has no sequences; an INTEGER primary key numbers its rows, see Identity()")
         if element.__visit_name__ == "function" and called not in FUNCTIONS:
             raise DefinitionError(f"{name}: {called}() does not depend on its arguments alone; write {name}=lambda tx: tx.now")
+    compiled: Any = select(expression).compile(dialect=DIALECT)
+    if compiled.raw_text and any(isinstance(other.type, ScaledNumeric) for other in column.table.columns):
+        raise DefinitionError(f"{name}: SQL text may not be exact in a table with a Numeric; write column('…') + 1, func.…")
     if isinstance(column.type, ScaledNumeric):
         raise DefinitionError(f"{name}: an expression for {column.type} has no checked decimals; give a Decimal, or lambda tx: …")
 
@@ -157,7 +172,7 @@ def values_left_out(compiled: SQLCompiler) -> tuple[Mapping[str, Any], tuple[tup
         given: Any = default
         if given.is_callable:
             functions.append((str(column.key), given.arg))
-        elif compiled.post_compile_params:  # the values are laid out anew for each length of a list
+        elif compiled.post_compile_params:  # the values are laid out again for each length of a list
             functions.append((str(column.key), _constant(given.arg)))
         else:
             constants[str(column.key)] = given.arg

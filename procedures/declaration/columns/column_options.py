@@ -20,8 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from procedures.declaration.column_defaults import check_defaults
-from procedures.declaration.column_types import check_type
+from procedures.declaration.columns.column_defaults import check_defaults
+from procedures.declaration.columns.column_types import check_type
 from procedures.errors import DefinitionError
 
 _CONSTRAINTS = (PrimaryKeyConstraint, UniqueConstraint, CheckConstraint, ForeignKeyConstraint)
@@ -33,7 +33,7 @@ def check_options(table: Table, partition_by: str | None) -> None:
         try:
             check_type(column.type)
             if isinstance(column.type, Enum):
-                column.type.validate_strings = True  # or a text that is no member is stored, and fails whoever reads it
+                column.type.validate_strings = True  # or a text that is no member is stored, and fails the call that reads it
             _check_arguments(column)
             check_defaults(column, routes=column.name == partition_by)
         except DefinitionError as error:

@@ -39,11 +39,11 @@ import types
 import typing
 from typing import Any, Final
 
-from procedures.declaration.frozen import FrozenDict, FrozenList
-from procedures.declaration.json_values import JSON_CODEC
-from procedures.declaration.scalar_codecs import SCALARS, Codec, Schema, WireError, refuse, same, text
-from procedures.declaration.union_codec import union_codec
 from procedures.errors import DefinitionError
+from procedures.wire.frozen import FrozenDict, FrozenList
+from procedures.wire.json_values import JSON_CODEC
+from procedures.wire.scalar_codecs import SCALARS, Codec, Schema, WireError, refuse, same, text
+from procedures.wire.union_codec import union_codec
 
 WIRE_FORM: Final = 2
 
@@ -101,7 +101,7 @@ def _build_class(hint: Any, inside: tuple[Any, ...]) -> Codec:
             return _dataclass(hint, inside)
         if issubclass(hint, tuple) and hasattr(hint, "_fields"):
             return _named_tuple(hint, inside)
-    from procedures.declaration.model_codecs import pydantic_codec  # noqa: PLC0415 - it brings pydantic, which few need
+    from procedures.wire.model_codecs import pydantic_codec  # noqa: PLC0415 - it brings pydantic, which few need
 
     return pydantic_codec(hint)
 

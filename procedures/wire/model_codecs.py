@@ -15,9 +15,9 @@ import orjson
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from procedures.declaration.json_values import canonical_json
-from procedures.declaration.scalar_codecs import Codec, Schema, WireError
 from procedures.errors import DefinitionError
+from procedures.wire.json_values import canonical_json
+from procedures.wire.scalar_codecs import Codec, Schema, WireError
 
 _PACKAGES: Final = ("pydantic", "annotated_types")
 _BOUNDS: Final = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern"}

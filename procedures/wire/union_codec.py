@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from procedures.declaration.scalar_codecs import Codec, Schema, WireError, same
 from procedures.errors import DefinitionError
+from procedures.wire.scalar_codecs import Codec, Schema, WireError, same
 
 
 def union_codec(hint: Any, members: Sequence[Codec]) -> Codec:

@@ -17,9 +17,9 @@ from uuid import UUID
 
 import orjson
 
-from procedures.declaration.scalar_codecs import INT_MAX, INT_MIN, Codec, WireError
-from procedures.declaration.type_codecs import codec_for
 from procedures.errors import DefinitionError
+from procedures.wire.scalar_codecs import INT_MAX, INT_MIN, Codec, WireError
+from procedures.wire.type_codecs import codec_for
 
 RESULT_BYTES_MAX = 8 << 20  # one answer; more belongs into a query with pages
 _DEPTH_MAX = 64  # a deeper result is a mistake, and readers refuse it

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from procedures.declaration.frozen import FrozenDict, FrozenList
-from procedures.declaration.scalar_codecs import SCALARS, Codec, WireError, text
+from procedures.wire.frozen import FrozenDict, FrozenList
+from procedures.wire.scalar_codecs import SCALARS, Codec, WireError, text
 
 DEPTH_MAX: Final = 64  # of nesting; readers of JSON refuse more
 

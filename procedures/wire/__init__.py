@@ -1,0 +1,1 @@
+"""Values on the wire: type hints as codecs, results as JSON."""
