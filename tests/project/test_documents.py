@@ -23,8 +23,8 @@ import typer
 from cmdlog.api.gate.problem import CODES
 from cmdlog.api.gate.route_table import TABLE as ROUTES
 from cmdlog.cli.app import make_program
+from cmdlog.cli.server.settings_table import settings_table
 from cmdlog.node.prometheus import TABLE as METRICS
-from cmdlog.node.settings import settings_table
 from replay.spark.base.options import options_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,7 +149,7 @@ def test_documents_are_installed() -> None:
 
 
 def test_the_table_of_settings_is_the_code() -> None:
-    """OPERATING.md has the table that `python -m cmdlog.node.settings` prints."""
+    """OPERATING.md has the table that `python -m cmdlog.cli.server.settings_table` prints."""
     assert between(OPERATING, "settings") == settings_table(), "put there what that prints"
 
 
@@ -249,7 +249,8 @@ def test_the_other_examples_run(tmp_path: Path) -> None:
     example.run("embedded.py")
     (embedded,) = [block for language, block in fenced(OPERATING) if language == "python" and "cmdlog.open" in block]
     assert example.python(embedded).split() == ["4", "0", "[(1,", "0)]"]
-    *declarations, plugin, test, generated = [block for language, block in fenced(WRITING) if language == "python"]
+    blocks = [block for language, block in fenced(WRITING) if language == "python"]
+    *declarations, plugin, test, generated = blocks
     with (tmp_path / "shop.py").open("a") as shop:
         shop.write("\n".join(declarations))
     (tmp_path / "conftest.py").write_text(plugin)
