@@ -17,7 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose snapshot.py is no package
 
-from cmdlog.node.clock import SYSTEM_TIME
+from cmdlog.node.assembly import Outside
+from cmdlog.node.clock import TimeSource
 from cmdlog.node.embedded import Embedded, open_embedded_on
 from cmdlog.testing.files import UnsyncedFiles
 from cmdlog.testing.server import DEFAULTS
@@ -38,7 +39,7 @@ def measure(files: Files, folder: str) -> list[tuple[float, float]]:
         found.append(((time.perf_counter() - wall) * 1e3, (time.process_time() - cpu) * 1e3))
         return value
 
-    database = timed(lambda: open_embedded_on(files, SYSTEM_TIME, f"{folder}/data", bank.db, DEFAULTS))
+    database = timed(lambda: open_embedded_on(Outside(files, TimeSource()), f"{folder}/data", bank.db, DEFAULTS))
     assert isinstance(database, Embedded)
     timed(lambda: database.call("open_account", branch=1, customer=1))
     timed(database.close)

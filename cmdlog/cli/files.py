@@ -60,6 +60,6 @@ def _read_resource(name: str) -> str:
 
 
 def _make_config() -> str:
-    from cmdlog.cli.server.settings_text import settings_toml
+    from cmdlog.cli.server.settings_table import settings_toml
 
     return settings_toml()

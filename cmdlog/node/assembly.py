@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
 from cmdlog.node.background.recovery_forecast import Speeds
@@ -27,7 +28,7 @@ from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.supervisor import ProcessSites, spread
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.directory.sizing import skip_bytes
-from cmdlog.wal.files import Files
+from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.format.block import SECTOR_BYTES
 from cmdlog.wal.ids import BlockNumber, Lsn, txn_millis, txn_tick
 from cmdlog.wal.log import Log
@@ -35,6 +36,17 @@ from procedures import Database
 from replay.state.trust import state_path
 from snapshot.archive.archive import ArchiveFolder
 from snapshot.catalog import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a node has from its machine. Tests give it another disk and another time."""
+
+    files: Files
+    time: TimeSource
+
+
+MACHINE: Final = Outside(RealFiles(), TimeSource())
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +59,7 @@ class NodeGround:
     wal: Log
     boot: Boot
     inline: bool  # sites in the calling process
-    files: Files
-    time: TimeSource
+    outside: Outside
     skips: Sequence[tuple[int, int, int]] = ()  # partition, index, position: of entries that the start leaves to the sites
 
 
@@ -70,9 +81,9 @@ class NodeParts:
 def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[BaseException], None]) -> NodeParts:
     """Builds them; nothing runs yet. `on_failure` is called once, when the log or a site has failed for good."""
     settings, wal, boot = ground.settings, ground.wal, ground.boot
-    last, time = txn_tick(wal.recovered.txn_id_max), ground.time
+    last, time = txn_tick(wal.recovered.txn_id_max), ground.outside.time
     clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=last, wall=time.wall, boot=time.boot)
-    failures = Failures.of(ground.files, ground.directory, wal.instance.identity)
+    failures = Failures.of(ground.outside.files, ground.directory, wal.instance.identity)
     facts = ManifestFacts(boot, fault_record=failures.carried)
     sites = _make_sites(settings, inline=ground.inline)
     copier, archiver = _make_archiver(ground, clock)
@@ -147,7 +158,7 @@ def _make_archiver(ground: NodeGround, clock: HybridClock) -> tuple[Copier, Arch
     halfway = (1 + settings.snapshot_log_fraction) / 2  # from where snapshots keep the log to where it refuses
     copier = Copier(pressing=lambda: LogView(wal.first_blocks(), wal.instance.segments).fill >= halfway)
     archiver = Archiver(
-        ArchiveFolder(ground.files, directory, wal.instance.identity),
+        ArchiveFolder(ground.outside.files, directory, wal.instance.identity),
         range(settings.partitions),
         Rules(window_s=settings.retention_window_s, bytes_max=settings.archive_bytes_max, when_full=settings.archive_full),
         ArchiveHooks(
@@ -203,7 +214,7 @@ def _make_snapshotter(ground: NodeGround, speeds: Speeds, hooks: Hooks) -> Snaps
     """Makes the snapshot thread and informs the log which blocks its snapshots need."""
     settings, wal = ground.settings, ground.wal
     snapshotter = Snapshotter(
-        ground.files,
+        ground.outside.files,
         ground.directory,
         wal.instance.identity,
         range(settings.partitions),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -22,7 +23,7 @@ from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.snapshot_schedule import segments_wanted
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.node.slot_map import SlotMap
-from cmdlog.wal.directory.instance import Identity, Instance
+from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity, Instance
 from cmdlog.wal.directory.sizing import RingSize, block_bytes_max, reserve_for
 from cmdlog.wal.errors import RecordsTooLarge, WalError
 from cmdlog.wal.files import Files
@@ -31,6 +32,7 @@ from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.group_state import GroupState, single
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
+from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
 from procedures.bundle import Bundle, environment
 from procedures.execution.idempotency import KeyPolicy
@@ -111,6 +113,13 @@ class ManifestFacts:
         }
         stated = {"epoch": boot.epoch, "fault_record": self._fault_record, "partition": partition}
         return {**(now if self._logged else boot.before), **stated}
+
+
+def ensure_node(files: Files, directory: str, settings: Settings, db: Database, bundle: Bundle) -> None:
+    """`create_node`, where there is none. Raises as it does; FileTooLarge."""
+    if not os.path.exists(os.path.join(directory, INSTANCE_NAME)):
+        check_file_size(directory, settings.segment_bytes)
+        create_node(files, directory, settings, db, bundle)
 
 
 def create_node(files: Files, directory: str, settings: Settings, db: Database, bundle: Bundle) -> None:

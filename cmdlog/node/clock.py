@@ -41,9 +41,6 @@ class TimeSource:
     boot: Callable[[], float] = boot_seconds  # since any moment; nobody sets it
 
 
-SYSTEM_TIME: Final = TimeSource()
-
-
 class HybridClock:
     """Ticks for one node. Thread-safe.
 

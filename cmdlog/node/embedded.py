@@ -18,7 +18,7 @@ import orjson
 import procedures
 from cmdlog import errors
 from cmdlog.errors import Aborted, KeyReused, ProcedureFailed, SessionExpired, Unavailable, UnknownProcedure
-from cmdlog.node.clock import SYSTEM_TIME, TimeSource
+from cmdlog.node.assembly import MACHINE, Outside
 from cmdlog.node.deferred_interrupts import Interrupts
 from cmdlog.node.embedded_logging import log_as_library
 from cmdlog.node.node import Node
@@ -30,7 +30,6 @@ from cmdlog.node.telemetry.request_stats import facts_of
 from cmdlog.node.telemetry.stage_timings import OUTCOMES
 from cmdlog.procedure_calls import Call, P, R, named_call
 from cmdlog.results import Result
-from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
 from procedures.execution.failure_trace import FailureTrace
@@ -335,12 +334,10 @@ def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: An
         BadSetting: a setting is unknown, out of bounds, or not that of the directory.
         NotStarted: with `sites`, a site process ended before it served.
     """
-    return open_embedded_on(RealFiles(), SYSTEM_TIME, data_dir, db, settings)
+    return open_embedded_on(MACHINE, data_dir, db, settings)
 
 
-def open_embedded_on(
-    files: Files, time_source: TimeSource, data_dir: str | os.PathLike[str], db: Database, settings: Mapping[str, Any]
-) -> Embedded:
+def open_embedded_on(outside: Outside, data_dir: str | os.PathLike[str], db: Database, settings: Mapping[str, Any]) -> Embedded:
     """`open_embedded` with another disk or time than the operating system's. Raises as it does."""
     log_as_library()
     if not isinstance(db, Database):
@@ -349,7 +346,7 @@ def open_embedded_on(
     with naming_faults(directory):
         check_address_space()
         chosen = Settings(**fitted({"preallocate": "ahead", **settings}))
-        node = Node.open(directory, db, chosen, target=None, inline=inline, files=files, time_source=time_source)
+        node = Node.open(directory, db, chosen, target=None, inline=inline, outside=outside)
         try:
             node.attach(None)
         except BaseException:  # a thread that cannot be started, say

@@ -19,12 +19,11 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from cmdlog.node.assembly import NodeGround, build_parts
+from cmdlog.node.assembly import MACHINE, NodeGround, Outside, build_parts
 from cmdlog.node.background.drill_scheduler import Drills
 from cmdlog.node.background.page_checks import PageChecks, unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
-from cmdlog.node.boot import adopt_fixed, check_fit, create_node, live_code, make_boot, reporter, table_changes, tell_recovery
-from cmdlog.node.clock import SYSTEM_TIME, TimeSource
+from cmdlog.node.boot import adopt_fixed, check_fit, ensure_node, live_code, make_boot, reporter, table_changes, tell_recovery
 from cmdlog.node.outcome import CallOutcome, Done, Durability, NotReady
 from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
 from cmdlog.node.sequencing.housekeeping import Housekeeping
@@ -34,16 +33,14 @@ from cmdlog.node.sequencing.router import Placed, Router
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.partition_health import Troubles
-from cmdlog.node.slot_map import Route, make_routes
+from cmdlog.node.slot_map import Route, describe_routes, make_routes
 from cmdlog.node.status import Health, Overview
 from cmdlog.node.telemetry.recent_history import RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.node.unconfirmed_tail import catch_up, skips_behind
 from cmdlog.operator_error import full_text
-from cmdlog.wal.directory.instance import INSTANCE_NAME
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
@@ -76,17 +73,18 @@ class Node:
         names = [route.name for route in self.routes.values()]
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         speeds = Speeds(directory, names, settings.partitions)
-        # Half of a slow call's time: the rest may have been outside.
-        self.meter = StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=self.front.slow_s / 2)
+        slow_s = self.front.slow_s / 2  # the rest of a slow call may have been outside
+        self.meter = StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=slow_s)
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
-        self._wal, self._boot, self._files = ground.wal, ground.boot, ground.files
+        self._wal, self._boot, self._files = ground.wal, ground.boot, ground.outside.files
         parts = self._parts = build_parts(ground, self.meter, self._failed)
         self.clock, self.sequencer = parts.clock, parts.sequencer
         self._desk, self._sites, self._snapshots = parts.desk, parts.sites, parts.snapshots
         self._page_checks = PageChecks(directory, self._desk.broken)
         self._drills = Drills(directory, every_s=settings.drill_every_s)
-        partitions, boot_clock = settings.partitions, ground.time.boot
-        self._keys = KeyOwners(settings.key_window_s, keys_max=settings.keys_max, partitions=partitions, clock=boot_clock)
+        self._keys = KeyOwners(
+            settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions, clock=ground.outside.time.boot
+        )
         self._placing = Router(settings, self.sequencer, self._keys, self.meter)
         self.slots = self._placing.slots
         self.overview = Overview(
@@ -118,23 +116,18 @@ class Node:
         inline: bool = False,
         log_sync: Sync | None = None,
         progress: Callable[[Any], None] | None = None,
-        files: Files | None = None,
-        time_source: TimeSource = SYSTEM_TIME,
+        outside: Outside = MACHINE,
     ) -> Node:
         """Creates the node if the directory is empty or missing, else recovers it: restart table, snapshot, replay.
 
-        `files` and `time_source` take the place of the operating system's, in tests.
         `progress` is called first when the directory is known to be a node's and ours, then during the replay.
         Returns when every partition's state is at the log's end and the sites run; `attach` then accepts calls. `log_sync` "off"
         acknowledges what is only written: for benchmarks.
         Raises: WalError and the errors of procedures and replay; the directory is then as it was, or further recovered.
         """
-        files = files or RealFiles()
-        directory = os.path.abspath(directory)
+        files, directory = outside.files, os.path.abspath(directory)
         bundle = capture_bundle(db, target)
-        if not os.path.exists(os.path.join(directory, INSTANCE_NAME)):
-            check_file_size(directory, settings.segment_bytes)
-            create_node(files, directory, settings, db, bundle)
+        ensure_node(files, directory, settings, db, bundle)
         wal = Log.open(files, directory)
         try:
             check_file_size(directory, wal.instance.segment_bytes)
@@ -151,7 +144,7 @@ class Node:
             unsealed = unsealed_states(files, directory, range(settings.partitions))
             plan, report = bring_up(files, wal, live=live, progress=reporter(progress), leave=leave)
             Trust(files, directory).unseal()  # from here on they are written to
-            node = cls(NodeGround(directory, db, settings, wal, boot, inline, files, time_source, skips=skips_behind(plan)))
+            node = cls(NodeGround(directory, db, settings, wal, boot, inline, outside, skips=skips_behind(plan)))
             node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
             node._page_checks.wish(unsealed, plan)
             node._start(log_sync or settings.durability, left_over(wal, plan))
@@ -349,6 +342,10 @@ class Node:
         """Every snapshot, by partition and age."""
         return self._snapshots.listed()
 
+    def stalls(self) -> list[dict[str, Any]]:
+        """Sites that make no progress: see `cmdlog.node.status.Overview.stalls`."""
+        return self.overview.stalls()
+
     def status(self) -> dict[str, Any]:
         """Node, partitions with watermarks, log fill, clock, the kinds of errors seen lately: plain data."""
         return {**self.overview.status(), "errors": self.front.errors()}
@@ -364,6 +361,10 @@ class Node:
     def telemetry(self, after: int = 0) -> dict[str, Any]:
         """The last minutes for a status page: see `cmdlog.node.status.Overview.telemetry`."""
         return self.overview.telemetry(self.front, after)
+
+    def catalog(self) -> list[dict[str, Any]]:
+        """Every procedure with the schemas of its parameters and result."""
+        return describe_routes(self.routes)
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 

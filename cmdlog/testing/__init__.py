@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from cmdlog.node.assembly import Outside
 from cmdlog.node.embedded import Embedded, open_embedded_on
 from cmdlog.testing.clock import SettableClock
 from cmdlog.testing.files import UnsyncedFiles
@@ -98,7 +99,7 @@ def cmdlog_embedded(tmp_path: Path, cmdlog_clock: SettableClock) -> Iterator[Ope
 
     def open_one(db: Database, *, folder: str | os.PathLike[str] | None = None, **settings: Any) -> Embedded:
         directory = tmp_path / (folder or f"embedded-{len(opened)}")
-        opened.append(open_embedded_on(UnsyncedFiles(), cmdlog_clock.source(), directory, db, {**DEFAULTS, **settings}))
+        opened.append(open_embedded_on(Outside(UnsyncedFiles(), cmdlog_clock.source()), directory, db, {**DEFAULTS, **settings}))
         return opened[-1]
 
     try:

@@ -21,7 +21,8 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from cmdlog.errors import CallError
-from cmdlog.node.clock import SYSTEM_TIME
+from cmdlog.node.assembly import Outside
+from cmdlog.node.clock import TimeSource
 from cmdlog.node.embedded import Embedded, open_embedded_on
 from cmdlog.testing.files import UnsyncedFiles
 from cmdlog.testing.proof import assert_replays
@@ -60,7 +61,7 @@ def assert_history_replays(db: Database, calls: Sequence[GeneratedCall], **setti
     Aborts and errors that a procedure raises are outcomes, and have to replay too.
     """
     with tempfile.TemporaryDirectory(prefix="cmdlog-history-") as folder:
-        database = open_embedded_on(UnsyncedFiles(), SYSTEM_TIME, f"{folder}/data", db, {**SMALL, **settings})
+        database = open_embedded_on(Outside(UnsyncedFiles(), TimeSource()), f"{folder}/data", db, {**SMALL, **settings})
         with database:
             run_history(database, calls)
             assert_replays(database)

@@ -12,6 +12,7 @@ import importlib
 import sys
 from unittest.mock import patch
 
+from cmdlog.node.assembly import Outside
 from cmdlog.node.node import Node
 from cmdlog.testing.clock import SettableClock, SharedWord
 from cmdlog.testing.files import BreakableFiles
@@ -21,6 +22,6 @@ def main() -> None:
     """Entry point. Everything but clock and disk is the product's."""
     clock, disk = (SharedWord(int(fd)) for fd in sys.argv[1:3])
     del sys.argv[1:3]
-    files, time_source = BreakableFiles(lambda: disk.value), SettableClock(clock).source()
-    with patch.object(Node, "open", functools.partial(Node.open, files=files, time_source=time_source)):
+    outside = Outside(BreakableFiles(lambda: disk.value), SettableClock(clock).source())
+    with patch.object(Node, "open", functools.partial(Node.open, outside=outside)):
         importlib.import_module("cmdlog.cli").main()

@@ -14,7 +14,6 @@ swallows them; the batch is rolled back and `EnvironmentFault` tells the site to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any
 
@@ -23,13 +22,15 @@ import google_crc32c
 
 from procedures.declaration.database import Database
 from procedures.declaration.procedure import Procedure
-from procedures.errors import BatchRefused, EnvironmentFault, StateRefused
+from procedures.errors import BatchRefused, StateRefused
 from procedures.execution import process_guard
+from procedures.execution.batch_attempt import BatchAttempt, NeedsSavepoints
+from procedures.execution.batch_transaction import BatchTransaction
 from procedures.execution.catalog import Catalog, Entry
 from procedures.execution.context import CallState, SiteFailed
 from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.idempotency import NO_KEY, Fresh, KeyPolicy, KnownOutcome, Status, request_hash
-from procedures.execution.idempotency_table import KeyTable, Kind
+from procedures.execution.idempotency_table import KeyTable
 from procedures.execution.invocations import Applied, Invocations, check_batch
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, outcome_of
@@ -49,22 +50,7 @@ _crc = google_crc32c.extend
 _SEEDS = tuple(google_crc32c.value(bytes([status])) for status in Status)  # hash of the status byte, to be extended by the body
 
 
-class _NeedsSavepoints(Exception):
-    """A call raised after it began to change rows."""
-
-
-@dataclass(slots=True)
-class _BatchAttempt:
-    """What one attempt at a batch has brought so far."""
-
-    statuses: bytearray
-    txn_ids: Sequence[int]
-    bodies: list[bytes] = field(default_factory=list)
-    fresh: Fresh = field(default_factory=Fresh)  # outcomes to keep under their keys
-    kind: Kind = "single"
-
-
-_RunCalls = Callable[[Invocations, Catalog, _BatchAttempt], None]
+_RunCalls = Callable[[Invocations, Catalog, BatchAttempt], None]
 
 
 class Executor:
@@ -108,7 +94,7 @@ class Executor:
         self._rows = RowLog(state.connection) if digest_rows else None
         self._row_checker = self._rows or RowChecker(state.connection)
         self._reader: Reader | None = None
-        self._grouped = False  # batches share one transaction, each in a savepoint of its own
+        self._batch = BatchTransaction(state, self._call, self._keys, self._rows, millis_of)
 
     @property
     def position(self) -> Position:
@@ -136,7 +122,7 @@ class Executor:
         if self._savepoint_batches == 0:
             try:
                 return self._attempt(batch, catalog, self._run_straight if self._is_plain(batch) else self._run_guarded)
-            except _NeedsSavepoints:
+            except NeedsSavepoints:
                 self._savepoint_batches = SAVEPOINT_BATCHES
         self._savepoint_batches -= 1
         return self._attempt(batch, catalog, self._run_guarded)
@@ -165,27 +151,27 @@ class Executor:
     def _attempt(self, batch: Invocations, catalog: Catalog, run_calls: _RunCalls) -> Applied:
         """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
         seeds = _SEEDS
-        run = _BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids)
+        run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids)
         if len(batch.procedures) == 1 and catalog.everywhere[batch.procedures[0]]:
             run.kind = "everywhere"  # such a call is a batch of its own
         self._call.begin_calls(batch.txn_ids)
         if self._tracer is not None:
             self._tracer.begin_attempt()
         try:
-            self._begin_batch()
+            self._batch.begin_batch()
             digest = self._run_calls(batch, catalog, run, run_calls)
             if batch.keys is not None and run_calls == self._run_straight:
-                self._keep_outcomes(batch, batch.keys, catalog, run)
-            self._commit(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.fresh, run.kind)
+                run.keep_outcomes(batch, batch.keys, catalog.seeds, self._keys.policy.stored_result_bytes_max)
+            self._batch.commit_batch(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.fresh, run.kind)
         except BaseException as error:
-            self._undo(error, lambda at: catalog.procedures[batch.procedures[at]].name)
+            self._batch.undo_batch(error, lambda at: catalog.procedures[batch.procedures[at]].name)
             raise
         hashes = [_crc(seeds[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
         digest = self._keys.mixed_into(digest) if digest else 0
         traces = () if self._tracer is None else self._tracer.take_traces()
         return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest, traces)
 
-    def _run_calls(self, batch: Invocations, catalog: Catalog, run: _BatchAttempt, run_calls: _RunCalls) -> int:
+    def _run_calls(self, batch: Invocations, catalog: Catalog, run: BatchAttempt, run_calls: _RunCalls) -> int:
         """Runs the calls; returns the digest of the rows that they changed."""
         guard, call, rows = self._state.guard, self._call, self._rows
         if rows is not None:
@@ -209,7 +195,7 @@ class Executor:
         rows.uncertain = call.undone
         return rows.digest()
 
-    def _run_straight(self, batch: Invocations, catalog: Catalog, run: _BatchAttempt) -> None:
+    def _run_straight(self, batch: Invocations, catalog: Catalog, run: BatchAttempt) -> None:
         """The hot loop: no savepoints, every call runs."""
         call, entries, progress, refused = self._call, catalog.entries, self._progress, self._call.refused
         append, again = run.bodies.append, False
@@ -231,9 +217,9 @@ class Executor:
             if getrefcount(tx) > tx.references_max:
                 catalog.retire(number)
             if again:
-                raise _NeedsSavepoints
+                raise NeedsSavepoints
 
-    def _run_guarded(self, batch: Invocations, catalog: Catalog, run: _BatchAttempt) -> None:
+    def _run_guarded(self, batch: Invocations, catalog: Catalog, run: BatchAttempt) -> None:
         """A savepoint per call, and a look at its key and at the skips first."""
         run.txn_ids = list(batch.txn_ids)
         for at in range(len(batch.txn_ids)):
@@ -260,7 +246,7 @@ class Executor:
             if key != NO_KEY:
                 run.fresh.add(key, request, run.statuses[at], batch.txn_ids[at], run.bodies[at])
 
-    def _judge(self, key: bytes, request: int, run: _BatchAttempt) -> KnownOutcome | None:
+    def _judge(self, key: bytes, request: int, run: BatchAttempt) -> KnownOutcome | None:
         if key == NO_KEY:
             return None
         guard = self._state.guard
@@ -270,7 +256,7 @@ class Executor:
         finally:
             guard.mode = Mode.PROCEDURE
 
-    def _run_in_savepoint(self, entry: Entry, params: list[Any], run: _BatchAttempt, *, keyed: bool) -> int:
+    def _run_in_savepoint(self, entry: Entry, params: list[Any], run: BatchAttempt, *, keyed: bool) -> int:
         function, decode, encode, tx = entry
         self._control("SAVEPOINT call")
         try:
@@ -317,101 +303,23 @@ class Executor:
         self._cursor.execute(sql)
         guard.mode = Mode.PROCEDURE
 
-    def _keep_outcomes(self, batch: Invocations, keys: Sequence[bytes], catalog: Catalog, run: _BatchAttempt) -> None:
-        """Collects the outcomes that a straight run brought; a call whose answer is too long to keep must be rolled back."""
-        seeds = catalog.seeds
-        requests = [request_hash(seeds[number], params) for number, params in zip(batch.procedures, batch.params, strict=True)]
-        if NO_KEY in keys:
-            for at, key in enumerate(keys):
-                if key != NO_KEY:
-                    run.fresh.add(key, requests[at], run.statuses[at], batch.txn_ids[at], run.bodies[at])
-        else:
-            run.fresh = Fresh(keys, requests, run.statuses, batch.txn_ids, run.bodies)
-        if run.fresh.longest() > self._keys.policy.stored_result_bytes_max:
-            raise _NeedsSavepoints
-
-    def changed_rows(self) -> list[ChangedRow]:
-        """The rows that the last batch changed, by table and key; [] when digests are switched off."""
-        return [] if self._rows is None else self._rows.changed_rows()
-
-    def _commit(self, position: Position, fresh: Fresh, kind: Kind) -> None:
-        """Position, activity clock and outcomes, in the batch's own transaction."""
-        txn_ms = self._millis_of(position.txn_id)
-        clock = self._keys.clock_after(txn_ms, self._millis_of(self._state.position.txn_id))
-        self._keys.store(position.index, fresh, clock=clock, txn_ms=txn_ms, kind=kind)
-        if self._grouped:
-            self._cursor.execute("RELEASE batch")
-        else:
-            self._state.save(position, clock)
-            self._cursor.execute("COMMIT")
-        self._state.accept(position, clock)
-        self._keys.accept()
-        if self._rows is not None:
-            self._rows.tell_changes()
-
     def begin_group(self) -> None:
         """From now on batches share one transaction, which makes replay cheaper: one commit, one position for all of them.
 
         Until `end_group`, `position` is ahead of the file; if the process ends before, the file is where the group began.
         """
-        self._cursor.execute("BEGIN IMMEDIATE")
-        self._grouped = True
+        self._batch.begin_group()
 
     def end_group(self) -> None:
         """Commits the group; no-op without one.
 
         Raises: EnvironmentFault, and then nothing of the group is applied; the state must be opened again.
         """
-        if not self._grouped:
-            return
-        try:
-            self._state.save(self._state.position, self._state.clock)
-            self._cursor.execute("COMMIT")
-        except apsw.Error as error:
-            kind = fault_kind(error) or "io"
-            raise EnvironmentFault(kind, txn_id=0, procedure="", position=-1, cause=repr(error)) from error
-        self._grouped = False
+        self._batch.end_group()
 
-    def _begin_batch(self) -> None:
-        self._cursor.execute("SAVEPOINT batch" if self._grouped else "BEGIN IMMEDIATE")
-
-    def _undo(self, error: BaseException, procedure_of: Callable[[int], str]) -> None:
-        """Rolls back, and turns a failure of the machine into `EnvironmentFault`."""
-        call = self._call
-        kind = fault_kind(call.fault or error)
-        try:
-            self._roll_back()
-        except apsw.Error as failed:
-            kind = kind or fault_kind(failed) or "io"
-        if kind is None:
-            return
-        at = call.fault_at if call.fault is not None else -1
-        raise EnvironmentFault(
-            kind,
-            txn_id=call.txn_ids[at] if at >= 0 else 0,
-            procedure=procedure_of(at) if at >= 0 else "",
-            position=at,
-            cause=repr(call.fault or error),
-        ) from (call.fault or error)
-
-    def _roll_back(self) -> None:
-        """Undoes the open transaction, if SQLite has not done so already; at the latest by closing the file."""
-        connection = self._state.connection
-        for again in (True, True, False):
-            if not connection.in_transaction:
-                return
-            try:
-                if self._grouped:
-                    self._cursor.execute("ROLLBACK TO batch")
-                    self._cursor.execute("RELEASE batch")
-                    return
-                self._cursor.execute("ROLLBACK")
-            except apsw.Error:
-                # What interrupts the batch interrupts its rollback, too. The site ends after this, so its watch may go.
-                connection.set_progress_handler(None)
-                if not again:
-                    connection.close(True)
-                    raise
+    def changed_rows(self) -> list[ChangedRow]:
+        """The rows that the last batch changed, by table and key; [] when digests are switched off."""
+        return [] if self._rows is None else self._rows.changed_rows()
 
     def apply_schema(self, *, index: int, term: int, checksum: int, txn_id: int, statements: Sequence[str]) -> None:
         """Runs the statements of a schema record: creates, alters and drops tables and indexes.
@@ -421,19 +329,13 @@ class Executor:
             BatchRefused: it does not follow on the state's position, or SQLite refuses a statement.
         """
         self._check_follows(index)
-        guard = self._state.guard
 
         def run() -> None:
-            guard.mode = Mode.SCHEMA
             try:
-                for statement in statements:
-                    self._cursor.execute(statement)
-                guard.mode = Mode.FRAMEWORK
-                self._state.check_keys()
+                self._state.run_schema(statements)
             except (apsw.SQLError, apsw.AuthError, apsw.ConstraintError, StateRefused) as error:
-                raise BatchRefused(f"schema record {index}: {guard.denied or error}") from None
+                raise BatchRefused(f"schema record {index}: {self._state.guard.denied or error}") from None
             finally:
-                guard.mode = Mode.FRAMEWORK
                 if self._rows is not None:
                     self._rows.schema_changed()
 
@@ -454,23 +356,15 @@ class Executor:
         if self._rows is not None:
             self._rows.begin_batch()
         try:
-            self._begin_batch()
+            self._batch.begin_batch()
             run()
-            self._commit(position, Fresh(), "single")
+            self._batch.commit_batch(position, Fresh(), "single")
         except BaseException as error:
-            self._undo(error, lambda _at: "")
+            self._batch.undo_batch(error, lambda _at: "")
             raise
 
     def read(self, calls: Sequence[tuple[int, list[Any]]], *, catalog: int) -> tuple[int, list[tuple[int, bytes]]]:
-        """Runs read-only calls on one frozen state, over a connection of their own.
-
-        Returns:
-            (id of the last transaction that the state contains, (status, body) per call).
-
-        Raises:
-            BatchRefused: a procedure is not read-only.
-            EnvironmentFault: the machine failed.
-        """
+        """Runs read-only calls on one frozen state: see `Reader.read`."""
         if self._reader is None:
             self._reader = Reader(self._state, self._databases, self._millis_of, self._tracer)
         return self._reader.read(calls, catalog=catalog)
@@ -484,8 +378,7 @@ class Executor:
         """From now on it is known which rows change after a cut; None when row digests, which show that, are off."""
         if self._rows is None:
             return None
-        if self._rows.changes is None:
-            self._rows.changes = Changes()
+        self._rows.changes = self._rows.changes or Changes()
         return self._rows.changes
 
     def known_keys(self) -> Sequence[bytes]:

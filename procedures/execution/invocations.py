@@ -26,6 +26,18 @@ class Invocations:
     keys: Sequence[bytes] | None  # 16-byte fingerprint per call, zeros = none; None = no call has one
     skips: frozenset[int] = frozenset()  # positions killed by a logged skip record
 
+    def check_columns(self, procedures: int) -> None:
+        """Raises: BatchRefused if they contradict each other, or name more than this number of procedures."""
+        count = len(self.txn_ids)
+        lengths = {len(self.procedures), len(self.params), count if self.keys is None else len(self.keys)}
+        if lengths != {count} or not 0 < count < CALLS_MAX:
+            raise BatchRefused(f"batch {self.index}: {count} transaction ids, but columns of {sorted(lengths)} calls")
+        if not 0 <= min(self.procedures) <= max(self.procedures) < procedures:
+            raise BatchRefused(
+                f"batch {self.index}: calls procedure number {max(self.procedures)}, but catalog version {self.catalog} "
+                f"has {procedures}"
+            )
+
 
 @dataclass(slots=True)
 class Applied:

@@ -38,7 +38,15 @@ class Reader:
         self._catalogs: dict[int, Catalog] = {}
 
     def read(self, calls: Sequence[tuple[int, list[Any]]], *, catalog: int) -> tuple[int, list[tuple[int, bytes]]]:
-        """See `Executor.read`."""
+        """Runs read-only calls on one frozen state.
+
+        Returns:
+            (id of the last transaction that the state contains, (status, body) per call).
+
+        Raises:
+            BatchRefused: a procedure is not read-only.
+            EnvironmentFault: the machine failed.
+        """
         ready = self._catalog(catalog)
         for number, _ in calls:
             if not 0 <= number < len(ready.entries) or not ready.procedures[number].read_only:

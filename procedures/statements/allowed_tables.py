@@ -50,7 +50,7 @@ class AllowedTables:
 
     def _is_declared(self, table: Any) -> bool:
         known = self._database.tables.get(table.name)
-        return known is not None and known.table is table._deannotate()  # noqa: SLF001 - as statements on classes name it
+        return known is not None and bool(table == known.table)  # also where it is annotated, as that of a class is
 
     def _check_raw_text(self, facts: Probe) -> None:
         """SQL text, and a table that is not the declared one, would see the integers that stand for exact numbers."""

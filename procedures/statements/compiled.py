@@ -77,7 +77,7 @@ def compile_statement(
     Raises:
         StatementRefused: it is no statement, or does what no procedure may do.
     """
-    own_sql, compiled = _checked(statement, dialect, column_keys)
+    compiled, own_sql = _checked(statement, dialect, column_keys)
     exact: Any = compiled if isinstance(compiled, ExactCompiler) else None
     filled, made = values_left_out(compiled)
     keys = {name: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
@@ -107,13 +107,13 @@ def compile_statement(
         own_sql=own_sql,
         literals=literals,
         places=_places(compiled),
-        inserted=_inserted_key(statement, compiled, keys, constants),
+        inserted=_inserted_key(compiled.statement, compiled, keys, constants),
         made=made,
     )
 
 
-def _checked(statement: object, dialect: StateDialect, column_keys: Sequence[str] | None) -> tuple[bool, SQLCompiler]:
-    """Whether the statement holds SQL of the application's own, and what SQLAlchemy makes of it. Raises: StatementRefused."""
+def _checked(statement: object, dialect: StateDialect, column_keys: Sequence[str] | None) -> tuple[SQLCompiler, bool]:
+    """The statement as SQLAlchemy compiles it, and whether parts of it are SQL that the application writes."""
     if not isinstance(statement, ClauseElement):
         raise StatementRefused(
             f"tx.execute takes a SQLAlchemy statement, not {type(statement).__name__}; wrap SQL text in sqlalchemy.text(…)"
@@ -132,7 +132,7 @@ def _checked(statement: object, dialect: StateDialect, column_keys: Sequence[str
     check_text(compiled.string)
     if compiled.literal_execute_params:
         raise StatementRefused("literal_execute is not for procedures; every value is bound")
-    return own_sql, compiled
+    return compiled, own_sql
 
 
 def _compile(statement: ClauseElement, dialect: StateDialect, column_keys: Sequence[str] | None) -> Any:
@@ -153,7 +153,7 @@ def _places(compiled: SQLCompiler) -> dict[Any, int]:
 
 
 def _inserted_key(
-    statement: ClauseElement, compiled: SQLCompiler, keys: Mapping[str, str], constants: Mapping[str, Any]
+    statement: object, compiled: SQLCompiler, keys: Mapping[str, str], constants: Mapping[str, Any]
 ) -> InsertedKey | None:
     state: Any = compiled.compile_state
     if not isinstance(statement, Insert) or statement.select is not None or state._has_multi_parameters:  # noqa: SLF001 - what VALUES holds

@@ -66,8 +66,7 @@ class Runs(dict[object, Run]):
         self._guard = guard
         self._state = state
         self.tx: Transaction | None = None  # the one that runs statements now
-        self._forms: dict[Any, StatementForm] = {}  # by structure and kinds of values
-        self._kinds: dict[Any, ValueKinds] = {}  # by structure
+        self._forms: dict[Any, tuple[ValueKinds, dict[Any, StatementForm]]] = {}  # by structure, then by kinds of values
         self._met: WeakKeyDictionary[object, Any] = WeakKeyDictionary()  # statement -> the call in which it was met first
         self._alone: dict[object, StatementForm] = {}  # statements that share no form
 
@@ -114,10 +113,13 @@ class Runs(dict[object, Run]):
         structure = None if self.runs_as_before else structure_of(statement)
         if structure is None:
             return self._form_alone(statement, compile_statement(statement, self._dialect)), {}
-        kinds = self._kinds.get(structure.key)
-        form = None if kinds is None else self._forms.get((structure.key, kinds.kinds_of(structure.literals)))
-        form = form or self._shared_form(statement, structure)
-        return form, {} if statement in self._alone else form.values_of(structure.literals)
+        known = self._forms.get(structure.key)  # one look: such keys are long
+        form = None if known is None else known[1].get(known[0].kinds_of(structure.literals))
+        if form is None:
+            form = self._shared_form(statement, structure)
+            if statement in self._alone:
+                return form, {}
+        return form, form.values_of(structure.literals) if form.places else {}
 
     def _shared_form(self, statement: Any, structure: Structure) -> StatementForm:
         compiled = compile_statement(statement, self._dialect)
@@ -127,12 +129,11 @@ class Runs(dict[object, Run]):
             return self._form_alone(statement, compiled)
         shared, places = named
         form = StatementForm(statement if may_choose_columns(statement) else None, shared, self._prepare(shared), places)
-        tables: tuple[dict[Any, Any], ...] = (self._forms, self._kinds)
-        for table in tables:
-            if len(table) >= STATEMENTS_MAX:
+        known = self._forms.setdefault(structure.key, (kinds, {}))[1]
+        for table in (self._forms, known):
+            if len(table) > STATEMENTS_MAX:
                 table.pop(next(iter(table)))
-        self._kinds[structure.key] = kinds
-        self._forms[structure.key, kinds.kinds_of(structure.literals)] = form
+        known[kinds.kinds_of(structure.literals)] = form
         return form
 
     def _form_alone(self, statement: Any, compiled: Compiled) -> StatementForm:

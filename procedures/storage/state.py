@@ -118,6 +118,19 @@ class PartitionState:
         if without:
             raise StateRefused(f"table {without[0][0]} has no primary key")
 
+    def run_schema(self, statements: Sequence[str]) -> None:
+        """Runs the statements of a schema record in the open transaction.
+
+        Raises: apsw.Error, StateRefused.
+        """
+        self.guard.mode = Mode.SCHEMA
+        try:
+            for statement in statements:
+                self.connection.execute(statement)
+        finally:
+            self.guard.mode = Mode.FRAMEWORK
+        self.check_keys()
+
     def rehearse_schema(self, statements: Sequence[str]) -> None:
         """Runs the statements of a schema record and takes all of it back: once it is logged, no replay gets past it.
 
@@ -125,19 +138,14 @@ class PartitionState:
             SchemaConflict: the tables and rows that are there do not allow it.
         """
         self.connection.execute("BEGIN IMMEDIATE")
-        self.guard.mode = Mode.SCHEMA
         try:
-            for statement in statements:
-                self.connection.execute(statement)
-            self.guard.mode = Mode.FRAMEWORK
-            self.check_keys()
+            self.run_schema(statements)
         except (apsw.SQLError, apsw.AuthError, apsw.ConstraintError, StateRefused) as error:
             raise SchemaConflict(
                 f"the application's tables do not suit the rows of partition {self.partition}: {self.guard.denied or error}; "
                 "nothing was changed; go back to the old declaration, or repair the rows with it first"
             ) from None
         finally:
-            self.guard.mode = Mode.FRAMEWORK
             _roll_back(self.connection)
 
     def close(self) -> None:

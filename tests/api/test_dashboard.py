@@ -228,6 +228,11 @@ def test_page_asks_nobody_else(url: str, browser: Any) -> None:
     assert {name for name in loaded if not name.startswith((url, "data:"))} == set()
 
 
+def has(selector: str) -> Callable[[Any], Any]:
+    """Whether a page has an element of this kind by now."""
+    return lambda page: page.find_elements("css selector", selector)
+
+
 @pytest.mark.skipif(swagger_folder() is None, reason="fastapi-offline is not installed")
 def test_docs_make_a_call_under_a_key_of_its_own(url: str, browser: Any) -> None:
     """Who signs in at /docs makes a call there: with the token of the tab, and with a key that the server knows afterwards."""
@@ -237,7 +242,7 @@ def test_docs_make_a_call_under_a_key_of_its_own(url: str, browser: Any) -> None
     browser.find_element("css selector", "button").click()
     operation = "#operations-procedures-call_open_account"
     for place in (".opblock-summary-control", ".try-out__btn", ".execute"):
-        until(browser, lambda page, place=place: page.find_elements("css selector", f"{operation} {place}"))
+        until(browser, has(f"{operation} {place}"))
         browser.execute_script("document.querySelector(arguments[0]).click()", f"{operation} {place}")
     until(browser, lambda page: page.find_elements("css selector", f"{operation} .live-responses-table .response"))
     assert text_of(browser, f"{operation} .live-responses-table .response .response-col_status").startswith("200")

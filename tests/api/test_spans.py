@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from cmdlog.api.app import create_app
 from cmdlog.api.gate.spans import make_call_spans
 from cmdlog.node.settings import Settings
+from cmdlog.node.telemetry.stage_timings import StageTimings
 
 trace_sdk = pytest.importorskip("opentelemetry.sdk.trace")
 trace_export = pytest.importorskip("opentelemetry.sdk.trace.export")
@@ -36,9 +36,7 @@ def traced(exporter: Any, node: Any, settings: Settings, ask_app: Any) -> Callab
     """Posts to an app that was made with the provider; returns its spans by name."""
     import asyncio
 
-    node.kept = 0
-    node.meter = SimpleNamespace()
-    node.meter.keep_stages = lambda: setattr(node, "kept", node.kept + 1)
+    node.meter = StageTimings(["put"], partitions=1)
     app = create_app(node, settings)
 
     def post(path: str, body: bytes, **headers: str) -> dict[str, Any]:
@@ -62,7 +60,7 @@ def test_a_call_is_a_span_below_its_callers(traced: Callable[..., Any], node: An
     assert call.kind.name == "SERVER"
     assert queue.parent.span_id == call.context.span_id
     assert (queue.end_time, queue.end_time - queue.start_time) == (call.end_time, 1_000_000)
-    assert node.kept == 1
+    assert node.meter.slow_s == 0
 
 
 @pytest.mark.parametrize(("answer", "outcome", "code"), [

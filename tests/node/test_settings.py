@@ -2,7 +2,7 @@
 
 import pytest
 
-from cmdlog.cli.server.settings_text import describe
+from cmdlog.cli.server.settings_table import describe
 from cmdlog.node.settings import TABLE, BadSetting, Settings, fitted
 
 

@@ -78,8 +78,8 @@ def test_a_site_that_is_stopped_while_idle_is_replaced(node: Node) -> None:
     progress = node._sites._sites[0].progress
     wait_for(lambda: not progress[BUSY])  # it answers before it is idle
     os.kill(pid, signal.SIGSTOP)
-    wait_for(node.overview.stalls)  # although it was sent nothing
-    assert [(stall["kind"], stall["partitions"]) for stall in node.overview.stalls()] == [("stopped", [0, 1])]
+    wait_for(node.stalls)  # although it was sent nothing
+    assert [(stall["kind"], stall["partitions"]) for stall in node.stalls()] == [("stopped", [0, 1])]
     assert ask(node, "bump", id=1, amount=5) == 10
     assert node.status()["sites"] != [pid]
     assert not skips(node)
@@ -196,7 +196,7 @@ def test_a_hanging_call_is_skipped_and_others_go_on(tmp_path: Path) -> None:
     mine = next(i for i in range(100) if node.slots.partition_of(node.routes["bump"].procedure, [i, 0]) == 0)
     first = send(node, "bump", id=mine, amount=1)
     hanging = send(node, "hang", id=mine)
-    wait_for(node.overview.stalls)  # long before it is killed, it is seen
+    wait_for(node.stalls)  # long before it is killed, it is seen
     assert node.status()["stalled"][0]["message"].startswith("partition 0: hang has been running for ")
     after = send(node, "bump", id=mine, amount=2)
     assert ask(node, "bump", id=other, amount=7) == 7
@@ -219,8 +219,8 @@ def test_a_hanging_read_harms_no_write(node: Node) -> None:
         ask(node, "bump", id=1, amount=1)
         assert ask(node, "peek", id=1) == n + 1
     hanging = send(node, "hang_reading", id=1)
-    wait_for(node.overview.stalls)
-    assert [(stall["kind"], stall["partition"] is not None, stall["procedure"]) for stall in node.overview.stalls()] == [
+    wait_for(node.stalls)
+    assert [(stall["kind"], stall["partition"] is not None, stall["procedure"]) for stall in node.stalls()] == [
         ("running", True, "hang_reading")
     ]
     assert isinstance(hanging.wait(), NotReady)

@@ -58,7 +58,7 @@ class Service:
         """Serve this node from now on."""
         node.listen_to(self.front)
         if self.spans is not None:
-            node.meter.keep_stages()
+            node.meter.keep_all_stages()
         with self._lock:
             self._node = node
 

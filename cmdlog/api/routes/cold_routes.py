@@ -25,7 +25,6 @@ from cmdlog.api.routes.swagger_page import PAGE_HEADERS as SWAGGER_HEADERS
 from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
-from cmdlog.node.slot_map import describe_routes
 from cmdlog.node.status import Overview
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import DiskFull, WalError
@@ -59,7 +58,7 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         return Response(result, media_type="application/json")
 
     async def procedures() -> Response:
-        return _json({"procedures": describe_routes(service.node().routes)})
+        return _json({"procedures": service.node().catalog()})
 
     async def status() -> Response:
         credentials = service.gatekeeper.describe()
@@ -104,7 +103,7 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
     async def readyz() -> Response:
         node = service.maybe_node
         if node is not None and node.ready and not service.stopping:
-            stalled = node.overview.stalls()
+            stalled = node.stalls()
             if len({partition for stall in stalled for partition in stall["partitions"]}) < node.settings.partitions:
                 return _json({"ready": True, "stalled": stalled} if stalled else {"ready": True})
             detail = "; ".join(stall["message"] for stall in stalled)

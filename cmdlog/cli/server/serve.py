@@ -19,7 +19,7 @@ import typer
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.settings_sources import load_settings
-from cmdlog.cli.server.settings_text import describe
+from cmdlog.cli.server.settings_table import describe
 from cmdlog.cli.version import version_of
 from cmdlog.file_lock import LockHeld, lock
 from cmdlog.node.settings import TABLE, SettingRow

@@ -1,4 +1,4 @@
-"""What a server reports to systemd under `Type=notify`: that the server is ready, alive and stopping.
+"""What a server reports to systemd with `Type=notify`: that the server is ready, alive and stopping.
 
 One rule: where there is no systemd, nothing happens, and a notice that cannot be sent stops nobody.
 

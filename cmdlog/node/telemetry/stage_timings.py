@@ -169,6 +169,10 @@ class StageTimings:
         for procedure in procedures:
             self.calls[procedure][UNKNOWN] += 1
 
+    def keep_all_stages(self) -> None:
+        """From now on `stages_of` knows every batch for a moment, and not only slow ones."""
+        self.slow_s = 0.0
+
     def stages_of(self, txn_id: int) -> dict[str, float]:
         """`queue_ms`, `log_ms`, ... of a slow batch that holds this transaction; {} when it was not slow, or long ago."""
         ends = next((ends for txn_ids, ends in reversed(list(self.slow)) if txn_id in txn_ids), ())

@@ -1,4 +1,4 @@
-"""The settings as people read them: lines of help, the table of OPERATING.md, and a `cmdlog.toml` with every one of them."""
+"""The node's settings as people read them: a line of help, a table of Markdown, an example of `cmdlog.toml`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def describe(setting: SettingRow) -> str:
 
 
 def settings_table() -> str:
-    """Every setting as a row of Markdown; OPERATING.md holds it, `python -m cmdlog.cli.server.settings_text` prints it."""
+    """Every setting as a row of Markdown; OPERATING.md holds it, `python -m cmdlog.cli.server.settings_table` prints it."""
     lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for setting in TABLE.values():
         name = f"`{setting.name}`" + (" †" if setting.at_creation else "")

@@ -1,0 +1,106 @@
+"""The transaction around a batch: begun, committed with position and outcomes, or undone.
+
+Batches of a group share one transaction of SQLite, each in a savepoint of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import apsw
+
+from procedures.errors import EnvironmentFault
+from procedures.execution.context import CallState
+from procedures.execution.idempotency import Fresh
+from procedures.execution.idempotency_table import KeyTable, Kind
+from procedures.execution.machine_faults import fault_kind
+from procedures.storage.row_digest import RowLog
+from procedures.storage.state import PartitionState, Position
+
+
+class BatchTransaction:
+    """The open transaction of one state, if any. Owned by the executor."""
+
+    def __init__(
+        self, state: PartitionState, call: CallState, keys: KeyTable, rows: RowLog | None, millis_of: Callable[[int], int]
+    ) -> None:
+        self._state = state
+        self._cursor = state.connection.cursor()
+        self._call = call
+        self._keys = keys
+        self._rows = rows
+        self._millis_of = millis_of
+        self._grouped = False
+
+    def commit_batch(self, position: Position, fresh: Fresh, kind: Kind) -> None:
+        """Position, activity clock and outcomes, in the batch's own transaction."""
+        txn_ms = self._millis_of(position.txn_id)
+        clock = self._keys.clock_after(txn_ms, self._millis_of(self._state.position.txn_id))
+        self._keys.store(position.index, fresh, clock=clock, txn_ms=txn_ms, kind=kind)
+        if self._grouped:
+            self._cursor.execute("RELEASE batch")
+        else:
+            self._state.save(position, clock)
+            self._cursor.execute("COMMIT")
+        self._state.accept(position, clock)
+        self._keys.accept()
+        if self._rows is not None:
+            self._rows.tell_changes()
+
+    def begin_group(self) -> None:
+        """See `Executor.begin_group`."""
+        self._cursor.execute("BEGIN IMMEDIATE")
+        self._grouped = True
+
+    def end_group(self) -> None:
+        """See `Executor.end_group`."""
+        if not self._grouped:
+            return
+        try:
+            self._state.save(self._state.position, self._state.clock)
+            self._cursor.execute("COMMIT")
+        except apsw.Error as error:
+            kind = fault_kind(error) or "io"
+            raise EnvironmentFault(kind, txn_id=0, procedure="", position=-1, cause=repr(error)) from error
+        self._grouped = False
+
+    def begin_batch(self) -> None:
+        self._cursor.execute("SAVEPOINT batch" if self._grouped else "BEGIN IMMEDIATE")
+
+    def undo_batch(self, error: BaseException, procedure_of: Callable[[int], str]) -> None:
+        """Rolls back, and turns a failure of the machine into `EnvironmentFault`."""
+        call = self._call
+        kind = fault_kind(call.fault or error)
+        try:
+            self._roll_back()
+        except apsw.Error as failed:
+            kind = kind or fault_kind(failed) or "io"
+        if kind is None:
+            return
+        at = call.fault_at if call.fault is not None else -1
+        raise EnvironmentFault(
+            kind,
+            txn_id=call.txn_ids[at] if at >= 0 else 0,
+            procedure=procedure_of(at) if at >= 0 else "",
+            position=at,
+            cause=repr(call.fault or error),
+        ) from (call.fault or error)
+
+    def _roll_back(self) -> None:
+        """Undoes the open transaction, if SQLite has not done so already; at the latest by closing the file."""
+        connection = self._state.connection
+        for again in (True, True, False):
+            if not connection.in_transaction:
+                return
+            try:
+                if self._grouped:
+                    self._cursor.execute("ROLLBACK TO batch")
+                    self._cursor.execute("RELEASE batch")
+                    return
+                self._cursor.execute("ROLLBACK")
+            except apsw.Error:
+                # What interrupts the batch interrupts its rollback, too. The site ends after this, so its watch may go.
+                connection.set_progress_handler(None)
+                if not again:
+                    connection.close(True)
+                    raise

@@ -1,0 +1,31 @@
+"""What the calls of a batch have brought, and what of it is kept under their keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from procedures.execution.batch_attempt import BatchAttempt, NeedsSavepoints
+from procedures.execution.idempotency import NO_KEY
+from procedures.execution.invocations import Invocations
+
+
+def attempt() -> tuple[BatchAttempt, Invocations]:
+    """Two calls that have ended, the second with a longer answer."""
+    batch = Invocations(index=1, term=1, checksum=0, catalog=1, txn_ids=[5, 6], procedures=[0, 0], params=[[1], [2]], keys=None)
+    return BatchAttempt(bytearray(2), batch.txn_ids, [b"1", b"22"]), batch
+
+
+def test_only_calls_with_a_key_are_kept() -> None:
+    """A call without a key can be repeated, so nothing is stored for it."""
+    run, batch = attempt()
+    run.keep_outcomes(batch, [b"k" * 16, NO_KEY], [7], 100)
+    assert run.fresh.longest() == 1
+    run.keep_outcomes(batch, [b"k" * 16, b"l" * 16], [7], 100)
+    assert run.fresh.longest() == 2
+
+
+def test_answer_that_is_too_long_to_keep_needs_savepoints() -> None:
+    """Its call is rolled back alone, which a straight run cannot do."""
+    run, batch = attempt()
+    with pytest.raises(NeedsSavepoints):
+        run.keep_outcomes(batch, [b"k" * 16, b"l" * 16], [7], 1)
