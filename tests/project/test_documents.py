@@ -250,10 +250,17 @@ def test_the_other_examples_run(tmp_path: Path) -> None:
     (embedded,) = [block for language, block in fenced(OPERATING) if language == "python" and "cmdlog.open" in block]
     assert example.python(embedded).split() == ["4", "0", "[(1,", "0)]"]
     blocks = [block for language, block in fenced(WRITING) if language == "python"]
-    marks = ("prices = db.table", "pytest_plugins", "import assert_replays", "import assert_history_replays")
-    procedure, plugin, test, generated = (next(block for block in blocks if mark in block) for mark in marks)
+    marks = (
+        "class Account",
+        "prices = db.table",
+        "EACH",
+        "pytest_plugins",
+        "import assert_replays",
+        "import assert_history_replays",
+    )
+    *declared, plugin, test, generated = (next(block for block in blocks if mark in block) for mark in marks)
     with (tmp_path / "shop.py").open("a") as shop:
-        shop.write(procedure)
+        shop.write("\n".join(declared))
     (tmp_path / "conftest.py").write_text(plugin)
     (tmp_path / "test_shop.py").write_text(test)
     (tmp_path / "test_history.py").write_text(generated.replace("max_examples=20", "max_examples=2"))
