@@ -76,10 +76,12 @@ class Hazards:
 
     overflow: bool = False
     zero_division: bool = False
+    integer_overflow: bool = False  # of plain integers, which SQLite continues as floats
 
     def bounded(self, value: Value, scale: int | None) -> Value:
         if value is not None and abs(value) * 10 ** (scale or 0) >= 10**18:
             self.overflow = True
+            self.integer_overflow |= scale is None
         return value
 
 
