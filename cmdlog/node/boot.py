@@ -34,7 +34,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
-from procedures.bundle import Bundle, environment
+from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.execution.idempotency import KeyPolicy
 from procedures.procedure_versions import catalog_value
 from procedures.storage.state import PartitionState, open_reader
@@ -115,11 +115,14 @@ class ManifestFacts:
         return {**(now if self._logged else boot.before), **stated}
 
 
-def ensure_node(files: Files, directory: str, settings: Settings, db: Database, bundle: Bundle) -> None:
-    """`create_node`, where there is none. Raises as it does; FileTooLarge."""
-    if not os.path.exists(os.path.join(directory, INSTANCE_NAME)):
-        check_file_size(directory, settings.segment_bytes)
-        create_node(files, directory, settings, db, bundle)
+def ensure_node(files: Files, directory: str, settings: Settings, db: Database, target: str | None) -> Bundle | None:
+    """`create_node`, where there is none; then the code with which it was made. Raises as it does; FileTooLarge, BundleError."""
+    if os.path.exists(os.path.join(directory, INSTANCE_NAME)):
+        return None
+    check_file_size(directory, settings.segment_bytes)
+    bundle = capture_bundle(db, target)
+    create_node(files, directory, settings, db, bundle)
+    return bundle
 
 
 def create_node(files: Files, directory: str, settings: Settings, db: Database, bundle: Bundle) -> None:

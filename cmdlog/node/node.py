@@ -126,8 +126,7 @@ class Node:
         Raises: WalError and the errors of procedures and replay; the directory is then as it was, or further recovered.
         """
         files, directory = outside.files, os.path.abspath(directory)
-        bundle = capture_bundle(db, target)
-        ensure_node(files, directory, settings, db, bundle)
+        bundle = ensure_node(files, directory, settings, db, target)
         wal = Log.open(files, directory)
         try:
             check_file_size(directory, wal.instance.segment_bytes)
@@ -136,6 +135,7 @@ class Node:
             settings = adopt_fixed(settings, groups, wal.instance)
             if progress is not None:
                 progress({"step": "opened"})
+            bundle = bundle or capture_bundle(db, target)
             boot = make_boot(groups, db, settings, node_id=wal.instance.identity.node_id, bundle=bundle)
             check_fit(boot, wal)
             live = live_code(db, boot) if inline else None

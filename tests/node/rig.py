@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from cmdlog.node.assembly import MACHINE, Outside
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, LogFullRefusal, Reply
 from cmdlog.node.settings import Settings
@@ -50,9 +51,10 @@ class Pending:
         return orjson.loads(reply.body)
 
 
-def open_node(directory: Path, *, app: Database = db, inline: bool = False, **settings: Any) -> Node:
+def open_node(directory: Path, *, app: Database = db, inline: bool = False, outside: Outside = MACHINE, **settings: Any) -> Node:
     """A node that lets calls in."""
-    node = Node.open(str(directory), app, Settings(**{**SMALL, **({} if inline else QUICK_SITES), **settings}), inline=inline)
+    wanted = Settings(**{**SMALL, **({} if inline else QUICK_SITES), **settings})
+    node = Node.open(str(directory), app, wanted, inline=inline, outside=outside)
     node.attach(None)
     return node
 

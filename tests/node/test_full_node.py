@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from cmdlog.node import node as node_module
+from cmdlog.node.assembly import MACHINE
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, UnknownOutcome
 from cmdlog.wal.directory.instance import BadSettings
@@ -146,11 +146,10 @@ class FailingFiles(RealFiles):
 
 
 @pytest.mark.parametrize("inline", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_failed_sync_stops_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: bool) -> None:
+def test_a_failed_sync_stops_the_node(tmp_path: Path, inline: bool) -> None:
     """Everybody under way is told that the outcome is unknown, nobody is acknowledged later, and the node says why."""
     files = FailingFiles()
-    monkeypatch.setattr(node_module, "RealFiles", lambda: files)
-    node = open_node(tmp_path / "data", inline=inline, partitions=2)
+    node = open_node(tmp_path / "data", inline=inline, outside=replace(MACHINE, files=files), partitions=2)
     failures: list[BaseException] = []
     node.watch_failure(failures.append)
     for n in range(10):
