@@ -91,7 +91,10 @@ async def _answer(_: Request, error: Exception) -> Response:
 
 def problem_of(error: CmdlogError) -> Problem:
     """The problem that a server answers this error with."""
-    code = error.code if error.code in CODES else "not_ready" if isinstance(error, Unavailable) else "internal_error"
+    if isinstance(error, Aborted):
+        code = "aborted"  # its own code is the application's
+    else:
+        code = error.code if error.code in CODES else "not_ready" if isinstance(error, Unavailable) else "internal_error"
     more: dict[str, Any] = {"txn_id": str(error.txn_id)} if error.txn_id else {}
     if isinstance(error, Aborted):
         more["abort_code"] = error.abort_code

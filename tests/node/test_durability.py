@@ -6,12 +6,13 @@ import concurrent.futures
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cmdlog.node import node as node_module
+from cmdlog.node.assembly import MACHINE
 from cmdlog.node.embedded import Embedded
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import Durability, NotReady, UnknownOutcome
@@ -102,7 +103,9 @@ def close_gate(node: Node, files: HeldFiles) -> None:
 def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldFiles]:
     """The disk of every node of the test; open again at its end, so that nothing waits for ever."""
     held = HeldFiles()
-    monkeypatch.setattr(node_module, "RealFiles", lambda: held)
+    opened = Node.open.__func__  # type: ignore[attr-defined] # of a class method
+    on_it = replace(MACHINE, files=held)
+    monkeypatch.setattr(Node, "open", classmethod(lambda cls, *args, **more: opened(cls, *args, **{**more, "outside": on_it})))
     yield held
     held.gate.set()
 

@@ -199,7 +199,8 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wall, self.boot = NOW, 1000.0
         monkeypatch.setattr(
-            "cmdlog.node.assembly.HybridClock", lambda **more: HybridClock(wall=lambda: self.wall, boot=lambda: self.boot, **more)
+            "cmdlog.node.assembly.HybridClock",
+            lambda **more: HybridClock(**{**more, "wall": lambda: self.wall, "boot": lambda: self.boot}),
         )
 
     def pass_s(self, node: Node, seconds: float, *, step_s: float = 59.0) -> None:

@@ -248,16 +248,16 @@ def test_segments_that_a_node_recycles_under_a_job_are_never_mixed_in(
     rig = ArchiveRig(tmp_path, segments=6)
     rig.rotate(1, batches=16)
     planned, last = dict(rig.balances), rig.last_txn
-    module = sys.modules["replay.spark.jobs.rebuild"]
+    run_orders = job.run_orders
 
     def go_on_first(*arguments: Any) -> Any:
         rig.rotate(3, batches=16)
         if archive == "gone":
             shutil.rmtree(Path(rig.directory, "archive"))
             shutil.rmtree(Path(rig.directory, "snapshots", max(os.listdir(Path(rig.directory, "snapshots")))))
-        return job.run_orders(*arguments)
+        return run_orders(*arguments)
 
-    monkeypatch.setattr(module, "run_orders", go_on_first)
+    monkeypatch.setattr(job, "run_orders", go_on_first)
     out = tmp_path / "out"
     if archive == "kept":
         done = rebuild(spark, rig.directory, to=str(out), until=last)
@@ -266,7 +266,7 @@ def test_segments_that_a_node_recycles_under_a_job_are_never_mixed_in(
             rebuild(spark, rig.directory, to=str(out))
         assert error.value.kind in OUTDATED
         assert not list(tmp_path.glob("out*"))
-        monkeypatch.setattr(module, "run_orders", job.run_orders)
+        monkeypatch.setattr(job, "run_orders", run_orders)
         planned = dict(rig.balances)
         done = rebuild(spark, rig.directory, to=str(out))
     rig.close()
