@@ -23,6 +23,7 @@ from cmdlog.wal.process_limits import limit_reached, no_thread
 from procedures.errors import EnvironmentFault
 from procedures.execution.machine_faults import fault_kind
 
+SHARED_INDEX_BYTES: Final = 32 << 10  # by which the index of a write-ahead log grows
 FILES_OF_SQLITE: Final = 8  # that were closed again when SQLite gave up: a state, its write-ahead log, its index, …
 
 
@@ -44,7 +45,17 @@ def named_fault(error: BaseException, path: str) -> BaseException:
             return limit_reached(errno.EMFILE, f"{path}: {error}")
         if (refused := _why_not_opened(path)) is not None:
             return named_error(refused, path)
+    elif _is_full(path):
+        return DiskFull(f"{path} cannot be written: {error}")
     return WriteFailed(f"{path} cannot be written: {error}{file_limit()}")
+
+
+def _is_full(path: str) -> bool:
+    """SQLite calls it an I/O error when its shared index cannot grow; whether the volume is full decides what it is."""
+    with contextlib.suppress(OSError):
+        volume = os.statvfs(path if os.path.isdir(path) else os.path.dirname(path) or ".")
+        return volume.f_bavail * volume.f_frsize < SHARED_INDEX_BYTES
+    return False
 
 
 @contextlib.contextmanager
