@@ -15,6 +15,7 @@ MAY_LACK: Final = (
     "wrk is not installed",
     "no C compiler",
     "PostgreSQL is not installed",
+    "needs systemd-analyze",
     "there is no other Python on this machine",
     "moto_server is not installed",
     "mounts and other users need root",

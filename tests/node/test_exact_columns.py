@@ -54,7 +54,8 @@ def test_plain_columns_are_digits(shop: cmdlog.Embedded, sql: str) -> None:
         "SELECT id FROM accounts WHERE balance > 9",
         "SELECT sum(balance) FROM accounts",
         "SELECT balance, balance + 1 FROM accounts",
-        "SELECT max(balance), units(id) FROM accounts WHERE balance < 1",
+        "SELECT max(balance), units(id) FROM accounts",
+        "SELECT units(balance) + balance FROM accounts",
         "WITH x AS (SELECT balance * 2 AS twice FROM accounts) SELECT twice FROM x",
         "SELECT a.id FROM accounts AS a JOIN accounts AS b ON a.balance = b.id",
     ],
@@ -69,3 +70,9 @@ def test_units_are_there_for_who_asks(shop: cmdlog.Embedded) -> None:
     """In conditions, sums and order."""
     sql = "SELECT sum(units(balance)), max(units(balance)) FROM accounts WHERE units(balance) < 2000"
     assert [tuple(row) for row in shop.query(sql).rows] == [(995, 1000)]
+
+
+def test_rows_of_other_queries_are_not_taken_for_units(shop: cmdlog.Embedded) -> None:
+    """SQLite says of a compound's columns what the first query's are; an id would be shown as 0.01."""
+    with pytest.raises(QueryRefused, match=r"compound SELECT may not read accounts\.balance"):
+        shop.query("SELECT balance FROM accounts UNION ALL SELECT id FROM accounts")

@@ -6,7 +6,9 @@ Wherever else such a column is read, SQL would work with units of its last decim
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from typing import Final
 
 import apsw
 
@@ -14,6 +16,8 @@ from procedures.numeric.functions import UNITS
 from procedures.numeric.marks import marked_numerics
 from procedures.storage.authorizer import Authorizer
 from procedures.storage.state import rows_of
+
+_COMPOUND: Final = re.compile(r"\b(?:UNION|INTERSECT|EXCEPT)\b", re.IGNORECASE)
 
 
 class ExactColumns:
@@ -27,18 +31,17 @@ class ExactColumns:
             for column, kind in marked_numerics(connection, str(table)).items()
         }
         self._reads: Counter[tuple[str, str]] = Counter()
-        self._units = 0
+        self._asked = False  # units() was named last, so the column that is read next is its argument
         if self._kinds:
             connection.authorizer = self._count
 
     def _count(self, action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
-        if action == apsw.SQLITE_READ and (first, second) in self._kinds:
+        if action == apsw.SQLITE_READ and (first, second) in self._kinds and not self._asked:
             self._reads[first or "", second or ""] += 1
-        elif action == apsw.SQLITE_FUNCTION and second == UNITS:
-            self._units += 1
+        self._asked = action == apsw.SQLITE_FUNCTION and second == UNITS
         return self._guard(action, first, second, database, trigger)
 
-    def scales(self, cursor: apsw.Cursor) -> dict[int, int]:
+    def scales(self, cursor: apsw.Cursor, sql: str) -> dict[int, int]:
         """Position of each result column that is a plain exact column -> its decimals.
 
         Raises: ValueError when the statement reads such a column elsewhere without saying that units are meant.
@@ -52,7 +55,11 @@ class ExactColumns:
             if origin in self._kinds:
                 found[position] = self._kinds[origin][1]
                 plain[origin] += 1
-        if (self._reads - plain).total() > self._units:
+        if plain and _COMPOUND.search(sql):  # SQLite names the origin of the first query's columns alone
+            raise ValueError(
+                f"a compound SELECT may not read {'.'.join(next(iter(plain)))}, an exact number; run its queries one by one"
+            )
+        if self._reads - plain:
             (table, column), _ = (self._reads - plain).most_common(1)[0]
             precision, scale = self._kinds[table, column]
             raise ValueError(

@@ -195,14 +195,14 @@ def _read(connection: apsw.Connection, statement: _Statement, exact: ExactColumn
     columns: list[str] = []
     scales: dict[int, int] = {}
 
-    def note_statement(cursor: apsw.Cursor, _statement: str, _bindings: Any) -> bool:
+    def note_statement(cursor: apsw.Cursor, text: str, _bindings: Any) -> bool:
         """Before each statement of the text runs."""
         if columns:
             raise QueryRefused("one SELECT at a time")
         columns.extend(str(entry[0]) for entry in cursor.get_description())
         if not columns or not cursor.is_readonly or cursor.is_explain:
             raise QueryRefused("only SELECT may run here")
-        scales.update(exact.scales(cursor))
+        scales.update(exact.scales(cursor, text))
         return True
 
     limits = statement.limits

@@ -134,10 +134,6 @@ class StageTimings:
         self.speeds = speeds or Speeds("", self.names, partitions)
         self.busy_s = [0.0] * partitions  # in which a site had something of the partition to execute
 
-    def keep_stages(self) -> None:
-        """Every batch's stages are kept for a while, and not only those of slow ones."""
-        self.slow_s = 0.0
-
     def answered(self, flight: Flight, partition: int, statuses: bytes | bytearray, *, idle_until: float, now: float) -> None:
         """A site has answered the batch; it was idle before the batch came, or until it answered the one before."""
         sent_at, opened_at, count = flight.sent_at, flight.opened_at, len(flight.dones)
