@@ -67,6 +67,7 @@ class GroupState:
     term: int = 0
     vote: int | None = None
     commit: int = 0
+    commit_term: int = 0  # that the newest commit mark states: in a cluster's log the term of the entry at `commit`
     last_index: int = 0
     last_term: int = 0
     last_checksum: int = 0
@@ -148,7 +149,8 @@ class GroupStates:
         elif kind is _CHECKPOINT:
             self.by_partition[record.partition] = GroupState.from_checkpoint(record)
         elif kind is _COMMIT_MARK:
-            state.commit = max(state.commit, record.index)
+            if record.index > state.commit:
+                state.commit, state.commit_term = record.index, record.term
             state.closed_txn = max(state.closed_txn, decode_commit_mark(record))
             state.last_txn = max(state.last_txn, state.closed_txn)
             _trim_configurations(state)
@@ -265,6 +267,7 @@ def _to_json(state: GroupState) -> dict[str, Any]:
         "configurations": [_stated_to_json(stated) for stated in state.configurations],
         "schema": _stated_to_json(state.schema),
         "environment": _stated_to_json(state.environment),
+        **({"commit_term": state.commit_term} if state.commit and state.commit_term != state.term else {}),
         **({"shape": _stated_to_json(state.shape)} if state.shape is not None else {}),
         **({"members": [_stated_to_json(stated) for _, stated in sorted(state.members.items())]} if state.members else {}),
         "catalogs": [[c.index, c.stated_block, c.used_block, c.value] for _, c in sorted(state.catalogs.items())],
@@ -280,6 +283,7 @@ def _from_json(value: dict[str, Any]) -> GroupState:
         configurations=[Stated(*parts) for parts in value["configurations"]],
         schema=_stated_json(value["schema"]),
         environment=_stated_json(value["environment"]),
+        commit_term=int(value.get("commit_term", value["term"] if value["commit"] else 0)),
         shape=_stated_json(value.get("shape")),
         members={ClusterMember.from_json(parts[2]).node: Stated(*parts) for parts in value.get("members", ())},
         catalogs={CatalogVersion.from_json(catalog.value).version: catalog for catalog in catalogs},

@@ -1,0 +1,378 @@
+"""The driver of consensus: it feeds the log with what all groups want written, and gives back what is durable and committed.
+
+One rule: everything here happens under one lock, in the order of the log's blocks. What was built on a write leaves, is committed
+or is answered only when that write and all before it are durable (`cmdlog.raft`, duties 1 to 5).
+
+    a call      machine -> propose -> collect -----------------> round -> block -> durable -> advance -> committed -> machine
+    a message   network -> step    -> collect -> sent at once                    `-> sent after the write
+
+A *round* is what all groups want at one moment. It goes into one block where it fits, else into consecutive ones: a prefix is
+legal on disk, since nothing of it was acknowledged; the round counts as durable with its last block. A round that writes nothing
+is durable with the one before it.
+
+The log pulls (`RecordSource`), so a block closes exactly when a log thread is free, and takes whatever has come until then: that
+is the group commit of a follower, too. Threads: the log's pool threads, and the network's thread, which brings time and messages.
+Nothing in here blocks. Locks are taken in this order: driver, machine, log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Protocol
+
+from cmdlog.cluster.commit_marks import CommitMarks
+from cmdlog.cluster.entry_blocks import EntryBlocks
+from cmdlog.cluster.entry_records import check_entries, is_entry, place_of, records_of
+from cmdlog.raft import InvariantBroken, RaftCore
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import Append, Entries, HeartbeatBundle, HeartbeatReplyBundle, Message
+from cmdlog.raft.multi_raft import GroupRecord, Parcel, RaftGroups, Round
+from cmdlog.raft.ready import ReadResult
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.format.block import RECORD_ALIGN
+from cmdlog.wal.format.record import BadRecord, RecordKind, encode_json
+from cmdlog.wal.ids import PartitionId, Term
+
+ROUND_OVERHEAD_BYTES: Final = 256  # of each group in a round: hard state, empty entry, commit mark
+
+
+class Machine(Protocol):
+    """What makes entries and runs them: the node's sequencer and sites. Called under the driver's lock; must not block."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """About what `take_records` would return; read without a lock."""
+        ...
+
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
+        """Entries of the groups that this node leads, each with the term and index that it was given (`lead`), and notes."""
+        ...
+
+    def written(self, block: int) -> None:
+        """The oldest `take_records` that returned any is in the page cache."""
+        ...
+
+    def durable(self, block: int) -> None:
+        """The same survives power loss here. Its entries need not be committed."""
+        ...
+
+    def committed(self, group: int, entries: Entries) -> None:
+        """The next entries of the group are committed, and durable here: they may be run."""
+        ...
+
+    def read(self, group: int, result: ReadResult) -> None:
+        """A read that was asked for is decided."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """The log is wedged, or a group broke an invariant: nothing is acknowledged any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """What one group is at a moment."""
+
+    term: Term
+    leader: NodeId | None
+    leads: bool
+    confirmed: bool  # it leads, and an entry of its own term is committed: it knows what is committed
+
+
+class Watcher(Protocol):
+    """Who decides what a change of leaders means. Called under the driver's lock."""
+
+    def changed(self, views: Mapping[int, GroupView]) -> None:
+        """Some group has another view than when this was called last."""
+        ...
+
+    def ticked(self, views: Mapping[int, GroupView]) -> None:
+        """A tick has passed."""
+        ...
+
+
+@dataclass(slots=True)
+class _WaitingRound:
+    """What is to be written for one round, and what follows when it is durable."""
+
+    number: int  # of the newest round that is durable with it
+    records: deque[bytes]
+    from_machine: bool = False  # it has what the machine gave: it is reported to it
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block that the log has taken."""
+
+    rounds: list[_WaitingRound] = field(default_factory=list)  # whose last record is in it
+    records: list[bytes] = field(default_factory=list)  # until it is written
+
+
+class Replication:
+    """See the module. The log's `RecordSource`."""
+
+    def __init__(
+        self,
+        groups: RaftGroups,
+        machine: Machine,
+        watcher: Watcher,
+        *,
+        send: Callable[[list[Parcel]], None],
+        kick: Callable[[], None],
+        votes: Mapping[int, tuple[int, int | None]],
+        entry_blocks: EntryBlocks,
+    ) -> None:
+        """`send` takes parcels for peers and never blocks; `kick` tells the log that there is something to take; `votes`: term
+        and vote of every group as the log has them; `entry_blocks`: where its entries lie."""
+        self._groups, self._machine, self._watcher = groups, machine, watcher
+        self._send, self._kick = send, kick
+        self.lock = threading.RLock()
+        self._waiting: deque[_WaitingRound] = deque()  # not wholly taken by the log
+        self._unwritten: deque[_Block] = deque()
+        self._undurable: deque[_Block] = deque()
+        self._waiting_bytes = 0
+        self._votes = dict(votes)
+        self._marks = CommitMarks()
+        self.entry_blocks = entry_blocks  # read it under the lock
+        self._views: dict[int, GroupView] = {}
+        self._wants_block = False
+        self.failure: BaseException | None = None
+        self.bad_entries = 0  # messages of peers whose entries were not what they said
+
+    # -- time, peers, requests -------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """One unit of time has passed."""
+        with self.lock:
+            if self.failure is None:
+                self._groups.tick()
+                self._pump()
+                self._watcher.ticked(self._views)
+                self._pump()
+                if not self._waiting and not self._undurable and (marks := self._marks.idle()):
+                    self._add_round(_WaitingRound(0, deque(marks)))
+        self._kick_if_wanted()
+
+    def receive(self, messages: Sequence[tuple[int, Message | HeartbeatBundle | HeartbeatReplyBundle]]) -> None:
+        """Messages of one peer, in order."""
+        with self.lock:
+            if self.failure is not None:
+                return
+            for group, message in messages:
+                self._step(PartitionId(group), message)
+            self._pump()
+        self._kick_if_wanted()
+
+    def ask(self, group: int, request: Callable[[RaftCore], Any]) -> Any:
+        """Runs a request on one group, and does what follows from it.
+
+        Raises: KeyError when the group is not here or has ended; what the request raises.
+        """
+        try:
+            with self.lock:
+                answer = self._groups.ask(PartitionId(group), request)
+                self._pump()
+        finally:
+            self._kick_if_wanted()
+        return answer
+
+    def wake(self) -> None:
+        """The machine has something for the log."""
+        self._kick()
+
+    def views(self) -> dict[int, GroupView]:
+        """What every group is now."""
+        with self.lock:
+            return dict(self._views)
+
+    def _step(self, group: PartitionId, message: Message | HeartbeatBundle | HeartbeatReplyBundle) -> None:
+        if isinstance(message, HeartbeatBundle | HeartbeatReplyBundle):
+            self._groups.take_heartbeats(message)
+            return
+        if isinstance(message, Append) and message.entries.terms:
+            try:
+                check_entries(group, message.entries)
+            except BadRecord:
+                self.bad_entries += 1
+                return
+        self._groups.step(group, message)
+
+    # -- the log: cmdlog.wal.writing.watermarks.RecordSource -------------------------------------------------------------------
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._waiting_bytes + self._machine.pending_bytes
+
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
+        """The next block: the rest of rounds before, then a round with what the machine gives."""
+        with self.lock:
+            if self.failure is not None:
+                return ()
+            room = bytes_max - self._waiting_bytes - ROUND_OVERHEAD_BYTES * len(self._groups.cores)
+            if room > bytes_max // 2 or not self._waiting:
+                self._propose(max(room, 1))
+            block = _Block()
+            records = block.records
+            left = bytes_max
+            while self._waiting:
+                waiting = self._waiting[0]
+                while waiting.records:
+                    size = _on_disk(waiting.records[0])
+                    if size > left and records:
+                        break
+                    left -= size
+                    self._waiting_bytes -= size
+                    records.append(waiting.records.popleft())
+                if waiting.records:
+                    self._wants_block = True
+                    break
+                block.rounds.append(self._waiting.popleft())
+            if records:
+                self._unwritten.append(block)
+                self._undurable.append(block)
+        self._kick_if_wanted()
+        return records
+
+    def written(self, block: int) -> None:
+        """The oldest taken block is in the page cache."""
+        with self.lock:
+            taken = self._unwritten.popleft()
+            self.entry_blocks.add_block(block, taken.records)
+            taken.records = []
+            for waiting in taken.rounds:
+                if waiting.from_machine:
+                    self._machine.written(block)
+
+    def durable(self, block: int) -> None:
+        """The oldest taken block survives power loss: what was built on it leaves."""
+        with self.lock:
+            for waiting in self._undurable.popleft().rounds:
+                self._release(waiting.number)
+                if waiting.from_machine:
+                    self._machine.durable(block)
+            self._pump()
+        self._kick_if_wanted()
+
+    def failed(self, error: WalError) -> None:
+        """The log is wedged: this node is silent from now on (duty 5)."""
+        self._fail(error)
+
+    # -- inside, under the lock ------------------------------------------------------------------------------------------
+
+    def _propose(self, bytes_max: int) -> None:
+        """What the machine gives becomes proposals, and a round together with whatever else the groups want."""
+        taken = self._machine.take_records(bytes_max)
+        if not taken:
+            return
+        notes = []
+        for record in taken:
+            if not is_entry(record):
+                notes.append(record)
+                continue
+            _, group, term, index = place_of(record)
+            placed = self._groups.ask(PartitionId(group), partial(RaftCore.propose, payloads=[record]))
+            if placed is None or (placed.term, placed.first) != (term, index):
+                raise InvariantBroken("an entry is where the sequencer put it", f"{group}/{term}/{index}, proposed as {placed}")
+        round_ = self._groups.collect()
+        if round_ is None:
+            self._add_round(_WaitingRound(0, deque(notes), from_machine=True))
+            return
+        self._handle(round_, notes, from_machine=True)
+
+    def _pump(self) -> None:
+        """Takes from the groups until they want nothing more."""
+        while (round_ := self._groups.collect()) is not None:
+            self._handle(round_)
+        if self._groups.failed:
+            group, error = next(iter(self._groups.failed.items()))
+            self._fail(InvariantBroken(f"group {group}: {error}", "the group has ended"))
+            return
+        self._look()
+
+    def _handle(self, round_: Round, notes: Sequence[bytes] = (), *, from_machine: bool = False) -> None:
+        """Does what a round says, in the order of the duties."""
+        if round_.send_now:
+            self._send(round_.send_now)
+        records = self._records_of(round_)
+        records += notes
+        for group, entries in round_.committed:
+            self._marks.committed(group, entries)
+            self._machine.committed(group, entries)
+        if records or from_machine:
+            self._add_round(_WaitingRound(round_.number, deque(records), from_machine))
+        elif (last := self._last_round()) is not None:
+            last.number = round_.number
+        else:
+            self._release(round_.number)
+        for group, result in round_.reads:
+            self._machine.read(group, result)
+
+    def _records_of(self, round_: Round) -> list[bytes]:
+        """Hard states of all groups, then their entries, then commit marks: a block's order."""
+        heads: list[bytes] = []
+        entries: list[bytes] = []
+        marks: list[bytes] = []
+        for record in round_.records:
+            hard = record.hard_state
+            if hard is not None and self._is_new_vote(record):
+                value = {"vote": hard.vote}
+                heads.append(encode_json(RecordKind.HARD_STATE, value, partition=record.group, term=hard.term, index=0))
+            if record.entries is not None:
+                entries += records_of(record.group, record.entries)
+            marks += self._marks.due(record.group)
+        return heads + entries + marks
+
+    def _is_new_vote(self, record: GroupRecord) -> bool:
+        hard = record.hard_state
+        assert hard is not None
+        known = self._votes.get(record.group)
+        self._votes[record.group] = hard.term, hard.vote
+        return known != (hard.term, hard.vote)
+
+    def _add_round(self, waiting: _WaitingRound) -> None:
+        self._waiting.append(waiting)
+        self._waiting_bytes += sum(map(_on_disk, waiting.records))
+        self._wants_block = True
+
+    def _last_round(self) -> _WaitingRound | None:
+        """The newest round that is not durable."""
+        if self._waiting:
+            return self._waiting[-1]
+        return next((block.rounds[-1] for block in reversed(self._undurable) if block.rounds), None)
+
+    def _release(self, number: int) -> None:
+        """The round and all before it are durable."""
+        if parcels := self._groups.durable(number):
+            self._send(parcels)
+
+    def _look(self) -> None:
+        """Tells the watcher when some group has another view."""
+        views: dict[int, GroupView] = {group: _view_of(core) for group, core in self._groups.cores.items()}
+        if views != self._views:
+            self._views = views
+            self._watcher.changed(views)
+
+    def _fail(self, error: BaseException) -> None:
+        with self.lock:
+            if self.failure is not None:
+                return
+            self.failure = error
+        self._machine.failed(error)
+
+    def _kick_if_wanted(self) -> None:
+        if self._wants_block and self.failure is None:
+            self._wants_block = False
+            self._kick()
+
+
+def _view_of(core: RaftCore) -> GroupView:
+    leads = core.leader == core.id
+    return GroupView(core.term, core.leader, leads, leads and core.term_committed)
+
+
+def _on_disk(record: bytes) -> int:
+    return len(record) + RECORD_ALIGN
