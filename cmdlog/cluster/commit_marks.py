@@ -34,6 +34,12 @@ class CommitMarks:
     def __init__(self) -> None:
         self._marks: dict[int, _Mark] = {}
         self._idle_ticks = 0
+        self._new: dict[int, int] = {}
+
+    def take_new(self) -> dict[int, int]:
+        """What the marks say that were made since this was called last: group -> index."""
+        new, self._new = self._new, {}
+        return new
 
     def committed(self, group: int, entries: Entries) -> None:
         """These entries are handed out."""
@@ -50,7 +56,7 @@ class CommitMarks:
         mark = self._marks.get(group)
         if mark is None or mark.written >= mark.index:
             return []
-        mark.written = mark.index
+        mark.written = self._new[group] = mark.index
         return [encode_commit_mark(partition=group, term=mark.term, commit=mark.index, closed_txn=mark.closed_txn)]
 
     def idle(self) -> list[bytes]:

@@ -35,6 +35,7 @@ from cmdlog.raft.ready import ReadResult
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.format.record import BadRecord, RecordKind, encode_json
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import PartitionId, Term
 
 ROUND_OVERHEAD_BYTES: Final = 256  # of each group in a round: hard state, empty entry, commit mark
@@ -102,6 +103,7 @@ class _WaitingRound:
     number: int  # of the newest round that is durable with it
     records: deque[bytes]
     from_machine: bool = False  # it has what the machine gave: it is reported to it
+    marks: dict[int, int] = field(default_factory=dict)  # group -> commit that its marks state
 
 
 @dataclass(slots=True)
@@ -123,11 +125,11 @@ class Replication:
         *,
         send: Callable[[list[Parcel]], None],
         kick: Callable[[], None],
-        votes: Mapping[int, tuple[int, int | None]],
+        states: GroupStates,
         entry_blocks: EntryBlocks,
     ) -> None:
-        """`send` takes parcels for peers and never blocks; `kick` tells the log that there is something to take; `votes`: term
-        and vote of every group as the log has them; `entry_blocks`: where its entries lie."""
+        """`send` takes parcels for peers and never blocks; `kick` tells the log that there is something to take; `states`: every
+        group as the log has it; `entry_blocks`: where its entries lie."""
         self._groups, self._machine, self._watcher = groups, machine, watcher
         self._send, self._kick = send, kick
         self.lock = threading.RLock()
@@ -135,9 +137,11 @@ class Replication:
         self._unwritten: deque[_Block] = deque()
         self._undurable: deque[_Block] = deque()
         self._waiting_bytes = 0
-        self._votes = dict(votes)
+        self._votes = dict(states.votes)
         self._marks = CommitMarks()
         self.entry_blocks = entry_blocks  # read it under the lock
+        # group -> commit that a durable mark states; read it under the lock
+        self.marked = {group: state.commit for group, state in states.by_partition.items()}
         self._views: dict[int, GroupView] = {}
         self._wants_block = False
         self.failure: BaseException | None = None
@@ -251,6 +255,7 @@ class Replication:
         """The oldest taken block survives power loss: what was built on it leaves."""
         with self.lock:
             for waiting in self._undurable.popleft().rounds:
+                self.marked.update(waiting.marks)
                 self._release(waiting.number)
                 if waiting.from_machine:
                     self._machine.durable(block)
@@ -334,6 +339,7 @@ class Replication:
         return known != (hard.term, hard.vote)
 
     def _add_round(self, waiting: _WaitingRound) -> None:
+        waiting.marks = self._marks.take_new()
         self._waiting.append(waiting)
         self._waiting_bytes += sum(map(_on_disk, waiting.records))
         self._wants_block = True

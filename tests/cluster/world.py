@@ -119,7 +119,7 @@ class SimNode:
             node, source_of(self.log), states, {}, settings=SETTINGS, rng=random.Random(world.rng.random())
         )
         self.driver = Replication(
-            self.groups, self.machine, self.machine, send=self._send, kick=self._kick, votes=dict(states.votes),
+            self.groups, self.machine, self.machine, send=self._send, kick=self._kick, states=states,
             entry_blocks=blocks,
         )  # fmt: skip
 
@@ -141,10 +141,10 @@ class SimNode:
             self.world.post(self.node, int(parcel.receiver), messages)
 
     def anchor(self) -> None:
-        """What is not committed, and the last blocks, are kept."""
+        """What no durable mark calls committed, and the last blocks, are kept."""
         blocks = [max(1, self.log.durable_block - BLOCKS_KEPT)]
-        for group, core in self.groups.cores.items():
-            blocks.append(self.driver.entry_blocks.block_of(group, core.log.handed + 1) or blocks[0])
+        for group in self.groups.cores:
+            blocks.append(self.driver.entry_blocks.block_of(group, self.driver.marked.get(group, 0) + 1) or blocks[0])
         self.log.anchors.set("test", Lsn(BlockNumber(min(blocks)), 0))
 
     def turn(self) -> None:
