@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import orjson
 
 from cmdlog.node.outcome import CallRefused, Done, Reply
-from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES, Flight, Pending, Read
+from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES, DURABLE, Flight, Pending, Read
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import PARTITION_BITS
@@ -94,6 +94,38 @@ class PartitionPipeline:
         self.flights.append(flight)
         self.unsent.append(flight)
         return flight
+
+    def follow(self, record: bytes, index: int) -> Flight:
+        """An entry that another node proposed: it has no callers here, and nothing of this node's own is under way."""
+        self.next_index = index
+        return self._fly(Flight(index, (), [], 0, record))
+
+    def begin_leading(self, term: int, index: int) -> None:
+        """What is placed from now on gets this term, and indexes from `index` on."""
+        self.term, self.next_index = term, index
+
+    def first_uncommitted(self) -> Flight | None:
+        """The oldest batch that this node proposed and that is not committed."""
+        return next((flight for flight in self.flights if flight.stage is not DURABLE), None)
+
+    def drop_uncommitted(self) -> list[Flight]:
+        """Removes and returns what was proposed here and is not committed. No site has it."""
+        dropped = [flight for flight in self.flights if flight.stage is not DURABLE]
+        self.flights = deque(flight for flight in self.flights if flight.stage is DURABLE)
+        self.unsent = deque(item for item in self.unsent if isinstance(item, Read) or item.stage is DURABLE)
+        self.next_index = self.durable_index + 1
+        return dropped
+
+    def drop_entries(self) -> list[Done]:
+        """Removes control entries that were not proposed; who waits for them."""
+        dones = [done for _, _, done in self.entries]
+        self.entries.clear()
+        return dones
+
+    @property
+    def applied_index(self) -> int:
+        """The last entry that the site has answered, as far as it was given any."""
+        return self.flights[0].index - 1 if self.flights else self.durable_index
 
     def hurry(self, *, upto: Flight, now: float) -> float:
         """The site may have a written flight, and so those before it, which are written too: blocks are reported in order."""

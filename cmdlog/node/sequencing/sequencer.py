@@ -46,6 +46,7 @@ from cmdlog.node.sequencing.opening import Opening, size_of
 from cmdlog.node.sequencing.partition_pipeline import Deliver, Limits, PartitionPipeline, TakenBlock
 from cmdlog.node.sequencing.pipeline_set import LogControls, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests
+from cmdlog.node.sequencing.replicated_pipelines import ReplicatedPipelines
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.operator_error import full_text
 from cmdlog.wal.format.record import RecordKind
@@ -95,6 +96,7 @@ class Sequencer:
         self.standstill = Standstill(self._pipelines, self.admission)
         self.reads = ReadRequests(self._pipelines, self.admission, self.opening, meter)
         self.commits = Commits(self._pipelines, self.admission, self.reads, meter)
+        self.replicated = ReplicatedPipelines(self._pipelines, self.commits, self.admission, self._closing)
 
     # -- callers ---------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,100 @@
+"""The pipelines of a node that is one of several: what consensus hands out becomes flights, and what was proposed here is committed.
+
+One rule: a site gets what is committed, in the order of its partition, whoever proposed it. Callers wait on the node that proposed
+their call; when it leads no more, those whose calls are not known to be committed are answered `outcome_unknown`, and those whose
+calls were not proposed are refused: of these nothing is logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from cmdlog.node.outcome import CallRefused, Done, UnknownOutcome
+from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.sequencing.block_builder import Closing
+from cmdlog.node.sequencing.commits import Commits
+from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.wal.format.record import KIND_OFFSET, RecordKind
+
+_WITHOUT_CALLS = frozenset({int(RecordKind.EMPTY), int(RecordKind.CONFIGURATION)})
+
+
+class ReplicatedPipelines:
+    """Thread-safe, by the lock of the pipelines."""
+
+    def __init__(self, pipelines: PipelineSet, commits: Commits, admission: Admission, closing: Closing) -> None:
+        self._pipelines, self._commits, self._admission, self._closing = pipelines, commits, admission, closing
+        self._lock, self._streams = pipelines.lock, pipelines.by_partition
+
+    # -- what consensus says ---------------------------------------------------------------------------------------------
+
+    def commit(self, partition: int, entries: Iterable[tuple[int, bytes]], block_of: Callable[[int], int | None]) -> None:
+        """The partition's next entries (index, record) are committed; those that its state holds already are passed over.
+
+        `block_of` says in which block of this node's log an entry lies.
+        """
+        with self._lock:
+            stream = self._streams[partition]
+            flights = []
+            for index, record in entries:
+                if index <= stream.durable_index:
+                    continue
+                own = stream.first_uncommitted()
+                if own is None:
+                    own = stream.follow(record, index)
+                elif own.index != index:  # consensus put it among what was proposed here: it has no calls
+                    assert record[KIND_OFFSET] in _WITHOUT_CALLS
+                    stream.durable_index = index
+                    continue
+                own.write(block_of(index) or own.block)
+                flights.append((stream, own))
+            due = self._commits.commit(flights, self._pipelines.now())
+        due.give()
+
+    def lead(self, places: Mapping[int, tuple[int, int]], *, catalog: int) -> None:
+        """From now on this node proposes: (term, next index) by partition. Calls are refused until `accept_calls`."""
+        with self._lock:
+            for partition, (term, index) in places.items():
+                self._streams[partition].begin_leading(term, index)
+            self._closing.run_catalog(catalog)
+
+    def accept_calls(self) -> None:
+        """Calls are taken."""
+        with self._lock:
+            self._admission.refuse(None)
+
+    def step_down(self, refusal: CallRefused, why: str) -> int:
+        """This node leads no more, and calls are refused so. How many callers were answered `outcome_unknown`."""
+        refused: list[Done] = []
+        unknown: list[Done] = []
+        with self._lock:
+            self._admission.refuse(refusal)
+            for stream in self._streams.values():
+                withdrawn = stream.withdraw(refused=True)
+                self._admission.forget(withdrawn)
+                refused += [done for pending in withdrawn for done in pending.dones]
+                for flight in stream.drop_uncommitted():
+                    self._admission.release(flight)
+                    unknown += flight.dones
+                    if flight.on_durable is not None:
+                        unknown.append(flight.on_durable)
+                unknown += stream.drop_entries()
+                self._pipelines.pass_reads(stream)
+        for done in refused:
+            done(refusal.again())
+        for done in unknown:
+            done(UnknownOutcome(why))
+        return len(unknown)
+
+    # -- what others ask -------------------------------------------------------------------------------------------------
+
+    def run_up_to(self) -> dict[int, int]:
+        """Index of the last entry that each partition's site has answered, of those that it was given."""
+        with self._lock:
+            return {partition: stream.applied_index for partition, stream in self._streams.items()}
+
+    @property
+    def idle(self) -> bool:
+        """Every committed entry is run."""
+        with self._lock:
+            return not any(stream.flights for stream in self._streams.values())
