@@ -1,0 +1,1 @@
+"""The cluster: what connects the consensus core with other nodes."""
