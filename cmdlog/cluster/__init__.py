@@ -1,1 +1,1 @@
-"""The cluster: what connects the consensus core with other nodes."""
+"""Several nodes that carry one log: the driver of consensus, and what a node needs to be one of several."""
