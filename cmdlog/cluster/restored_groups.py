@@ -18,7 +18,6 @@ import orjson
 
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import entry_of
-from cmdlog.cluster.genesis import GENESIS_TERM, genesis_last
 from cmdlog.raft import Configuration, HardState, RaftCore, RaftSettings, Restored, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries
@@ -99,7 +98,7 @@ def restore_groups(
 
     Raises: BadRecord, when the log does not hold what it says; InvariantBroken; Corrupt.
     """
-    committed = {group: _committed(group, state, run.get(group)) for group, state in states.by_partition.items()}
+    committed = {group: _committed(state, run.get(group)) for group, state in states.by_partition.items()}
     from_block, bases = _choose_bases(source, {group: place.index for group, place in committed.items()})
     lines = {group: _Line(base) for group, base in bases.items()}
     fold, blocks = GroupStates(), EntryBlocks()
@@ -118,15 +117,15 @@ def restore_groups(
     return groups, blocks
 
 
-def _committed(group: int, state: GroupState, run: Place | None) -> Place:
+def _committed(state: GroupState, run: Place | None) -> Place:
     """The newest entry of the group that is known committed here."""
     marked = Place(state.commit, state.commit_term)
-    return max(marked, run or marked, Place(genesis_last(group), GENESIS_TERM))
+    return max(marked, run or marked)
 
 
 def _choose_bases(source: LogSource, committed: Mapping[int, int]) -> tuple[int, dict[int, int]]:
     """The block from which the log is read, and where each group begins: a little before what is committed, or there."""
-    wanted = {group: max(index - KEPT_ENTRIES, genesis_last(group)) for group, index in committed.items()}
+    wanted = {group: max(index - KEPT_ENTRIES, 1) for group, index in committed.items()}
     heads: dict[int, int] = {}
     for first_block in reversed(source.first_blocks):
         groups = source.checkpoint(first_block).by_partition

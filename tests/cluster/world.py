@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cmdlog.cluster.entry_records import place_of, records_of
-from cmdlog.cluster.genesis import genesis_records
+from cmdlog.cluster.genesis import Genesis
 from cmdlog.cluster.replication import GroupView, Replication
 from cmdlog.cluster.restored_groups import restore_groups
 from cmdlog.raft import InvariantBroken, RaftSettings
@@ -175,7 +175,7 @@ class World:
             files = SimFiles(seed * 10 + node)
             Log.create(
                 files, DIRECTORY, Identity(CLUSTER_ID, node, b"life%04d" % node), segment_bytes=64 << 10, segments=8,
-                reserve_bytes=4096, initial=genesis_records(range(1, nodes + 1), SHAPE, partitions=PARTITIONS),
+                reserve_bytes=4096, initial=Genesis(range(1, nodes + 1), SHAPE, {"version": 1, "hash": ""}, {}, []).records(),
                 generation=generations(1000 * node),
             )  # fmt: skip
             self.disks[node] = files

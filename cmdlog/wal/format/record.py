@@ -133,10 +133,13 @@ def encode_record(kind: RecordKind, payload: bytes, *, partition: int, term: int
     return b"".join((head, crc.to_bytes(4, "little"), _ZERO4, payload))
 
 
-def encode_json(kind: RecordKind, value: Mapping[str, Any], *, partition: int, term: int, index: int) -> bytes:
-    """A record with a canonical JSON payload, compressed when that pays."""
+def encode_json(
+    kind: RecordKind, value: Mapping[str, Any], *, partition: int, term: int, index: int, compress: bool = True
+) -> bytes:
+    """A record with a canonical JSON payload, compressed when that pays. Without `compress` its bytes follow from the value
+    alone: another build of the compressor makes other bytes."""
     payload = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-    if len(payload) < ZSTD_FROM_BYTES:
+    if len(payload) < ZSTD_FROM_BYTES or not compress:
         return encode_record(kind, payload, partition=partition, term=term, index=index)
     packed = zstandard.ZstdCompressor().compress(payload)
     return encode_record(kind, packed, partition=partition, term=term, index=index, flags=_FLAG_ZSTD)
