@@ -216,35 +216,52 @@ class RaftCore(State):
 
     # Out and back
 
-    def ready(self) -> Ready | None:
-        """What is to be done now, or None. It is taken with the call: the next Ready continues from here."""
+    def ready(self, bytes_max: int | None = None) -> Ready | None:
+        """What is to be done now, or None. It is taken with the call: the next Ready continues from here.
+
+        Its entries to write, and those to apply, are bounded by `ready_bytes_max` and by `bytes_max`; with 0 there are none this
+        time, but messages still leave. What is left waits for the next call.
+        """
         if self.failed is not None:
             raise self.failed
         if not self.dirty:
             return None
-        self.dirty = False
+        most, limit = self.settings.ready_entries_max, self.settings.ready_bytes_max
+        if bytes_max is not None and bytes_max < limit:
+            limit = bytes_max
         if self.role is _LEADER:
             leader.fill(self)
         elif self.reads.to_ask:
             reads.ask_leader(self)
         log = self.log
-        entries = log.take_unstable() if log.taken < log.last else None
-        committed = log.take_committed() if log.handed < log.commit else None
+        entries = log.take_unstable(entries_max=most, bytes_max=limit) if log.taken < log.last and limit > 0 else None
+        committed = log.take_committed(entries_max=most, bytes_max=limit) if log.handed < log.commit and limit > 0 else None
         hard, snapshot, copy = self._take_hard_state(entries is not None), self.installed, self.offered_copy
-        if entries is not None or hard is not None or snapshot is not None:
-            self.completion = Completion(self.completion.number + 1, log.last, log.last_term)
-            log.begin_write(self.completion, hard)
-        elif not (self.now or self.after or committed or self.read_results or copy):
+        wrote = entries is not None or hard is not None or snapshot is not None
+        if wrote:
+            self.completion = self._begin_write(hard)
+        after: list[Message] = []
+        if log.taken == log.last:  # an acknowledgement waits for the last of the entries that it may speak of
+            after, self.after = self.after, after
+        self.dirty = log.taken < log.last or (log.handed < log.commit and log.handed < log.stable)
+        if not (wrote or self.now or after or committed or self.read_results or copy):
             return None
         self.installed = self.offered_copy = None
         now, self.now = self.now, []
-        after, self.after = self.after, []
         results, self.read_results = self.read_results, []
         return Ready(hard, snapshot, entries, now, after, committed, results, copy, self.completion)
 
+    def _begin_write(self, hard: HardState | None) -> Completion:
+        log = self.log
+        term = log.last_term if log.taken == log.last else log.term_at(log.taken)
+        completion = Completion(self.completion.number + 1, log.taken, log.base_term if term is None else term)
+        log.begin_write(completion, hard)
+        return completion
+
     def _take_hard_state(self, with_commit: bool) -> HardState | None:
         """The hard state when it must be written; beside entries, also when only the commit mark has moved."""
-        handed, commit = self.handed_hard, self.log.commit
+        handed, log = self.handed_hard, self.log
+        commit = log.commit if log.commit <= log.taken else log.taken  # a mark above what is written would name a hole at restart
         if self.term == handed.term and self.vote == handed.vote and not (with_commit and commit != handed.commit):
             return None
         self.handed_hard = HardState(self.term, self.vote, commit)

@@ -50,7 +50,7 @@ def propose(state: State, payloads: list[bytes]) -> PlacedProposals:
         raise ProposalRefused(Refusal.IN_FLIGHT_BYTES, f"{state.proposed_bytes} bytes are not committed yet")
     log, term, count = state.log, state.term, len(payloads)
     first = Index(log.last + 1)
-    log.append(Entries(first, [term] * count, bytes(count), payloads), size=size)
+    log.append(Entries(first, [term] * count, bytes(count), payloads, size))
     state.count_proposed(size)
     return PlacedProposals(first, term)
 
@@ -128,7 +128,8 @@ def _send_entries(state: State, peer: NodeId, progress: FollowerProgress) -> boo
     if prev_term is None:
         _offer_copy(state, peer, progress)
         return False
-    entries, size = log.batch(progress.next, entries_max=settings.append_entries_max, bytes_max=settings.append_bytes_max)
+    most, bytes_max = settings.append_entries_max, settings.append_bytes_max
+    entries, size = log.batch(progress.next, log.last, entries_max=most, bytes_max=bytes_max)
     state.now.append(Append(state.id, peer, state.term, prev_term, log.commit, entries))
     progress.sent(Index(entries.first + len(entries.terms) - 1), size)
     return True
