@@ -237,19 +237,19 @@ class RaftCore(State):
         entries = log.take_unstable(entries_max=most, bytes_max=limit) if log.taken < log.last and limit > 0 else None
         committed = log.take_committed(entries_max=most, bytes_max=limit) if log.handed < log.commit and limit > 0 else None
         hard, snapshot, copy = self._take_hard_state(entries is not None), self.installed, self.offered_copy
-        wrote = entries is not None or hard is not None or snapshot is not None
-        if wrote:
-            self.completion = self._begin_write(hard)
+        written: Completion | None = None
+        if entries is not None or hard is not None or snapshot is not None:
+            written = self.completion = self._begin_write(hard)
         after: list[Message] = []
         if log.taken == log.last:  # an acknowledgement waits for the last of the entries that it may speak of
             after, self.after = self.after, after
         self.dirty = log.taken < log.last or (log.handed < log.commit and log.handed < log.stable)
-        if not (wrote or self.now or after or committed or self.read_results or copy):
+        if not (written or self.now or after or committed or self.read_results or copy):
             return None
         self.installed = self.offered_copy = None
         now, self.now = self.now, []
         results, self.read_results = self.read_results, []
-        return Ready(hard, snapshot, entries, now, after, committed, results, copy, self.completion)
+        return Ready(hard, snapshot, entries, now, after, committed, results, copy, written)
 
     def _begin_write(self, hard: HardState | None) -> Completion:
         log = self.log
@@ -267,12 +267,13 @@ class RaftCore(State):
         self.handed_hard = HardState(self.term, self.vote, commit)
         return self.handed_hard
 
-    def advance(self, completion: Completion) -> None:
-        """The write of a Ready, and every one before it, is durable. A completion that is of no write under way is ignored."""
+    def advance(self, completion: Completion | None) -> None:
+        """The write of a Ready, and every one before it, is durable. A completion that is of no write under way is ignored, and
+        so is the None of a Ready that writes nothing."""
         if self.failed is not None:
             raise self.failed
         log = self.log
-        if not log.writes or not (done := log.complete(completion)):
+        if completion is None or not log.writes or not (done := log.complete(completion)):
             return
         role = self.role
         if role is _LEADER:

@@ -41,9 +41,9 @@ class Ready:
     committed: Entries | None  # to be applied, in order, each once; durable here already
     reads: list[ReadResult]  # reads that are decided
     copy: SnapshotDescriptor | None  # start copying this, in place of any earlier one; then `report_snapshot`
-    completion: Completion  # give it to `advance` when this write and all earlier ones are durable
+    completion: Completion | None  # give it to `advance` when this write and all earlier ones are durable; None: no write
 
     @property
     def writes(self) -> bool:
         """Whether there is anything to make durable."""
-        return self.hard_state is not None or self.entries is not None or self.snapshot is not None
+        return self.completion is not None

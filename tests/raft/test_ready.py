@@ -88,3 +88,20 @@ def test_a_caller_without_room_still_gets_messages() -> None:
     later = core.ready()
     assert later is not None
     assert later.entries is not None
+
+
+def test_a_ready_without_a_write_has_no_completion() -> None:
+    """Else a caller that reports it at once would make the write under way durable."""
+    core = lead(solo())
+    core.propose([b"x"])
+    writing = core.ready()
+    core.tick()
+    beating = core.ready()
+    assert writing is not None
+    assert beating is not None
+    assert (writing.writes, beating.writes) == (True, False)
+    assert beating.completion is None
+    core.advance(beating.completion)
+    assert core.log.stable == core.log.last - 1
+    core.advance(writing.completion)
+    assert core.log.stable == core.log.last
