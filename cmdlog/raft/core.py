@@ -37,7 +37,8 @@ from cmdlog.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from cmdlog.raft.ready import PlacedProposals, Ready
+from cmdlog.raft.progress import FollowerProgress, Sending
+from cmdlog.raft.ready import GroupStatus, PeerStatus, PlacedProposals, Ready
 from cmdlog.raft.roles import candidate, follower, leader, membership, transfer, voting
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
@@ -173,9 +174,12 @@ class RaftCore(State):
         """Asks for entries, in this order. Returns where they stand if they stay, or None when they were forwarded to the leader.
 
         The list now belongs to the log. Whether the entries are committed is known when `committed` passes their index; after a
-        change of leader their outcome is unknown until then, not failed. Raises: ProposalRefused (nothing was appended).
+        change of leader their outcome is unknown until then, not failed. Raises: ProposalRefused (nothing was appended),
+        ValueError for no payloads.
         """
         self._check_alive()
+        if not payloads:
+            raise ValueError("nothing is proposed")
         if self.role is _LEADER:
             placed = leader.propose(self, payloads)
             self.dirty = True
@@ -192,6 +196,24 @@ class RaftCore(State):
         self._check_alive()
         reads.request(self, context)
         self.dirty = True
+
+    def campaign(self) -> None:
+        """Asks to lead now, without waiting for the time-out; while a leader is heard from, the others shield it. A leader leads
+        on. Raises: ProposalRefused where this node may not campaign."""
+        self._check_alive()
+        if self.role is _LEADER:
+            return
+        if not self.promotable:
+            raise ProposalRefused(Refusal.NO_SUCH_VOTER, f"node {self.id} itself", leader=self.leader)
+        candidate.on_timeout(self)
+
+    def report_unreachable(self, peer: NodeId) -> None:
+        """The connection to a peer is gone, and with it what was under way: the leader probes it instead of sending ahead."""
+        self._check_alive()
+        progress = self.progress.get(peer)
+        if progress is not None and progress.sending is Sending.REPLICATE:
+            progress.probe()
+            progress.paused = True  # until it is heard from
 
     def transfer(self, target: NodeId) -> None:
         """Offers leadership to another voter. Raises: ProposalRefused."""
@@ -213,6 +235,26 @@ class RaftCore(State):
         """See `membership.force_recovery`."""
         self._check_alive()
         return membership.force_recovery(self, learners)
+
+    def status(self) -> GroupStatus:
+        """The group as this node sees it now; changes nothing."""
+        log, handover = self.log, self.handover
+        return GroupStatus(
+            self.id,
+            self.role,
+            self.term,
+            self.leader,
+            self.removed,
+            log.base,
+            log.handed,
+            log.stable,
+            log.commit,
+            log.last,
+            self.configuration,
+            handover.target if handover is not None else None,
+            self.copying,
+            tuple(_peer_status(peer, progress, self.ticks) for peer, progress in self.progress.items()),
+        )
 
     # Out and back
 
@@ -244,12 +286,13 @@ class RaftCore(State):
         if log.taken == log.last:  # an acknowledgement waits for the last of the entries that it may speak of
             after, self.after = self.after, after
         self.dirty = log.taken < log.last or (log.handed < log.commit and log.handed < log.stable)
-        if not (written or self.now or after or committed or self.read_results or copy):
+        soft = self.take_soft_state()
+        if not (written or self.now or after or committed or self.read_results or copy or soft):
             return None
         self.installed = self.offered_copy = None
         now, self.now = self.now, []
         results, self.read_results = self.read_results, []
-        return Ready(hard, snapshot, entries, now, after, committed, results, copy, written)
+        return Ready(hard, snapshot, entries, now, after, committed, results, copy, written, soft)
 
     def _begin_write(self, hard: HardState | None) -> Completion:
         log = self.log
@@ -333,6 +376,11 @@ class RaftCore(State):
     def _check_alive(self) -> None:
         if self.failed is not None:
             raise self.failed
+
+
+def _peer_status(peer: NodeId, progress: FollowerProgress, now: int) -> PeerStatus:
+    silent = now - progress.heard if progress.answered else None
+    return PeerStatus(peer, progress.match, progress.next, progress.sending, silent, progress.in_flight_bytes, progress.manifest)
 
 
 def _votes_for(hard: HardState | None, term: Term, node: NodeId) -> bool:

@@ -17,7 +17,7 @@ from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
 from cmdlog.raft.messages import KIND_EMPTY, Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import FollowerProgress
 from cmdlog.raft.reads import Reads
-from cmdlog.raft.ready import PlacedProposals, ReadResult
+from cmdlog.raft.ready import PlacedProposals, ReadResult, SoftState
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.wal.ids import Index, Term
 
@@ -81,10 +81,12 @@ class State:
         "failed",
         "franchise",
         "handed_hard",
+        "handed_soft",
         "handover",
         "heartbeat_elapsed",
         "id",
         "installed",
+        "judged",
         "leader",
         "log",
         "manifest",
@@ -95,6 +97,7 @@ class State:
         "proposed_bytes",
         "read_results",
         "reads",
+        "removed",
         "rng",
         "role",
         "settings",
@@ -123,6 +126,9 @@ class State:
         self.completion = Completion(rng.getrandbits(48), self.log.last, self.log.last_term)
         self.leader: NodeId | None = None
         self.role = Role.FOLLOWER
+        self.removed = False  # whether the committed configuration `judged` is without this node
+        self.handed_soft = SoftState(self.role, self.leader, self.removed)  # what the caller knows
+        self.judged = Configuration()
         self.reads = Reads()
         self._leave_role()
 
@@ -178,6 +184,18 @@ class State:
     def term_committed(self) -> bool:
         """Whether an entry of the present term is committed: what a leader needs before reads and changes (dissertation 6.4)."""
         return self.log.term_at(self.log.commit) == self.term
+
+    def take_soft_state(self) -> SoftState | None:
+        """The soft state, when it has changed since it was last taken."""
+        at, configuration = self.log.configurations[-1]
+        if configuration is not self.judged and at <= self.log.commit:
+            self.judged = configuration
+            self.removed = bool(configuration.voters) and self.id not in configuration.members()
+        handed = self.handed_soft
+        if handed.role is self.role and handed.leader == self.leader and handed.removed is self.removed:
+            return None
+        self.handed_soft = SoftState(self.role, self.leader, self.removed)
+        return self.handed_soft
 
     def needed_configurations(self) -> list[Configuration]:
         """The last configuration that is known to be committed, and those after it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from cmdlog.raft import RaftSettings
-from cmdlog.raft.configuration import NodeId
+import pytest
+
+from cmdlog.raft import Configuration, ProposalRefused, RaftSettings, Refusal, Role, SoftState
+from cmdlog.raft.configuration import NodeId, nodes
 from cmdlog.raft.messages import Append, AppendReply, Heartbeat
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, column, lead, solo
@@ -105,3 +107,86 @@ def test_a_ready_without_a_write_has_no_completion() -> None:
     assert core.log.stable == core.log.last - 1
     core.advance(writing.completion)
     assert core.log.stable == core.log.last
+
+
+# What a group is
+
+
+def test_status_tells_role_lag_and_silence() -> None:
+    """A leader knows how far each peer is, and since when it is silent; a follower knows its leader."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.tick(2)
+    cluster.cut(3)
+    leader.propose([b"x"])
+    cluster.tick(4)
+    status = leader.status()
+    assert (status.role, status.term, status.leader, status.last, status.commit) == (Role.LEADER, 1, A, 2, 2)
+    assert [(peer.node, peer.match, peer.silent_ticks) for peer in status.peers] == [(B, 2, 0), (C, 1, 4)]
+    other = cluster.core(2).status()
+    assert (other.role, other.leader, other.peers) == (Role.FOLLOWER, A, ())
+
+
+def test_a_new_leader_has_heard_from_nobody_yet() -> None:
+    """Whoever has said nothing in this term is not shown as just heard."""
+    core = lead(solo())
+    assert [peer.silent_ticks for peer in core.status().peers] == [None, None]
+
+
+def test_a_node_campaigns_when_it_is_asked_to() -> None:
+    """Without waiting for its time-out; a leader leads on, and a learner is refused."""
+    cluster = Cluster((1, 2, 3), others=(4,))
+    cluster.core(2).campaign()
+    cluster.settle()
+    assert cluster.leaders() == [B]
+    term = cluster.core(2).term
+    cluster.core(2).campaign()
+    cluster.core(3).campaign()  # its pre-vote fails: a leader is alive
+    cluster.settle()
+    assert (cluster.leaders(), cluster.core(2).term) == ([B], term)
+    with pytest.raises(ProposalRefused) as refused:
+        cluster.core(4).campaign()
+    assert refused.value.reason is Refusal.NO_SUCH_VOTER
+
+
+def test_an_unreachable_peer_is_probed() -> None:
+    """What was under way to it is lost: nothing more is sent ahead until it answers."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.cut(2)
+    leader.propose([b"x"])
+    cluster.settle()
+    leader.report_unreachable(B)
+    leader.report_unreachable(NodeId(9))
+    leader.propose([b"y"])
+    sent = [message for message in cluster.members[A].take() if message.receiver == B]
+    assert sent == []
+    cluster.heal()
+    cluster.tick(2)
+    assert cluster.core(2).log.last == leader.log.last
+
+
+def test_a_change_of_role_or_leader_is_told_once() -> None:
+    """A caller needs no comparison of its own; an unchanged state is not repeated."""
+    member = solo(2)
+    core = member.core
+    assert core.ready() is None  # a node starts as a follower of nobody
+    core.step(Heartbeat(A, B, Term(1), Index(0), 1))
+    core.step(Heartbeat(A, B, Term(1), Index(0), 2))
+    assert [ready.soft_state for ready in iter(core.ready, None)] == [SoftState(Role.FOLLOWER, A, False)]
+    core.step(Heartbeat(A, B, Term(1), Index(0), 3))
+    assert [ready.soft_state for ready in iter(core.ready, None)] == [None]
+
+
+def test_a_committed_removal_is_told() -> None:
+    """The node that is no member any more learns it from its own log, when that is committed."""
+    member = solo(3, term=1)
+    core = member.core
+    left = Configuration(voters=nodes((1, 2)))
+    core.step(Append(A, C, Term(1), Term(0), Index(0), column(1, 1, kinds=b"\2", payloads=[left.to_bytes()])))
+    member.take()
+    assert not core.status().removed
+    core.step(Heartbeat(A, C, Term(1), Index(1), 1))
+    (ready,) = iter(core.ready, None)
+    assert ready.soft_state == SoftState(Role.FOLLOWER, A, True)
+    assert core.status().removed

@@ -49,6 +49,8 @@ def propose(state: State, payloads: list[bytes]) -> PlacedProposals:
     if state.proposed_bytes and state.proposed_bytes + size > settings.proposed_bytes_max:
         raise ProposalRefused(Refusal.IN_FLIGHT_BYTES, f"{state.proposed_bytes} bytes are not committed yet")
     log, term, count = state.log, state.term, len(payloads)
+    if log.last - log.commit + count > settings.proposed_entries_max and log.commit < log.last:
+        raise ProposalRefused(Refusal.IN_FLIGHT_ENTRIES, f"{log.last - log.commit} entries are not committed yet")
     first = Index(log.last + 1)
     log.append(Entries(first, [term] * count, bytes(count), payloads, size))
     state.count_proposed(size)
@@ -208,7 +210,7 @@ def _heard(state: State, sender: NodeId) -> FollowerProgress | None:
     if progress is None:
         state.drop(Drop.UNKNOWN_SENDER)
     else:
-        progress.heard = state.ticks
+        progress.heard, progress.answered = state.ticks, True
     return progress
 
 
