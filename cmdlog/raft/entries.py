@@ -22,6 +22,7 @@ from itertools import accumulate
 from typing import Final
 
 from cmdlog.raft.configuration import Configuration
+from cmdlog.raft.errors import BadConfiguration
 from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_NORMAL, SIZE_UNKNOWN, Entries, HardState, SnapshotDescriptor
 from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, Term
@@ -270,9 +271,20 @@ def has_special(entries: Entries) -> bool:
 
 
 def decoded_configurations(entries: Entries) -> list[tuple[Index, Configuration]]:
-    """The configurations among the entries. Raises: BadConfiguration."""
+    """The configurations among the entries. Raises: BadConfiguration, also for one without voters: in its force, a node would
+    win every election without a vote."""
     return [
-        (Index(entries.first + i), Configuration.from_bytes(entries.payloads[i]))
+        (Index(entries.first + i), _configuration(Index(entries.first + i), entries.payloads[i]))
         for i, kind in enumerate(entries.kinds)
         if kind == KIND_CONFIGURATION
     ]
+
+
+def _configuration(at: Index, payload: bytes) -> Configuration:
+    try:
+        configuration = Configuration.from_bytes(payload)
+    except BadConfiguration as error:
+        raise BadConfiguration(f"entry {at}: {error}") from None
+    if not configuration.voters:
+        raise BadConfiguration(f"entry {at} has no voters")
+    return configuration

@@ -131,6 +131,7 @@ class State:
         self.judged = Configuration()
         self.reads = Reads()
         self._leave_role()
+        self._wait_for_nobody()
 
     def _restore(self, restored: Restored) -> None:
         hard, self.log = restored.hard_state, EntryLog(restored.manifest)
@@ -141,7 +142,10 @@ class State:
             if skip < 0:
                 raise self.broken("a log begins where its snapshot ends", f"{entries.first} after {self.log.base}")
             kept = Entries(Index(entries.first + skip), entries.terms[skip:], entries.kinds[skip:], entries.payloads[skip:])
-            self.log.append(kept, decoded_configurations(kept))
+            try:
+                self.log.append(kept, decoded_configurations(kept))
+            except BadConfiguration as error:
+                raise self.broken("a configuration entry of the log can be read", str(error)) from error
             self.log.stable = self.log.taken = self.log.last
         if hard.commit > self.log.last:
             raise self.broken("what was committed is in the log", f"commit {hard.commit}, last {self.log.last}")
@@ -255,6 +259,12 @@ class State:
         if term > self.term:
             self.term, self.vote = term, None
         self.role, self.leader = Role.FOLLOWER, leader
+        self._wait_for_nobody()
+
+    def _wait_for_nobody(self) -> None:
+        """A single voter campaigns with its next tick; as a candidate it waits for its own disk, as any other."""
+        if all(value.voters == (self.id,) and not value.joint for value in self.needed_configurations()):
+            self.timeout = 1
 
     def become_pre_candidate(self) -> None:
         """Asks whether it would win; neither term nor vote change (dissertation, section 9.6)."""

@@ -83,6 +83,8 @@ def on_install_snapshot(state: State, message: InstallSnapshot) -> None:
     manifest = message.manifest
     if manifest.term > message.term:
         state.drop(Drop.BAD_ENTRIES)
+    elif not manifest.configuration.voters:
+        state.drop(Drop.BAD_CONFIGURATION)
     elif covers(state, manifest):
         state.after.append(AppendReply(state.id, message.sender, state.term, state.log.commit))
     elif state.copying != manifest:
