@@ -40,6 +40,7 @@ class Refusal(enum.Enum):
     QUORUM_AT_RISK = "quorum_at_risk"  # the new voters that are heard from are no majority
     LAGGING = "lagging"  # a learner to be promoted is too far behind
     NO_SUCH_VOTER = "no_such_voter"  # the target of a transfer is not a voter
+    NOT_HEARD = "not_heard"  # the target of a transfer has said nothing for an election time-out, or not in this term
     LEADER_ALIVE = "leader_alive"  # a forced recovery was asked for while a leader is heard from
 
 

@@ -312,6 +312,17 @@ class State:
         since = self.ticks - self.settings.election_ticks
         return {self.id, *(peer for peer, progress in self.progress.items() if progress.heard > since)}
 
+    def live(self) -> set[NodeId]:
+        """Of the active nodes, those that have said something in this leader's own term: nothing is known of others yet."""
+        since = self.ticks - self.settings.election_ticks
+        return {self.id, *(peer for peer, each in self.progress.items() if each.answered and each.heard > since)}
+
+    def best_successor(self) -> NodeId | None:
+        """The live voter, but for this node, whose log is known to reach furthest."""
+        live, configuration = self.live(), self.configuration
+        voters = [peer for peer in self.progress if peer in live and configuration.is_voter(peer)]
+        return max(voters, key=lambda peer: self.progress[peer].match, default=None)
+
     def count_proposed(self, size: int) -> None:
         """Counts bytes as proposed until the present end of the log is committed."""
         self.proposed.append((self.log.last, size))
