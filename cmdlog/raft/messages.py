@@ -200,7 +200,7 @@ class TimeoutNow(Message):
 
 @value
 class ReadRequest(Message):
-    """A follower's reads want a read index. Contexts are the follower's own numbers (64 bits)."""
+    """A follower's reads want a read index. Contexts are the follower's own numbers (64 bits), different in all its starts."""
 
     kind = MessageKind.READ_REQUEST
     contexts: tuple[int, ...]

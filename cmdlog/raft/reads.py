@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.errors import ProposalRefused, Refusal
@@ -29,6 +29,9 @@ from cmdlog.wal.ids import Index
 
 if TYPE_CHECKING:
     from cmdlog.raft.state import State
+
+
+READ_NUMBER_MASK: Final = (1 << 62) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,9 @@ class Reads:
         self.waiting: deque[Waiting] = deque()
         self.parked: list[tuple[NodeId, tuple[int, ...]]] = []  # until an entry of the leader's term is committed
         self.count = 0  # reads waiting or parked
-        self.asked: dict[int, int] = {}  # at a follower: context to the tick at which it is given up, ascending
+        self.asked: dict[
+            int, tuple[int, int]
+        ] = {}  # at a follower: number on the wire -> (context, tick at which it is given up)
         self.to_ask: list[int] = []
         self.rounds_sent: deque[tuple[int, int]] = deque()  # with leases: (round, tick) not confirmed yet
         self.lease_from: int | None = None  # tick at which the latest confirmed round was sent
@@ -61,7 +66,7 @@ class Reads:
         """The node's own reads that have no answer."""
         parked = [context for requester, contexts in self.parked if requester == node for context in contexts]
         waiting = [context for read in self.waiting if read.requester == node for context in read.contexts]
-        return [*self.asked, *parked, *waiting]
+        return [*(context for context, _ in self.asked.values()), *parked, *waiting]
 
 
 # At the leader
@@ -153,8 +158,11 @@ def request(state: State, context: int) -> None:
     if state.leader == state.id:
         take_reads(state, state.id, (context,))
     else:
-        reads.asked[context] = state.ticks + state.settings.read_ticks
-        reads.to_ask.append(context)
+        # On the wire each read has a number that no other read of any start of this node had: an answer to one that was given up,
+        # or that a crash has ended, must not answer a later one.
+        state.read_number = number = (state.read_number + 1) & READ_NUMBER_MASK
+        reads.asked[number] = context, state.ticks + state.settings.read_ticks
+        reads.to_ask.append(number)
 
 
 def ask_leader(state: State) -> None:
@@ -169,9 +177,9 @@ def expire(state: State) -> None:
     """Gives up reads that the leader has not answered: request or answer may be lost."""
     asked = state.reads.asked
     while asked:
-        context, deadline = next(iter(asked.items()))
+        number, (context, deadline) = next(iter(asked.items()))
         if deadline > state.ticks:
             return
-        del asked[context]
+        del asked[number]
         state.read_results.append(ReadResult(context, None))
         state.dirty = True

@@ -95,6 +95,7 @@ class State:
         "progress",
         "proposed",
         "proposed_bytes",
+        "read_number",
         "read_results",
         "reads",
         "removed",
@@ -123,6 +124,7 @@ class State:
         self.offered_copy: SnapshotDescriptor | None = None  # for the next Ready
         self.installed: SnapshotDescriptor | None = None  # for the next Ready
         self._restore(restored)
+        self.read_number = rng.getrandbits(62)  # of the latest read that was passed on; begins at random with every start
         self.completion = Completion(rng.getrandbits(48), self.log.last, self.log.last_term)
         self.leader: NodeId | None = None
         self.role = Role.FOLLOWER

@@ -10,6 +10,7 @@ from cmdlog.raft import (
     Drop,
     MemberChange,
     MembershipGuard,
+    Message,
     ProposalRefused,
     RaftCore,
     RaftSettings,
@@ -152,13 +153,14 @@ def test_a_followers_read_without_answer_is_given_up() -> None:
     core.tick()
     core.read_index(6)
     sent = [message for message in member.take() if isinstance(message, ReadRequest)]
-    assert [message.contexts for message in sent] == [(5, 6)]
+    ((first, second),) = (message.contexts for message in sent)
+    assert second == first + 1
     for _ in range(3):
         core.tick()
     member.take()
     assert member.reads == [ReadResult(5, None)]
     core.tick()
-    core.step(ReadReply(B, A, Term(1), Index(0), (5, 6)))
+    core.step(ReadReply(B, A, Term(1), Index(0), (first, second)))
     member.take()
     assert member.reads == [ReadResult(5, None), ReadResult(6, None)]
     assert core.drops[Drop.STALE_REPLY] == 2
@@ -289,3 +291,34 @@ def test_appends_do_not_confirm_rounds() -> None:
     core.step(AppendReply(B, A, core.term, Index(2)))
     member.take()
     assert member.reads == []
+
+
+def test_an_answer_from_before_a_restart_answers_no_later_read() -> None:
+    """Its index may be below what was acknowledged before the later read began, and the caller's contexts may begin again."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.tick(2)
+    late: list[Message] = []
+
+    def passes(message: Message) -> bool:
+        late.extend([message] if isinstance(message, ReadReply) else [])
+        return not isinstance(message, ReadReply)
+
+    cluster.passes = passes
+    cluster.core(2).read_index(1)
+    cluster.settle()
+    cluster.tick()
+    cluster.restart(2)
+    cluster.tick(2)
+    cluster.core(1).propose([b"acknowledged"])
+    cluster.settle()
+    follower = cluster.core(2)
+    follower.read_index(1)
+    follower.step(late[0])
+    cluster.settle()
+    assert cluster.members[B].reads == []
+    assert follower.drops[Drop.STALE_REPLY] == 1
+    cluster.heal()
+    cluster.core(2).read_index(2)
+    cluster.settle()
+    assert [(read.context, read.index) for read in cluster.members[B].reads] == [(2, cluster.core(1).log.commit)]
