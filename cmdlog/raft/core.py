@@ -367,6 +367,8 @@ class RaftCore(State):
             if self.role is not Role.FOLLOWER:
                 self.become_follower(self.term, None)  # it campaigned with another log, and maybe another configuration
             self.manifest = self.installed = manifest
+        elif self.role is not Role.FOLLOWER and not self.promotable:
+            self.become_follower(self.term, None)  # its removal is committed, as the snapshot shows
         self._tell_leader(AppendReply, self.log.commit)
 
     def _tell_leader(self, kind: type[SnapshotCopyFailed] | type[AppendReply], index: Index) -> None:
