@@ -47,10 +47,22 @@ class Waiting:
 class Reads:
     """Reads under way at one node in one role. Invariant: `waiting` ascends by round; no round in it is confirmed."""
 
-    __slots__ = ("asked", "count", "lease_from", "lease_void", "parked", "round", "rounds_sent", "to_ask", "waiting")
+    __slots__ = (
+        "asked",
+        "commit_sent",
+        "count",
+        "lease_from",
+        "lease_void",
+        "parked",
+        "round",
+        "rounds_sent",
+        "to_ask",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.round = 0  # the latest one begun
+        self.commit_sent = Index(0)  # the commit mark that it told
         self.waiting: deque[Waiting] = deque()
         self.parked: list[tuple[NodeId, tuple[int, ...]]] = []  # until an entry of the leader's term is committed
         self.count = 0  # reads waiting or parked
@@ -94,9 +106,10 @@ def unpark(state: State) -> None:
 
 
 def begin_round_if_wanted(state: State) -> None:
-    """All reads that came since the last round share the next one."""
+    """All reads that came since the last round share the next one, which begins when no earlier read waits for a round under way:
+    however fast reads come, there is one round in a round trip. A round that is lost is made up for by the next heartbeat."""
     reads = state.reads
-    if reads.waiting[-1].round > reads.round:
+    if reads.waiting[0].round > reads.round:
         begin_round(state)
 
 
@@ -105,6 +118,7 @@ def begin_round(state: State) -> None:
     have it: beyond that it might hold other entries (paper, Figure 2, AppendEntries 5)."""
     reads, commit = state.reads, state.log.commit
     reads.round += 1
+    reads.commit_sent = commit
     if state.settings.lease_ticks:
         reads.rounds_sent.append((reads.round, state.ticks))
     for peer, progress in state.progress.items():
@@ -126,6 +140,8 @@ def confirm(state: State) -> None:
         read = reads.waiting.popleft()
         reads.count -= len(read.contexts)
         _answer(state, read.index, read.requester, read.contexts)
+    if reads.waiting:
+        state.dirty = True  # the next round may begin
 
 
 def _answer(state: State, index: Index, requester: NodeId, contexts: tuple[int, ...]) -> None:

@@ -79,7 +79,11 @@ def test_a_read_that_comes_while_a_round_is_under_way_waits_for_the_next() -> No
     member.take()
     core.read_index(2)
     member.take()
-    confirm(core, B, core.reads.round - 1)
+    first = core.reads.round
+    confirm(core, B, first)
+    member.take()
+    assert [read.context for read in member.reads] == [1]
+    confirm(core, C, first)
     member.take()
     assert [read.context for read in member.reads] == [1]
     confirm(core, B)
@@ -322,3 +326,49 @@ def test_an_answer_from_before_a_restart_answers_no_later_read() -> None:
     cluster.core(2).read_index(2)
     cluster.settle()
     assert [(read.context, read.index) for read in cluster.members[B].reads] == [(2, cluster.core(1).log.commit)]
+
+
+def test_reads_that_come_one_by_one_share_rounds() -> None:
+    """One round is under way and one waits: a thousand reads, each in a Ready of its own, cost two rounds and not a thousand."""
+    member = a_leader()
+    core = member.core
+    before = core.reads.round
+    for context in range(1000):
+        core.read_index(context)
+        member.take()
+    assert core.reads.round == before + 1
+    confirm(core, B)
+    member.take()
+    assert core.reads.round == before + 2
+    confirm(core, B)
+    member.take()
+    assert [read.context for read in member.reads] == list(range(1000))
+
+
+def test_reads_whose_round_was_lost_are_answered_after_the_next_heartbeat() -> None:
+    """No round waits for ever behind one whose messages are gone."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.tick()
+    cluster.passes = lambda message: not isinstance(message, Heartbeat)
+    leader.read_index(1)
+    cluster.settle()
+    leader.read_index(2)
+    cluster.settle()
+    cluster.heal()
+    cluster.tick()
+    assert [read.context for read in cluster.members[A].reads] == [1, 2]
+
+
+def test_followers_learn_the_last_commit_with_the_next_tick() -> None:
+    """However rare heartbeats are: an idle group does not leave its replicas behind. Nothing more is sent then."""
+    cluster = Cluster(settings=RaftSettings(heartbeat_ticks=6))
+    leader = cluster.elect(1)
+    cluster.tick(12)
+    leader.propose([b"x"])
+    cluster.settle()
+    cluster.tick()
+    assert cluster.core(2).log.commit == cluster.core(3).log.commit == leader.log.commit
+    began = leader.reads.round
+    cluster.tick(3)
+    assert leader.reads.round == began

@@ -5,7 +5,8 @@ it is of the leader's own term (paper, section 5.4.2 and Figure 8). The leader i
 write.
 
 Entries are sent when a Ready is taken (`fill`), not when they are proposed: proposals, acknowledgements and freed windows that
-come in between share one message per follower. Followers learn of a commit with the next entries or the next heartbeat.
+come in between share one message per follower. Followers learn of a commit with the next entries or the next heartbeat; when
+everything is committed, a heartbeat goes with the next tick, however rare they are.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ def tick(state: State) -> None:
             return
     transfer.expire(state)
     state.heartbeat_elapsed += 1
-    if state.heartbeat_elapsed >= settings.heartbeat_ticks:
+    # With nothing under way, no message brings the last commit to the followers: it does not wait for a heartbeat that is rare.
+    idle = state.log.commit == state.log.last and state.reads.commit_sent < state.log.commit
+    if state.heartbeat_elapsed >= settings.heartbeat_ticks or idle:
         state.heartbeat_elapsed = 0
         state.dirty = True
         reads.begin_round(state)
