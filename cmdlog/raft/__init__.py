@@ -77,7 +77,8 @@ from cmdlog.raft.errors import (
     Refusal,
 )
 from cmdlog.raft.messages import Entries, HardState, Message, Segment, SnapshotDescriptor
-from cmdlog.raft.ready import PlacedProposals, ReadResult, Ready
+from cmdlog.raft.progress import Sending
+from cmdlog.raft.ready import GroupStatus, PeerStatus, PlacedProposals, ReadResult, Ready, SoftState
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, Role
@@ -95,12 +96,14 @@ __all__ = [
     "Drop",
     "Entries",
     "Franchise",
+    "GroupStatus",
     "HardState",
     "InvariantBroken",
     "MemberChange",
     "MembershipGuard",
     "Message",
     "NodeId",
+    "PeerStatus",
     "PlacedProposals",
     "ProposalRefused",
     "RaftCore",
@@ -113,6 +116,8 @@ __all__ = [
     "Restored",
     "Role",
     "Segment",
+    "Sending",
     "SnapshotDescriptor",
+    "SoftState",
     "Transition",
 ]

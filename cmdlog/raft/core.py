@@ -37,7 +37,8 @@ from cmdlog.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from cmdlog.raft.ready import PlacedProposals, Ready
+from cmdlog.raft.progress import FollowerProgress, Sending
+from cmdlog.raft.ready import GroupStatus, PeerStatus, PlacedProposals, Ready
 from cmdlog.raft.roles import candidate, follower, leader, membership, transfer, voting
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
@@ -173,9 +174,12 @@ class RaftCore(State):
         """Asks for entries, in this order. Returns where they stand if they stay, or None when they were forwarded to the leader.
 
         The list now belongs to the log. Whether the entries are committed is known when `committed` passes their index; after a
-        change of leader their outcome is unknown until then, not failed. Raises: ProposalRefused (nothing was appended).
+        change of leader their outcome is unknown until then, not failed. Raises: ProposalRefused (nothing was appended),
+        ValueError for no payloads.
         """
         self._check_alive()
+        if not payloads:
+            raise ValueError("nothing is proposed")
         if self.role is _LEADER:
             placed = leader.propose(self, payloads)
             self.dirty = True
@@ -192,6 +196,24 @@ class RaftCore(State):
         self._check_alive()
         reads.request(self, context)
         self.dirty = True
+
+    def campaign(self) -> None:
+        """Asks to lead now, without waiting for the time-out; while a leader is heard from, the others shield it. A leader leads
+        on. Raises: ProposalRefused where this node may not campaign."""
+        self._check_alive()
+        if self.role is _LEADER:
+            return
+        if not self.promotable:
+            raise ProposalRefused(Refusal.NO_SUCH_VOTER, f"node {self.id} itself", leader=self.leader)
+        candidate.on_timeout(self)
+
+    def report_unreachable(self, peer: NodeId) -> None:
+        """The connection to a peer is gone, and with it what was under way: the leader probes it instead of sending ahead."""
+        self._check_alive()
+        progress = self.progress.get(peer)
+        if progress is not None and progress.sending is Sending.REPLICATE:
+            progress.probe()
+            progress.paused = True  # until it is heard from
 
     def transfer(self, target: NodeId) -> None:
         """Offers leadership to another voter. Raises: ProposalRefused."""
@@ -214,48 +236,87 @@ class RaftCore(State):
         self._check_alive()
         return membership.force_recovery(self, learners)
 
+    def status(self) -> GroupStatus:
+        """The group as this node sees it now; changes nothing."""
+        log, handover = self.log, self.handover
+        return GroupStatus(
+            self.id,
+            self.role,
+            self.term,
+            self.leader,
+            self.removed,
+            log.base,
+            log.handed,
+            log.stable,
+            log.commit,
+            log.last,
+            self.configuration,
+            handover.target if handover is not None else None,
+            self.copying,
+            tuple(_peer_status(peer, progress, self.ticks) for peer, progress in self.progress.items()),
+        )
+
     # Out and back
 
-    def ready(self) -> Ready | None:
-        """What is to be done now, or None. It is taken with the call: the next Ready continues from here."""
+    def ready(self, bytes_max: int | None = None) -> Ready | None:
+        """What is to be done now, or None. It is taken with the call: the next Ready continues from here.
+
+        Its entries to write, and those to apply, are bounded by `ready_bytes_max` and by `bytes_max`; with 0 there are none this
+        time, but messages still leave. What is left waits for the next call.
+        """
         if self.failed is not None:
             raise self.failed
         if not self.dirty:
             return None
-        self.dirty = False
+        most, limit = self.settings.ready_entries_max, self.settings.ready_bytes_max
+        if bytes_max is not None and bytes_max < limit:
+            limit = bytes_max
         if self.role is _LEADER:
             leader.fill(self)
         elif self.reads.to_ask:
             reads.ask_leader(self)
         log = self.log
-        entries = log.take_unstable() if log.taken < log.last else None
-        committed = log.take_committed() if log.handed < log.commit else None
+        entries = log.take_unstable(entries_max=most, bytes_max=limit) if log.taken < log.last and limit > 0 else None
+        committed = log.take_committed(entries_max=most, bytes_max=limit) if log.handed < log.commit and limit > 0 else None
         hard, snapshot, copy = self._take_hard_state(entries is not None), self.installed, self.offered_copy
+        written: Completion | None = None
         if entries is not None or hard is not None or snapshot is not None:
-            self.completion = Completion(self.completion.number + 1, log.last, log.last_term)
-            log.begin_write(self.completion, hard)
-        elif not (self.now or self.after or committed or self.read_results or copy):
+            written = self.completion = self._begin_write(hard)
+        after: list[Message] = []
+        if log.taken == log.last:  # an acknowledgement waits for the last of the entries that it may speak of
+            after, self.after = self.after, after
+        self.dirty = log.taken < log.last or (log.handed < log.commit and log.handed < log.stable)
+        soft = self.take_soft_state()
+        if not (written or self.now or after or committed or self.read_results or copy or soft):
             return None
         self.installed = self.offered_copy = None
         now, self.now = self.now, []
-        after, self.after = self.after, []
         results, self.read_results = self.read_results, []
-        return Ready(hard, snapshot, entries, now, after, committed, results, copy, self.completion)
+        return Ready(hard, snapshot, entries, now, after, committed, results, copy, written, soft)
+
+    def _begin_write(self, hard: HardState | None) -> Completion:
+        log = self.log
+        term = log.last_term if log.taken == log.last else log.term_at(log.taken)
+        completion = Completion(self.completion.number + 1, log.taken, log.base_term if term is None else term)
+        log.begin_write(completion, hard)
+        return completion
 
     def _take_hard_state(self, with_commit: bool) -> HardState | None:
         """The hard state when it must be written; beside entries, also when only the commit mark has moved."""
-        handed, commit = self.handed_hard, self.log.commit
+        handed, log = self.handed_hard, self.log
+        commit = log.commit if log.commit <= log.taken else log.taken  # a mark above what is written would name a hole at restart
         if self.term == handed.term and self.vote == handed.vote and not (with_commit and commit != handed.commit):
             return None
         self.handed_hard = HardState(self.term, self.vote, commit)
         return self.handed_hard
 
-    def advance(self, completion: Completion) -> None:
-        """The write of a Ready, and every one before it, is durable. A completion that is of no write under way is ignored."""
+    def advance(self, completion: Completion | None) -> None:
+        """The write of a Ready, and every one before it, is durable. A completion that is of no write under way is ignored, and
+        so is the None of a Ready that writes nothing."""
         if self.failed is not None:
             raise self.failed
         log = self.log
-        if not log.writes or not (done := log.complete(completion)):
+        if completion is None or not log.writes or not (done := log.complete(completion)):
             return
         role = self.role
         if role is _LEADER:
@@ -306,6 +367,8 @@ class RaftCore(State):
             if self.role is not Role.FOLLOWER:
                 self.become_follower(self.term, None)  # it campaigned with another log, and maybe another configuration
             self.manifest = self.installed = manifest
+        elif self.role is not Role.FOLLOWER and not self.promotable:
+            self.become_follower(self.term, None)  # its removal is committed, as the snapshot shows
         self._tell_leader(AppendReply, self.log.commit)
 
     def _tell_leader(self, kind: type[SnapshotCopyFailed] | type[AppendReply], index: Index) -> None:
@@ -315,6 +378,11 @@ class RaftCore(State):
     def _check_alive(self) -> None:
         if self.failed is not None:
             raise self.failed
+
+
+def _peer_status(peer: NodeId, progress: FollowerProgress, now: int) -> PeerStatus:
+    silent = now - progress.heard if progress.answered else None
+    return PeerStatus(peer, progress.match, progress.next, progress.sending, silent, progress.in_flight_bytes, progress.manifest)
 
 
 def _votes_for(hard: HardState | None, term: Term, node: NodeId) -> bool:

@@ -22,12 +22,12 @@ from itertools import accumulate
 from typing import Final
 
 from cmdlog.raft.configuration import Configuration
-from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_NORMAL, Entries, HardState, SnapshotDescriptor
+from cmdlog.raft.errors import BadConfiguration
+from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_NORMAL, SIZE_UNKNOWN, Entries, HardState, SnapshotDescriptor
 from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, Term
 
 _NORMAL_BYTE: Final = bytes([KIND_NORMAL])
-_UNKNOWN: Final = -1  # of a size: nobody has counted it yet
 
 
 @value
@@ -55,7 +55,6 @@ class EntryLog:
     __slots__ = (
         "_before",
         "_recent",
-        "_recent_bytes",
         "base",
         "base_term",
         "commit",
@@ -68,6 +67,7 @@ class EntryLog:
         "stable",
         "taken",
         "terms",
+        "untaken_bytes",
         "writes",
     )
 
@@ -85,6 +85,7 @@ class EntryLog:
         self.terms.clear()
         self.kinds.clear()
         self.payloads.clear()
+        self.untaken_bytes = 0  # of the payloads above `taken`
         # Ascending; the last one is in force. The first one is at or below the base.
         self.configurations: list[tuple[Index, Configuration]] = [(manifest.index, manifest.configuration)]
         self._forget_proofs(manifest.index)
@@ -93,7 +94,6 @@ class EntryLog:
         # The columns that were cut or came last, and those before them, since the next step mostly wants the same ones: write,
         # send, apply. A follower writes the last ones and applies those before, in one Ready.
         self._recent = self._before = Entries(Index(above + 1), [], b"", [])
-        self._recent_bytes = 0
         for write in self.writes:
             write.proves = min(write.proves, above)
 
@@ -133,35 +133,27 @@ class EntryLog:
             return before
         low, high = first - self.base - 1, last - self.base
         cut = Entries(Index(first), self.terms[low:high], bytes(self.kinds[low:high]), self.payloads[low:high])
-        self._before, self._recent, self._recent_bytes = recent, cut, _UNKNOWN
+        self._before, self._recent = recent, cut
         return cut
 
-    def batch(self, first: Index, *, entries_max: int, bytes_max: int) -> tuple[Entries, int]:
-        """As many entries from `first` on as fit, at least one when there is one, and their bytes.
+    def batch(self, first: Index, last: Index, *, entries_max: int, bytes_max: int) -> tuple[Entries, int]:
+        """As many of the entries `first..last` as fit, at least one when there is one, and their bytes.
 
         The followers of a leader mostly want the same ones and are given the same object: the encoder can see that it did so
         already.
         """
-        last = first + entries_max - 1
-        entries = self.slice(first, min(last, self.last))
-        size = self._bytes_of(entries)
+        entries = self.slice(first, min(last, first + entries_max - 1))
+        size = payload_bytes(entries)
         if size > bytes_max and len(entries.terms) > 1:
             fitting = max(1, bisect_right(list(accumulate(map(len, entries.payloads))), bytes_max))
             entries = self.slice(first, first + fitting - 1)
-            size = self._bytes_of(entries)
+            size = payload_bytes(entries)
         return entries, size
-
-    def _bytes_of(self, entries: Entries) -> int:
-        if entries is not self._recent:
-            return sum(map(len, entries.payloads))
-        if self._recent_bytes == _UNKNOWN:
-            self._recent_bytes = sum(map(len, entries.payloads))
-        return self._recent_bytes
 
     # How it changes
 
-    def append(self, entries: Entries, configurations: Sequence[tuple[Index, Configuration]] = (), size: int = _UNKNOWN) -> None:
-        """Adds entries right after the last one; `configurations` are those among them, decoded; `size` is their bytes."""
+    def append(self, entries: Entries, configurations: Sequence[tuple[Index, Configuration]] = ()) -> None:
+        """Adds entries right after the last one; `configurations` are those among them, decoded."""
         terms = entries.terms
         if not terms:
             return
@@ -171,7 +163,8 @@ class EntryLog:
         if configurations:
             self.configurations += configurations
         self.last, self.last_term = Index(self.last + len(terms)), terms[-1]
-        self._before, self._recent, self._recent_bytes = self._recent, entries, size
+        self.untaken_bytes += entries.size if entries.size >= 0 else payload_bytes(entries)
+        self._before, self._recent = self._recent, entries
 
     def merge(self, entries: Entries, configurations: Sequence[tuple[Index, Configuration]] = ()) -> None:
         """Takes a leader's entries, whose predecessor is known to match and is not below `commit`.
@@ -200,6 +193,7 @@ class EntryLog:
     def _truncate(self, keep: Index) -> None:
         """Cuts off everything above `keep`, its configurations and the proofs of writes under way."""
         offset = keep - self.base
+        self.untaken_bytes -= sum(map(len, self.payloads[max(keep, self.taken) - self.base :]))
         del self.terms[offset:], self.kinds[offset:], self.payloads[offset:]
         self.last, self.last_term = keep, self.terms[-1] if self.terms else self.base_term
         self.taken, self.stable = min(self.taken, keep), min(self.stable, keep)
@@ -224,18 +218,26 @@ class EntryLog:
 
     # What the caller takes and brings back
 
-    def take_unstable(self) -> Entries:
-        """The entries that nobody has been asked to write yet; there must be some."""
-        first, self.taken = self.taken + 1, self.last
-        return self.slice(first, self.taken)
+    def take_unstable(self, *, entries_max: int, bytes_max: int) -> Entries:
+        """The oldest entries that nobody has been asked to write yet, as many as fit; there must be some."""
+        first = Index(self.taken + 1)
+        if self.untaken_bytes <= bytes_max and self.last - self.taken <= entries_max:  # nearly always
+            entries, size = self.slice(first, self.last), self.untaken_bytes
+        else:
+            entries, size = self.batch(first, self.last, entries_max=entries_max, bytes_max=bytes_max)
+        self.taken = Index(self.taken + len(entries.terms))
+        self.untaken_bytes -= size
+        return entries
 
-    def take_committed(self) -> Entries | None:
-        """The entries to be applied next: committed, and durable here, so that no state is ever ahead of its own log."""
+    def take_committed(self, *, entries_max: int, bytes_max: int) -> Entries | None:
+        """The entries to be applied next, as many as fit: committed, and durable here, so that no state is ever ahead of its own
+        log."""
         upto = min(self.commit, self.stable)
         if upto <= self.handed:
             return None
-        first, self.handed = self.handed + 1, upto
-        return self.slice(first, upto)
+        entries, _ = self.batch(Index(self.handed + 1), upto, entries_max=entries_max, bytes_max=bytes_max)
+        self.handed = Index(self.handed + len(entries.terms))
+        return entries
 
     def begin_write(self, completion: Completion, hard_state: HardState | None) -> None:
         """A write of everything up to `taken` is under way."""
@@ -256,15 +258,33 @@ class EntryLog:
         return []
 
 
+def payload_bytes(entries: Entries) -> int:
+    """Bytes of all payloads; counted once for each object."""
+    if entries.size == SIZE_UNKNOWN:
+        entries.size = sum(map(len, entries.payloads))  # type: ignore[misc]  # no part of the value: it only saves the next count
+    return entries.size
+
+
 def has_special(entries: Entries) -> bool:
     """Whether there are configurations or empty entries; looked for in C, since nearly always there are none."""
     return bool(entries.kinds.strip(_NORMAL_BYTE))
 
 
 def decoded_configurations(entries: Entries) -> list[tuple[Index, Configuration]]:
-    """The configurations among the entries. Raises: BadConfiguration."""
+    """The configurations among the entries. Raises: BadConfiguration, also for one without voters: in its force, a node would
+    win every election without a vote."""
     return [
-        (Index(entries.first + i), Configuration.from_bytes(entries.payloads[i]))
+        (Index(entries.first + i), _configuration(Index(entries.first + i), entries.payloads[i]))
         for i, kind in enumerate(entries.kinds)
         if kind == KIND_CONFIGURATION
     ]
+
+
+def _configuration(at: Index, payload: bytes) -> Configuration:
+    try:
+        configuration = Configuration.from_bytes(payload)
+    except BadConfiguration as error:
+        raise BadConfiguration(f"entry {at}: {error}") from None
+    if not configuration.voters:
+        raise BadConfiguration(f"entry {at} has no voters")
+    return configuration

@@ -24,6 +24,7 @@ NO_INDEX: Final = Index(0)  # the first entry of a log has index 1
 KIND_NORMAL: Final = 0  # the caller's opaque bytes: one batch of the command log
 KIND_EMPTY: Final = 1  # the entry that every leader begins its term with (paper, section 8)
 KIND_CONFIGURATION: Final = 2  # payload: Configuration.to_bytes()
+SIZE_UNKNOWN: Final = -1
 ENTRY_KINDS: Final = (KIND_NORMAL, KIND_EMPTY, KIND_CONFIGURATION)
 
 
@@ -35,6 +36,7 @@ class Entries:
     terms: list[Term]
     kinds: bytes  # one of ENTRY_KINDS per entry
     payloads: list[bytes]
+    size: int = field(default=SIZE_UNKNOWN, compare=False, repr=False)  # bytes of all payloads, where somebody has counted them
 
     def __len__(self) -> int:
         return len(self.terms)
@@ -198,7 +200,7 @@ class TimeoutNow(Message):
 
 @value
 class ReadRequest(Message):
-    """A follower's reads want a read index. Contexts are the follower's own numbers (64 bits)."""
+    """A follower's reads want a read index. Contexts are the follower's own numbers (64 bits), different in all its starts."""
 
     kind = MessageKind.READ_REQUEST
     contexts: tuple[int, ...]

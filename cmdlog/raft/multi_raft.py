@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from operator import itemgetter
+from typing import Any, Final
 
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.core import RaftCore
+from cmdlog.raft.entries import payload_bytes
 from cmdlog.raft.errors import Drop, InvariantBroken
 from cmdlog.raft.messages import (
     Bundle,
@@ -35,10 +37,11 @@ from cmdlog.raft.messages import (
     Message,
     SnapshotDescriptor,
 )
-from cmdlog.raft.ready import ReadResult, Ready
+from cmdlog.raft.ready import ReadResult, Ready, SoftState
 from cmdlog.wal.ids import Index, PartitionId, Term
 
 GroupId = PartitionId
+ROUND_BYTES_MAX: Final = 16 << 20  # a few blocks of the log: what one group writes must not make the others wait for long
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +81,21 @@ class Round:
     committed: list[tuple[GroupId, Entries]]
     reads: list[tuple[GroupId, ReadResult]]
     copies: list[tuple[GroupId, SnapshotDescriptor]]
+    soft_states: list[tuple[GroupId, SoftState]]  # of groups whose role or leader has changed
 
 
 class RaftGroups:
     """The groups of one node. One owner, one thread."""
 
-    def __init__(self, node: NodeId) -> None:
-        self.node = node
+    def __init__(self, node: NodeId, *, round_bytes_max: int = ROUND_BYTES_MAX) -> None:
+        self.node, self.round_bytes_max = node, round_bytes_max
         self.cores: dict[GroupId, RaftCore] = {}  # ascending by group
         self.tombstones: dict[GroupId, Tombstone] = {}
         self.failed: dict[GroupId, InvariantBroken] = {}
         self.drops: Counter[Drop] = Counter()  # messages for groups that are not here
         self._rounds: deque[tuple[int, list[tuple[GroupId, RaftCore, Ready]]]] = deque()  # not durable yet
         self._number = 0
+        self._begin_with: GroupId | None = None  # the first group that the last round had no room for
 
     def add(self, group: GroupId, core: RaftCore) -> None:
         """Takes over a group. One that has a tombstone must come back with at least its term, and its vote.
@@ -153,18 +158,33 @@ class RaftGroups:
             raise
 
     def collect(self) -> Round | None:
-        """What all groups want now, or None. Take it again until there is none: a group that is its own majority may continue."""
+        """What all groups want now, or None. Take it again until there is none: a group that is its own majority may continue.
+
+        The entries to be written in one round, and those to be applied, are at most `round_bytes_max` and one entry. Groups that
+        the round has no room for still send; the next round begins with their entries.
+        """
         taken: list[tuple[GroupId, RaftCore, Ready]] = []
-        for group, core in list(self.cores.items()):
+        to_write = to_apply = 0
+        begin, self._begin_with = self._begin_with, None
+        for group, core in self._in_turn(begin):
+            room = self.round_bytes_max - max(to_write, to_apply)
             try:
-                ready = core.ready()
+                ready = core.ready(max(room, 0))
             except InvariantBroken as error:
                 self._end(group, error)
                 continue
+            if room <= 0 and core.dirty and self._begin_with is None:
+                self._begin_with = group
             if ready is not None:
                 taken.append((group, core, ready))
+                if ready.entries is not None:
+                    to_write += payload_bytes(ready.entries)
+                if ready.committed is not None:
+                    to_apply += payload_bytes(ready.committed)
         if not taken:
             return None
+        if begin is not None:
+            taken.sort(key=itemgetter(0))
         self._number += 1
         self._rounds.append((self._number, taken))
         return Round(
@@ -174,6 +194,7 @@ class RaftGroups:
             [(group, ready.committed) for group, _, ready in taken if ready.committed is not None],
             [(group, result) for group, _, ready in taken for result in ready.reads],
             [(group, ready.copy) for group, _, ready in taken if ready.copy is not None],
+            [(group, ready.soft_state) for group, _, ready in taken if ready.soft_state is not None],
         )
 
     def durable(self, number: int) -> list[Parcel]:
@@ -190,6 +211,12 @@ class RaftGroups:
                 except InvariantBroken as error:
                     self._end(group, error)
         return self._parcels(released)
+
+    def _in_turn(self, begin: GroupId | None) -> list[tuple[GroupId, RaftCore]]:
+        cores = list(self.cores.items())
+        if begin is None:
+            return cores
+        return [*(each for each in cores if each[0] >= begin), *(each for each in cores if each[0] < begin)]
 
     def _end(self, group: GroupId, error: InvariantBroken) -> None:
         self.failed[group] = error

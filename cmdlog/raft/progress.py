@@ -33,6 +33,7 @@ class FollowerProgress:
 
     __slots__ = (
         "acked_round",
+        "answered",
         "bytes_max",
         "copy_ticks",
         "heard",
@@ -50,7 +51,8 @@ class FollowerProgress:
     def __init__(self, following: Index, *, heard: int, messages_max: int, bytes_max: int) -> None:
         self.match, self.next = Index(0), Index(following + 1)
         self.messages_max, self.bytes_max = messages_max, bytes_max
-        self.heard = heard  # the leader's tick at which this follower last said anything
+        self.heard = heard  # the leader's tick at which this follower last said anything, or was first sent something
+        self.answered = False  # whether it has said anything in this term
         self.acked_round = 0  # the latest read round that it confirmed
         self.nudge = False  # send once, entries or not: something under way may be lost
         self.in_flight: deque[tuple[Index, int]] = deque()  # (last index, bytes) of each message, ascending

@@ -17,7 +17,7 @@ from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
 from cmdlog.raft.messages import KIND_EMPTY, Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import FollowerProgress
 from cmdlog.raft.reads import Reads
-from cmdlog.raft.ready import PlacedProposals, ReadResult
+from cmdlog.raft.ready import PlacedProposals, ReadResult, SoftState
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.wal.ids import Index, Term
 
@@ -81,10 +81,12 @@ class State:
         "failed",
         "franchise",
         "handed_hard",
+        "handed_soft",
         "handover",
         "heartbeat_elapsed",
         "id",
         "installed",
+        "judged",
         "leader",
         "log",
         "manifest",
@@ -93,8 +95,10 @@ class State:
         "progress",
         "proposed",
         "proposed_bytes",
+        "read_number",
         "read_results",
         "reads",
+        "removed",
         "rng",
         "role",
         "settings",
@@ -120,11 +124,16 @@ class State:
         self.offered_copy: SnapshotDescriptor | None = None  # for the next Ready
         self.installed: SnapshotDescriptor | None = None  # for the next Ready
         self._restore(restored)
+        self.read_number = rng.getrandbits(62)  # of the latest read that was passed on; begins at random with every start
         self.completion = Completion(rng.getrandbits(48), self.log.last, self.log.last_term)
         self.leader: NodeId | None = None
         self.role = Role.FOLLOWER
+        self.removed = False  # whether the committed configuration `judged` is without this node
+        self.handed_soft = SoftState(self.role, self.leader, self.removed)  # what the caller knows
+        self.judged = Configuration()
         self.reads = Reads()
         self._leave_role()
+        self._wait_for_nobody()
 
     def _restore(self, restored: Restored) -> None:
         hard, self.log = restored.hard_state, EntryLog(restored.manifest)
@@ -135,7 +144,10 @@ class State:
             if skip < 0:
                 raise self.broken("a log begins where its snapshot ends", f"{entries.first} after {self.log.base}")
             kept = Entries(Index(entries.first + skip), entries.terms[skip:], entries.kinds[skip:], entries.payloads[skip:])
-            self.log.append(kept, decoded_configurations(kept))
+            try:
+                self.log.append(kept, decoded_configurations(kept))
+            except BadConfiguration as error:
+                raise self.broken("a configuration entry of the log can be read", str(error)) from error
             self.log.stable = self.log.taken = self.log.last
         if hard.commit > self.log.last:
             raise self.broken("what was committed is in the log", f"commit {hard.commit}, last {self.log.last}")
@@ -178,6 +190,18 @@ class State:
     def term_committed(self) -> bool:
         """Whether an entry of the present term is committed: what a leader needs before reads and changes (dissertation 6.4)."""
         return self.log.term_at(self.log.commit) == self.term
+
+    def take_soft_state(self) -> SoftState | None:
+        """The soft state, when it has changed since it was last taken."""
+        at, configuration = self.log.configurations[-1]
+        if configuration is not self.judged and at <= self.log.commit:
+            self.judged = configuration
+            self.removed = bool(configuration.voters) and self.id not in configuration.members()
+        handed = self.handed_soft
+        if handed.role is self.role and handed.leader == self.leader and handed.removed is self.removed:
+            return None
+        self.handed_soft = SoftState(self.role, self.leader, self.removed)
+        return self.handed_soft
 
     def needed_configurations(self) -> list[Configuration]:
         """The last configuration that is known to be committed, and those after it."""
@@ -237,6 +261,12 @@ class State:
         if term > self.term:
             self.term, self.vote = term, None
         self.role, self.leader = Role.FOLLOWER, leader
+        self._wait_for_nobody()
+
+    def _wait_for_nobody(self) -> None:
+        """A single voter campaigns with its next tick; as a candidate it waits for its own disk, as any other."""
+        if all(value.voters == (self.id,) and not value.joint for value in self.needed_configurations()):
+            self.timeout = 1
 
     def become_pre_candidate(self) -> None:
         """Asks whether it would win; neither term nor vote change (dissertation, section 9.6)."""
@@ -283,6 +313,17 @@ class State:
         """The nodes heard from within the last election time-out, this one included."""
         since = self.ticks - self.settings.election_ticks
         return {self.id, *(peer for peer, progress in self.progress.items() if progress.heard > since)}
+
+    def live(self) -> set[NodeId]:
+        """Of the active nodes, those that have said something in this leader's own term: nothing is known of others yet."""
+        since = self.ticks - self.settings.election_ticks
+        return {self.id, *(peer for peer, each in self.progress.items() if each.answered and each.heard > since)}
+
+    def best_successor(self) -> NodeId | None:
+        """The live voter, but for this node, whose log is known to reach furthest."""
+        live, configuration = self.live(), self.configuration
+        voters = [peer for peer in self.progress if peer in live and configuration.is_voter(peer)]
+        return max(voters, key=lambda peer: self.progress[peer].match, default=None)
 
     def count_proposed(self, size: int) -> None:
         """Counts bytes as proposed until the present end of the log is committed."""

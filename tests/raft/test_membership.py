@@ -115,7 +115,7 @@ def test_one_change_at_a_time_and_only_after_an_own_commit() -> None:
         core.change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, E),)))
     assert refusal(refused) is Refusal.CHANGE_PENDING
     core.step(AppendReply(B, A, core.term, Index(3)))
-    core.transfer(C)
+    core.transfer(B)
     with pytest.raises(ChangeRefused) as refused:
         core.change(PROMOTE_D)
     assert refusal(refused) is Refusal.TRANSFERRING
@@ -314,6 +314,7 @@ def test_a_removing_leader_alone_is_no_majority_of_the_others() -> None:
     member = solo()
     core = lead(member)
     core.step(AppendReply(B, A, core.term, Index(1)))
+    core.step(AppendReply(C, A, core.term, Index(1)))
     core.change(ConfigurationChange((MemberChange(Act.REMOVE, A),)))
     member.take()
     core.step(AppendReply(B, A, core.term, Index(2)))
@@ -419,3 +420,34 @@ def test_heartbeats_keep_a_learner_from_nothing() -> None:
     member = solo(4, learners=(4,))
     member.core.step(Heartbeat(A, node(4), Term(1), Index(0), 0))
     assert member.core.leader == A
+
+
+def test_a_new_leader_counts_nobody_as_alive_that_it_has_not_heard() -> None:
+    """Right after a change of leaders, removing the last live voter would leave a group that can commit nothing."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.tick(5)
+    cluster.cut(3)
+    cluster.tick(40)
+    cluster.core(1).transfer(B)
+    cluster.settle()
+    leader = cluster.core(2)
+    assert leader.role is Role.LEADER
+    with pytest.raises(ChangeRefused) as refused:
+        leader.change(ConfigurationChange((MemberChange(Act.REMOVE, A),)))
+    assert refused.value.reason is Refusal.QUORUM_AT_RISK
+    cluster.heal()
+    cluster.tick()
+    leader.change(ConfigurationChange((MemberChange(Act.REMOVE, A),)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leader_that_removes_itself_hands_over(seed: int) -> None:
+    """Those who stay have a leader before a tick has passed."""
+    cluster = Cluster(seed=seed)
+    cluster.elect(1)
+    cluster.tick(3)
+    cluster.core(1).change(ConfigurationChange((MemberChange(Act.REMOVE, A),)))
+    cluster.settle()
+    assert [core.role for core in map(cluster.core, (1, 2, 3))].count(Role.LEADER) == 1
+    assert cluster.core(1).role is Role.FOLLOWER

@@ -249,3 +249,23 @@ def test_quiet_groups_want_nothing() -> None:
     assert own.collect() is None
     own.tick()
     assert own.collect() is None
+
+
+def test_a_round_is_bounded_in_bytes_and_groups_take_turns() -> None:
+    """Groups without room in a round send all the same, and the next round begins with them; nothing of any group is lost."""
+    network = Network(4)
+    network.elect(4)
+    leading = network.nodes[A]
+    leading.round_bytes_max = 100
+    for group in range(4):
+        leading.ask(GroupId(group), lambda core: core.propose([b"x" * 40] * 3))
+    rounds = []
+    while (taken := leading.collect()) is not None:
+        rounds.append(taken)
+    first = rounds[0]
+    assert {group for group, _ in first.send_now[0].messages} == {0, 1, 2, 3}
+    written = [{r.group: len(r.entries) for r in each.records if r.entries is not None} for each in rounds]
+    assert written == [{0: 2, 1: 1}, {2: 2, 3: 1}, {0: 1, 1: 1, 2: 1}, {1: 1, 3: 2}]
+    for each in rounds:
+        leading.durable(each.number)
+    assert all(core.log.stable == core.log.last for core in leading.cores.values())

@@ -6,10 +6,11 @@ import pytest
 
 from cmdlog.raft import Configuration, CopyOutcome, Drop, Message, RaftCore, RaftSettings, Role, Segment, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId, nodes
+from cmdlog.raft.invariants import check_invariants
 from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, InstallSnapshot, SnapshotCopyFailed
 from cmdlog.raft.progress import Sending
 from cmdlog.wal.ids import Index, Term
-from tests.raft.cluster import Cluster, Member, column, lead, solo
+from tests.raft.cluster import Cluster, Member, column, lead, node, solo
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 FILES = (Segment("0001.snap", 4_096, 7),)
@@ -290,3 +291,21 @@ def test_a_follower_answers_for_what_is_committed() -> None:
     (reply,) = member.take()
     assert isinstance(reply, AppendReply)
     assert (reply.index, reply.rejected) == (2, False)
+
+
+def test_a_copy_that_shows_the_own_removal_committed_ends_a_campaign() -> None:
+    """The log has overtaken the copy, which only moves the commit mark: with it the removal is known to be committed."""
+    member = solo(3, voters=(1, 2, 3), term=1)
+    core = member.core
+    left = Configuration(voters=nodes((1, 2)))
+    manifest = SnapshotDescriptor(Index(4), Term(1), left)
+    core.step(InstallSnapshot(node(1), node(3), Term(1), manifest))
+    member.take()
+    entries = column(1, 1, 1, 1, 1, kinds=bytes([1, 0, 2, 0]), payloads=[b"", b"a", left.to_bytes(), b"b"])
+    core.step(Append(node(2), node(3), Term(2), Term(0), Index(0), entries))
+    while core.role is not Role.PRE_CANDIDATE:
+        core.tick()
+    member.take()
+    core.report_snapshot(manifest, CopyOutcome.COMPLETE)
+    check_invariants(core)
+    assert (core.role, core.log.commit, core.promotable) == (Role.FOLLOWER, 4, False)

@@ -6,8 +6,8 @@ import pytest
 
 from cmdlog.raft import Act, ConfigurationChange, MemberChange, ProposalRefused, Refusal, Role, Transition
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Append, TimeoutNow
-from tests.raft.cluster import Cluster
+from cmdlog.raft.messages import Append, AppendReply, TimeoutNow
+from tests.raft.cluster import Cluster, lead, solo
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
@@ -100,3 +100,13 @@ def test_a_transfer_to_a_node_that_leaves_ends_with_its_removal() -> None:
     cluster.settle()
     assert leader.configuration.members() == (A, B)
     assert leader.propose([b"x"]) is not None
+
+
+def test_leadership_is_offered_to_nobody_that_is_silent() -> None:
+    """Proposals would stop until the transfer times out, for a node that is gone."""
+    core = lead(solo())
+    with pytest.raises(ProposalRefused) as refused:
+        core.transfer(B)
+    assert refused.value.reason is Refusal.NOT_HEARD
+    core.step(AppendReply(B, A, core.term, core.log.last))
+    core.transfer(B)

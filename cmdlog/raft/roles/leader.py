@@ -5,7 +5,8 @@ it is of the leader's own term (paper, section 5.4.2 and Figure 8). The leader i
 write.
 
 Entries are sent when a Ready is taken (`fill`), not when they are proposed: proposals, acknowledgements and freed windows that
-come in between share one message per follower. Followers learn of a commit with the next entries or the next heartbeat.
+come in between share one message per follower. Followers learn of a commit with the next entries or the next heartbeat; when
+everything is committed, a heartbeat goes with the next tick, however rare they are.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ def propose(state: State, payloads: list[bytes]) -> PlacedProposals:
     if state.proposed_bytes and state.proposed_bytes + size > settings.proposed_bytes_max:
         raise ProposalRefused(Refusal.IN_FLIGHT_BYTES, f"{state.proposed_bytes} bytes are not committed yet")
     log, term, count = state.log, state.term, len(payloads)
+    if log.last - log.commit + count > settings.proposed_entries_max and log.commit < log.last:
+        raise ProposalRefused(Refusal.IN_FLIGHT_ENTRIES, f"{log.last - log.commit} entries are not committed yet")
     first = Index(log.last + 1)
-    log.append(Entries(first, [term] * count, bytes(count), payloads), size=size)
+    log.append(Entries(first, [term] * count, bytes(count), payloads, size))
     state.count_proposed(size)
     return PlacedProposals(first, term)
 
@@ -88,7 +91,9 @@ def tick(state: State) -> None:
             return
     transfer.expire(state)
     state.heartbeat_elapsed += 1
-    if state.heartbeat_elapsed >= settings.heartbeat_ticks:
+    # With nothing under way, no message brings the last commit to the followers: it does not wait for a heartbeat that is rare.
+    idle = state.log.commit == state.log.last and state.reads.commit_sent < state.log.commit
+    if state.heartbeat_elapsed >= settings.heartbeat_ticks or idle:
         state.heartbeat_elapsed = 0
         state.dirty = True
         reads.begin_round(state)
@@ -128,7 +133,8 @@ def _send_entries(state: State, peer: NodeId, progress: FollowerProgress) -> boo
     if prev_term is None:
         _offer_copy(state, peer, progress)
         return False
-    entries, size = log.batch(progress.next, entries_max=settings.append_entries_max, bytes_max=settings.append_bytes_max)
+    most, bytes_max = settings.append_entries_max, settings.append_bytes_max
+    entries, size = log.batch(progress.next, log.last, entries_max=most, bytes_max=bytes_max)
     state.now.append(Append(state.id, peer, state.term, prev_term, log.commit, entries))
     progress.sent(Index(entries.first + len(entries.terms) - 1), size)
     return True
@@ -207,7 +213,7 @@ def _heard(state: State, sender: NodeId) -> FollowerProgress | None:
     if progress is None:
         state.drop(Drop.UNKNOWN_SENDER)
     else:
-        progress.heard = state.ticks
+        progress.heard, progress.answered = state.ticks, True
     return progress
 
 

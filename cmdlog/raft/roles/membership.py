@@ -17,7 +17,7 @@ from cmdlog.raft import reads
 from cmdlog.raft.confchange import apply_change, check_base, leave_joint
 from cmdlog.raft.configuration import Configuration, ConfigurationChange, NodeId, nodes
 from cmdlog.raft.errors import ChangeRefused, Refusal
-from cmdlog.raft.messages import KIND_CONFIGURATION, Entries
+from cmdlog.raft.messages import KIND_CONFIGURATION, Entries, TimeoutNow
 from cmdlog.raft.quorum import has_quorum
 from cmdlog.raft.ready import PlacedProposals
 from cmdlog.raft.state import Role, State
@@ -63,8 +63,8 @@ def _check_life(state: State, following: Configuration) -> None:
         progress = state.progress.get(node)
         if progress is None or progress.match < needed:
             raise ChangeRefused(Refusal.LAGGING, f"node {node} is not a learner that has caught up")
-    if not has_quorum(following, state.active()):
-        raise ChangeRefused(Refusal.QUORUM_AT_RISK, f"heard from {sorted(state.active())} of voters {following.voters}")
+    if not has_quorum(following, state.live()):
+        raise ChangeRefused(Refusal.QUORUM_AT_RISK, f"heard from {sorted(state.live())} of voters {following.voters}")
 
 
 def _append(state: State, configuration: Configuration) -> PlacedProposals:
@@ -90,7 +90,10 @@ def on_commit(state: State, before: Index) -> None:
     if configuration.auto_leave:
         _append(state, leave_joint(configuration))
     elif not configuration.is_voter(state.id):
-        # It led, without counting itself, until the others could continue without it (paper, section 6).
+        # It led, without counting itself, until the others could continue without it (paper, section 6). One of them is told to
+        # campaign at once, behind the commit of the removal: waiting for a time-out would leave them without a leader for long.
+        if (successor := state.best_successor()) is not None:
+            state.now.append(TimeoutNow(state.id, successor, state.term))
         state.become_follower(state.term, None)
 
 

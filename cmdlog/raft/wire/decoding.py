@@ -197,7 +197,8 @@ def _append(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Res
         kinds = fields.get(Tag.KINDS, kinds)
         if len(kinds) != count or kinds.strip(_ENTRY_KINDS):
             raise Malformed
-    return Append(sender, receiver, term, prev_term, commit, Entries(first, terms, kinds, _payloads(count, rest)))
+    entries = Entries(first, terms, kinds, _payloads(count, rest), rest[3] - rest[2])
+    return Append(sender, receiver, term, prev_term, commit, entries)
 
 
 _ENTRY_KINDS: Final = bytes(ENTRY_KINDS)
