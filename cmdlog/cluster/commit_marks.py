@@ -50,6 +50,11 @@ class CommitMarks:
                 mark.closed_txn = max(mark.closed_txn, batch_last_txn(peek_record(payload)))
                 break
 
+    @property
+    def last_txn(self) -> int:
+        """The highest transaction id that was handed out."""
+        return max((mark.closed_txn for mark in self._marks.values()), default=0)
+
     def due(self, group: int) -> list[bytes]:
         """The mark of a group that has a block anyway; [] when the last one says as much."""
         self._idle_ticks = 0

@@ -188,6 +188,16 @@ class Replication:
         """The machine has something for the log."""
         self._kick()
 
+    def ends(self) -> dict[int, tuple[int, int]]:
+        """Of every group its term, and the index that its next entry gets if this node proposes it."""
+        with self.lock:
+            return {group: (core.term, core.log.last + 1) for group, core in self._groups.cores.items()}
+
+    @property
+    def last_txn(self) -> int:
+        """The highest transaction id of what was committed in this run."""
+        return self._marks.last_txn
+
     def views(self) -> dict[int, GroupView]:
         """What every group is now."""
         with self.lock:

@@ -124,9 +124,7 @@ def _make_sites(settings: Settings, *, inline: bool) -> InlineSites | ProcessSit
     return ProcessSites(groups, call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
 
 
-def _make_pipelines(
-    settings: Settings, wal: Log, *, term: int, run_upto: Mapping[int, int] | None
-) -> list[PartitionPipeline]:
+def _make_pipelines(settings: Settings, wal: Log, *, term: int, run_upto: Mapping[int, int] | None) -> list[PartitionPipeline]:
     pipelines = []
     for partition in range(settings.partitions):
         last = wal.recovered.groups.state(partition).last_index if run_upto is None else run_upto[partition]

@@ -171,9 +171,13 @@ class Desk:
             call = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"
             raise SkipNotLogged(f"{call} must be skipped ({fault.message}), but the skip could not be logged")
         for partition, index in places:
-            self._skips.append((partition, index, fault.position))
-            self._leave_out(partition, index, fault.position)
+            self.leave_out(partition, index, fault.position)
         log.warning("call_skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
+
+    def leave_out(self, partition: int, index: int, position: int) -> None:
+        """The log has a skip of this call: the site that runs it, and its successors, leave it out."""
+        self._skips.append((partition, index, position))
+        self._leave_out(partition, index, position)
 
     def has_applied(self, partition: int, index: int) -> bool:
         """Whether the state file, whose site has ended, holds the entry."""

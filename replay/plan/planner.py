@@ -27,6 +27,7 @@ from procedures.storage.state import Position
 from replay.engine import CatalogMissing
 from replay.errors import Incomplete, ReplayError, UntilUnreachable
 from replay.log.archive_reach import Reach
+from replay.log.evidence import BOOTSTRAP_INDEX
 from replay.log.scan import Scan, ScannedStream, scan, start_block
 from replay.log.source import LogSource, fold_end, open_source, partitions_of
 from replay.log.split_calls import check_whole, find_parted, names_of, settled
@@ -372,7 +373,7 @@ def _part(
 
 def _shortened(part: PartitionPlan, stream: ScannedStream, leave: Leave) -> PartitionPlan:
     if leave == "unexecuted":
-        end = max(min(stream.executed, part.to_index), part.from_index)
+        end = max(min(max(stream.executed, BOOTSTRAP_INDEX), part.to_index), part.from_index)
     else:
         end = max(stream.proved, stream.last_index - LEFT_MAX, part.from_index)
     if leave == "nothing" or end >= part.to_index:

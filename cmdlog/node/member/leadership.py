@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -77,9 +78,9 @@ class Leadership:
                 continue
             self._asked_at = self._ticks
             if cluster.leads and view.leader is None:
-                self._try(group, lambda core: core.campaign())
+                self._try(group, RaftCore.campaign)
             elif view.leads and cluster.leader is not None:
-                self._try(group, lambda core, to=cluster.leader: core.transfer(to))
+                self._try(group, partial(RaftCore.transfer, target=cluster.leader))
 
     def take_calls(self, terms: tuple[int, ...]) -> bool:
         """The take-over of these terms is done; False when it is not this node's any more."""

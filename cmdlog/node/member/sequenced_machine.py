@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from cmdlog.cluster.entry_blocks import EntryBlocks
@@ -85,7 +86,7 @@ class SequencedMachine:
         for partition, skip in skips:
             self._leave_out(partition, skip.batch, skip.position)
         for partition, run in released:
-            self._sequencer.replicated.commit(partition, run, lambda index, p=partition: self._entry_blocks.block_of(p, index))
+            self._sequencer.replicated.commit(partition, run, partial(self._entry_blocks.block_of, partition))
 
     def read(self, group: int, result: ReadResult) -> None:
         if (done := self._reads.pop(result.context, None)) is not None:

@@ -1,6 +1,7 @@
 """What a node does between winning all groups and its first call.
 
-One rule: each step is for the terms it began in. When these are over the steps end without effect: whoever leads next repeats them.
+One rule: each step is for the terms it began in. When these are over the steps end without effect: whoever leads next repeats
+them.
 
     clock      ticks are above every TxnId in the logs, whatever clock gave them
     places     the sequencer numbers entries from the logs' ends on

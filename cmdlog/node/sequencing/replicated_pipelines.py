@@ -1,8 +1,8 @@
 """The pipelines of a node that is one of several: what consensus hands out becomes flights, what was proposed here is committed.
 
 One rule: a site gets what is committed, in the order of its partition, whoever proposed it. Callers wait on the node that
-proposed their call; when it leads no more, those whose calls are not known to be committed are answered `outcome_unknown`, and those whose
-calls were not proposed are refused: of these nothing is logged.
+proposed their call; when it leads no more, those whose calls are not known to be committed are answered `outcome_unknown`, and
+those whose calls were not proposed are refused: of these nothing is logged.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.block_builder import Closing
 from cmdlog.node.sequencing.commits import Commits
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
-from cmdlog.wal.format.record import KIND_OFFSET, RecordKind
-
-_WITHOUT_CALLS = frozenset({int(RecordKind.EMPTY), int(RecordKind.CONFIGURATION)})
 
 
 class ReplicatedPipelines:
@@ -42,10 +39,8 @@ class ReplicatedPipelines:
                 own = stream.first_uncommitted()
                 if own is None:
                     own = stream.follow(record, index)
-                elif own.index != index:  # consensus put it among what was proposed here: it has no calls
-                    assert record[KIND_OFFSET] in _WITHOUT_CALLS
-                    stream.durable_index = index
-                    continue
+                elif own.index != index:
+                    raise RuntimeError(f"partition {partition}: entry {index} is committed before {own.index}, proposed here")
                 own.write(block_of(index) or own.block)
                 flights.append((stream, own))
             due = self._commits.commit(flights, self._pipelines.now())
