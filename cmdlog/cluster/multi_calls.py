@@ -3,10 +3,10 @@
 One rule: the entry of such a call is handed to a site only when every partition has it committed. The entries of a partition keep
 their order, so those after it wait with it.
 
-A leader puts the call into all groups in one block, but each group commits by itself: a leader that dies leaves it in some of them.
-Its successor finds it (`parted`) before it takes a call, and skips it wherever it is (SKIP, as for a call that cannot be run). So
-the running cluster does what `replay.log.split_calls` does with the same logs: a call that some partition lacks was answered to
-nobody, and is run nowhere.
+A leader puts the call into all groups in one block, but each group commits by itself: a leader that dies leaves it in some of
+them. Its successor finds it (`parted`) before it takes a call, and skips it wherever it is (SKIP, as for a call that cannot be
+run). So the running cluster does what `replay.log.split_calls` does with the same logs: a call that some partition lacks was
+answered to nobody, and is run nowhere.
 """
 
 from __future__ import annotations

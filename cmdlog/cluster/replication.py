@@ -36,8 +36,9 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.format.record import BadRecord, RecordKind, encode_json
 from cmdlog.wal.group_state import GroupStates
-from cmdlog.wal.ids import PartitionId, Term
+from cmdlog.wal.ids import Index, PartitionId, Term
 
+KEPT_ENTRIES: Final = 4096  # in memory behind what is committed, for followers that are a little behind
 ROUND_OVERHEAD_BYTES: Final = 256  # of each group in a round: hard state, empty entry, commit mark
 
 
@@ -197,6 +198,16 @@ class Replication:
     def last_txn(self) -> int:
         """The highest transaction id of what was committed in this run."""
         return self._marks.last_txn
+
+    def forget_run(self) -> None:
+        """Lets go of entries in memory that every live follower has, but for the last ones; under the lock."""
+        for group, core in self._groups.cores.items():
+            handed = core.log.handed
+            matched = min((progress.match for progress in core.progress.values()), default=handed)
+            upto = min(handed - KEPT_ENTRIES, matched)
+            if upto > core.log.base:
+                core.compact(core.manifest_at(Index(handed), ()), Index(upto))
+                self.entry_blocks.forget(group, min(upto, self.marked.get(group, 0)))
 
     def views(self) -> dict[int, GroupView]:
         """What every group is now."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 import orjson
 
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import entry_of
+from cmdlog.cluster.replication import KEPT_ENTRIES
 from cmdlog.raft import Configuration, HardState, RaftCore, RaftSettings, Restored, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries
@@ -26,8 +26,6 @@ from cmdlog.wal.format.record import BadRecord, Record
 from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.ids import Index, PartitionId, Term
 from replay.log.source import LogSource
-
-KEPT_ENTRIES: Final = 4096  # behind what is run, for followers that are a little behind
 
 
 @dataclass(slots=True)

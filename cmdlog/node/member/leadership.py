@@ -1,8 +1,9 @@
 """Who leads: one node leads all groups, and takes calls only when it knows what the leader before it did.
 
-One rule: the leader of the cluster group is the node that takes calls. It campaigns for the other groups; a node that leads one of
-those without leading the cluster group hands it over. Calls are taken when every group is led here, and an entry of the present
-terms is committed in each: then this node has all that was ever acknowledged (`cmdlog.node.member.takeover` does the rest).
+One rule: the leader of the cluster group is the node that takes calls. It campaigns for the other groups; a node that leads one
+of those without leading the cluster group hands it over. Calls are taken when every group is led here, and an entry of the
+present terms is committed in each: then this node has all that was ever acknowledged. What is left to do before the first call is
+in `cmdlog.node.member.takeover`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A running node that is one of several: `Node`, with consensus between its sequencer and its log.
 
-One rule: a call is logged by the leader alone, is run when a majority has it, and is answered by the node that proposed it. A node
-that does not lead refuses calls and says who leads.
+One rule: a call is logged by the leader alone, is run when a majority has it, and is answered by the node that proposed it. A
+node that does not lead refuses calls and says who leads.
 
     BOOTSTRAPPING   states are brought to what was executed here before; consensus does not run
     CONFIGURING     consensus runs; no leader takes calls yet
@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
+import queue
 import random
 import sys
 import threading
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -38,6 +39,7 @@ from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.node import SWITCH_INTERVAL_S, Node
 from cmdlog.node.outcome import Done, Durability, NotReady, Reply
+from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import Route
 from cmdlog.raft import RaftError, RaftSettings
@@ -54,10 +56,14 @@ from procedures.storage.state import open_reader
 from replay.log.source import source_of
 from replay.recover.in_place import bring_up
 from replay.state.trust import Trust, read_position, state_path
+from snapshot.errors import SnapshotError
 
 TICK_S: Final = 0.1
+HOLD_LOG_TICKS: Final = 10  # between two looks at what the log must keep, and what consensus may forget
 HAND_OVER_S: Final = 1.0  # for a follower to take the leadership that an orderly stop offers
 ANCHOR: Final = "consensus"
+
+T = TypeVar("T")
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -70,9 +76,19 @@ class NoLeader(NotReady):
 
 
 class NotLeading(NotReady):
-    """Another node takes the calls."""
+    """Another node takes the calls: `leader` is its URL for clients, "" while it takes over."""
 
     retry_after_s = 0.1
+
+    def __init__(self, message: str, leader: str = "") -> None:
+        super().__init__(message)
+        self.leader = leader
+
+    def more(self) -> dict[str, Any]:
+        return {"leader": self.leader} if self.leader else {}
+
+    def again(self) -> NotLeading:
+        return NotLeading(str(self), self.leader)
 
 
 class MemberState(enum.Enum):
@@ -91,7 +107,7 @@ class MemberGround:
     node: int
     secret: Secret
     listen: tuple[str, int] | None = None  # for peers; None: as the cluster file says
-    raft: RaftSettings = RaftSettings()
+    raft: RaftSettings = field(default_factory=RaftSettings)
 
 
 class MemberNode(Node):
@@ -236,7 +252,7 @@ class MemberNode(Node):
         for _ in range(ticks):
             self._driver.tick()
         self._ticks += ticks
-        if self._ticks % 10 == 0:
+        if self._ticks % HOLD_LOG_TICKS == 0:
             self._hold_log()
 
     def on_messages(self, peer: NodeId, messages: list[Addressed]) -> None:
@@ -254,6 +270,7 @@ class MemberNode(Node):
                 for group, commit in self._driver.marked.items()
                 if (block := self._driver.entry_blocks.block_of(group, commit + 1)) is not None
             ]
+            self._driver.forget_run()
         oldest = min(blocks, default=int(self._wal.durable_block))
         self._wal.anchors.set(ANCHOR, Lsn(BlockNumber(oldest), 0))
 
@@ -277,7 +294,7 @@ class MemberNode(Node):
         if leader is None or leader == self._ground.node:
             return NoLeader("the cluster has no leader at present")
         where = self._ground.cluster.member(leader).client
-        return NotLeading(f"node {leader} leads the cluster: send calls to {where}")
+        return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where)
 
     def _stated(self, index: int, record: bytes) -> None:
         """An entry of the cluster group is committed."""
@@ -350,6 +367,21 @@ class MemberNode(Node):
 
         self._confirm(confirmed)
         return None if route.everywhere else self.slots.partition_of(route.procedure, params)
+
+    def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
+        """As `Node.query_by`, by the leader alone: what it reads includes every call that was answered before."""
+        self.sequencer.admission.raise_refusal()
+        leads: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._confirm(leads.put)
+        if not leads.get():
+            raise NoLeader("another node may lead by now; the query is safe to repeat")
+        return super().query_by(run, sql, params, partition)
+
+    def take_point(self) -> dict[str, Any]:
+        """Raises: SnapshotError: a point is a moment of all partitions, and the log of a cluster states none yet."""
+        raise SnapshotError(
+            "recovery points are taken on a node alone; `cmdlog recover DIR... --until` reaches any moment of a cluster's log"
+        )
 
     def _confirm(self, done: Callable[[bool], None]) -> None:
         """Calls `done` when it is known whether this node led at this moment."""
