@@ -38,22 +38,15 @@ class ServedCluster:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         members = [f"--member={node}=127.0.0.1:{ports[count + node - 1]},{self.urls[node]}" for node in self.nodes]
         self.run(
-            "cluster",
-            "init",
-            APP,
-            *members,
-            "--partitions",
-            str(partitions),
-            "--to",
-            "cluster.json",
-            "--cluster-secret-file",
-            "secret",
-        )
+            "cluster", "init", APP, *members, "--partitions", str(partitions), "--to", "cluster.json",
+            "--cluster-secret-file", "secret",
+        )  # fmt: skip
 
     def run(self, *arguments: str) -> str:
         """A command of the program, which must succeed; what it printed."""
         done = subprocess.run(
-            [sys.executable, "-m", "cmdlog.cli", *arguments], cwd=self.folder, env=self._environment(), capture_output=True, text=True, timeout=60, check=False,
+            [sys.executable, "-m", "cmdlog.cli", *arguments], cwd=self.folder, env=self._environment(),
+            capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -67,8 +60,9 @@ class ServedCluster:
             with open(self.folder / f"log{node}", "ab") as log:
                 self._processes[node] = subprocess.Popen(
                     [
-                        sys.executable, "-m", "cmdlog.cli", "serve", APP, "--data", f"n{node}", "--join", "cluster.json", "--node", str(node),
-                        "--cluster-secret-file", "secret", "--port", self.urls[node].rsplit(":", 1)[1], *SMALL,
+                        sys.executable, "-m", "cmdlog.cli", "serve", APP, "--data", f"n{node}", "--join", "cluster.json",
+                        "--node", str(node), "--cluster-secret-file", "secret",
+                        "--port", self.urls[node].rsplit(":", 1)[1], *SMALL,
                     ],
                     cwd=self.folder, env=self._environment(), stdout=log, stderr=log,
                 )  # fmt: skip

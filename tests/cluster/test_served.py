@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ServedCluster]:
+    """Three nodes that are starting."""
     served = ServedCluster(tmp_path)
     served.start()
     yield served

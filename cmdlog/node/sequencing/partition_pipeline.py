@@ -104,13 +104,13 @@ class PartitionPipeline:
         """What is placed from now on gets this term, and indexes from `index` on."""
         self.term, self.next_index = term, index
 
-    def first_uncommitted(self) -> Flight | None:
-        """The oldest batch that this node proposed and that is not committed."""
-        return next((flight for flight in self.flights if flight.stage is not DURABLE), None)
+    def uncommitted(self) -> list[Flight]:
+        """What this node proposed and is not committed, in order."""
+        return [flight for flight in self.flights if flight.stage is not DURABLE]
 
     def drop_uncommitted(self) -> list[Flight]:
         """Removes and returns what was proposed here and is not committed. No site has it."""
-        dropped = [flight for flight in self.flights if flight.stage is not DURABLE]
+        dropped = self.uncommitted()
         self.flights = deque(flight for flight in self.flights if flight.stage is DURABLE)
         self.unsent = deque(item for item in self.unsent if isinstance(item, Read) or item.stage is DURABLE)
         self.next_index = self.durable_index + 1

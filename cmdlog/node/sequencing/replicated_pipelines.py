@@ -7,12 +7,15 @@ those whose calls were not proposed are refused: of these nothing is logged.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from cmdlog.node.outcome import CallRefused, Done, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.block_builder import Closing
 from cmdlog.node.sequencing.commits import Commits
+from cmdlog.node.sequencing.flight import Flight
+from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
 
 
@@ -32,17 +35,15 @@ class ReplicatedPipelines:
         """
         with self._lock:
             stream = self._streams[partition]
-            flights = []
+            own, flights = deque(stream.uncommitted()), list[tuple[PartitionPipeline, Flight]]()
             for index, record in entries:
                 if index <= stream.durable_index:
                     continue
-                own = stream.first_uncommitted()
-                if own is None:
-                    own = stream.follow(record, index)
-                elif own.index != index:
-                    raise RuntimeError(f"partition {partition}: entry {index} is committed before {own.index}, proposed here")
-                own.write(block_of(index) or own.block)
-                flights.append((stream, own))
+                flight = own.popleft() if own else stream.follow(record, index)
+                if flight.index != index:
+                    raise RuntimeError(f"partition {partition}: {index} is committed before {flight.index}, proposed here")
+                flight.write(block_of(index) or flight.block)
+                flights.append((stream, flight))
             due = self._commits.commit(flights, self._pipelines.now())
         due.give()
 
