@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
@@ -27,9 +27,10 @@ from typing import Any, Final, Protocol
 from cmdlog.cluster.commit_marks import CommitMarks
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import check_entries, is_entry, place_of, records_of
+from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.raft import InvariantBroken, RaftCore
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Append, Entries, HeartbeatBundle, HeartbeatReplyBundle, Message
+from cmdlog.raft.messages import Append, Entries, Executed, HeartbeatBundle, HeartbeatReplyBundle, Message
 from cmdlog.raft.multi_raft import GroupRecord, Parcel, RaftGroups, Round
 from cmdlog.raft.ready import ReadResult
 from cmdlog.wal.errors import WalError
@@ -64,6 +65,10 @@ class Machine(Protocol):
 
     def committed(self, group: int, entries: Entries) -> None:
         """The next entries of the group are committed, and durable here: they may be run."""
+        ...
+
+    def run_marked(self, partitions: Iterable[int]) -> None:
+        """The leader has executed more of these partitions."""
         ...
 
     def read(self, group: int, result: ReadResult) -> None:
@@ -126,6 +131,7 @@ class Replication:
         *,
         send: Callable[[list[Parcel]], None],
         kick: Callable[[], None],
+        marks: ExecutedMarks,
         states: GroupStates,
         entry_blocks: EntryBlocks,
     ) -> None:
@@ -140,6 +146,7 @@ class Replication:
         self._waiting_bytes = 0
         self._votes = dict(states.votes)
         self._marks = CommitMarks()
+        self._executed = marks
         self.entry_blocks = entry_blocks  # read it under the lock
         # group -> commit that a durable mark states; read it under the lock
         self.marked = {group: state.commit for group, state in states.by_partition.items()}
@@ -158,6 +165,8 @@ class Replication:
                 self._pump()
                 self._watcher.ticked(self._views)
                 self._pump()
+                if parcels := self._executed.due(self._groups.node, self._peers()):
+                    self._send(parcels)
                 if not self._waiting and not self._undurable and (marks := self._marks.idle()):
                     self._add_round(_WaitingRound(0, deque(marks)))
         self._kick_if_wanted()
@@ -224,7 +233,25 @@ class Replication:
             except BadRecord:
                 self.bad_entries += 1
                 return
+        if isinstance(message, Executed):
+            leaders = {int(group): (view.term, view.leader) for group, view in self._views.items()}
+            if touched := self._executed.take_marks(message, leaders):
+                self._machine.run_marked(touched)
+            return
         self._groups.step(group, message)
+
+    def executed(self, partition: int, index: int, digest: int) -> None:
+        """A site of this node has executed the entry. Any thread."""
+        with self.lock:
+            core = self._groups.cores.get(PartitionId(partition))
+            if core is not None:
+                self._executed.executed(partition, term=core.term, index=index, commit=core.log.handed, digest=digest)
+
+    def _peers(self) -> list[NodeId]:
+        """Every other node of any group."""
+        return sorted(
+            {node for core in self._groups.cores.values() for node in core.configuration.members()} - {self._groups.node}
+        )
 
     # -- the log: cmdlog.wal.writing.watermarks.RecordSource -------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -37,6 +37,18 @@ SKIP_TIMEOUT_S: Final = 30.0  # for the log to take a skip; after that the next 
 log = structlog.get_logger("cmdlog.node")
 
 
+class Replica(Protocol):
+    """What the desk asks of a node that is one of several."""
+
+    def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
+        """A site has applied an entry."""
+        ...
+
+    def may_skip(self, partition: int, index: int) -> bool:
+        """Whether this node proposed the call, and still leads: nobody else has executed it."""
+        ...
+
+
 class SkipNotLogged(WalError):
     """A call that cannot run has to be skipped, and the log does not take the skip."""
 
@@ -60,7 +72,9 @@ class Desk:
         snapshots: Snapshotter,
         leave_out: Callable[[int, int, int], None],
         skips: Sequence[tuple[int, int, int]] = (),
+        replica: Replica | None = None,
     ) -> None:
+        self._replica = replica
         self._directory, self._db, self._settings, self._boot = directory, db, settings, boot
         self._sequencer, self._snapshots, self._leave_out = sequencer, snapshots, leave_out
         self.troubles = Troubles(directory)
@@ -69,6 +83,8 @@ class Desk:
 
     def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """A site has applied an entry."""
+        if self._replica is not None:
+            self._replica.executed(partition, index, answer)
         if answer is None:
             self._sequencer.answered(partition, index, (), b"")
             return
@@ -162,6 +178,9 @@ class Desk:
             places = self._sequencer.standstill.places_of(fault.partition, fault.index)
         if not places:
             log.error("multi_partition_call_retried", reason=fault.message)
+            return
+        if self._replica is not None and not self._replica.may_skip(fault.partition, fault.index):
+            log.error("call_retried", partition=fault.partition, index=fault.index, reason=fault.message)
             return
         told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         value = {"position": fault.position, "reason": fault.message}

@@ -92,6 +92,7 @@ class MessageKind(enum.IntEnum):
     FORWARD = 12
     HEARTBEAT_BUNDLE = 13
     HEARTBEAT_REPLY_BUNDLE = 14
+    EXECUTED = 15
 
 
 class Campaign(enum.IntEnum):
@@ -221,6 +222,19 @@ class Forward(Message):
 
     kind = MessageKind.FORWARD
     payloads: list[bytes]
+
+
+@value
+class Executed(Message):
+    """What the leader's state machine has executed, one row per batch; it belongs to no group, and its term is 0. Consensus
+    carries it and takes no notice of it. `terms` are the leader's in each group, `commits` what it knew committed then."""
+
+    kind = MessageKind.EXECUTED
+    groups: Sequence[PartitionId]
+    terms: Sequence[Term]
+    indexes: Sequence[Index]
+    commits: Sequence[Index]
+    digests: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)

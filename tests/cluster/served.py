@@ -114,7 +114,10 @@ class ServedCluster:
             for node in nodes:
                 try:
                     answer = httpx.post(
-                        f"{self.urls[node]}/v1/procedures/{procedure}", json=params, headers={"Idempotency-Key": key}, timeout=10
+                        f"{self.urls[node]}/v1/procedures/{procedure}",
+                        json=params,
+                        headers={"Idempotency-Key": key} if key else {},
+                        timeout=10,
                     )
                 except httpx.HTTPError:
                     continue

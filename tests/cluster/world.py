@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from cmdlog.cluster.entry_records import place_of, records_of
+from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.genesis import Genesis
 from cmdlog.cluster.replication import GroupView, Replication
 from cmdlog.cluster.restored_groups import restore_groups
@@ -86,6 +87,9 @@ class ListMachine:
             ran.append((index, term, record))
             self.world.agree(group, index, term, record)
 
+    def run_marked(self, partitions: Iterable[int]) -> None:
+        pass
+
     def read(self, group: int, result: ReadResult) -> None:
         pass
 
@@ -119,7 +123,7 @@ class SimNode:
             node, source_of(self.log), states, {}, settings=SETTINGS, rng=random.Random(world.rng.random())
         )
         self.driver = Replication(
-            self.groups, self.machine, self.machine, send=self._send, kick=self._kick, states=states,
+            self.groups, self.machine, self.machine, send=self._send, kick=self._kick, states=states, marks=ExecutedMarks(range(PARTITIONS), diverged=lambda *_: None),
             entry_blocks=blocks,
         )  # fmt: skip
 

@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from cmdlog.cluster.cluster_file import ClusterFile
+from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import Place, restore_groups
 from cmdlog.cluster.transport.peer_book import PeerBook
@@ -41,6 +42,7 @@ from cmdlog.node.node import SWITCH_INTERVAL_S, Node
 from cmdlog.node.outcome import Done, Durability, NotReady, Reply
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
+from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import Route
 from cmdlog.raft import RaftError, RaftSettings
 from cmdlog.raft.configuration import NodeId
@@ -89,6 +91,18 @@ class NotLeading(NotReady):
 
     def again(self) -> NotLeading:
         return NotLeading(str(self), self.leader)
+
+
+class _ReplicaRelay:
+    """Takes what the desk reports to the node that is made after it."""
+
+    node: MemberNode
+
+    def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
+        self.node.executed(partition, index, answer)
+
+    def may_skip(self, partition: int, index: int) -> bool:
+        return self.node.may_skip(partition, index)
 
 
 class MemberState(enum.Enum):
@@ -153,7 +167,12 @@ class MemberNode(Node):
             )
             Trust(files, directory).unseal()
             run_upto = {part.partition: part.to_index for part in plan.partitions}
-            node = cls(NodeGround(directory, db, settings, wal, boot, inline=False, outside=outside, run_upto=run_upto))
+            relay = _ReplicaRelay()
+            ground = NodeGround(
+                directory, db, settings, wal, boot, inline=False, outside=outside, run_upto=run_upto, replica=relay
+            )
+            node = cls(ground)
+            relay.node = node
             node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
             node._page_checks.wish(unsealed, plan)
             node._become_member(member)
@@ -177,8 +196,14 @@ class MemberNode(Node):
         groups, blocks = restore_groups(
             ground.node, source_of(self._wal), states, places, settings=ground.raft, rng=random.SystemRandom()
         )
+        self._marks = ExecutedMarks(partitions, diverged=self._diverged)
         self._machine = SequencedMachine(
-            self.sequencer, {p: txns.get(p, 0) for p in partitions}, blocks, leave_out=self._desk.leave_out, stated=self._stated
+            self.sequencer,
+            {p: txns.get(p, 0) for p in partitions},
+            blocks,
+            marks=self._marks,
+            leave_out=self._desk.leave_out,
+            stated=self._stated,
         )
         book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
         listen = ground.listen or ground.cluster.member(ground.node).peer
@@ -187,7 +212,8 @@ class MemberNode(Node):
         self._acquainted = len(ground.cluster.members) == 1
         self._leadership = Leadership(node, self._ask, began=self._began, ended=self._lost)
         self._driver = Replication(
-            groups, self._machine, self._leadership, send=self._network.send, kick=self._wal.kick, states=states,
+            groups, self._machine, self._leadership, send=self._network.send, kick=self._wal.kick,
+            marks=self._marks, states=states,
             entry_blocks=blocks,
         )  # fmt: skip
         self._takeover = Takeover(self, self._desk.broken)
@@ -274,15 +300,28 @@ class MemberNode(Node):
         oldest = min(blocks, default=int(self._wal.durable_block))
         self._wal.anchors.set(ANCHOR, Lsn(BlockNumber(oldest), 0))
 
+    # -- cmdlog.node.site_events.Replica ---------------------------------------------------------------------------------------
+
+    def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
+        """A site has applied an entry."""
+        self._driver.executed(partition, index, 0 if answer is None else digest_of(answer.rows_digest, answer.result_hashes))
+
+    def may_skip(self, partition: int, index: int) -> bool:
+        """Whether this node proposed the call, and still leads: nobody else has executed it."""
+        return self._leadership.standing is Standing.LEADING and self.sequencer.replicated.proposed(partition, index)
+
     # -- leadership, under the driver's lock ---------------------------------------------------------------------------------
 
     def _ask(self, group: int, request: Callable[[Any], Any]) -> Any:
         return self._driver.ask(group, request)
 
     def _began(self, terms: tuple[int, ...]) -> None:
+        self._marks.lead()
+        self._machine.run_marked(range(self.settings.partitions))
         self._takeover.begin(terms)
 
     def _lost(self, leader: NodeId | None) -> None:
+        self._marks.follow()
         unknown = self._machine.follow()
         told = self.sequencer.replicated.step_down(self._refusal(leader), "the node led no more before a majority had the call")
         for done in unknown:
@@ -295,6 +334,11 @@ class MemberNode(Node):
             return NoLeader("the cluster has no leader at present")
         where = self._ground.cluster.member(leader).client
         return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where)
+
+    def _diverged(self, partition: int, index: int) -> None:
+        """The leader's batch did something else than ours: this partition is not applied any further here."""
+        why = "the batch changed other rows, or had other results, than on the node that leads"
+        log.error("replica_diverged", partition=partition, index=index, reason=why)
 
     def _stated(self, index: int, record: bytes) -> None:
         """An entry of the cluster group is committed."""
@@ -417,5 +461,6 @@ class MemberNode(Node):
                 {"node": m.node, "client": m.client, "peer": f"{m.peer[0]}:{m.peer[1]}"} for m in self._ground.cluster.members
             ],
             "groups": {str(group): {"term": view.term, "leader": view.leader} for group, view in views.items()},
+            "diverged": {str(partition): index for partition, index in self._marks.divergences().items()},
             "peers": [asdict(peer) for peer in self._network.status().peers],
         }

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import records_of
+from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.multi_calls import MultiCallGate, PartedEntry
 from cmdlog.node.outcome import CallOutcome, Done, UnknownOutcome
 from cmdlog.node.sequencing.sequencer import Sequencer
@@ -31,12 +32,12 @@ class SequencedMachine:
 
     def __init__(
         self, sequencer: Sequencer, run_txns: Mapping[int, int], entry_blocks: EntryBlocks, *,
-        leave_out: Callable[[int, int, int], None], stated: Callable[[int, bytes], None],
+        marks: ExecutedMarks, leave_out: Callable[[int, int, int], None], stated: Callable[[int, bytes], None],
     ) -> None:  # fmt: skip
         """`run_txns`: of every partition the TxnId up to which its state holds all. `leave_out` tells a site of a logged skip:
         partition, index, position. `stated` gets the committed entries of the cluster group: index, record."""
         self._sequencer, self._entry_blocks, self._leave_out, self._stated = sequencer, entry_blocks, leave_out, stated
-        self._gate = MultiCallGate(run_txns)
+        self._gate, self._marks = MultiCallGate(run_txns), marks
         self._statements: deque[Statement] = deque()
         self._place: tuple[int, int] | None = None  # term and next index of the cluster group, while this node leads
         self._proposed: dict[int, Done] = {}  # index in the cluster group -> who waits for it
@@ -86,7 +87,17 @@ class SequencedMachine:
         for partition, skip in skips:
             self._leave_out(partition, skip.batch, skip.position)
         for partition, run in released:
-            self._sequencer.replicated.commit(partition, run, partial(self._entry_blocks.block_of, partition))
+            self._run(partition, self._marks.add(partition, run, 0))
+        self._run(group, self._marks.add(group, (), entries.last))
+
+    def run_marked(self, partitions: Iterable[int]) -> None:
+        """More of these partitions may be run than before."""
+        for partition in partitions:
+            self._run(partition, self._marks.release(partition))
+
+    def _run(self, partition: int, entries: Sequence[tuple[int, bytes]]) -> None:
+        if entries:
+            self._sequencer.replicated.commit(partition, entries, partial(self._entry_blocks.block_of, partition))
 
     def read(self, group: int, result: ReadResult) -> None:
         if (done := self._reads.pop(result.context, None)) is not None:
@@ -135,4 +146,4 @@ class SequencedMachine:
     @property
     def all_run(self) -> bool:
         """Everything that is committed is run."""
-        return self._sequencer.replicated.idle and not self._gate.waits
+        return self._sequencer.replicated.idle and not self._gate.waits and not self._marks.waits

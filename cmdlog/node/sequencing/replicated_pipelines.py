@@ -82,6 +82,11 @@ class ReplicatedPipelines:
             done(UnknownOutcome(why))
         return len(unknown)
 
+    def proposed(self, partition: int, index: int) -> bool:
+        """Whether this node proposed the batch, and its callers still wait."""
+        with self._lock:
+            return any(flight.index == index and flight.dones for flight in self._streams[partition].flights)
+
     # -- what others ask -------------------------------------------------------------------------------------------------
 
     def run_up_to(self) -> dict[int, int]:

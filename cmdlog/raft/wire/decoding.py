@@ -20,11 +20,13 @@ from cmdlog.raft.configuration import Configuration, NodeId
 from cmdlog.raft.errors import BadConfiguration
 from cmdlog.raft.messages import (
     ENTRY_KINDS,
+    NO_TERM,
     Append,
     AppendReply,
     Bundle,
     Campaign,
     Entries,
+    Executed,
     Forward,
     Heartbeat,
     HeartbeatBundle,
@@ -282,6 +284,15 @@ def _heartbeat_reply_bundle(sender: NodeId, receiver: NodeId, _: Term, __: Any, 
     return HeartbeatReplyBundle(sender, receiver, groups, *columns)  # type: ignore[arg-type]
 
 
+def _executed(sender: NodeId, receiver: NodeId, _: Term, __: Any, rest: _Rest) -> Executed:
+    fields = rest[0]
+    groups, (terms, indexes, commits) = _columns(fields, Tag.TERMS, Tag.INDEXES, Tag.COMMITS)
+    digests = list(unpack_column(UINT64, _required(fields, Tag.DIGESTS), COLUMN_MAX))  # of 64 bits, unlike indexes
+    if len(digests) != len(groups):
+        raise Malformed
+    return Executed(sender, receiver, NO_TERM, groups, terms, indexes, commits, digests)  # type: ignore[arg-type]
+
+
 def _vote_request(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, _: _Rest) -> VoteRequest:
     campaign, last_index, last_term = fixed
     return VoteRequest(sender, receiver, term, _campaign(campaign), last_index, last_term)
@@ -314,6 +325,7 @@ _MAKERS: Final[dict[MessageKind, _Maker]] = {
     MessageKind.FORWARD: _forward,
     MessageKind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
     MessageKind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,
+    MessageKind.EXECUTED: _executed,
 }
 _FORMS: Final[dict[int, _Form]] = {
     kind.value: (FIXED[kind].size, FIXED[kind].unpack_from, make) for kind, make in _MAKERS.items()

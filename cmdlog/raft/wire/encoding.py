@@ -18,6 +18,7 @@ from cmdlog.raft.messages import (
     AppendReply,
     Bundle,
     Entries,
+    Executed,
     Forward,
     Heartbeat,
     HeartbeatBundle,
@@ -215,6 +216,15 @@ def _heartbeat_reply_bundle(group: PartitionId, m: HeartbeatReplyBundle) -> byte
     return _meta_with(_bundle_fields(m), MessageKind.HEARTBEAT_REPLY_BUNDLE, group, 0)
 
 
+def _executed(group: PartitionId, m: Executed) -> bytes:
+    columns = (
+        (Tag.GROUPS, UINT32, m.groups), (Tag.TERMS, UINT64, m.terms), (Tag.INDEXES, UINT64, m.indexes),
+        (Tag.COMMITS, UINT64, m.commits), (Tag.DIGESTS, UINT64, m.digests),
+    )  # fmt: skip
+    fields = b"".join(pack_field(tag, pack_column(code, values)) for tag, code, values in columns)
+    return _meta_with(fields, MessageKind.EXECUTED, group, 0)
+
+
 def _bundle_fields(m: Bundle) -> bytes:
     columns = ((Tag.GROUPS, UINT32, m.groups), (Tag.TERMS, UINT64, m.terms), (Tag.ROUNDS, UINT64, m.rounds))
     return b"".join(pack_field(tag, pack_column(code, values)) for tag, code, values in columns)
@@ -233,4 +243,5 @@ _ENCODERS: Final[dict[type, Callable[[PartitionId, Any], bytes]]] = {
     ReadReply: _read_reply,
     HeartbeatBundle: _heartbeat_bundle,
     HeartbeatReplyBundle: _heartbeat_reply_bundle,
+    Executed: _executed,
 }
