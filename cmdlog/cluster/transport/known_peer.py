@@ -13,7 +13,7 @@ from collections.abc import Callable
 from cmdlog.cluster.transport.outbox import Outbox
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.cluster.transport.peer_link import IncomingLink, OutgoingLink, PeerLink
-from cmdlog.cluster.transport.peer_transport import Address, NoticeKind, PeerNotice, PeerStatus, fault_text
+from cmdlog.cluster.transport.peer_transport import Address, NoticeKind, PeerNotice, PeerStatus, address_text, fault_text
 from cmdlog.operator_error import full_text
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
@@ -110,7 +110,7 @@ class KnownPeer:
         faults = self._faults + (outgoing.faults if outgoing else Counter()) + (incoming.faults if incoming else Counter())
         return PeerStatus(
             node=self.node,
-            address=f"{self.address[0]}:{self.address[1]}",
+            address=address_text(self.address),
             incarnation=record.incarnation.hex() if record else "",
             confirmed=record.confirmed if record else False,
             connected_since_s=outgoing.since_s if outgoing else None,
