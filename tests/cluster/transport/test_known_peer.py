@@ -68,7 +68,7 @@ def test_counters_outlive_connections() -> None:
     """Bytes, frames, faults and the last error, of all connections together."""
 
     async def body() -> None:
-        bench = PeerBench()
+        bench, data = PeerBench(), b""
         for _ in range(2):
             wire = Wire(outbox=bench.outbox)
             bench.peer.attach_incoming(wire.incoming)

@@ -6,7 +6,15 @@ import pytest
 
 from cmdlog.cluster.transport.outbox import Outbox, estimate_bytes
 from cmdlog.raft.configuration import Configuration, nodes
-from cmdlog.raft.messages import Forward, HeartbeatBundle, HeartbeatReplyBundle, InstallSnapshot, Segment, SnapshotDescriptor
+from cmdlog.raft.messages import (
+    Forward,
+    HeartbeatBundle,
+    HeartbeatReplyBundle,
+    InstallSnapshot,
+    Message,
+    Segment,
+    SnapshotDescriptor,
+)
 from cmdlog.raft.multi_raft import Parcel
 from cmdlog.raft.wire.encoding import Encoder
 from cmdlog.raft.wire.layout import NO_GROUP
@@ -120,9 +128,9 @@ def test_empty_bundles_stay_empty() -> None:
 
 
 @pytest.mark.parametrize("addressed", [m for m in MESSAGES if m[0] != NO_GROUP], ids=lambda m: type(m[1]).__name__)
-def test_estimates_bound_what_a_message_takes(addressed: object) -> None:
+def test_estimates_bound_what_a_message_takes(addressed: tuple[PartitionId, Message]) -> None:
     """So the queue's bytes are those of the frames, or more."""
-    group, message = addressed  # type: ignore[misc]
+    group, message = addressed
     meta, bulk = Encoder(None).encode(group, message)
     assert estimate_bytes(message) + 64 >= len(meta) + len(bulk)
 

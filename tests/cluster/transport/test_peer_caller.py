@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cmdlog.cluster.transport import peer_caller
 from cmdlog.cluster.transport.handshake import RefusedByPeer
 from cmdlog.cluster.transport.known_peer import KnownPeer
 from cmdlog.cluster.transport.peer_admission import PeerAdmission
@@ -31,7 +31,7 @@ class Calls:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, outcomes: list[Callable[[], PeerLink]]) -> None:
         self.bench, self.outcomes, self.done = PeerBench(), outcomes, asyncio.Event()
         self.pauses: list[float] = []
-        monkeypatch.setattr(peer_caller.random, "uniform", self.draw)
+        monkeypatch.setattr(random, "uniform", self.draw)
         admission = PeerAdmission(
             open_book(folder, identity_of(1)), {TWO: self.bench.peer}.get, self.bench.notices.append, QuietLog(), 1.0
         )
@@ -132,7 +132,7 @@ def test_a_nudge_ends_the_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     async def body() -> None:
         calls = Calls(tmp_path, monkeypatch, [failing(OSError("refused"))])
-        monkeypatch.setattr(peer_caller.random, "uniform", lambda _low, _high: 1e9)
+        monkeypatch.setattr(random, "uniform", lambda _low, _high: 1e9)
         running = asyncio.ensure_future(calls.run())
         await turn_until(lambda: not calls.outcomes)
         calls.bench.peer.nudge.set()
