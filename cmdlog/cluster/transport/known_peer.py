@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+from cmdlog.cluster.transport.framed_connection import ConnectionEnded
 from cmdlog.cluster.transport.outbox import Outbox
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.cluster.transport.peer_link import IncomingLink, OutgoingLink, PeerLink
@@ -100,9 +101,9 @@ class KnownPeer:
 
     def _settle_link(self, link: PeerLink) -> None:
         self._faults += link.faults
-        if link.connection.error is not None:
-            self.record_error(link.connection.error)
-            self._link_failed(self.node, link.connection.error)
+        error = link.connection.error or ConnectionEnded("the peer hung up")
+        self.record_error(error)
+        self._link_failed(self.node, error)
 
     def status(self, record: PeerRecord | None) -> PeerStatus:
         """A view of this moment; numbers may be a moment apart."""

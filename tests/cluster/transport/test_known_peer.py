@@ -24,7 +24,10 @@ def test_the_queue_is_open_while_messages_can_leave() -> None:
         wire.caller_end.lose()
         assert bench.peer.outgoing is None
         assert bench.peer.status(None).dropped_messages == 2
-        assert [notice.kind for notice in bench.notices] == [NoticeKind.CONNECTED, NoticeKind.DISCONNECTED]
+        assert [(notice.kind, notice.detail) for notice in bench.notices] == [
+            (NoticeKind.CONNECTED, ""),
+            (NoticeKind.DISCONNECTED, "the peer hung up"),
+        ]
 
     asyncio.run(body())
 
