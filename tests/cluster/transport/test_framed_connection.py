@@ -100,6 +100,24 @@ def test_a_frame_that_is_refused_is_the_last() -> None:
     asyncio.run(body())
 
 
+def test_nothing_is_taken_after_the_end() -> None:
+    """Also of the piece in which the reason came."""
+
+    async def body() -> None:
+        connection, _ = await made()
+        taken: list[bytes] = []
+
+        def take(found: bytes) -> None:
+            taken.append(found)
+            connection.end(ConnectionEnded("refused"))
+
+        connection.deliver_to(take, on_writable=lambda: None, on_closed=lambda: None)
+        connection.data_received(frame() + frame())
+        assert len(taken) == 1
+
+    asyncio.run(body())
+
+
 def test_waiting_ends_with_the_connection() -> None:
     """The peer hung up, or it was ended here; nothing is written any more."""
 
