@@ -48,7 +48,7 @@ class RefusedByPeer(OperatorError):
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class PeerCredentials:
     """What this node proves itself with."""
 
     book: PeerBook
@@ -76,7 +76,7 @@ class Session:
 
 
 async def call_peer(
-    connection: FramedConnection, ours: Credentials, node: NodeId, pin: Callable[[Peer], Awaitable[None]]
+    connection: FramedConnection, ours: PeerCredentials, node: NodeId, pin: Callable[[Peer], Awaitable[None]]
 ) -> Session:
     """The caller's part up to its PINNED. Raises: BadFrame, ConnectionEnded, PeerRefused; what `pin` raises."""
     call = Hello(ours.cluster, ours.me, node, os.urandom(NONCE_BYTES))
@@ -93,7 +93,7 @@ async def call_peer(
     return session
 
 
-async def answer_peer(connection: FramedConnection, ours: Credentials) -> tuple[Session, ProcessStart]:
+async def answer_peer(connection: FramedConnection, ours: PeerCredentials) -> tuple[Session, ProcessStart]:
     """The called end's part up to the caller's PINNED, which proves that the caller is alive and has pinned us.
 
     Raises: BadFrame, ConnectionEnded, RefusedByPeer.
@@ -132,6 +132,6 @@ def naming_refusals(connection: FramedConnection, session: Session) -> Iterator[
         raise
 
 
-def _session(ours: Credentials, peer: Peer, *, outgoing: Link, incoming: Link) -> Session:
+def _session(ours: PeerCredentials, peer: Peer, *, outgoing: Link, incoming: Link) -> Session:
     controls_out = ControlSealer(outgoing, ours.secret, ours.book.start.process)
     return Session(peer, outgoing, incoming, controls_out, ControlOpener(incoming, ours.secret))

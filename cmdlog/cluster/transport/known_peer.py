@@ -10,10 +10,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+from cmdlog.cluster.transport.framed_connection import ConnectionEnded
 from cmdlog.cluster.transport.outbox import Outbox
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.cluster.transport.peer_link import IncomingLink, OutgoingLink, PeerLink
-from cmdlog.cluster.transport.peer_transport import Address, NoticeKind, PeerNotice, PeerStatus, fault_text
+from cmdlog.cluster.transport.peer_transport import Address, NoticeKind, PeerNotice, PeerStatus, address_text, fault_text
 from cmdlog.operator_error import full_text
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
@@ -100,9 +101,9 @@ class KnownPeer:
 
     def _settle_link(self, link: PeerLink) -> None:
         self._faults += link.faults
-        if link.connection.error is not None:
-            self.record_error(link.connection.error)
-            self._link_failed(self.node, link.connection.error)
+        error = link.connection.error or ConnectionEnded("the peer hung up")
+        self.record_error(error)
+        self._link_failed(self.node, error)
 
     def status(self, record: PeerRecord | None) -> PeerStatus:
         """A view of this moment; numbers may be a moment apart."""
@@ -110,7 +111,7 @@ class KnownPeer:
         faults = self._faults + (outgoing.faults if outgoing else Counter()) + (incoming.faults if incoming else Counter())
         return PeerStatus(
             node=self.node,
-            address=f"{self.address[0]}:{self.address[1]}",
+            address=address_text(self.address),
             incarnation=record.incarnation.hex() if record else "",
             confirmed=record.confirmed if record else False,
             connected_since_s=outgoing.since_s if outgoing else None,

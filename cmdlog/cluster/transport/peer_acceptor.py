@@ -1,7 +1,7 @@
 """Takes the connections that come in, and holds those that have not proved who they are within limits.
 
 One rule: a stranger costs a socket for `hello_s`, and nothing else. Of too many strangers the one that has waited longest makes
-room: a peer is done within moments, so it is never the one that waits, while whoever only occupies places is.
+room: a peer is done within moments, so it is never the one that waits, while one that only occupies a place is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PeerAcceptor:
                 self._quiet.log("peer_accept_failed", error.errno, why=str(error))
                 await asyncio.sleep(PAUSE_S)
             else:
-                self._take(sock)
+                self._take_stranger(sock)
 
     def close(self) -> None:
         """Takes nobody any more, and hangs up on those who are still strangers."""
@@ -52,7 +52,7 @@ class PeerAcceptor:
         for task in list(self._strangers):
             task.cancel()
 
-    def _take(self, sock: socket.socket) -> None:
+    def _take_stranger(self, sock: socket.socket) -> None:
         while len(self._strangers) >= self._strangers_max:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]

@@ -4,7 +4,7 @@ One rule: messages go one way, from the end that called. The called end answers 
 itself that its own direction is lost, and the two directions never wait for one another.
 
 Both ends want a sign of life every `probe_s`: the caller asks and is answered, which also measures the round trip; the called end
-says as well that bytes come in, since behind a large frame on a slow line the question itself may be long under way.
+says as well that bytes come in, since after a large frame on a slow line the question itself may be long under way.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class PeerLink:
     def _send_probe(self) -> int:
         self._probes += 1
         self._probed_s[self._probes] = time.monotonic()
-        self._say(ControlKind.PROBE, self._probes)
+        self._say_control(ControlKind.PROBE, self._probes)
         return self._probes
 
-    def _say(self, kind: ControlKind, value: int) -> None:
+    def _say_control(self, kind: ControlKind, value: int) -> None:
         self.connection.write(self.session.controls_out.seal(kind, value))
 
     def _take_frame(self, frame: bytes) -> None:
@@ -110,8 +110,8 @@ class PeerLink:
 
     def _take_control(self, said: ControlFrame) -> None:
         if said.kind == ControlKind.PROBE:
-            if self.connection.writable:  # whoever asks without reading the answers gets no more of them
-                self._say(ControlKind.RECEIPT, said.value)
+            if self.connection.writable:  # one that asks without reading the answers gets no more of them
+                self._say_control(ControlKind.RECEIPT, said.value)
         elif said.kind == ControlKind.RECEIPT:
             self._take_receipt(said.value)
         elif said.kind == ControlKind.REFUSED:
@@ -199,7 +199,7 @@ class IncomingLink(PeerLink):
 
     def _give_sign(self, *, heard: bool) -> None:
         if heard:
-            self._say(ControlKind.RECEIPT, 0)
+            self._say_control(ControlKind.RECEIPT, 0)
 
     def _take_messages(self, frame: bytes) -> None:
         messages = self._opener.open(frame)

@@ -23,7 +23,14 @@ import structlog
 import uvloop
 
 from cmdlog.cluster.transport.framed_connection import FramedConnection
-from cmdlog.cluster.transport.handshake import Credentials, RefusedByPeer, answer_peer, call_peer, naming_refusals, read_pinned
+from cmdlog.cluster.transport.handshake import (
+    PeerCredentials,
+    RefusedByPeer,
+    answer_peer,
+    call_peer,
+    naming_refusals,
+    read_pinned,
+)
 from cmdlog.cluster.transport.known_peer import KnownPeer
 from cmdlog.cluster.transport.outbox import Outbox
 from cmdlog.cluster.transport.peer_acceptor import BACKLOG, PeerAcceptor
@@ -32,7 +39,15 @@ from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
 from cmdlog.cluster.transport.peer_caller import PeerCaller
 from cmdlog.cluster.transport.peer_link import IncomingLink, OutgoingLink
 from cmdlog.cluster.transport.peer_tls import PeerTls
-from cmdlog.cluster.transport.peer_transport import Address, NetworkStatus, PeerHandler, PeerNotice, TransportSettings, fault_text
+from cmdlog.cluster.transport.peer_transport import (
+    Address,
+    NetworkStatus,
+    PeerHandler,
+    PeerNotice,
+    TransportSettings,
+    address_text,
+    fault_text,
+)
 from cmdlog.cluster.transport.quiet_log import QuietLog
 from cmdlog.cluster.transport.ticker import Ticker
 from cmdlog.operator_error import OperatorError
@@ -40,7 +55,7 @@ from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import Parcel
 from cmdlog.raft.wire.control_frames import ControlKind
 from cmdlog.raft.wire.layout import Addressed, BadFrame, FrameFault
-from cmdlog.raft.wire.secure_frames import Seal, Secret
+from cmdlog.raft.wire.secure_frames import Peer, Seal, Secret
 
 logger = structlog.get_logger("cmdlog.cluster")
 
@@ -71,7 +86,7 @@ class PeerNetwork:
         self, book: PeerBook, secret: Secret, handler: PeerHandler, endpoint: Endpoint, settings: TransportSettings | None = None
     ) -> None:
         self.book, self._handler, self._endpoint, self._settings = book, handler, endpoint, settings or TransportSettings()
-        self._ours = Credentials(book, secret, endpoint.seal)
+        self._ours = PeerCredentials(book, secret, endpoint.seal)
         self._encoder = secret.encoder(endpoint.seal)
         self._known: dict[NodeId, KnownPeer] = {}  # replaced as a whole, in the loop's thread
         self._wanted: dict[NodeId, Address] = {}
@@ -106,7 +121,8 @@ class PeerNetwork:
         if self._loop is not None and self._stopping is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join()
+            if threading.get_ident() != self._thread.ident:
+                self._thread.join()
 
     @property
     def address(self) -> Address:
@@ -119,7 +135,7 @@ class PeerNetwork:
         for parcel in parcels:
             if (peer := known.get(parcel.receiver)) is not None:
                 peer.outbox.put(parcel)
-        if not self._woken:
+        if known and not self._woken:  # none are known before `start`: nobody would be woken
             self._woken = True
             self._in_loop(self._flush)
 
@@ -130,9 +146,8 @@ class PeerNetwork:
 
     def status(self) -> NetworkStatus:
         known, records, acceptor = self._known, self.book.records, self._acceptor
-        host, port = self.address
         return NetworkStatus(
-            listens_on=f"{host}:{port}",
+            listens_on=address_text(self.address),
             peers=[peer.status(records.get(node)) for node, peer in known.items()],
             strangers=acceptor.strangers if acceptor else 0,
             strangers_evicted=acceptor.evicted if acceptor else 0,
@@ -153,10 +168,13 @@ class PeerNetwork:
     # -- the loop's thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            self._loop = runner.get_loop()
-            self._loop.set_exception_handler(_log_failure)
-            runner.run(self._serve())
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                self._loop = runner.get_loop()
+                self._loop.set_exception_handler(_log_failure)
+                runner.run(self._serve())
+        finally:
+            self._ready.set()  # `start` does not wait for a thread that has failed
 
     async def _serve(self) -> None:
         """Until `stop`."""
@@ -258,7 +276,11 @@ class PeerNetwork:
 
         def attach(known: KnownPeer) -> None:
             link = IncomingLink(
-                connection, session, start, secret=self._ours.secret, deliver=lambda messages: self._deliver(node, messages)
+                connection,
+                session,
+                start,
+                secret=self._ours.secret,
+                deliver=lambda messages: self._deliver(session.peer, messages),
             )
             known.attach_incoming(link)
             connection.write(session.controls_out.seal(ControlKind.PINNED, self.book.start.number))
@@ -278,15 +300,16 @@ class PeerNetwork:
     def _give_ticks(self, ticks: int) -> None:
         self._guarded(lambda: self._handler.on_tick(ticks))
 
-    def _deliver(self, node: NodeId, messages: list[Addressed]) -> None:
+    def _deliver(self, peer: Peer, messages: list[Addressed]) -> None:
         self._ticker.give_due()
-        self._guarded(lambda: self._handler.on_messages(node, messages))
+        if self.book.records[peer.node].incarnation == peer.incarnation:  # it may have been replaced since the handshake
+            self._guarded(lambda: self._handler.on_messages(peer.node, messages))
 
     def _notify(self, notice: PeerNotice) -> None:
         self._guarded(lambda: self._handler.on_notice(notice))
 
     def _guarded(self, call: Callable[[], None]) -> None:
-        """A defect of the handler is logged with its trace; the network goes on working for the others."""
+        """A defect of the handler is logged with its trace; the network still works for the others."""
         try:
             call()
         except Exception:
@@ -304,7 +327,10 @@ class PeerNetwork:
     def _check_lives(self) -> None:
         for peer in self._known.values():
             for link in peer.links:
-                link.check_life(self._settings.silence_probes)
+                if self.book.records[peer.node].incarnation != link.peer.incarnation:
+                    link.end("another incarnation was admitted")
+                else:
+                    link.check_life(self._settings.silence_probes)
         asyncio.get_running_loop().call_later(self._settings.probe_s, self._check_lives)
 
 

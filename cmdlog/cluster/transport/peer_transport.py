@@ -22,7 +22,7 @@ Address = tuple[str, int]
 
 
 class NoticeKind(enum.Enum):
-    """What happens seldom, and matters to whoever runs the cluster."""
+    """What happens seldom, and matters to the operator."""
 
     CONNECTED = "connected"  # messages of ours reach the peer
     DISCONNECTED = "disconnected"
@@ -141,3 +141,9 @@ class TransportSettings:
 def fault_text(faults: Counter[FrameFault]) -> dict[str, int]:
     """Counted reasons by their words, without those that never occurred."""
     return {fault.value: count for fault, count in faults.items() if count}
+
+
+def address_text(address: Address) -> str:
+    """As in a URL."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

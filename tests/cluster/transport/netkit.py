@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,6 +60,7 @@ class Recorder:
     heard: dict[NodeId, list[Addressed]] = field(default_factory=dict)
     notices: list[PeerNotice] = field(default_factory=list)
     threads: set[int] = field(default_factory=set)
+    before_messages: Callable[[], None] = lambda: None
 
     def on_tick(self, ticks: int) -> None:
         self.threads.add(threading.get_ident())
@@ -67,6 +68,7 @@ class Recorder:
 
     def on_messages(self, peer: NodeId, messages: list[Addressed]) -> None:
         self.threads.add(threading.get_ident())
+        self.before_messages()
         self.heard.setdefault(peer, []).extend(messages)
 
     def on_notice(self, notice: PeerNotice) -> None:

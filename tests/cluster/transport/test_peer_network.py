@@ -11,25 +11,30 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.cluster.transport.peer_network import CannotListen, Endpoint
+from cmdlog.cluster.transport.peer_network import CannotListen, Endpoint, PeerNetwork
 from cmdlog.cluster.transport.peer_transport import NoticeKind
-from cmdlog.raft.wire.control_frames import ControlKind, RefusalReason
-from cmdlog.raft.wire.secure_frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, LENGTH, Secret
+from cmdlog.cluster.transport.ticker import Ticker
+from cmdlog.raft.wire.control_frames import ControlKind, ProcessStart, RefusalReason
+from cmdlog.raft.wire.secure_frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, LENGTH, Peer, Secret
 from tests.cluster.proxy import HOLD, PASS, SWALLOW, Proxy, Rule
 from tests.cluster.transport.netkit import (
     CLUSTER,
     ONE,
     QUICK,
+    SECRET,
     THREE,
     TWO,
     RawPeer,
+    Recorder,
     appended,
     beats,
     identity_of,
     joined,
     make_node,
+    open_book,
     running,
 )
+from tests.cluster.transport.test_ticker import Clock
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -176,15 +181,15 @@ def test_a_damaged_frame_ends_the_connection(tmp_path: Path, damage: object, fau
             assert again.introduce().kind == ControlKind.PINNED
 
 
-def test_messages_only_go_the_way_of_the_call(tmp_path: Path) -> None:
-    """The end that was called has a connection of its own for what it says."""
+def test_a_peer_that_only_calls_is_sent_nothing(tmp_path: Path) -> None:
+    """What this node says goes by a connection of its own; without one it is dropped and counted."""
     one = make_node(tmp_path, 1)
     with running(one):
         one.network.set_peers({TWO: NOWHERE})
         with RawPeer(one.address) as peer:
             peer.introduce()
             one.network.send([appended(ONE, TWO, 1)])
-            wait_for(lambda: one.peer(TWO).dropped_messages == 1)
+            assert one.peer(TWO).dropped_messages == 1
 
 
 def test_a_flipped_bit_on_the_line_is_survived(tmp_path: Path) -> None:
@@ -265,7 +270,6 @@ def test_a_half_open_connection_is_dropped(tmp_path: Path) -> None:
         wait_for(lambda: one.connected(TWO))
         proxy.set_rules(there=SWALLOW, back=SWALLOW)
         wait_for(lambda: one.peer(TWO).connected_since_s is None and two.peer(ONE).calls_since_s is None)
-        assert "no sign of life" in one.peer(TWO).last_error
         proxy.set_rules(there=PASS, back=PASS)
         proxy.close_connections()
         wait_for(lambda: one.connected(TWO))
@@ -397,6 +401,52 @@ def test_a_restored_backup_is_refused(tmp_path: Path) -> None:
             assert "earlier_start" in restored.handler.details(NoticeKind.REFUSED_BY_PEER)
 
 
+def test_an_admitted_incarnation_ends_the_connections_of_the_one_before(tmp_path: Path) -> None:
+    """It was connected when the cluster replaced it, and is refused by name from then on."""
+    with joined(tmp_path, 2) as (one, two):
+        one.book.admit(TWO, b"2nd-life")
+        wait_for(lambda: one.peer(TWO).connected_since_s is None and one.peer(TWO).calls_since_s is None)
+        wait_for(lambda: "stale_incarnation" in two.handler.details(NoticeKind.REFUSED_BY_PEER))
+
+
+# -- what the driver is given --------------------------------------------------------------------------------------------
+
+
+class StoppedNetwork:
+    """A network whose thread does not run, with a clock that a test moves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.book, self.handler, self.clock = open_book(folder, identity_of(1)), Recorder(), Clock()
+        self.network = PeerNetwork(self.book, SECRET, self.handler, Endpoint())
+        self.network._ticker = Ticker(0.5, self.network._give_ticks, now=self.clock)
+        self.book.acquaint(PEER, ProcessStart(1, b"process2"))
+
+    def deliver(self) -> None:
+        """A frame of node 2 has come in."""
+        self.network._deliver(PEER, appended(TWO, ONE, 1).messages)  # type: ignore[arg-type]
+
+
+PEER = Peer(TWO, identity_of(2).incarnation)
+
+
+def test_missed_ticks_come_before_what_waited(tmp_path: Path) -> None:
+    """After a pause of the process, also when the socket is read before the timer runs."""
+    stopped, seen = StoppedNetwork(tmp_path), list[int]()
+    stopped.handler.before_messages = lambda: seen.append(stopped.handler.ticks)
+    stopped.clock.now_s += 5.0
+    stopped.deliver()
+    assert seen == [10]
+
+
+def test_nothing_of_a_replaced_incarnation_is_delivered(tmp_path: Path) -> None:
+    """From the moment that `admit` returns, whatever is in the socket."""
+    stopped = StoppedNetwork(tmp_path)
+    stopped.deliver()
+    stopped.book.admit(TWO, b"2nd-life")
+    stopped.deliver()
+    assert stopped.handler.indexes_of(TWO) == [1]
+
+
 # -- the thread ----------------------------------------------------------------------------------------------------------
 
 
@@ -421,15 +471,14 @@ def test_stopping_twice_and_sending_after_it_is_harmless(tmp_path: Path) -> None
 def test_a_handler_that_fails_stops_nothing(tmp_path: Path) -> None:
     """Its defect is logged; ticks and messages continue."""
     with joined(tmp_path, 2) as (one, two):
-        heard, on_messages = list[int](), two.handler.on_messages
+        heard = list[int]()
 
-        def failing(*said: object) -> None:
+        def fail_once() -> None:
             heard.append(1)
             if len(heard) == 1:
                 raise RuntimeError("a defect of the driver")
-            on_messages(*said)  # type: ignore[arg-type]
 
-        two.handler.on_messages = failing  # type: ignore[method-assign]
+        two.handler.before_messages = fail_once
         one.network.send([appended(ONE, TWO, 1)])
         wait_for(lambda: heard)
         one.network.send([appended(ONE, TWO, 2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.transport.peer_transport import NoticeKind, TransportSettings, fault_text
+from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import HeartbeatBundle
 from cmdlog.raft.multi_raft import Parcel
+from cmdlog.raft.wire.layout import FrameFault
 from tests.cluster.transport.netkit import GROUP, ONE, THREE, TWO, appended, beats, identity_of
 from tests.cluster.transport.worlds import LoopbackWorld, SimulatedWorld, World, linked
 
@@ -74,7 +77,7 @@ def test_nodes_confirm_each_other_before_anything_else(world: World) -> None:
 
 def test_what_goes_to_nobody_is_dropped(world: World) -> None:
     """A parcel for a node that is no peer, or for this one, costs nothing and stops nothing."""
-    world.transports[ONE].send([appended(ONE, ONE, 1), Parcel(type(TWO)(9)), appended(ONE, TWO, 2)])  # type: ignore[call-arg]
+    world.transports[ONE].send([appended(ONE, ONE, 1), Parcel(NodeId(9)), appended(ONE, TWO, 2)])
     assert world.until(lambda: world.handlers[TWO].indexes_of(ONE))
     assert world.handlers[ONE].heard == {}
 
@@ -161,14 +164,8 @@ def test_a_simulated_pause_gives_missed_ticks_before_what_waited(tmp_path: Path)
     world = SimulatedWorld(tmp_path)
     world.until(lambda: linked(world))
     world.network.pause(TWO, 5.0)
-    before, ticks = world.handlers[TWO].ticks, list[int]()
-    on_messages = world.handlers[TWO].on_messages
-
-    def watched(*heard: Any) -> None:
-        ticks.append(world.handlers[TWO].ticks)
-        on_messages(*heard)
-
-    world.handlers[TWO].on_messages = watched  # type: ignore[method-assign]
+    handler, ticks = world.handlers[TWO], list[int]()
+    before, handler.before_messages = handler.ticks, lambda: ticks.append(handler.ticks)
     world.transports[ONE].send([appended(ONE, TWO, 1)])
     world.network.advance(6.0)
     assert len(ticks) == 1
@@ -197,8 +194,4 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_faults_are_shown_by_their_words() -> None:
     """Without those that never occurred."""
-    from collections import Counter
-
-    from cmdlog.raft.wire.layout import FrameFault
-
     assert fault_text(Counter({FrameFault.MAC: 2, FrameFault.LENGTH: 0})) == {"mac": 2}
