@@ -92,6 +92,7 @@ class MessageKind(enum.IntEnum):
     FORWARD = 12
     HEARTBEAT_BUNDLE = 13
     HEARTBEAT_REPLY_BUNDLE = 14
+    REMOVED = 15
 
 
 class Campaign(enum.IntEnum):
@@ -196,6 +197,14 @@ class TimeoutNow(Message):
     """The leader hands over: campaign at once."""
 
     kind = MessageKind.TIMEOUT_NOW
+
+
+@value
+class Removed(Message):
+    """To a node that asks for votes: the configuration at `index` is committed, and the receiver is in none from there on."""
+
+    kind = MessageKind.REMOVED
+    index: Index
 
 
 @value

@@ -24,6 +24,7 @@ from cmdlog.raft.messages import (
     InstallSnapshot,
     ReadReply,
     ReadRequest,
+    Removed,
     SnapshotCopyFailed,
     TimeoutNow,
     VoteReply,
@@ -132,6 +133,7 @@ _TEXTS: Final[dict[type[Message], Callable[[Any], str]]] = {
     InstallSnapshot: lambda m: f"snapshot t{m.term} {manifest_text(m.manifest)}",
     SnapshotCopyFailed: lambda m: f"snapshot failed t{m.term} at {m.index}",
     TimeoutNow: lambda m: f"campaign now t{m.term}",
+    Removed: lambda m: f"removed t{m.term} by {m.index}",
     ReadRequest: lambda m: f"read request t{m.term}: {_numbers(m.contexts)}",
     ReadReply: lambda m: f"read reply t{m.term} at {m.index}: {_numbers(m.contexts)}",
     Forward: lambda m: f"forward t{m.term}: {', '.join(map(payload_text, m.payloads))}",
@@ -211,6 +213,7 @@ _READERS: Final[list[tuple[str, Callable[[NodeId, NodeId, list[str]], Message]]]
     ),
     (r"snapshot failed t(\d+) at (\d+)", lambda s, r, f: SnapshotCopyFailed(s, r, _t(f[0]), _i(f[1]))),
     (r"campaign now t(\d+)", lambda s, r, f: TimeoutNow(s, r, _t(f[0]))),
+    (r"removed t(\d+) by (\d+)", lambda s, r, f: Removed(s, r, _t(f[0]), _i(f[1]))),
     (r"read request t(\d+): ([\d ]+)", lambda s, r, f: ReadRequest(s, r, _t(f[0]), tuple(map(int, f[1].split())))),
     (
         r"read reply t(\d+) at (\d+): ([\d ]+)",

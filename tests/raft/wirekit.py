@@ -23,6 +23,7 @@ from cmdlog.raft.messages import (
     InstallSnapshot,
     ReadReply,
     ReadRequest,
+    Removed,
     Segment,
     SnapshotCopyFailed,
     SnapshotDescriptor,
@@ -77,6 +78,7 @@ MESSAGES: Final[list[Addressed]] = [
     (GROUP, InstallSnapshot(ME, PEER, TERM, SnapshotDescriptor(Index(1), Term(1), Configuration(voters=nodes([1]))))),
     (GROUP, Forward(ME, PEER, TERM, [])),
     (GROUP, ReadRequest(ME, PEER, TERM, ())),
+    (GROUP, Removed(ME, PEER, TERM, Index(12))),
 ]
 """Every kind, and what an append may look like: mixed terms, kinds and sizes, equal sizes, one entry, none, empty ones."""
 
