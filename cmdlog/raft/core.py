@@ -238,10 +238,10 @@ class RaftCore(State):
         self._check_alive()
         return membership.change(self, wanted, base=base, guard=guard)
 
-    def force_recovery(self, learners: Iterable[NodeId] = ()) -> PlacedProposals:
+    def force_recovery(self, learners: Iterable[NodeId] = (), *, epoch: int | None = None) -> PlacedProposals:
         """See `membership.force_recovery`."""
         self._check_alive()
-        return membership.force_recovery(self, learners)
+        return membership.force_recovery(self, learners, epoch)
 
     def status(self) -> GroupStatus:
         """The group as this node sees it now; changes nothing."""

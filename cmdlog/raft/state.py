@@ -280,10 +280,10 @@ class State:
         self.role, self.leader = Role.PRE_CANDIDATE, None
         self.votes[self.id] = True
 
-    def become_candidate(self) -> None:
-        """Spends a term on a campaign. Its own vote counts when it is durable, like any other (see `core.advance`)."""
+    def become_candidate(self, term: Term | None = None) -> None:
+        """Spends a term, the next one, on a campaign. Its own vote counts when it is durable, like any other (`core.advance`)."""
         self._leave_role()
-        self.term, self.vote = Term(self.term + 1), self.id
+        self.term, self.vote = Term(self.term + 1) if term is None else term, self.id
         self.role, self.leader = Role.CANDIDATE, None
 
     def become_leader(self) -> None:

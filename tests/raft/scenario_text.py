@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from cmdlog.raft import Configuration, Entries, HardState, Message, NodeId, Ready, SnapshotDescriptor
@@ -62,6 +63,7 @@ def configuration_text(configuration: Configuration) -> str:
         if members
     ]
     parts += [name for name, holds in (("auto-leave", configuration.auto_leave), ("forced", configuration.forced)) if holds]
+    parts += [f"epoch {configuration.epoch}"] * bool(configuration.epoch)
     return ", ".join(parts) or "nobody"
 
 
@@ -177,14 +179,17 @@ def _entries(first: int, text: str) -> Entries:
 def configuration_of(text: str) -> Configuration:
     """The inverse of `configuration_text`."""
     members: dict[str, tuple[NodeId, ...]] = {}
-    flags = set()
+    flags, epoch = set(), 0
     for part in filter(None, text.split(", ")):
         name, _, numbers = part.partition(" ") if not part.startswith("next") else ("learners_next", "", part[14:])
-        if numbers:
+        if name == "epoch":
+            epoch = int(numbers)
+        elif numbers:
             members[name] = nodes(map(int, numbers.split()))
         else:
             flags.add(name)
-    return Configuration(**members, auto_leave="auto-leave" in flags, forced="forced" in flags)
+    configuration = Configuration(**members, auto_leave="auto-leave" in flags)  # type: ignore[arg-type]  # members alone
+    return replace(configuration, forced="forced" in flags, epoch=epoch)
 
 
 _READERS: Final[list[tuple[str, Callable[[NodeId, NodeId, list[str]], Message]]]] = [
