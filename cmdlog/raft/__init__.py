@@ -3,7 +3,7 @@
 One `RaftCore` is one node of one group. Everything goes in by its methods and comes out of `ready`, so the
 same calls always have the same effects. The loop of a caller with one group:
 
-    core = Core(node, rng=random.Random(seed), settings=Settings(), restored=what_the_disk_had)
+    core = RaftCore(node, rng=random.Random(seed), settings=RaftSettings(), restored=what_the_disk_had)
     writing = deque()  # Readies whose writes are not durable yet, in order
     while True:
         event = next_event()  # time, message, proposal, finished write, finished copy
@@ -55,8 +55,11 @@ This is the only list of the caller's duties. DECISIONS.md says why; other texts
     A replay of one log takes code in log order.
 13. *Rejoin one node at a time.* A recovery does not count a node that votes again while it is still in
     the failure set.
+14. *After a forced recovery* every frame and hello names the cluster of the configuration's `epoch`
+    (`cluster_of_epoch`). Nothing leaves under the old name, and nodes of before are let in only as new
+    incarnations, which the operator names.
 
-`Groups` (in multi_raft.py) does 1 to 4 for all groups of a node. `collect` gives one block of records;
+`RaftGroups` (in multi_raft.py) does 1 to 4 for all groups of a node. `collect` gives one block of records;
 `durable` releases what was built on it and on all earlier blocks.
 
 `InvariantBroken` from any call ends this group alone; every later call raises it again.

@@ -30,6 +30,7 @@ from cmdlog.raft.messages import (
     Message,
     ReadReply,
     ReadRequest,
+    Removed,
     Segment,
     SnapshotCopyFailed,
     SnapshotDescriptor,
@@ -55,6 +56,7 @@ _CAMPAIGNING: Final[dict[type[Message], Handler]] = {
     VoteRequest: voting.on_vote_request,
     VoteReply: candidate.on_vote_reply,
     TimeoutNow: candidate.on_timeout_now,
+    Removed: voting.on_removed,
 }
 HANDLERS: Final[dict[Role, dict[type[Message], Handler]]] = {
     Role.FOLLOWER: {
@@ -64,6 +66,7 @@ HANDLERS: Final[dict[Role, dict[type[Message], Handler]]] = {
         InstallSnapshot: follower.on_install_snapshot,
         TimeoutNow: candidate.on_timeout_now,
         ReadReply: follower.on_read_reply,
+        Removed: voting.on_removed,
     },
     Role.PRE_CANDIDATE: _CAMPAIGNING,
     Role.CANDIDATE: _CAMPAIGNING,
@@ -142,6 +145,7 @@ class RaftCore(State):
         to disturb anyone, and answers to them."""
         if isinstance(message, VoteRequest):
             if voting.shields_leader(self, message):
+                voting.tell_removed(self, message)
                 self.drop(Drop.LEADER_ALIVE)
                 return
             if message.campaign is Campaign.PRE:
@@ -155,6 +159,9 @@ class RaftCore(State):
 
     def _step_older(self, message: Message) -> None:
         """A passed term means nothing any more; but its leader or candidate learns ours, or it would continue for ever."""
+        if isinstance(message, Removed):
+            voting.on_removed(self, message)  # what is committed stays so, whatever terms this node has spent since
+            return
         if isinstance(message, _FROM_LEADER):
             self.after.append(AppendReply(self.id, message.sender, self.term, Index(0)))
         elif isinstance(message, VoteRequest):
@@ -231,10 +238,10 @@ class RaftCore(State):
         self._check_alive()
         return membership.change(self, wanted, base=base, guard=guard)
 
-    def force_recovery(self, learners: Iterable[NodeId] = ()) -> PlacedProposals:
+    def force_recovery(self, learners: Iterable[NodeId] = (), *, epoch: int | None = None) -> PlacedProposals:
         """See `membership.force_recovery`."""
         self._check_alive()
-        return membership.force_recovery(self, learners)
+        return membership.force_recovery(self, learners, epoch)
 
     def status(self) -> GroupStatus:
         """The group as this node sees it now; changes nothing."""
@@ -298,7 +305,7 @@ class RaftCore(State):
         log = self.log
         term = log.last_term if log.taken == log.last else log.term_at(log.taken)
         completion = Completion(self.completion.number + 1, log.taken, log.base_term if term is None else term)
-        log.begin_write(completion, hard)
+        log.begin_write(completion, hard, now=self.ticks)
         return completion
 
     def _take_hard_state(self, with_commit: bool) -> HardState | None:
@@ -345,8 +352,7 @@ class RaftCore(State):
         if not self.manifest.index <= manifest.index <= self.log.handed or upto > manifest.index:
             raise ValueError(f"cannot compact to {upto} by a snapshot at {manifest.index}: handed out up to {self.log.handed}")
         self.manifest = manifest
-        pins = [progress.manifest.index for progress in self.progress.values() if progress.manifest is not None]
-        floor = min([upto, *pins])
+        floor = min([upto, *leader.pinned(self, upto)])
         if floor > self.log.base:
             self.log.compact(floor)
         return self.log.base

@@ -47,6 +47,8 @@ class Write:
     completion: Completion
     proves: Index
     hard_state: HardState | None
+    size: int = 0  # bytes of its entries
+    begun: int = 0  # the tick in which it was taken
 
 
 class EntryLog:
@@ -66,9 +68,11 @@ class EntryLog:
         "payloads",
         "stable",
         "taken",
+        "taken_bytes",
         "terms",
         "untaken_bytes",
         "writes",
+        "writing_bytes",
     )
 
     def __init__(self, manifest: SnapshotDescriptor) -> None:
@@ -76,6 +80,8 @@ class EntryLog:
         self.kinds = bytearray()
         self.payloads: list[bytes] = []
         self.writes: deque[Write] = deque()
+        self.writing_bytes = 0  # of the entries of `writes`
+        self.taken_bytes = 0  # of the entries that the next write begins with
         self.reset(manifest)
 
     def reset(self, manifest: SnapshotDescriptor) -> None:
@@ -166,6 +172,30 @@ class EntryLog:
         self.untaken_bytes += entries.size if entries.size >= 0 else payload_bytes(entries)
         self._before, self._recent = self._recent, entries
 
+    def restore(self, entries: Entries) -> None:
+        """Takes what is durable of the log, after `reset` by the manifest. Entries before the manifest's end are kept, if they
+        meet it: the log then begins before it, but stays committed and handed out up to the manifest's index.
+
+        Raises: BadConfiguration.
+        """
+        index, configuration = self.configurations[0]
+        offset = index - entries.first  # of the manifest's own last entry
+        if offset > 0 and entries.terms[offset] == self.base_term:
+            skip = 0 if entries.first == 1 else 1
+            self.base = Index(entries.first + skip - 1)
+            self.base_term = entries.terms[0] if skip else Term(0)
+        else:
+            skip = offset + 1
+        kept = Entries(Index(entries.first + skip), entries.terms[skip:], entries.kinds[skip:], entries.payloads[skip:])
+        self.last = self.base
+        found = decoded_configurations(kept)
+        before = [at for at, _ in found if at <= index]
+        # Of those before the manifest's only the last one is in force anywhere that matters, and the manifest has it.
+        self.configurations = [(self.base, configuration), *((at, configuration) for at in before[-1:])]
+        self.append(kept, [(at, value) for at, value in found if at > index])
+        self.stable = self.taken = self.last
+        self.untaken_bytes = 0
+
     def merge(self, entries: Entries, configurations: Sequence[tuple[Index, Configuration]] = ()) -> None:
         """Takes a leader's entries, whose predecessor is known to match and is not below `commit`.
 
@@ -227,6 +257,7 @@ class EntryLog:
             entries, size = self.batch(first, self.last, entries_max=entries_max, bytes_max=bytes_max)
         self.taken = Index(self.taken + len(entries.terms))
         self.untaken_bytes -= size
+        self.taken_bytes += size
         return entries
 
     def take_committed(self, *, entries_max: int, bytes_max: int) -> Entries | None:
@@ -239,9 +270,16 @@ class EntryLog:
         self.handed = Index(self.handed + len(entries.terms))
         return entries
 
-    def begin_write(self, completion: Completion, hard_state: HardState | None) -> None:
-        """A write of everything up to `taken` is under way."""
-        self.writes.append(Write(completion, self.taken, hard_state))
+    @property
+    def undurable_bytes(self) -> int:
+        """Bytes of entries that are not durable here: they are in memory twice at least, whatever others have committed."""
+        return self.untaken_bytes + self.writing_bytes
+
+    def begin_write(self, completion: Completion, hard_state: HardState | None, *, now: int) -> None:
+        """A write of everything up to `taken` is under way, since tick `now`."""
+        size, self.taken_bytes = self.taken_bytes, 0
+        self.writing_bytes += size
+        self.writes.append(Write(completion, self.taken, hard_state, size, now))
 
     def complete(self, completion: Completion) -> list[Write]:
         """The write and all before it are durable. Returns them, oldest first; none when the completion is not of a write under
@@ -253,7 +291,7 @@ class EntryLog:
             if write.completion is completion or write.completion == completion:
                 self.stable = max(self.stable, write.proves)
                 for _ in done:
-                    writes.popleft()
+                    self.writing_bytes -= writes.popleft().size
                 return done
         return []
 

@@ -31,6 +31,7 @@ class Refusal(enum.Enum):
     NOT_LEADER = "not_leader"  # the error's `leader` names who to ask, when one is known
     TRANSFERRING = "transferring"  # leadership is on its way to another node; a time-out ends the wait
     IN_FLIGHT_BYTES = "in_flight_bytes"  # proposed and not yet committed bytes are at their limit
+    UNDURABLE_BYTES = "undurable_bytes"  # what waits for this node's own disk is at its limit
     IN_FLIGHT_ENTRIES = "in_flight_entries"  # entries that are not committed yet are at their limit
     TOO_LARGE = "too_large"  # one payload is over the limit of an entry
     READS_PENDING = "reads_pending"  # unanswered reads are at their limit

@@ -92,7 +92,8 @@ class MessageKind(enum.IntEnum):
     FORWARD = 12
     HEARTBEAT_BUNDLE = 13
     HEARTBEAT_REPLY_BUNDLE = 14
-    EXECUTED = 15
+    REMOVED = 15
+    EXECUTED = 16
 
 
 class Campaign(enum.IntEnum):
@@ -197,6 +198,14 @@ class TimeoutNow(Message):
     """The leader hands over: campaign at once."""
 
     kind = MessageKind.TIMEOUT_NOW
+
+
+@value
+class Removed(Message):
+    """To a node that asks for votes: the configuration at `index` is committed, and the receiver is in none from there on."""
+
+    kind = MessageKind.REMOVED
+    index: Index
 
 
 @value

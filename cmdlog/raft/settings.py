@@ -28,10 +28,14 @@ class RaftSettings:
     ready_entries_max: int = 1 << 16  # likewise: entries may be empty
     proposed_bytes_max: int = 64 << 20  # proposed and not yet committed; beyond, proposals are refused
     proposed_entries_max: int = 1 << 18  # likewise: payloads may be empty
+    undurable_bytes_max: int = 64 << 20  # appended and not durable on the leader's own disk; beyond, proposals are refused
     reads_max: int = 16_384  # reads without an answer yet
     read_ticks: int = 20  # a follower's read that its leader has not answered is given up
     transfer_ticks: int = 10  # a transfer that has not succeeded is given up, and proposals are taken again
     copy_ticks_max: int = 12_000  # entries after a snapshot are kept so long for a follower that copies it
+    copy_bytes_max: int = (
+        256 << 20
+    )  # entries after a snapshot that are kept for such a follower, though a later snapshot has them
     promotion_entries_max: int = 1_000  # a learner this close to the leader's end may become a voter
 
     def __post_init__(self) -> None:

@@ -47,6 +47,9 @@ class Restored:
     """What was durable. A new group starts on every first member from a manifest at index 0 with the first configuration; a node
     that joins starts from nothing.
 
+    `entries` may begin at or before the manifest: what the log still has there is kept for followers that are a little behind.
+    When they do not begin at index 1, the first one itself is given up: its term says where the log in memory begins.
+
     A node whose disk was replaced gets its word back by `admitted`: the committed entry that made it a member again after a
     committed configuration without it. Those who lack that entry take its word for that of its lost disk; so it has none in an
     earlier term, and gives none in an election before its own log has the entry, which every log that it votes for then has too.
@@ -99,6 +102,7 @@ class State:
         "read_results",
         "reads",
         "removed",
+        "removed_at",
         "rng",
         "role",
         "settings",
@@ -128,6 +132,7 @@ class State:
         self.completion = Completion(rng.getrandbits(48), self.log.last, self.log.last_term)
         self.leader: NodeId | None = None
         self.role = Role.FOLLOWER
+        self.removed_at = Index(0)  # a peer knows of a committed configuration there, and that this node is in none from there on
         self.removed = False  # whether the committed configuration `judged` is without this node
         self.handed_soft = SoftState(self.role, self.leader, self.removed)  # what the caller knows
         self.judged = Configuration()
@@ -139,16 +144,13 @@ class State:
         hard, self.log = restored.hard_state, EntryLog(restored.manifest)
         self.term, self.vote = hard.term, hard.vote
         self.handed_hard = hard
-        if (entries := restored.entries) is not None and entries.last > self.log.base:
-            skip = self.log.base + 1 - entries.first
-            if skip < 0:
+        if (entries := restored.entries) is not None and entries.last >= self.log.base and entries.terms:
+            if entries.first > self.log.base + 1:
                 raise self.broken("a log begins where its snapshot ends", f"{entries.first} after {self.log.base}")
-            kept = Entries(Index(entries.first + skip), entries.terms[skip:], entries.kinds[skip:], entries.payloads[skip:])
             try:
-                self.log.append(kept, decoded_configurations(kept))
+                self.log.restore(entries)
             except BadConfiguration as error:
                 raise self.broken("a configuration entry of the log can be read", str(error)) from error
-            self.log.stable = self.log.taken = self.log.last
         if hard.commit > self.log.last:
             raise self.broken("what was committed is in the log", f"commit {hard.commit}, last {self.log.last}")
         if self.log.last_term > hard.term:
@@ -176,6 +178,8 @@ class State:
         A node whose removal is not known to be committed must, although it does not count itself: those who stay may lack the
         entry that removes it, and then only it can win and bring that entry to them (dissertation, section 4.2.2).
         """
+        if self.removed_at and self.removed_at >= self.configuration_index:
+            return False  # those who stay have the entry, so nobody needs this node any more
         return self.enfranchised and any(value.is_voter(self.id) for value in self.needed_configurations())
 
     @property
@@ -197,6 +201,8 @@ class State:
         if configuration is not self.judged and at <= self.log.commit:
             self.judged = configuration
             self.removed = bool(configuration.voters) and self.id not in configuration.members()
+        if self.removed_at and self.removed_at >= at:
+            self.removed = True
         handed = self.handed_soft
         if handed.role is self.role and handed.leader == self.leader and handed.removed is self.removed:
             return None
@@ -274,10 +280,10 @@ class State:
         self.role, self.leader = Role.PRE_CANDIDATE, None
         self.votes[self.id] = True
 
-    def become_candidate(self) -> None:
-        """Spends a term on a campaign. Its own vote counts when it is durable, like any other (see `core.advance`)."""
+    def become_candidate(self, term: Term | None = None) -> None:
+        """Spends a term, the next one, on a campaign. Its own vote counts when it is durable, like any other (`core.advance`)."""
         self._leave_role()
-        self.term, self.vote = Term(self.term + 1), self.id
+        self.term, self.vote = Term(self.term + 1) if term is None else term, self.id
         self.role, self.leader = Role.CANDIDATE, None
 
     def become_leader(self) -> None:

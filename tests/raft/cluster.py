@@ -61,6 +61,11 @@ class Disk:
                 old.first, old.terms[:kept] + new.terms, old.kinds[:kept] + new.kinds, old.payloads[:kept] + new.payloads
             )
 
+    def entries_from(self, first: int) -> Entries:
+        """What is left when the log is cut before `first`."""
+        old, gone = self.entries, first - self.entries.first
+        return Entries(Index(first), old.terms[gone:], old.kinds[gone:], old.payloads[gone:])
+
     def restored(self) -> Restored:
         """What a restart begins from."""
         return Restored(self.hard_state, self.manifest, self.entries, self.franchise, self.admitted)

@@ -25,7 +25,7 @@ class Writer:
         self.log.take_unstable(**WHOLE)
         self.taken += 1
         completion = Completion(self.taken, self.log.last, self.log.last_term)
-        self.log.begin_write(completion, None)
+        self.log.begin_write(completion, None, now=0)
         return completion
 
 

@@ -74,6 +74,7 @@ MESSAGES = [
     "1>2 snapshot t4 9@3 [voters 1 2, forced]",
     "2>1 snapshot failed t4 at 9",
     "1>2 campaign now t4",
+    "1>2 removed t4 by 9",
     "2>1 read request t4: 1 2",
     "1>2 read reply t4 at 6: 1 2",
     '2>1 forward t4: "a", "b"',

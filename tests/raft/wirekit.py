@@ -24,6 +24,7 @@ from cmdlog.raft.messages import (
     InstallSnapshot,
     ReadReply,
     ReadRequest,
+    Removed,
     Segment,
     SnapshotCopyFailed,
     SnapshotDescriptor,
@@ -78,6 +79,7 @@ MESSAGES: Final[list[Addressed]] = [
     (GROUP, InstallSnapshot(ME, PEER, TERM, SnapshotDescriptor(Index(1), Term(1), Configuration(voters=nodes([1]))))),
     (GROUP, Forward(ME, PEER, TERM, [])),
     (GROUP, ReadRequest(ME, PEER, TERM, ())),
+    (GROUP, Removed(ME, PEER, TERM, Index(12))),
     (
         NO_GROUP,
         Executed(

@@ -50,6 +50,9 @@ def propose(state: State, payloads: list[bytes]) -> PlacedProposals:
     if state.proposed_bytes and state.proposed_bytes + size > settings.proposed_bytes_max:
         raise ProposalRefused(Refusal.IN_FLIGHT_BYTES, f"{state.proposed_bytes} bytes are not committed yet")
     log, term, count = state.log, state.term, len(payloads)
+    waiting = log.untaken_bytes + log.writing_bytes
+    if waiting and waiting + size > settings.undurable_bytes_max:
+        raise ProposalRefused(Refusal.UNDURABLE_BYTES, f"{waiting} bytes wait for the own disk")
     if log.last - log.commit + count > settings.proposed_entries_max and log.commit < log.last:
         raise ProposalRefused(Refusal.IN_FLIGHT_ENTRIES, f"{log.last - log.commit} entries are not committed yet")
     first = Index(log.last + 1)
@@ -90,6 +93,8 @@ def tick(state: State) -> None:
             state.become_follower(state.term, None)
             return
     transfer.expire(state)
+    if state.log.writes and _disk_hangs(state):
+        return
     state.heartbeat_elapsed += 1
     # With nothing under way, no message brings the last commit to the followers: it does not wait for a heartbeat that is rare.
     idle = state.log.commit == state.log.last and state.reads.commit_sent < state.log.commit
@@ -102,10 +107,28 @@ def tick(state: State) -> None:
             _tick_copy(state, peer, progress)
 
 
+def _disk_hangs(state: State) -> bool:
+    """Whether the role ended because the own disk does not answer. The others commit without it, but nothing is applied or
+    answered here. After an election time-out leadership is offered to a voter that is heard from; after a second one, this node
+    steps down, if the others can elect: a leader that cannot write is worth less than none."""
+    election = state.settings.election_ticks
+    waited = state.ticks - state.log.writes[0].begun
+    if waited < election:
+        return False
+    if waited >= 2 * election and has_quorum(state.configuration, state.live() - {state.id}):
+        state.become_follower(state.term, None)
+        return True
+    if state.handover is None and (successor := state.best_successor()) is not None:
+        transfer.begin_transfer(state, successor)
+    return False
+
+
 def _tick_copy(state: State, peer: NodeId, progress: FollowerProgress) -> None:
-    """The manifest is sent again now and then, since it may be lost; in the end the log is no longer kept for the copy."""
+    """The manifest is sent again now and then, since it may be lost. The log is no longer kept for a copy that takes too long, or
+    whose receiver is silent: it may be gone for good, and the log of this node is bounded."""
     progress.copy_ticks += 1
-    if progress.copy_ticks >= state.settings.copy_ticks_max:
+    silent = progress.heard <= state.ticks - state.settings.election_ticks
+    if silent or progress.copy_ticks >= state.settings.copy_ticks_max:
         progress.probe()
     elif progress.copy_ticks % state.settings.election_ticks == 0:
         _send_manifest(state, peer, progress)
@@ -152,7 +175,7 @@ def _send_empty(state: State, peer: NodeId, progress: FollowerProgress) -> None:
 
 def _offer_copy(state: State, peer: NodeId, progress: FollowerProgress) -> None:
     """The follower's next entry is compacted. Nobody keeps a log for a node that does not answer."""
-    if progress.heard > state.ticks - state.settings.election_ticks:
+    if progress.heard > state.ticks - state.settings.election_ticks and state.ticks >= progress.copy_from:
         progress.copy(state.manifest)
         _send_manifest(state, peer, progress)
 
@@ -160,6 +183,21 @@ def _offer_copy(state: State, peer: NodeId, progress: FollowerProgress) -> None:
 def _send_manifest(state: State, peer: NodeId, progress: FollowerProgress) -> None:
     assert progress.manifest is not None
     state.now.append(InstallSnapshot(state.id, peer, state.term, progress.manifest))
+
+
+def pinned(state: State, upto: Index) -> list[Index]:
+    """Indexes after which the log is kept for copies under way. One that alone would keep too many bytes up to `upto` is given
+    up: its receiver copies a later snapshot."""
+    log, indexes = state.log, list[Index]()
+    for progress in state.progress.values():
+        if progress.manifest is None:
+            continue
+        at = progress.manifest.index
+        if sum(map(len, log.payloads[at - log.base : max(upto - log.base, 0)])) > state.settings.copy_bytes_max:
+            progress.probe()
+        else:
+            indexes.append(at)
+    return indexes
 
 
 # Answers
@@ -205,7 +243,7 @@ def on_snapshot_failed(state: State, message: SnapshotCopyFailed) -> None:
     if progress.manifest is None or progress.manifest.index != message.index:
         state.drop(Drop.STALE_REPLY)
     else:
-        progress.probe()
+        progress.copy_failed(state.ticks, wait_ticks=state.settings.election_ticks)
 
 
 def _heard(state: State, sender: NodeId) -> FollowerProgress | None:

@@ -21,8 +21,9 @@ from cmdlog.raft.messages import KIND_CONFIGURATION, Entries, TimeoutNow
 from cmdlog.raft.quorum import has_quorum
 from cmdlog.raft.ready import PlacedProposals
 from cmdlog.raft.state import Role, State
-from cmdlog.wal.ids import Index
+from cmdlog.wal.ids import Index, Term
 
+FORCED_TERMS: Final = 1 << 20  # more terms than a group spends in its life
 _CONFIGURATION_KINDS: Final = bytes([KIND_CONFIGURATION])
 
 
@@ -97,16 +98,20 @@ def on_commit(state: State, before: Index) -> None:
         state.become_follower(state.term, None)
 
 
-def force_recovery(state: State, learners: Iterable[NodeId]) -> PlacedProposals:
+def force_recovery(state: State, learners: Iterable[NodeId], epoch: int | None) -> PlacedProposals:
     """A majority is lost for good and an operator accepts what is lost with it: this node becomes the only voter.
 
     The configuration is marked `forced`, and so is every later one. The operator chooses the survivor with the best (last term,
-    last index); the other survivors may come along as learners. Raises: ChangeRefused while a leader is heard from.
+    last index); the other survivors may come along as learners. It writes without an election, so a majority that lives after
+    all, or a second survivor, may use the same terms for other entries. Therefore the term goes far above theirs, and the group
+    leaves the cluster that it was of: `epoch`, drawn here when it is None, is the same for all groups of the node, and every
+    frame carries it from now on (duty 14). Raises: ChangeRefused while a leader is heard from.
     """
     if state.leader is not None:
         raise ChangeRefused(Refusal.LEADER_ALIVE, leader=state.leader)
     if not state.enfranchised:
         raise ChangeRefused(Refusal.NO_SUCH_VOTER, "this node may have forgotten what it voted for and acknowledged")
-    configuration = Configuration(voters=(state.id,), learners=nodes(learners), forced=True)
-    state.become_candidate()
+    drawn = epoch or 1 + state.rng.getrandbits(61)
+    configuration = Configuration(voters=(state.id,), learners=nodes(learners), forced=True, epoch=drawn)
+    state.become_candidate(Term(state.term + FORCED_TERMS + drawn % FORCED_TERMS))
     return _append(state, configuration)

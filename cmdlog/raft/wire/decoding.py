@@ -37,6 +37,7 @@ from cmdlog.raft.messages import (
     MessageKind,
     ReadReply,
     ReadRequest,
+    Removed,
     Segment,
     SnapshotCopyFailed,
     SnapshotDescriptor,
@@ -323,6 +324,7 @@ _MAKERS: Final[dict[MessageKind, _Maker]] = {
         sender, receiver, term, fixed[0], _contexts(rest)
     ),
     MessageKind.FORWARD: _forward,
+    MessageKind.REMOVED: lambda sender, receiver, term, fixed, _: Removed(sender, receiver, term, *fixed),
     MessageKind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
     MessageKind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,
     MessageKind.EXECUTED: _executed,

@@ -29,6 +29,7 @@ from cmdlog.raft.messages import (
     MessageKind,
     ReadReply,
     ReadRequest,
+    Removed,
     Segment,
     SnapshotCopyFailed,
     TimeoutNow,
@@ -199,6 +200,10 @@ def _timeout_now(group: PartitionId, m: TimeoutNow) -> bytes:
     return _meta(MessageKind.TIMEOUT_NOW, group, m.term)
 
 
+def _removed(group: PartitionId, m: Removed) -> bytes:
+    return _meta(MessageKind.REMOVED, group, m.term, m.index)
+
+
 def _read_request(group: PartitionId, m: ReadRequest) -> bytes:
     return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), MessageKind.READ_REQUEST, group, m.term)
 
@@ -239,6 +244,7 @@ _ENCODERS: Final[dict[type, Callable[[PartitionId, Any], bytes]]] = {
     InstallSnapshot: _install_snapshot,
     SnapshotCopyFailed: _snapshot_failed,
     TimeoutNow: _timeout_now,
+    Removed: _removed,
     ReadRequest: _read_request,
     ReadReply: _read_reply,
     HeartbeatBundle: _heartbeat_bundle,

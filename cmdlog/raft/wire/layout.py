@@ -105,6 +105,7 @@ FIXED_FIELDS: Final[dict[MessageKind, tuple[tuple[str, str], ...]]] = {
     MessageKind.FORWARD: (("count", "I"),),
     MessageKind.HEARTBEAT_BUNDLE: (),
     MessageKind.HEARTBEAT_REPLY_BUNDLE: (),
+    MessageKind.REMOVED: (("index", "Q"),),
     MessageKind.EXECUTED: (),
 }
 
