@@ -61,6 +61,11 @@ class Snapshot:
         return self, *self.bases
 
     @property
+    def chain_bytes(self) -> int:
+        """Of the image, and of all deltas on it: what a restore reads."""
+        return sum(link.manifest.bytes for link in self.chain if link.manifest is not None)
+
+    @property
     def archived(self) -> bool:
         """It is in the archive: it no longer counts, but a promised window or a recovery point needs it."""
         return os.path.basename(parent(self.path)) == ARCHIVE
@@ -191,6 +196,23 @@ def check(files: Files, snapshot: Snapshot) -> str:
     return ""
 
 
+class TimedChecks:
+    """Checks snapshots, each once, and adds up what that took."""
+
+    def __init__(self, files: Files) -> None:
+        self.bytes, self.seconds = 0, 0.0
+        self._files = files
+        self._problems: dict[str, str] = {}  # by path
+
+    def problem_of(self, snapshot: Snapshot) -> str:
+        """What `check` says."""
+        if snapshot.path not in self._problems:
+            began = time.monotonic()
+            self._problems[snapshot.path] = check(self._files, snapshot)
+            self.bytes, self.seconds = self.bytes + snapshot.chain_bytes, self.seconds + time.monotonic() - began
+        return self._problems[snapshot.path]
+
+
 def restore(snapshot: Snapshot, target: str) -> None:
     """Restores the snapshot as a state file: a copy of the image, with its deltas applied.
 
@@ -212,12 +234,7 @@ def restore(snapshot: Snapshot, target: str) -> None:
         remove_state(temporary)
         raise
     os.rename(temporary, target)
-    note_speed(os.path.dirname(target), "restore", size_bytes=bytes_of_chain(snapshot), seconds=time.monotonic() - began)
-
-
-def bytes_of_chain(snapshot: Snapshot) -> int:
-    """Of the image, and of all deltas on it."""
-    return sum(link.manifest.bytes for link in snapshot.chain if link.manifest is not None)
+    note_speed(os.path.dirname(target), "restore", size_bytes=snapshot.chain_bytes, seconds=time.monotonic() - began)
 
 
 def _copy_image(snapshot: Snapshot, target: str) -> None:

@@ -26,7 +26,6 @@ import google_crc32c
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
-from snapshot.background_io import on_and_on
 from snapshot.checksummed_json import checksum, decode_manifest_fields, encode_manifest_fields
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 
@@ -179,7 +178,7 @@ def _check_kind(manifest: Manifest, path: str) -> None:
         raise SnapshotDamaged(f"{path} lists other files than {DATA_NAME[manifest.kind]}")
 
 
-def verify(files: Files, path: str, rest: Callable[[], bool] = on_and_on) -> Manifest:
+def verify(files: Files, path: str, rest: Callable[[], bool] = lambda: False) -> Manifest:
     """Reads the whole snapshot and compares every checksum. Raises: SnapshotDamaged, SnapshotForeign."""
     manifest = read_manifest(files, path)
     for entry in manifest.files:
@@ -199,7 +198,7 @@ def read_manifest(files: Files, path: str) -> Manifest:
     return manifest
 
 
-def file_entry(path: str, rest: Callable[[], bool] = on_and_on, *, files: Files = _HERE) -> FileEntry:
+def file_entry(path: str, rest: Callable[[], bool] = lambda: False, *, files: Files = _HERE) -> FileEntry:
     """Size and checksums of a file. Raises: SnapshotDamaged when it cannot be read."""
     crc, sha, size = 0, hashlib.sha256(), 0
     try:
@@ -226,7 +225,7 @@ def size_and_crc(path: str) -> tuple[int, int]:
         raise SnapshotDamaged(f"{path} cannot be read: {error.strerror}") from error
 
 
-def content_of(path: str, rest: Callable[[], object] = on_and_on) -> tuple[int, int]:
+def content_of(path: str, rest: Callable[[], object] = lambda: False) -> tuple[int, int]:
     """Size and CRC-32C of a file, in bounded memory; `rest` is called after each piece. Raises: OSError, what `rest` raises."""
     crc = size = 0
     with Path(path).open("rb") as file:

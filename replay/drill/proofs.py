@@ -34,7 +34,7 @@ from replay.drill.moment import draw_moment, oldest_moment
 from replay.drill.report import DrillReport, Proof
 from replay.drill.view import ViewChanged
 from replay.errors import PlanOutdated, ReplayError, UntilBeyond, UntilUnreachable
-from replay.log.scan import ScannedStream, scan, start_block
+from replay.log.scan import ScannedStream, scan
 from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import make_plan
 from replay.recover.execute import WORKER_BYTES_MIN, RecoveryProgress, Target, execute
@@ -145,7 +145,7 @@ class DrillProofs:
         self._check_room(list(seconds.values()))
         source, indexes = planned.source, {p: snapshot.index for p, snapshot in seconds.items()}
         claims = {p: {index} for p, index in indexes.items()}
-        found = scan(source, start_block(source, indexes), indexes, claims)
+        found = scan(source, source.start_block(indexes), indexes, claims)
         parts = []
         for p in sorted(seconds):
             m = _manifest(seconds[p])

@@ -30,6 +30,7 @@ from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json
 from replay.recover.target import HANG_AFTER_S, PartitionsDone, Target, remaining_plan
 from replay.recover.worker_pool import Terms, run_workers
 from replay.results import PartitionResult
+from replay.state.live_rows import LiveRows
 
 __all__ = ["RecoveryProgress", "RecoveryReport", "Target", "execute"]
 
@@ -150,7 +151,7 @@ def _run_here(planned: Planned, target: Target, meter: RecoveryMeter, live: Live
     plan = planned.plan
     setup = ReplaySetup(
         plan.row_digests,
-        target.live_rows(plan),
+        LiveRows(target.files, plan.directory, target.state_folder),
         QuarantineFile(target.directory) if quarantine else None,
         catalogs=LoggedCatalogs(live),
     )

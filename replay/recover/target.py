@@ -13,7 +13,6 @@ from replay.errors import Divergence, Poison
 from replay.plan.node_plan import PartitionPlan, Plan
 from replay.recover.quarantine import Aside, QuarantineFile
 from replay.results import PartitionResult
-from replay.state.live_rows import LiveRows
 from replay.state.set_aside_state import kept_path
 from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
 
@@ -31,9 +30,9 @@ class Target:
     def __post_init__(self) -> None:
         self.trust = Trust(self.files, self.directory)
 
-    def live_rows(self, plan: Plan) -> LiveRows:
-        """Where the rows of the live run are looked up when a call diverges."""
-        return LiveRows(self.files, plan.directory, os.path.join(self.directory, STATE_FOLDER))
+    @property
+    def state_folder(self) -> str:
+        return os.path.join(self.directory, STATE_FOLDER)
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from procedures.hash_seed import PINNED
 from procedures.storage.state import PartitionState
 from replay.errors import Divergence, Interrupted, PlanOutdated, Poison, WorkerFailed
 from replay.log.known_failures import carried_fault, continue_faults, known_faults
-from replay.log.scan import scan, start_block
+from replay.log.scan import scan
 from replay.log.source import LogSource
 from replay.plan.node_plan import Plan, Planned
 from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
@@ -209,7 +209,7 @@ def end_at(groups: GroupStates, result: PartitionResult) -> None:
 
 def _fold(plan: Plan, source: LogSource) -> GroupStates:
     indexes = {part.partition: part.from_index for part in plan.partitions}
-    return scan(source, start_block(source, indexes), indexes, {}, accept_data_loss=True).groups
+    return scan(source, source.start_block(indexes), indexes, {}, accept_data_loss=True).groups
 
 
 def _take_snapshot(files: Files, out: str, result: PartitionResult, identity: Identity, groups: GroupStates) -> dict[str, Any]:

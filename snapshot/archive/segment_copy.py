@@ -34,7 +34,7 @@ from cmdlog.wal.format.segment import BadSegment, decode_segment_header
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.reader import read_segment
 from cmdlog.whole_line_stdout import answer
-from snapshot.background_io import Breath, forget_cache, make_way, on_and_on
+from snapshot.background_io import Breath, forget_cache, make_way
 
 CHUNK_BYTES: Final = 512 << 10  # written and synced at a time: one large sync would hold up the log's own ones
 
@@ -110,7 +110,7 @@ def _copy(files: Files, source: File, target: str, end: int) -> None:
 
 
 def walk_blocks(
-    files: Files, segment: SegmentFile, last_block: int, rest: Callable[[], bool] = on_and_on
+    files: Files, segment: SegmentFile, last_block: int, rest: Callable[[], bool] = lambda: False
 ) -> tuple[int, dict[int, tuple[int, int]]]:
     """Checks every block and record: the last block's checksum, and the transactions of each partition. Raises: Corrupt."""
     chain, reached = segment.header.previous_chain, int(segment.header.first_block) - 1
@@ -137,7 +137,7 @@ def transactions_of(record: Record) -> tuple[int, ...]:
     return ()
 
 
-def hash_file(files: Files, path: str, rest: Callable[[], bool] = on_and_on) -> str:
+def hash_file(files: Files, path: str, rest: Callable[[], bool] = lambda: False) -> str:
     digest, file = hashlib.sha256(), files.open(path, read_only=True)
     try:
         offset = 0

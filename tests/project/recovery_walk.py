@@ -34,14 +34,14 @@ import pytest
 
 from cmdlog.cli.app import run
 from cmdlog.cli.directory.recover import recover
-from replay.log.log_fold import LogFold
+from replay.log.scan import scan
 from replay.loop.replay_loop import ReplayLoop
 from tests.replay.rig import Rig
 
 ROOT: Final = Path(__file__).parents[2]
 LAYERS: Final = ("cmdlog/cli/", "cmdlog/node/", "replay/", "snapshot/")  # from above; what is below is not walked
 BEGIN: Final = recover
-LOOPS: Final = {LogFold.read.__code__, ReplayLoop.run.__code__}  # over records
+LOOPS: Final = {scan.__code__, ReplayLoop.run.__code__}  # over records
 
 
 @dataclass(frozen=True, slots=True)

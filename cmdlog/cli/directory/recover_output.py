@@ -190,16 +190,15 @@ def _finish(directory: str, report: RecoveryReport, rows: list[dict[str, Any]], 
         "partitions": rows,
         "set_aside": [aside.to_json() for aside in report.aside],
     }
-
-    def show() -> None:
-        titles = [{"txn_id": "transaction"}.get(column, column.replace("_", " ")) for column in columns]
-        done = f"{directory} already contains this recovery, finished" if report.already else f"Recovered {directory}"
-        out.table(f"{done} in {report.seconds:.2f} s", titles, [[row[column] for column in columns] for row in rows])
-        for note in report.notes:
-            out.text(f"note: {note}")
-        show_aside(report)
-
-    out.result(value, show)
+    if out.json:
+        out.line(value)
+        return
+    titles = [{"txn_id": "transaction"}.get(column, column.replace("_", " ")) for column in columns]
+    done = f"{directory} already contains this recovery, finished" if report.already else f"Recovered {directory}"
+    out.table(f"{done} in {report.seconds:.2f} s", titles, [[row[column] for column in columns] for row in rows])
+    for note in report.notes:
+        out.text(f"note: {note}")
+    show_aside(report)
 
 
 class ProgressDisplay:
