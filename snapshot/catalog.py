@@ -63,7 +63,7 @@ class Snapshot:
     @property
     def chain_bytes(self) -> int:
         """Of the image, and of all deltas on it: what a restore reads."""
-        return sum(link.manifest.bytes for link in self.chain if link.manifest is not None)
+        return sum(file.bytes for link in self.chain if link.manifest is not None for file in link.manifest.files)
 
     @property
     def archived(self) -> bool:
@@ -130,8 +130,8 @@ def _names_in(files: Files, folder: str) -> Sequence[str]:
 
 def _read_folders(files: Files, identity: Identity, names: Mapping[str, str]) -> list[Snapshot]:
     """The snapshots among these folders: path -> the snapshot's own name."""
-    parsed = {path: (name, found) for path, name in names.items() if (found := parse_name(name)) is not None}
-    snapshots = [_read_folder(files, path, name, found, identity) for path, (name, found) in parsed.items()]
+    read = [_read_folder(files, path, name, identity) for path, name in names.items()]
+    snapshots = [snapshot for snapshot in read if snapshot is not None]
     return sorted(snapshots, key=lambda snapshot: (snapshot.partition, *snapshot.order))
 
 
@@ -196,20 +196,22 @@ def check(files: Files, snapshot: Snapshot) -> str:
     return ""
 
 
+@dataclass(slots=True)
 class TimedChecks:
     """Checks snapshots, each once, and adds up what that took."""
 
-    def __init__(self, files: Files) -> None:
-        self.bytes, self.seconds = 0, 0.0
-        self._files = files
-        self._problems: dict[str, str] = {}  # by path
+    files: Files
+    bytes: int = 0
+    seconds: float = 0.0
+    _problems: dict[str, str] = field(default_factory=dict)  # by path
 
     def problem_of(self, snapshot: Snapshot) -> str:
         """What `check` says."""
         if snapshot.path not in self._problems:
             began = time.monotonic()
-            self._problems[snapshot.path] = check(self._files, snapshot)
-            self.bytes, self.seconds = self.bytes + snapshot.chain_bytes, self.seconds + time.monotonic() - began
+            self.bytes += snapshot.chain_bytes
+            self._problems[snapshot.path] = check(self.files, snapshot)
+            self.seconds += time.monotonic() - began
         return self._problems[snapshot.path]
 
 
@@ -315,7 +317,10 @@ def set_aside(files: Files, snapshot: Snapshot) -> str:
     return target
 
 
-def _read_folder(files: Files, path: str, name: str, parsed: tuple[int, int, int], identity: Identity) -> Snapshot:
+def _read_folder(files: Files, path: str, name: str, identity: Identity) -> Snapshot | None:
+    """None for a folder whose name is not a snapshot's."""
+    if (parsed := parse_name(name)) is None:
+        return None
     partition, index, copy = parsed
     try:
         manifest = read_manifest(files, path)

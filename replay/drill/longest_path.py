@@ -64,7 +64,7 @@ def find_ways(files: Files, planned: Planned, snapshots: Sequence[Snapshot], tar
                 continue
             indexes = {p: start.position.index for p, start in starts.items()}
             claims = {p: {index} for p, index in indexes.items()}
-            return Ways(starts, begins, source, scan(source, source.start_block(indexes), indexes, claims))
+            return Ways(starts, begins, source, scan(source, indexes, claims))
         except (Corrupt, FileNotFoundError):
             if source is live:
                 raise

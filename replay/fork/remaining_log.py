@@ -103,7 +103,7 @@ def find_remaining_log(
         those = {place.partition: place for place in places or map(ForkPlace, partitions_of(source))}
         indexes = {p: read_after(place) for p, place in those.items()}
         claimed = {p: {of.index, *((claims[p],) if claims and p in claims else ())} for p, of in those.items()}
-        found = scan(source, source.start_block(indexes), indexes, claimed, until=until)
+        found = scan(source, indexes, claimed, until=until)
         if not all(_holds_all(place, found) for place in those.values()):
             continue
         if until is not None and until > found.groups.txn_id_max | _MILLIS:

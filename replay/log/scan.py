@@ -222,22 +222,23 @@ class Scan:
 
 def scan(
     source: LogSource,
-    from_block: int,
     indexes: Mapping[int, int],
     claims: Mapping[int, Collection[int]],
     *,
+    from_block: int | None = None,
     until: int | None = None,
     accept_data_loss: bool = False,
 ) -> Scan:
-    """Reads from the segment that begins there to the log's end.
+    """Reads from the segment that begins at `from_block`, or from the newest one that will do, to the log's end.
 
-    `indexes` says where counting begins, `claims` which positions are looked up.
+    `indexes` says after which entry of each partition counting begins, `claims` which positions are looked up.
 
     Raises: Corrupt (with `accept_data_loss` the pass ends there instead), Recycled.
     """
     streams = {
         p: ScannedStream(counted_from=index, claimed=frozenset(claims.get(p, ())), until=until) for p, index in indexes.items()
     }
+    from_block = source.start_block(indexes) if from_block is None else from_block
     found, last_block, damage = _Pass(streams), source.last_block, None
     try:
         for place in source.read_with_gaps(from_block=from_block):

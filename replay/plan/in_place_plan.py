@@ -17,7 +17,6 @@ from replay.errors import Incomplete, PlanOutdated
 from replay.log.source import source_of
 from replay.plan.node_plan import PartitionPlan, Plan, Planned
 from replay.plan.planner import WHY, Leave, make_plan
-from replay.plan.sole_voter import check_alone
 from replay.state.page_check import page_problem
 from replay.state.trust import Trust, read_position, state_path
 from snapshot.catalog import list_snapshots
@@ -35,9 +34,10 @@ class InPlacePlan:
 def plan_in_place(files: Files, wal: Log, trust: Trust, *, given: Plan | None = None, leave: Leave = "nothing") -> InPlacePlan:
     """What brings every state to the end of the log: `given`, or a plan made here. Changes no state.
 
-    Raises: NotSoleVoter, Incomplete, CodeMissing, BundleForged, PlanOutdated, WalError, SnapshotError.
+    The caller has checked that this directory decides alone (`replay.plan.sole_voter.check_alone`).
+
+    Raises: Incomplete, CodeMissing, BundleForged, PlanOutdated, WalError, SnapshotError.
     """
-    check_alone(files, wal.directory, wal.instance.identity, wal.recovered.groups)
     Reserve(wal.directory).make_room(START_BYTES)  # a start needs it more than the next snapshot, which holds it again
     if given is not None:
         _check_reaches_end(given, wal)

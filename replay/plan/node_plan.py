@@ -117,11 +117,6 @@ class Planned:
     made_from: Scan | None = None  # the pass over the log; None: the plan was not made here
 
     @classmethod
-    def made(cls, plan: Plan, scan: Scan, source: LogSource) -> Planned:
-        """Of a pass over an open log."""
-        return cls(plan, lambda: source, scan)
-
-    @classmethod
     def of(cls, files: Files, plan: Plan) -> Planned:
         """Of a plan alone."""
         return cls(plan, partial(source_of_plan, files, plan))

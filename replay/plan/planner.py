@@ -51,7 +51,6 @@ class Candidate:
     name: str
     position: Position
     snapshot: Snapshot | None = None
-    snapshot_bytes: int = 0  # that a restore reads
 
 
 def make_plan(
@@ -119,18 +118,16 @@ class _Search:
         self._check_moment(source, found)
         if self.missing_code == "refused":
             _check_code(found)
+        _check_end(source, candidates, found)
+        parts = [_part(p, candidates[p][0], stream, passed[p], taken[p]) for p, stream in found.streams.items()]
         parted = find_parted({p: stream.line() for p, stream in found.streams.items()}) if self.whole_node else []
         names = names_of(parted, source, found.from_block)
         if not self.accept_data_loss:
             check_whole(parted, names)
-        _check_end(source, candidates, found)
-        parts = []
-        for p, stream in found.streams.items():
-            part = settled(_part(p, candidates[p][0], stream, passed[p], taken[p]), parted)
-            parts.append(_shortened(part, stream, self.leave))
+        parts = [_shortened(settled(part, parted), found.streams[part.partition], self.leave) for part in parts]
         notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
         notes += [call.describe(names.get(call.txn_id, "")) for call in parted]
-        return Planned.made(_plan_of(source, found, parts, notes, until), found, source)
+        return Planned(_plan_of(source, found, parts, notes, until), lambda: source, found)
 
     def _check_moment(self, source: LogSource, found: Scan) -> None:
         """Raises: UntilBeyond."""
@@ -255,9 +252,7 @@ def _candidates(
             passed.append(Passed(snapshot.name, snapshot.problem))
             continue
         m = snapshot.manifest
-        found.append(
-            Candidate("snapshot", snapshot.name, Position(m.index, m.term, m.checksum, m.txn_id), snapshot, snapshot.chain_bytes)
-        )
+        found.append(Candidate("snapshot", snapshot.name, Position(m.index, m.term, m.checksum, m.txn_id), snapshot))
     found.append(Candidate("empty", "", Position()))
     if until is None:
         return found
@@ -281,7 +276,7 @@ def _choose(
     while True:
         indexes = {p: of[0].position.index for p, of in candidates.items()}
         claims = {p: {candidate.position.index for candidate in of} for p, of in candidates.items()}
-        found = scan(source, source.start_block(indexes), indexes, claims, until=until, accept_data_loss=accept_data_loss)
+        found = scan(source, indexes, claims, until=until, accept_data_loss=accept_data_loss)
         stands = True
         for partition, of in candidates.items():
             best = of[0]
@@ -354,7 +349,7 @@ def _part(
         bytes=stream.bytes,
         why=WHY[candidate.kind],
         procedures=stream.procedures,
-        snapshot_bytes=candidate.snapshot_bytes,
+        snapshot_bytes=candidate.snapshot.chain_bytes if candidate.snapshot is not None else 0,
         passed=tuple(passed),
         set_aside=tuple(snapshot.name for snapshot in wrong),
         skips=stream.skips,

@@ -80,9 +80,9 @@ def _open_state(plan: Plan, part: PartitionPlan, files: Files, path: str) -> Par
     Raises: PlanOutdated, SnapshotDamaged.
     """
     try:
-        if part.source != "state":
+        if part.source == "empty":
             remove_state(path)
-        if part.source == "snapshot":
+        elif part.source == "snapshot":
             _restore_snapshot(plan, part, files, path)
         state = PartitionState.open(path, partition=part.partition)
         position = state.position

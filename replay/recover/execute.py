@@ -114,12 +114,13 @@ def execute(
             done = run_workers(plan, target, count, meter, Terms(quarantine, hang_after_s, hash_seed))
         else:
             done = _run_here(planned, target, meter, live or (lambda _catalog: None), quarantine=quarantine)
-    try:
-        done.raise_stops(target, plan.directory, quarantine=quarantine)
-    except Divergence as error:
-        if live is not None and not hashseed.is_pinned():
-            error.hint = f"{error.hint}; {UNPINNED}"
-        raise
+    if done.stops:
+        try:
+            done.raise_stops(target, plan.directory, quarantine=quarantine)
+        except Divergence as error:
+            if live is not None and not hashseed.is_pinned():
+                error.hint = f"{error.hint}; {UNPINNED}"
+            raise
     meter.end()
     done.results.sort(key=lambda result: result.partition)
     aside = sorted(done.aside, key=lambda aside: aside.partition)

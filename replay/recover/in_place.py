@@ -65,12 +65,12 @@ def replay_in_place(
             return RecoveryReport([_stands(part) for part in plan.partitions], 0, 0.0)
     _set_snapshots_aside(target.files, plan)
     target.trust.unseal()
-    if planned.made_from is not None:
-        seen = planned.made_from
-        note_speed(target.state_folder, "check", size_bytes=seen.checked_bytes, seconds=seen.checked_s)
     replaced = [part.partition for part in plan.partitions if part.source != "state"]
     for partition in replaced:
         target.trust.revoke(partition)
+    if planned.made_from is not None:
+        seen = planned.made_from
+        note_speed(target.state_folder, "check", size_bytes=seen.checked_bytes, seconds=seen.checked_s)
     with states_kept(directory, replaced, everything) as lost:
         try:
             return execute(planned, target, workers=workers, live=live, progress=progress)

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NoReturn
 
 from cmdlog.wal.files import Files
 from replay.errors import Divergence, Poison
@@ -25,14 +25,12 @@ class Target:
 
     files: Files
     directory: str  # its folder state/ holds the result
+    state_folder: str = field(init=False)
     trust: Trust = field(init=False)
 
     def __post_init__(self) -> None:
+        self.state_folder = os.path.join(self.directory, STATE_FOLDER)
         self.trust = Trust(self.files, self.directory)
-
-    @property
-    def state_folder(self) -> str:
-        return os.path.join(self.directory, STATE_FOLDER)
 
 
 @dataclass(slots=True)
@@ -43,13 +41,11 @@ class PartitionsDone:
     stops: list[Divergence | Poison] = field(default_factory=list)
     aside: list[Aside] = field(default_factory=list)
 
-    def raise_stops(self, target: Target, directory: str, *, quarantine: bool) -> None:
+    def raise_stops(self, target: Target, directory: str, *, quarantine: bool) -> NoReturn:
         """Raises: Divergence or Poison of the first partition that stopped, naming the others.
 
         Unless calls were set aside already, its hint is the command that does so with what `directory` holds.
         """
-        if not self.stops:
-            return
         for stop in self.stops:
             if isinstance(stop, Divergence):
                 target.trust.discard(stop.place.partition)

@@ -209,7 +209,7 @@ def end_at(groups: GroupStates, result: PartitionResult) -> None:
 
 def _fold(plan: Plan, source: LogSource) -> GroupStates:
     indexes = {part.partition: part.from_index for part in plan.partitions}
-    return scan(source, source.start_block(indexes), indexes, {}, accept_data_loss=True).groups
+    return scan(source, indexes, {}, accept_data_loss=True).groups
 
 
 def _take_snapshot(files: Files, out: str, result: PartitionResult, identity: Identity, groups: GroupStates) -> dict[str, Any]:
