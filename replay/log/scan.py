@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import Any, Final, Self
 
 from cmdlog.wal.errors import Corrupt
-from cmdlog.wal.format.batch import BATCH, batch_catalog, batch_last_txn, batch_procedures, decode_batch
+from cmdlog.wal.format.batch import batch_catalog, batch_procedures, batch_span, decode_batch, multi_txn
 from cmdlog.wal.format.control_record import Skip, schema_txn
 from cmdlog.wal.format.record import DIGEST, RECORD, Record, RecordKind
 from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog
@@ -26,7 +26,7 @@ from cmdlog.wal.skips import Skips, SkipSet
 from procedures.procedure_versions import procedures_of
 from replay.log.log_fold import StreamFold
 from replay.log.source import LogSource
-from replay.log.split_calls import PartitionSpan, multi_txn
+from replay.log.split_calls import PartitionSpan
 
 KEEP_BYTES: Final = 8 << 20  # of records that are kept; replayed in the same time as starting a process takes
 _BATCH: Final = RecordKind.BATCH
@@ -161,9 +161,9 @@ class ScannedStream(StreamFold):
     def _within(self, record: Record) -> tuple[int, int]:
         """(calls up to `until`, the last one's TxnId); ends the stream at the first call after `until`."""
         if record.kind is _BATCH:
-            last = batch_last_txn(record)
+            _, last, count = batch_span(record)
             if self.until is None or last <= self.until:
-                return batch_calls(record), last
+                return count, last
             txn_ids = decode_batch(record).txn_ids
             count = sum(1 for txn in txn_ids if txn <= self.until)
             self.ended, self.to_calls = True, count if count else -1
@@ -299,12 +299,6 @@ def calls_by_name(calls_of: Mapping[tuple[int, int], int], catalogs: Mapping[int
         stated = procedures_of(catalogs[version].value) if version in catalogs else ()
         found[str(stated[number]["name"]) if number < len(stated) else ""] += calls
     return dict(found)
-
-
-def batch_calls(record: Record) -> int:
-    """Number of calls of a batch, without decoding it."""
-    count: int = BATCH.unpack_from(record.raw, RECORD.bytes)[1]
-    return count
 
 
 def _has_rows(record: Record) -> bool:

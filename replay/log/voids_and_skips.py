@@ -20,12 +20,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from cmdlog.wal.format.batch import batch_span
+from cmdlog.wal.format.batch import batch_span, multi_txn
 from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import Lsn
 from replay.log.log_fold import Place, StreamFold
-from replay.log.split_calls import PartitionSpan, multi_txn
+from replay.log.split_calls import PartitionSpan
 
 _BATCH: Final = RecordKind.BATCH
 _COMMIT_MARK: Final = RecordKind.COMMIT_MARK

@@ -99,13 +99,16 @@ def execute(
     WalError, Interrupted.
     """
     began = time.monotonic()
-    meter = RecoveryMeter(planned.plan, began, progress)
+    whole = planned.plan
     if go_on:
-        planned = replace(planned, plan=_rest_of(planned.plan, target, meter))
+        planned = replace(planned, plan=remaining_plan(whole, target, [part.partition for part in whole.partitions]))
     plan = planned.plan
     count = _worker_count(plan, workers) if live is None else 0
     if (quarantine or hang_after_s < HANG_AFTER_S) and live is None:
         count = max(count, 1)
+    meter = RecoveryMeter(whole, began, progress)
+    for part in plan.partitions if go_on else ():
+        meter.resume_partition(part.partition, part.calls)
     with terminable():
         for part in plan.partitions:
             if part.source != "state":
@@ -125,13 +128,6 @@ def execute(
     done.results.sort(key=lambda result: result.partition)
     aside = sorted(done.aside, key=lambda aside: aside.partition)
     return RecoveryReport(done.results, count, time.monotonic() - began, plan.notes, aside)
-
-
-def _rest_of(plan: Plan, target: Target, meter: RecoveryMeter) -> Plan:
-    rest = remaining_plan(plan, target, [part.partition for part in plan.partitions])
-    for part in rest.partitions:
-        meter.resume_partition(part.partition, part.calls)
-    return rest
 
 
 def terminable() -> AbstractContextManager[None]:

@@ -2,6 +2,16 @@
 
 One rule: the caller holds the directory's lock through an open, not yet started log; on return every state file is at the log's
 end, and nothing that the log contradicts is left where a later start could believe it.
+
+The steps in their order, each a call into the room that does it:
+
+    open        the log, by the restart table (`cmdlog.wal.log`); done by the caller, as the next step is
+    authority   may this directory decide alone (`replay.plan.sole_voter`)
+    plan        the source of each partition, and what is applied to it (`replay.plan.in_place_plan`)
+    set aside   snapshots that the log contradicts, states that are replaced (`replay.state.set_aside_state`)
+    load        each state is kept, restored from its snapshot, or made (`replay.recover.applier`)
+    replay      the log's entries to their partitions (`replay.loop`, `replay.recover.partition_replay`)
+    seal        states that nobody writes to any more (`replay.state.trust`); done by the caller
 """
 
 from __future__ import annotations

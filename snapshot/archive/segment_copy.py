@@ -26,10 +26,10 @@ import orjson
 
 from cmdlog.wal.errors import Corrupt, DiskFull, WalError, WriteFailed
 from cmdlog.wal.files import File, Files, RealFiles
-from cmdlog.wal.format.batch import BATCH, batch_last_txn
+from cmdlog.wal.format.batch import batch_span
 from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, BadBlock, decode_header
 from cmdlog.wal.format.control_record import schema_txn
-from cmdlog.wal.format.record import RECORD, Record, RecordKind
+from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.format.segment import BadSegment, decode_segment_header
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.reader import read_segment
@@ -130,7 +130,7 @@ def walk_blocks(
 def transactions_of(record: Record) -> tuple[int, ...]:
     """First and last transaction of an entry that has any."""
     if record.kind is RecordKind.BATCH:
-        return int(BATCH.unpack_from(record.raw, RECORD.bytes)[0]), batch_last_txn(record)
+        return batch_span(record)[:2]
     if record.kind is RecordKind.SCHEMA:
         txn = schema_txn(record)
         return (txn,) if txn else ()
