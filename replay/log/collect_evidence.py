@@ -16,14 +16,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cmdlog.wal.directory.instance import LOG_FOLDER, Identity, Instance, load_instance
+from cmdlog.wal.directory.instance import LOG_FOLDER, Identity, IdentityText, Instance, load_instance
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError
 from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import GroupConfiguration
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.format.segment import segment_sequence
-from cmdlog.wal.group_state import GroupState, GroupStates, Stated
+from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.hard_state import HardStateValues
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.opening.restart import RestartVerdict, decide
@@ -31,7 +31,7 @@ from cmdlog.wal.opening.scan import EndKind, SegmentWalk, walk_segment
 from cmdlog.wal.opening.survey import SegmentFile, Survey, identity_text, survey_log, tail_corrupt
 from cmdlog.wal.reader import Recycled, read_segment
 from replay.log.damaged_tail import Beyond, behind_damage, folded
-from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvidence, SnapshotEvidence, StatedConfiguration
+from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvidence, SnapshotEvidence
 from snapshot.catalog import list_snapshots
 
 LOOKS_MAX: Final = 3  # at the directory of a running node, which may recycle between two file names
@@ -70,9 +70,7 @@ def _gather(files: Files, directory: str, instance: Instance, known_damage: Sequ
     log = _Log.open_log(files, directory, instance, known_damage)
     return NodeEvidence(
         directory=directory,
-        cluster_id=identity.cluster_id.hex(),
-        node_id=identity.node_id,
-        incarnation=identity.incarnation.hex(),
+        **identity.as_text(),
         groups=log.groups(),
         faults=faults,
         fault_problem=fault_problem,
@@ -85,14 +83,8 @@ def _refused(directory: str, identity: Identity | None, error: WalError) -> Node
     fault = DirectoryFault(str(error))
     if isinstance(error, Corrupt):
         fault = DirectoryFault(error.what, error.path, error.offset, error.block)
-    return NodeEvidence(
-        directory=directory,
-        cluster_id=identity.cluster_id.hex() if identity is not None else "",
-        node_id=identity.node_id if identity is not None else 0,
-        incarnation=identity.incarnation.hex() if identity is not None else "",
-        refused=fault,
-        exit_code=error.exit_code,
-    )
+    known: IdentityText = identity.as_text() if identity is not None else {"cluster_id": "", "node_id": 0, "incarnation": ""}
+    return NodeEvidence(directory=directory, **known, refused=fault, exit_code=error.exit_code)
 
 
 def _faults(files: Files, directory: str, identity: Identity) -> tuple[tuple[FaultRecord, ...], str]:
@@ -177,15 +169,8 @@ class _Log:
         return {partition: self._group(partition, state) for partition, state in sorted(end.by_partition.items())}
 
     def _group(self, partition: int, state: GroupState) -> GroupEvidence:
-        return GroupEvidence(
-            group=partition,
-            term=state.term,
-            commit=state.commit,
-            last_index=state.last_index,
-            last_term=state.last_term,
-            last_checksum=state.last_checksum,
-            last_txn=state.last_txn,
-            configurations=tuple(_checkpoint_of(stated) for stated in state.configurations),
+        return replace(
+            GroupEvidence.from_state(partition, state),
             runs=tuple(run for stretch in self.stretches if (run := stretch.run_of(partition)) is not None),
             partitions=GroupConfiguration.from_json(state.configuration or {}).partitions if partition == CLUSTER_GROUP else 0,
             vote=state.vote,
@@ -277,14 +262,6 @@ class _Log:
 
     def _gap_in(self, first: int, last: int) -> Gap | None:
         return next((gap for gap in self.gaps if gap[0] <= last and gap[1] >= first), None)
-
-
-def _checkpoint_of(stated: Stated) -> StatedConfiguration:
-    """Raises: BadRecord."""
-    try:
-        return StatedConfiguration.from_value(stated.index, stated.term, stated.value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadRecord(f"configuration at index {stated.index}: {error}") from error
 
 
 def _continues(segment: SegmentFile, after: SegmentFile) -> bool:

@@ -373,12 +373,9 @@ _WHY: Final[Mapping[str, str]] = {
 
 
 def _plan(source: LogSource, found: Scan, part: PartitionPlan, until: int | None) -> Plan:
-    identity = source.instance.identity
     return Plan(
         directory=source.directory,
-        cluster_id=identity.cluster_id.hex(),
-        node_id=identity.node_id,
-        incarnation=identity.incarnation.hex(),
+        **source.instance.identity.as_text(),
         verdict=source.verdict,
         from_block=found.from_block,
         last_block=source.last_block,

@@ -78,12 +78,9 @@ def _already_there(files: Files, wal: Log, trust: Trust) -> Plan | None:
         if isinstance(position, str) or (position.index, position.term, position.checksum) != end:
             return None
         parts.append(_nothing_to_do(partition, state_path(wal.directory, partition), end, position.txn_id))
-    identity = wal.instance.identity
     return Plan(
         directory=wal.directory,
-        cluster_id=identity.cluster_id.hex(),
-        node_id=identity.node_id,
-        incarnation=identity.incarnation.hex(),
+        **wal.instance.identity.as_text(),
         verdict=wal.recovered.verdict.value,
         from_block=int(wal.recovered.tail_lsn.block),
         last_block=int(wal.recovered.tail_lsn.block),
@@ -121,11 +118,7 @@ def _nothing_to_do(partition: int, path: str, end: tuple[int, int, int], txn_id:
 def _check_reaches_end(plan: Plan, wal: Log) -> None:
     """In place, a plan that omits entries would truncate the log. Raises: PlanOutdated."""
     identity = wal.instance.identity
-    if (plan.cluster_id, plan.node_id, plan.incarnation) != (
-        identity.cluster_id.hex(),
-        identity.node_id,
-        identity.incarnation.hex(),
-    ):
+    if plan.identity != identity.as_text():
         raise PlanOutdated(f"the plan is for another node than {identity}")
     groups = wal.recovered.groups
     for part in plan.partitions:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from cmdlog.wal.directory.instance import IdentityText
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import Lsn
@@ -73,6 +74,11 @@ class Plan:
     origins: Mapping[int, str] = field(default_factory=dict)  # partition -> directory of its snapshot, when it is another one
     catalogs: tuple[Mapping[str, Any], ...] = ()  # code that the log at hand may not name
     key_policy: Mapping[str, int] = field(default_factory=dict)  # in force where the log begins, unless it says another
+
+    @property
+    def identity(self) -> IdentityText:
+        """Of the node whose log is read."""
+        return {"cluster_id": self.cluster_id, "node_id": self.node_id, "incarnation": self.incarnation}
 
     @property
     def calls(self) -> int:

@@ -169,12 +169,9 @@ def _from_archive(search: _Search, source: LogSource, error: ReplayError | Corru
 
 
 def _plan_of(source: LogSource, found: Scan, parts: Sequence[PartitionPlan], notes: Sequence[str], until: int | None) -> Plan:
-    identity = source.instance.identity
     return Plan(
         directory=source.directory,
-        cluster_id=identity.cluster_id.hex(),
-        node_id=identity.node_id,
-        incarnation=identity.incarnation.hex(),
+        **source.instance.identity.as_text(),
         verdict=source.verdict,
         from_block=found.from_block,
         last_block=found.last_block,

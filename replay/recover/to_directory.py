@@ -235,9 +235,7 @@ def _facts(files: Files, out: str, partition: int, identity: Identity, groups: G
     return {
         "partition": partition,
         "log_block": FIRST_RECORDS_BLOCK,
-        "cluster_id": identity.cluster_id.hex(),
-        "node_id": identity.node_id,
-        "incarnation": identity.incarnation.hex(),
+        **identity.as_text(),
         "epoch": groups.cluster.epoch,
         "configuration": cluster.configuration,
         "catalogs": {str(version): catalog.value for version, catalog in sorted(cluster.catalogs.items())},
