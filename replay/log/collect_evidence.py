@@ -4,15 +4,14 @@ One rule: read-only and quick. Sealed segments are not read, only their heads: t
 and one scan of the newest, which states all before it, where it ends. Works beside a running node. Nothing is judged here but
 what a restart would judge too; what cannot be read is stated as damage, and the log around it as *runs*.
 
-Damage inside a sealed segment is found only by reading it. It is given here as `known_damage`, and then the runs go around it;
-so is a segment that is missing or has a bad head. A segment before such a hole is read, since nothing after it states its end.
+Runs go around a segment that is missing or has a bad head. A segment before such a hole is read, since nothing after it states
+its end. Damage inside another sealed segment is found only when that is read.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -35,15 +34,10 @@ from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvi
 from snapshot.catalog import list_snapshots
 
 LOOKS_MAX: Final = 3  # at the directory of a running node, which may recycle between two file names
-Gap = tuple[int, int]
-"""Blocks, both ends included, that cannot be read."""
 
 
-def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) -> NodeEvidence:
-    """What the directory says; what may not be used at all is stated as `refused`, not raised.
-
-    `known_damage`: blocks of this directory's log that were found bad.
-    """
+def gather(files: Files, directory: str) -> NodeEvidence:
+    """What the directory says; what may not be used at all is stated as `refused`, not raised."""
     try:
         instance = load_instance(files, directory)
     except WalError as error:
@@ -54,7 +48,7 @@ def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) ->
     while True:
         attempt += 1
         try:
-            return _gather(files, directory, instance, sorted(known_damage))
+            return _gather(files, directory, instance)
         except (FileNotFoundError, Recycled) as moved:  # a running node let a segment go between two looks
             if attempt >= LOOKS_MAX:
                 return _refused(directory, instance.identity, WalError(str(moved)))
@@ -64,10 +58,10 @@ def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) ->
             return _refused(directory, instance.identity, Corrupt(f"a record with valid checksums ({bad})", path=directory))
 
 
-def _gather(files: Files, directory: str, instance: Instance, known_damage: Sequence[Gap]) -> NodeEvidence:
+def _gather(files: Files, directory: str, instance: Instance) -> NodeEvidence:
     identity = instance.identity
     faults, fault_problem = _faults(files, directory, identity)
-    log = _Log.open_log(files, directory, instance, known_damage)
+    log = _Log.open_log(files, directory, instance)
     return NodeEvidence(
         directory=directory,
         **identity.as_text(),
@@ -140,17 +134,16 @@ class _Log:
     files: Files
     directory: str
     survey: Survey
-    gaps: Sequence[Gap]
     stretches: list[_Stretch] = field(default_factory=list)
     damage: list[DirectoryFault] = field(default_factory=list)
     end_known: bool = True
     beyond: Beyond | None = None
 
     @classmethod
-    def open_log(cls, files: Files, directory: str, instance: Instance, gaps: Sequence[Gap]) -> _Log:
+    def open_log(cls, files: Files, directory: str, instance: Instance) -> _Log:
         """Raises: Foreign, NewerFormat, FileNotFoundError."""
         survey, lost = survey_anyway(files, directory, instance)
-        log = cls(files, directory, survey, gaps, damage=lost, end_known=not lost)
+        log = cls(files, directory, survey, damage=lost, end_known=not lost)
         log._note_problems()
         log._fold_stretches()
         return log
@@ -193,10 +186,9 @@ class _Log:
             self.damage.append(DirectoryFault(problem.what, problem.path, problem.offset, problem.block))
 
     def _fold_stretches(self) -> None:
-        """Runs of segments with good heads that follow each other; a gap in one ends the run there."""
+        """Runs of segments with good heads that follow each other."""
         bad = {problem.path for problem in self.survey.problems if problem.fact == "damaged_head"}
-        heads = [segment for segment in self.survey.segments if segment.path not in bad]
-        good = [s for s in heads if self._gap_in(int(s.header.first_block), int(s.header.first_block)) is None]
+        good = [segment for segment in self.survey.segments if segment.path not in bad]
         named = [segment_sequence(name) or 0 for name in self.files.listdir(self.survey.log_dir)]
         newest = max([self.survey.hard.newest, *named])
         if not good or good[-1].sequence < newest:
@@ -204,35 +196,28 @@ class _Log:
         first: SegmentFile | None = None  # of the run under way
         for segment, after in itertools.zip_longest(good, good[1:]):
             first = first or segment
-            last = int(after.header.first_block) - 1 if after is not None and _continues(segment, after) else None
-            if last is None or self._gap_in(int(segment.header.first_block), last) is not None:
+            if after is None or not _continues(segment, after):
                 self._close(first, segment, newest=newest)
                 first = None
 
     def _close(self, first: SegmentFile, last: SegmentFile, *, newest: int) -> None:
         """The run from the head of `first` to the last good block of `last`, which is read."""
         data, walk = self._walked(last)
-        gap = self._gap_in(int(last.header.first_block), int(walk.expected) - 1)
-        fault = self._fault_in(last, data, walk, gap, is_newest=last.sequence == newest)
+        fault = self._fault_in(last, data, walk, is_newest=last.sequence == newest)
         if fault is not None:
             self.damage.append(fault)
             if last.sequence == newest and self.end_known:
-                self.end_known, self.beyond = False, self._records_after(data, walk) if gap is None else None
-        places = [place for place in walk.places if gap is None or place.header.number < gap[0]]
-        if places:
-            begin, end = self._head(first), folded(data, places)
-            self.stretches.append(_Stretch(int(first.header.first_block), int(places[-1].header.number), begin, end))
+                self.end_known, self.beyond = False, self._records_after(data, walk)
+        if walk.places:
+            begin, end = self._head(first), folded(data, walk.places)
+            self.stretches.append(_Stretch(int(first.header.first_block), int(walk.places[-1].header.number), begin, end))
 
     def _records_after(self, data: bytes, walk: SegmentWalk) -> Beyond | None:
         snapshots = list_snapshots(self.files, self.directory, self.survey.instance.identity)
         return behind_damage(data, walk, [s.manifest for s in snapshots if s.manifest is not None])
 
-    def _fault_in(
-        self, segment: SegmentFile, data: bytes, walk: SegmentWalk, gap: Gap | None, *, is_newest: bool
-    ) -> DirectoryFault | None:
+    def _fault_in(self, segment: SegmentFile, data: bytes, walk: SegmentWalk, *, is_newest: bool) -> DirectoryFault | None:
         """Why the run ends in this segment before the segment does."""
-        if gap is not None:
-            return DirectoryFault(f"blocks {gap[0]} to {gap[1]} were found bad", segment.path, block=gap[0])
         if is_newest:
             error = self._tail_damage(segment, data, walk)
             return DirectoryFault(error.what, error.path, error.offset, error.block) if error is not None else None
@@ -259,9 +244,6 @@ class _Log:
         """What the segment's checkpoint states: everything before it, folded. Raises: Corrupt, Recycled."""
         head = read_segment(self.files, segment, upto=int(segment.header.first_block))
         return GroupStates.fold(found for block in head for found in block.records())
-
-    def _gap_in(self, first: int, last: int) -> Gap | None:
-        return next((gap for gap in self.gaps if gap[0] <= last and gap[1] >= first), None)
 
 
 def _continues(segment: SegmentFile, after: SegmentFile) -> bool:
