@@ -18,7 +18,7 @@ from replay.log.source import source_of
 from replay.plan.node_plan import PartitionPlan, Plan, Planned
 from replay.plan.planner import WHY, Leave, make_plan
 from replay.state.page_check import page_problem
-from replay.state.trust import Trust, read_position, state_path
+from replay.state.trust import Trust, state_path
 from snapshot.catalog import list_snapshots
 from snapshot.space_reserve import START_BYTES, Reserve
 
@@ -70,10 +70,7 @@ def _already_there(files: Files, wal: Log, trust: Trust) -> Plan | None:
         if snapshot.index > groups.state(snapshot.partition).last_index:
             return None
     for partition in _partitions(wal):
-        if trust.doubt(partition):
-            return None
-        state = groups.state(partition)
-        position = read_position(state_path(wal.directory, partition), partition)
+        state, position = groups.state(partition), trust.position(partition)
         end = (state.last_index, state.last_term, state.last_checksum)
         if isinstance(position, str) or (position.index, position.term, position.checksum) != end:
             return None

@@ -32,7 +32,7 @@ from replay.log.split_calls import check_whole, find_parted, names_of, settled
 from replay.plan.node_plan import Kind, PartitionPlan, Plan, Planned
 from replay.plan.sole_voter import check_alone
 from replay.plan.until import check_begin, check_newest
-from replay.state.trust import Trust, read_position, state_path
+from replay.state.trust import Trust, state_path
 from snapshot.catalog import Passed, Snapshot, TimedChecks, list_snapshots
 
 LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
@@ -238,12 +238,11 @@ def _candidates(
     snapshots = [snapshot for snapshot in snapshots if snapshot.partition == partition]
     found: list[Candidate] = []
     if trust is not None:
-        path = state_path(source.directory, partition)
-        position = trust.doubt(partition) or read_position(path, partition)
+        position = trust.position(partition)
         if isinstance(position, str):
             passed.append(Passed(STATE_FILE, position))
         else:
-            found.append(Candidate("state", path, position))
+            found.append(Candidate("state", state_path(source.directory, partition), position))
     for snapshot in sorted(snapshots, key=lambda s: s.order, reverse=True):
         if snapshot.manifest is None:
             passed.append(Passed(snapshot.name, snapshot.problem))

@@ -136,12 +136,12 @@ def terminable() -> AbstractContextManager[None]:
 
 
 def _worker_count(plan: Plan, wanted: int | None) -> int:
-    busy = sum(part.entries > 0 for part in plan.partitions)
+    busy = [part for part in plan.partitions if part.entries > 0]
     if wanted is not None:
-        return min(wanted, busy)
-    if plan.log_bytes < WORKER_BYTES_MIN:
-        return 0 if hashseed.is_pinned() else min(1, busy)
-    return min(os.cpu_count() or 1, busy)
+        return min(wanted, len(busy))
+    if sum(part.bytes for part in busy) < WORKER_BYTES_MIN:
+        return 0 if hashseed.is_pinned() else min(1, len(busy))
+    return min(os.cpu_count() or 1, len(busy))
 
 
 def _run_here(planned: Planned, target: Target, meter: RecoveryMeter, live: LiveCode, *, quarantine: bool) -> PartitionsDone:

@@ -32,7 +32,6 @@ from replay.recover.target import HANG_AFTER_S
 from replay.recover.to_directory import DirectoryWork, make_node, reborn
 from replay.repartition.repartition import Moved
 from replay.results import PartitionResult
-from replay.state.trust import read_position, state_path
 
 Tell = Callable[[RecoveryProgress], None]
 
@@ -152,9 +151,9 @@ def _passed(plan: JointPlan, target: Target) -> dict[int, int]:
     for leg in plan.legs:
         for part in leg.partitions:
             partition = part.partition
-            if partition in anew or target.trust.doubt(partition) or part.to_index == last[partition]:
+            if partition in anew or part.to_index == last[partition]:
                 continue
-            position = read_position(state_path(target.directory, partition), partition)
+            position = target.trust.position(partition)
             if not isinstance(position, str) and position.index >= part.to_index:
                 passed[partition] = part.to_index
     return passed

@@ -14,7 +14,7 @@ from replay.plan.node_plan import PartitionPlan, Plan
 from replay.recover.quarantine import Aside, QuarantineFile
 from replay.results import PartitionResult
 from replay.state.set_aside_state import kept_path
-from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
+from replay.state.trust import STATE_FOLDER, Trust, state_path
 
 HANG_AFTER_S: Final = 3600.0  # of one call, in worker processes: as long as a node can be configured to let a call run
 
@@ -75,17 +75,14 @@ def remaining_plan(plan: Plan, target: Target, partitions: Collection[int]) -> P
 
 
 def _rest(part: PartitionPlan, target: Target) -> PartitionPlan:
-    path = state_path(target.directory, part.partition)
-    if target.trust.doubt(part.partition):
-        return part
-    position = read_position(path, part.partition)
+    position = target.trust.position(part.partition)
     if isinstance(position, str) or not part.from_index <= position.index <= part.to_index:
         return part
     done = (position.index - part.from_index) / max(1, part.to_index - part.from_index)
     return replace(
         part,
         source="state",
-        name=path,
+        name=state_path(target.directory, part.partition),
         from_index=position.index,
         from_term=position.term,
         from_checksum=position.checksum,

@@ -71,6 +71,10 @@ class Trust:
             return "the state file is a copy, or on another mount"
         return self._change(path)
 
+    def position(self, partition: int) -> Position | str:
+        """The position of the partition's state file; or why that is not trusted, or not a state."""
+        return self.doubt(partition) or read_position(state_path(self._directory, partition), partition)
+
     def is_sealed(self, partition: int) -> bool:
         """Whether the file's content is recorded; after a kill it is not."""
         return os.path.basename(state_path(self._directory, partition)) in self._seals
