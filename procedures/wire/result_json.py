@@ -155,7 +155,7 @@ def later_form(value: Any) -> Any:
 
 
 _RETURNABLE = "numbers, texts, bytes, times, lists, dicts, dataclasses or pydantic models"
-_codec_of = cache(codec_for)
+_codec_of: Callable[[Any], Codec] = cache(codec_for)
 
 
 def _key(key: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
+from starlette.routing import BaseRoute
 
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
 from cmdlog.api.gate.request import json_object, only_fields, read_body
@@ -41,7 +42,7 @@ def make_routes_app(service: Service, *, version: str) -> FastAPI:
     description = Description(service, described, version=version)
     handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(service, version, description)
     described += table_routes(handlers, required=service.gatekeeper.required)
-    served = [route for route in described if route.handler is not serve_below]
+    served: list[BaseRoute] = [route for route in described if route.handler is not serve_below]
     app = FastAPI(routes=served, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.openapi = description.get  # type: ignore[method-assign]  # as FastAPI's "Extending OpenAPI" has it
     app.add_exception_handler(Problem, _answer_problem)
