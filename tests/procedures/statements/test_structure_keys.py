@@ -69,7 +69,7 @@ class Uncacheable(UserDefinedType[Any]):
 
     cache_ok = False
 
-    def get_col_spec(self) -> str:
+    def get_col_spec(self, **_: Any) -> str:
         return "X"
 
 
