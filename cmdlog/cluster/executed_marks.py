@@ -119,7 +119,7 @@ class ExecutedMarks:
         return self.release(partition)
 
     def take_marks(self, message: Executed, leaders: Mapping[int, tuple[int, NodeId | None]]) -> list[int]:
-        """What a leader says; rows of a node that does not lead the group in that term mean nothing. Partitions that may go on."""
+        """What a leader says; rows of a node that does not lead the group in that term mean nothing. Partitions with news."""
         touched = set()
         for group, term, index, commit, digest in zip(
             message.groups, message.terms, message.indexes, message.commits, message.digests, strict=True

@@ -138,10 +138,8 @@ class SimNode:
 
     def _send(self, parcels: list[Parcel]) -> None:
         for parcel in parcels:
-            messages: list[tuple[int, Message | Bundle]] = [
-                *parcel.messages,
-                *((CLUSTER_GROUP, bundle) for bundle in parcel.bundles),
-            ]
+            messages: list[tuple[int, Message | Bundle]] = [*parcel.messages]
+            messages += [(CLUSTER_GROUP, bundle) for bundle in parcel.bundles]
             self.world.post(self.node, int(parcel.receiver), messages)
 
     def anchor(self) -> None:
