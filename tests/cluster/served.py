@@ -95,13 +95,13 @@ class ServedCluster:
     def leader(self, among: Sequence[int] = ()) -> int:
         """The node that takes calls, once there is one."""
 
-        def look() -> int | None:
+        def look() -> int:
             for node in among or self.nodes:
                 if self.status(node).get("cluster", {}).get("standing") == "leading":
                     return node
-            return None
+            return 0
 
-        return wait_for(look, 90, self.logs)  # type: ignore[return-value]
+        return wait_for(look, 90, self.logs)
 
     def logs(self) -> str:
         return "\n".join((self.folder / f"log{node}").read_text(errors="replace")[-3000:] for node in self.nodes)
@@ -110,7 +110,7 @@ class ServedCluster:
         """A call under its key, at whichever node takes it, until it has an outcome."""
         nodes = list(only or self.nodes)
 
-        def attempt() -> dict[str, Any] | None:
+        def attempt() -> dict[str, Any]:
             for node in nodes:
                 try:
                     answer = httpx.post(
@@ -123,9 +123,9 @@ class ServedCluster:
                     continue
                 if answer.status_code not in (503, 504):
                     return {"status": answer.status_code, **answer.json()}
-            return None
+            return {}
 
-        return wait_for(attempt, 90, self.logs)  # type: ignore[return-value]
+        return wait_for(attempt, 90, self.logs)
 
     def positions(self) -> dict[int, tuple[tuple[int, int], ...]]:
         """Of every node that answers: what each partition has committed, and run."""

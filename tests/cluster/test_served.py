@@ -35,6 +35,7 @@ def test_nothing_is_lost_or_doubled_when_leaders_are_killed(cluster: ServedClust
     account = {"branch": 1, "customer": 1}
     assert cluster.call("open_account", {**account, "savings": 0, "checking": 0}, "open")["status"] == 200
     first: dict[int, str] = {}
+    gone = 0
     for number in range(30):
         if number in (8, 16):
             gone = cluster.leader()

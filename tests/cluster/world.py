@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cmdlog.cluster.entry_records import place_of, records_of
@@ -24,7 +24,7 @@ from cmdlog.wal import Identity, Log
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import decode_record
-from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, make_txn_id
+from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, PartitionId, make_txn_id
 from replay.log.source import source_of
 from tests.wal.logkit import generations
 from tests.wal.sim.simfiles import SimFiles
@@ -98,15 +98,15 @@ class ListMachine:
 
     # the watcher: leads a group as soon as the group is led here and confirmed
 
-    def changed(self, views: dict[int, GroupView]) -> None:
-        core_of = self.world.nodes[self.node].groups_cores()
+    def changed(self, views: Mapping[int, GroupView]) -> None:
+        core_of = self.world.nodes[self.node].groups.cores
         for group, view in views.items():
             if not view.confirmed:
                 self.places.pop(group, None)
             elif group not in self.places or self.places[group][0] != view.term:
-                self.places[group] = view.term, core_of[group].log.last + 1
+                self.places[group] = view.term, core_of[PartitionId(group)].log.last + 1
 
-    def ticked(self, views: dict[int, GroupView]) -> None:
+    def ticked(self, views: Mapping[int, GroupView]) -> None:
         pass
 
 
@@ -123,12 +123,9 @@ class SimNode:
             node, source_of(self.log), states, {}, settings=SETTINGS, rng=random.Random(world.rng.random())
         )
         self.driver = Replication(
-            self.groups, self.machine, self.machine, send=self._send, kick=self._kick, states=states, marks=ExecutedMarks(range(PARTITIONS), diverged=lambda *_: None),
-            entry_blocks=blocks,
+            self.groups, self.machine, self.machine, send=self._send, kick=self._kick, states=states,
+            marks=ExecutedMarks(range(PARTITIONS), diverged=lambda *_: None), entry_blocks=blocks,
         )  # fmt: skip
-
-    def groups_cores(self) -> dict[int, object]:
-        return self.groups.cores  # type: ignore[return-value]
 
     def start(self) -> None:
         self.log.start(self.driver, threads=0)
