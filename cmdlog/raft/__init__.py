@@ -56,7 +56,7 @@ This is the only list of the caller's duties. DECISIONS.md says why; other texts
 13. *Rejoin one node at a time.* A recovery does not count a node that votes again while it is still in
     the failure set.
 14. *After a forced recovery* every frame and hello names the cluster of the configuration's `epoch`
-    (`cluster_of_epoch`). Nothing leaves under the old name, and nodes of before are let in only as new
+    (`cluster_of_epoch`). Nothing leaves under the old name, and nodes of before are members only as new
     incarnations, which the operator names.
 
 `RaftGroups` (in multi_raft.py) does 1 to 4 for all groups of a node. `collect` gives one block of records;

@@ -169,7 +169,8 @@ class EntryLog:
         if configurations:
             self.configurations += configurations
         self.last, self.last_term = Index(self.last + len(terms)), terms[-1]
-        self.untaken_bytes += entries.size if entries.size >= 0 else payload_bytes(entries)
+        size = entries.size
+        self.untaken_bytes += size if size >= 0 else payload_bytes(entries)
         self._before, self._recent = self._recent, entries
 
     def restore(self, entries: Entries) -> None:
@@ -248,7 +249,7 @@ class EntryLog:
 
     # What the caller takes and brings back
 
-    def take_unstable(self, *, entries_max: int, bytes_max: int) -> Entries:
+    def take_unstable(self, entries_max: int, bytes_max: int) -> Entries:
         """The oldest entries that nobody has been asked to write yet, as many as fit; there must be some."""
         first = Index(self.taken + 1)
         if self.untaken_bytes <= bytes_max and self.last - self.taken <= entries_max:  # nearly always
@@ -260,13 +261,19 @@ class EntryLog:
         self.taken_bytes += size
         return entries
 
-    def take_committed(self, *, entries_max: int, bytes_max: int) -> Entries | None:
+    def take_committed(self, entries_max: int, bytes_max: int) -> Entries | None:
         """The entries to be applied next, as many as fit: committed, and durable here, so that no state is ever ahead of its own
         log."""
-        upto = min(self.commit, self.stable)
+        upto = self.commit if self.commit < self.stable else self.stable
         if upto <= self.handed:
             return None
-        entries, _ = self.batch(Index(self.handed + 1), upto, entries_max=entries_max, bytes_max=bytes_max)
+        first = Index(self.handed + 1)
+        if upto - self.handed <= entries_max:
+            entries = self.slice(first, upto)
+            if 0 <= entries.size <= bytes_max:  # nearly always: written or appended as it is, and counted then
+                self.handed = upto
+                return entries
+        entries, _ = self.batch(first, upto, entries_max=entries_max, bytes_max=bytes_max)
         self.handed = Index(self.handed + len(entries.terms))
         return entries
 

@@ -165,22 +165,27 @@ class RaftGroups:
         """
         taken: list[tuple[GroupId, RaftCore, Ready]] = []
         to_write = to_apply = 0
+        room = self.round_bytes_max
         begin, self._begin_with = self._begin_with, None
         for group, core in self._in_turn(begin):
-            room = self.round_bytes_max - max(to_write, to_apply)
+            if not core.dirty:
+                continue
             try:
-                ready = core.ready(max(room, 0))
+                ready = core.ready(room)
             except InvariantBroken as error:
                 self._end(group, error)
                 continue
-            if room <= 0 and core.dirty and self._begin_with is None:
+            if room <= 0 and self._begin_with is None and core.log.taken < core.log.last:
                 self._begin_with = group
-            if ready is not None:
-                taken.append((group, core, ready))
-                if ready.entries is not None:
-                    to_write += payload_bytes(ready.entries)
-                if ready.committed is not None:
-                    to_apply += payload_bytes(ready.committed)
+            if ready is None:
+                continue
+            taken.append((group, core, ready))
+            if ready.entries is not None:
+                to_write += payload_bytes(ready.entries)
+                room = min(room, self.round_bytes_max - to_write)
+            if ready.committed is not None:
+                to_apply += payload_bytes(ready.committed)
+                room = min(room, self.round_bytes_max - to_apply)
         if not taken:
             return None
         if begin is not None:

@@ -17,7 +17,7 @@ from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
 from cmdlog.raft.messages import KIND_EMPTY, Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import FollowerProgress
 from cmdlog.raft.reads import Reads
-from cmdlog.raft.ready import PlacedProposals, ReadResult, SoftState
+from cmdlog.raft.ready import GroupStatus, PeerStatus, PlacedProposals, ReadResult, SoftState
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.wal.ids import Index, Term
 
@@ -106,6 +106,7 @@ class State:
         "rng",
         "role",
         "settings",
+        "soft_changed",
         "term",
         "ticks",
         "timeout",
@@ -197,6 +198,7 @@ class State:
 
     def take_soft_state(self) -> SoftState | None:
         """The soft state, when it has changed since it was last taken."""
+        self.soft_changed = False
         at, configuration = self.log.configurations[-1]
         if configuration is not self.judged and at <= self.log.commit:
             self.judged = configuration
@@ -209,6 +211,26 @@ class State:
         self.handed_soft = SoftState(self.role, self.leader, self.removed)
         return self.handed_soft
 
+    def status(self) -> GroupStatus:
+        """The group as this node sees it now; changes nothing."""
+        log, handover = self.log, self.handover
+        return GroupStatus(
+            self.id,
+            self.role,
+            self.term,
+            self.leader,
+            self.removed,
+            log.base,
+            log.handed,
+            log.stable,
+            log.commit,
+            log.last,
+            self.configuration,
+            handover.target if handover is not None else None,
+            self.copying,
+            tuple(_peer_status(peer, progress, self.ticks) for peer, progress in self.progress.items()),
+        )
+
     def needed_configurations(self) -> list[Configuration]:
         """The last configuration that is known to be committed, and those after it."""
         committed = next(at for at, _ in reversed(self.log.configurations) if at <= self.log.commit)
@@ -216,6 +238,7 @@ class State:
 
     def broken(self, invariant: str, detail: str) -> InvariantBroken:
         """Ends this group; the caller raises what it gets."""
+        self.dirty = True  # whoever asks for a Ready learns of it
         self.failed = InvariantBroken(invariant, f"node {self.id}: {detail}")
         return self.failed
 
@@ -243,7 +266,7 @@ class State:
         self.proposed: deque[tuple[Index, int]] = deque()  # (last index, bytes) of what is not committed yet
         self.proposed_bytes = 0
         self.restart_timer()
-        self.dirty = True
+        self.dirty = self.soft_changed = True
 
     def restart_timer(self) -> None:
         """A new random wait, so that equal time-outs do not split votes for ever (paper, section 5.2)."""
@@ -335,3 +358,8 @@ class State:
         """Counts bytes as proposed until the present end of the log is committed."""
         self.proposed.append((self.log.last, size))
         self.proposed_bytes += size
+
+
+def _peer_status(peer: NodeId, progress: FollowerProgress, now: int) -> PeerStatus:
+    silent = now - progress.heard if progress.answered else None
+    return PeerStatus(peer, progress.match, progress.next, progress.sending, silent, progress.in_flight_bytes, progress.manifest)

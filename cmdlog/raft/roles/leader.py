@@ -96,15 +96,19 @@ def tick(state: State) -> None:
     if state.log.writes and _disk_hangs(state):
         return
     state.heartbeat_elapsed += 1
-    # With nothing under way, no message brings the last commit to the followers: it does not wait for a heartbeat that is rare.
-    idle = state.log.commit == state.log.last and state.reads.commit_sent < state.log.commit
-    if state.heartbeat_elapsed >= settings.heartbeat_ticks or idle:
+    if state.heartbeat_elapsed >= settings.heartbeat_ticks or _commit_is_unsent(state):
         state.heartbeat_elapsed = 0
         state.dirty = True
         reads.begin_round(state)
     for peer, progress in state.progress.items():
         if progress.sending is Sending.SNAPSHOT:
             _tick_copy(state, peer, progress)
+
+
+def _commit_is_unsent(state: State) -> bool:
+    """With nothing under way no message brings the last commit to the followers: it does not wait for a rare heartbeat."""
+    log = state.log
+    return log.commit == log.last and state.reads.commit_sent < log.commit
 
 
 def _disk_hangs(state: State) -> bool:
