@@ -40,8 +40,8 @@ from cmdlog.raft.messages import (
     VoteRequest,
 )
 from cmdlog.raft.progress import Sending
-from cmdlog.raft.ready import PlacedProposals, Ready
-from cmdlog.raft.roles import candidate, follower, leader, membership, transfer, voting
+from cmdlog.raft.ready import EntriesWanted, PlacedProposals, Ready
+from cmdlog.raft.roles import candidate, fetching, follower, leader, membership, transfer, voting
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, Role, State
@@ -275,12 +275,13 @@ class RaftCore(State):
         soft = None
         if self.soft_changed or log.configurations[-1][1] is not self.judged:
             soft = self.take_soft_state()
-        if not (written or self.now or after or committed or self.read_results or copy or soft):
+        fetch, self.offered_fetch = self.offered_fetch, None
+        if not (written or self.now or after or committed or self.read_results or copy or soft or fetch):
             return None
         self.installed = self.offered_copy = None
         now, self.now = self.now, []
         results, self.read_results = self.read_results, []
-        return Ready(hard, snapshot, entries, now, after, committed, results, copy, written, soft)
+        return Ready(hard, snapshot, entries, now, after, committed, results, copy, written, soft, fetch)
 
     def _take_entries(self, bytes_max: int | None) -> tuple[Entries | None, Entries | None]:
         """Those to write and those to apply."""
@@ -291,7 +292,10 @@ class RaftCore(State):
             if limit <= 0:
                 return None, None
         entries = log.take_unstable(most, limit) if log.taken < log.last else None
-        return entries, (log.take_committed(most, limit) if log.handed < log.commit else None)
+        committed = log.take_committed(most, limit) if log.handed < log.commit else None
+        if log.held_bytes > settings.log_bytes_max:
+            log.evict(settings.log_bytes_max)
+        return entries, committed
 
     def _begin_write(self, hard: HardState | None) -> Completion:
         log = self.log
@@ -327,6 +331,12 @@ class RaftCore(State):
             candidate.on_own_vote_durable(self)
         if log.handed < log.commit:
             self.dirty = True
+
+    def report_entries(self, wanted: EntriesWanted, entries: Entries | None) -> None:
+        """What a Ready's `fetch` asked for was read: entries from `wanted.first` on, or None, when the caller's log does not have
+        them any more."""
+        self._check_alive()
+        fetching.take_report(self, wanted, entries)
 
     # Snapshots
 

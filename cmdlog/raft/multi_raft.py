@@ -37,7 +37,7 @@ from cmdlog.raft.messages import (
     Message,
     SnapshotDescriptor,
 )
-from cmdlog.raft.ready import ReadResult, Ready, SoftState
+from cmdlog.raft.ready import EntriesWanted, ReadResult, Ready, SoftState
 from cmdlog.wal.ids import Index, PartitionId, Term
 
 GroupId = PartitionId
@@ -81,6 +81,7 @@ class Round:
     committed: list[tuple[GroupId, Entries]]
     reads: list[tuple[GroupId, ReadResult]]
     copies: list[tuple[GroupId, SnapshotDescriptor]]
+    fetches: list[tuple[GroupId, EntriesWanted]]
     soft_states: list[tuple[GroupId, SoftState]]  # of groups whose role or leader has changed
 
 
@@ -199,6 +200,7 @@ class RaftGroups:
             [(group, ready.committed) for group, _, ready in taken if ready.committed is not None],
             [(group, result) for group, _, ready in taken for result in ready.reads],
             [(group, ready.copy) for group, _, ready in taken if ready.copy is not None],
+            [(group, ready.fetch) for group, _, ready in taken if ready.fetch is not None],
             [(group, ready.soft_state) for group, _, ready in taken if ready.soft_state is not None],
         )
 

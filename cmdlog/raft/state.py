@@ -10,14 +10,15 @@ import enum
 import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from cmdlog.raft.configuration import Configuration, NodeId
 from cmdlog.raft.entries import Completion, EntryLog, decoded_configurations
 from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
-from cmdlog.raft.messages import KIND_EMPTY, Entries, HardState, Message, SnapshotDescriptor
+from cmdlog.raft.messages import KIND_EMPTY, NO_INDEX, Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import FollowerProgress
 from cmdlog.raft.reads import Reads
-from cmdlog.raft.ready import GroupStatus, PeerStatus, PlacedProposals, ReadResult, SoftState
+from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, SoftState
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.wal.ids import Index, Term
 
@@ -60,6 +61,7 @@ class Restored:
     entries: Entries | None = None
     franchise: Franchise = Franchise.FULL
     admitted: PlacedProposals | None = None  # given at every start from then on
+    applied: Index = NO_INDEX  # what the state machine has by itself: entries up to there are not handed out again
 
 
 @dataclass(slots=True)
@@ -82,6 +84,10 @@ class State:
         "drops",
         "elapsed",
         "failed",
+        "fetch_for",
+        "fetched",
+        "fetched_for",
+        "fetching",
         "franchise",
         "handed_hard",
         "handed_soft",
@@ -95,6 +101,7 @@ class State:
         "manifest",
         "now",
         "offered_copy",
+        "offered_fetch",
         "progress",
         "proposed",
         "proposed_bytes",
@@ -148,6 +155,8 @@ class State:
         if (entries := restored.entries) is not None and entries.last >= self.log.base and entries.terms:
             if entries.first > self.log.base + 1:
                 raise self.broken("a log begins where its snapshot ends", f"{entries.first} after {self.log.base}")
+            if any(later < earlier for earlier, later in pairwise(entries.terms)):
+                raise self.broken("terms never fall along the log", f"entries {entries.first}..{entries.last}")
             try:
                 self.log.restore(entries)
             except BadConfiguration as error:
@@ -157,6 +166,11 @@ class State:
         if self.log.last_term > hard.term:
             raise self.broken("no entry is newer than the term", f"entry of {self.log.last_term}, term {hard.term}")
         self.log.commit_to(hard.commit)
+        if restored.applied > self.log.handed:
+            if restored.applied > self.log.stable:
+                raise self.broken("what was applied is in the log", f"applied {restored.applied}, last {self.log.last}")
+            self.log.commit_to(restored.applied)  # nothing else is ever applied
+            self.log.handed = restored.applied
         if (admitted := self.admitted) is not None and admitted.term > self.term:
             self.term, self.vote = admitted.term, None  # leaders of earlier terms may count on the lost disk
 
@@ -238,7 +252,7 @@ class State:
 
     def broken(self, invariant: str, detail: str) -> InvariantBroken:
         """Ends this group; the caller raises what it gets."""
-        self.dirty = True  # whoever asks for a Ready learns of it
+        self.dirty = True  # the next call of `ready` raises it
         self.failed = InvariantBroken(invariant, f"node {self.id}: {detail}")
         return self.failed
 
@@ -263,6 +277,10 @@ class State:
         self.votes: dict[NodeId, bool] = {}
         self.progress: dict[NodeId, FollowerProgress] = {}  # ascending by node: the order in which messages are made
         self.handover: Handover | None = None
+        self.fetching: EntriesWanted | None = None  # what the caller reads from its log
+        self.offered_fetch: EntriesWanted | None = None  # for the next Ready
+        self.fetched: Entries | None = None  # what it read last
+        self.fetch_for = self.fetched_for = NodeId(0)  # the peer that the read is for, and the one that the last was for
         self.proposed: deque[tuple[Index, int]] = deque()  # (last index, bytes) of what is not committed yet
         self.proposed_bytes = 0
         self.restart_timer()
@@ -315,7 +333,7 @@ class State:
         self.role, self.leader = Role.LEADER, self.id
         self.copying = self.offered_copy = None  # its log has everything committed, so it needs no copy (paper, section 5.4)
         self.refresh_progress(self.log.last)
-        size = sum(map(len, self.log.payloads[self.log.commit - self.log.base :]))
+        size = sum(map(len, self.log.payloads[self.log.commit - self.log.held :]))
         self.count_proposed(size)
         self.log.append(Entries(Index(self.log.last + 1), [self.term], EMPTY_KINDS, [b""]), [])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.raft.defects_groups import OF_GROUPS
 from tests.raft.defects_members import OF_MEMBERS, Mutant
 
 __all__ = ["MUTANTS", "Mutant"]
@@ -356,6 +357,7 @@ MUTANTS: Final = (
         "a lease begins when answers come, not when the question left",
     ),
     *OF_MEMBERS,
+    *OF_GROUPS,
     # snapshots and transfers
     Mutant(
         "old-snapshot-installed",

@@ -29,7 +29,7 @@ from cmdlog.raft.messages import (
 from cmdlog.raft.progress import FollowerProgress, Sending
 from cmdlog.raft.quorum import has_quorum, joint_committed
 from cmdlog.raft.ready import PlacedProposals
-from cmdlog.raft.roles import membership, transfer
+from cmdlog.raft.roles import fetching, membership, transfer
 from cmdlog.raft.state import State
 from cmdlog.wal.ids import Index
 
@@ -160,6 +160,8 @@ def _send_entries(state: State, peer: NodeId, progress: FollowerProgress) -> boo
     if prev_term is None:
         _offer_copy(state, peer, progress)
         return False
+    if progress.next <= log.held:
+        return fetching.send_fetched(state, peer, progress, prev_term)
     most, bytes_max = settings.append_entries_max, settings.append_bytes_max
     entries, size = log.batch(progress.next, log.last, entries_max=most, bytes_max=bytes_max)
     state.now.append(Append(state.id, peer, state.term, prev_term, log.commit, entries))
@@ -197,7 +199,7 @@ def pinned(state: State, upto: Index) -> list[Index]:
         if progress.manifest is None:
             continue
         at = progress.manifest.index
-        if sum(map(len, log.payloads[at - log.base : max(upto - log.base, 0)])) > state.settings.copy_bytes_max:
+        if log.bytes_between(at, upto) > state.settings.copy_bytes_max:
             progress.probe()
         else:
             indexes.append(at)
