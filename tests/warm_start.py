@@ -96,8 +96,8 @@ def _is_ours(args: Any, environ: dict[str, str], cwd: Any) -> bool:
     """Whether the process of the imports can stand for the start."""
     if os.environ.get(SWITCH) == "cold" or isinstance(args, str | bytes) or environ.get("PYTHONHASHSEED") != "0":
         return False
-    words = [os.fspath(one) for one in args]
-    if words[:2] != [sys.executable, "-m"] or not (words[2].partition(".")[0] in PRODUCT or words[2] in OF_TESTS):
+    module = next(iter(_program([os.fspath(one) for one in args])), "")
+    if not (module.partition(".")[0] in PRODUCT or module in OF_TESTS):
         return False
     if any(name.startswith("LD_") for name in environ):  # what the linker reads
         return False
@@ -105,6 +105,12 @@ def _is_ours(args: Any, environ: dict[str, str], cwd: Any) -> bool:
         return False
     folder = Path(cwd or ".").resolve()
     return folder == ROOT or not any((folder / name).exists() for name in PRODUCT)
+
+
+def _program(words: list[str]) -> list[str]:
+    """The module and its arguments, after `python -m` or `python -P -m`; nothing for other command lines."""
+    options = 2 + (words[1:2] == ["-P"])
+    return words[options:] if [words[0], words[options - 1 : options]] == [sys.executable, ["-m"]] else []
 
 
 def _fork(order: dict[str, Any], fds: list[int]) -> int:
@@ -133,6 +139,13 @@ def _import_all() -> socket.socket:
             command, cwd=ROOT, env=environ, pass_fds=(far.fileno(),), stdin=subprocess.DEVNULL, process_group=0
         )
     return _asked
+
+
+def start_importer() -> None:
+    """Starts the process of the imports, if no program has yet."""
+    with _lock:
+        if _asked is None:
+            _import_all()
 
 
 def install() -> None:
@@ -197,12 +210,13 @@ def become(order: dict[str, Any], fds: list[int], paths: list[str]) -> None:
     os.environ.clear()
     os.environ.update(order["environ"])
     os.chdir(order["cwd"])
-    sys.path[:] = [order["cwd"], *filter(None, order["environ"].get("PYTHONPATH", "").split(os.pathsep)), *paths]
+    here = [] if "-P" in order["argv"][1:2] else [order["cwd"]]
+    sys.path[:] = [*here, *filter(None, order["environ"].get("PYTHONPATH", "").split(os.pathsep)), *paths]
     sys.dont_write_bytecode = bool(order["environ"].get("PYTHONDONTWRITEBYTECODE"))
     importlib.invalidate_caches()
     _open_standard(buffered=not order["environ"].get("PYTHONUNBUFFERED"))
     sys.orig_argv[:] = order["argv"]
-    sys.argv[:] = order["argv"][2:]
+    sys.argv[:] = _program(order["argv"])
 
 
 def _place(fds: list[int], numbers: list[int]) -> None:
