@@ -282,6 +282,7 @@ if __name__ == "__main__":
     far = socket.socket(fileno=int(sys.argv[1]))
     for module in IMPORTED:
         importlib.import_module(module)
+    sys.modules["cmdlog.cli.app"].command_parser()
     gc.freeze()  # a program's collector would copy all of these pages
     own = {"", str(ROOT), os.getcwd()}
     base = [path for path in sys.path if path not in own]
