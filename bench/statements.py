@@ -1,7 +1,7 @@
 """Statements in a procedure: prepared at module level, and built in the call from Python values.
 
-Run: `python bench/statements.py [--quick]`. Both run in one call, in turns. What SQLAlchemy takes to build a statement, and to
-make the cache key of its structure, is measured beside: no cache of ours avoids either.
+Run: `python bench/statements.py [--quick]`. Both run in one call, in turns. Measured beside: what SQLAlchemy takes to build a
+statement, which no cache of ours avoids, and the keys of its structure: ours, and SQLAlchemy's.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 
-from sqlalchemy import Column, Integer, String, bindparam, insert, select, update
+from sqlalchemy import Column, Integer, String, bindparam, delete, insert, select, update
 
 from bench._common import Bench, make_parser
 from procedures import Database, Transaction
 from procedures.execution.executor import Executor, Invocations
-from procedures.statements.statement_forms import structure_of
+from procedures.statements.structure_keys import StructureKeys, structure_by_sqlalchemy
 from procedures.storage.state import PartitionState
 
-ROUNDS = 200
-RUNS = 100  # of one statement in a round; the best round counts
+ROUNDS = 4000
+RUNS = 5  # of one statement in a round; the best round counts
 
 db = Database("statements")
 T = db.table("t", Column("id", Integer, primary_key=True), Column("name", String), Column("n", Integer), partition_by="id")
 FETCH = select(T.c.name, T.c.n).where(T.c.id == bindparam("i"))
 CHANGE = update(T).where(T.c.id == bindparam("i")).values(n=T.c.n + bindparam("d"))
+REMOVE = delete(T).where(T.c.id == bindparam("i"))
+KINDS = ("select", "update", "delete")
 FOUND: dict[str, float] = {}
 ROUNDS_OF = [ROUNDS]
 
@@ -39,30 +41,42 @@ def measure(tx: Transaction, n: int) -> None:
     """Fills `FOUND` with microseconds per statement; in the second call, when prepared statements are known."""
     if n == 0:
         tx.execute(insert(T), {"id": 1, "name": "x", "n": 0})
-    cases: dict[str, Callable[[], Any]] = {
-        "select, prepared": lambda: tx.execute(FETCH, i=1).first(),
-        "select, built in the call": lambda: tx.execute(select(T.c.name, T.c.n).where(T.c.id == 1)).first(),
-        "select, built and not run": lambda: select(T.c.name, T.c.n).where(T.c.id == 1),
-        "select, built, with its key": lambda: structure_of(select(T.c.name, T.c.n).where(T.c.id == 1)),
-        "update, prepared": lambda: tx.execute(CHANGE, i=1, d=1),
-        "update, built in the call": lambda: tx.execute(update(T).where(T.c.id == 1).values(n=T.c.n + 1)),
-        "update, built and not run": lambda: update(T).where(T.c.id == 1).values(n=T.c.n + 1),
-        "update, built, with its key": lambda: structure_of(update(T).where(T.c.id == 1).values(n=T.c.n + 1)),
+    keys = StructureKeys()
+    for kind, (prepared, build) in cases_of(tx).items():
+        cases = {
+            "prepared": prepared,
+            "built in the call": lambda build=build: tx.execute(build()),
+            "built and not run": build,
+            "built, with our key": lambda build=build: keys.structure_of(build()),
+            "built, with SQLAlchemy's key": lambda build=build: structure_by_sqlalchemy(build()),
+        }
+        measure_in_turns(kind, cases)
+
+
+def cases_of(tx: Transaction) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+    """Kind of statement -> one that is prepared and runs, and how one is built."""
+    return {
+        "select": (lambda: tx.execute(FETCH, i=1).first(), lambda: select(T.c.name, T.c.n).where(T.c.id == 1)),
+        "update": (lambda: tx.execute(CHANGE, i=1, d=1), lambda: update(T).where(T.c.id == 1).values(n=T.c.n + 1)),
+        "delete": (lambda: tx.execute(REMOVE, i=-1), lambda: delete(T).where(T.c.id == -1)),
     }
+
+
+def measure_in_turns(kind: str, cases: dict[str, Callable[[], Any]]) -> None:
     for _ in range(ROUNDS_OF[0]):
         for name, run in cases.items():
             began = time.perf_counter()
             for _ in range(RUNS):
                 run()
             took = (time.perf_counter() - began) / RUNS * 1e6
-            FOUND[name] = min(took, FOUND.get(name, took))
+            FOUND[f"{kind}, {name}"] = min(took, FOUND.get(f"{kind}, {name}", took))
 
 
 def main() -> None:
     options = make_parser("statements", "Prepared statements beside those that a call builds.").parse_args()
     bench = Bench("statements", options.seed, options.quick)
     bench.head()
-    ROUNDS_OF[0] = 20 if options.quick else ROUNDS
+    ROUNDS_OF[0] = 800 if options.quick else ROUNDS
     with tempfile.TemporaryDirectory() as folder:
         state = PartitionState.open(Path(folder) / "0.db", partition=0)
         executor = Executor(state, lambda _: db, digest_rows=True, millis_of=lambda txn: txn >> 21, progress=None)
@@ -74,10 +88,11 @@ def main() -> None:
                 raise SystemExit("the procedure failed")
     for name, took in FOUND.items():
         print(f"{name:32} {took:8.2f} us")
-    for kind in ("select", "update"):
-        prepared, built, keyed = (FOUND[f"{kind}, {how}"] for how in ("prepared", "built in the call", "built, with its key"))
-        bench.ratio(f"{kind}: built in the call / prepared + build and key", built / (prepared + keyed))
+    for kind in KINDS:
+        prepared, built, alone = (FOUND[f"{kind}, {how}"] for how in ("prepared", "built in the call", "built and not run"))
         bench.ratio(f"{kind}: built in the call / prepared", built / prepared)
+        bench.ratio(f"{kind}: built and not run / prepared", alone / prepared)
+        bench.ratio(f"{kind}: the rest / prepared", (built - alone) / prepared)
     bench.write()
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Durability = Literal["sync", "async"]
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")  # of functions: inside of `Call`, R is the result of that call, which pyright does not know for `Call.of`
 
 PROCEDURES_ATTRIBUTE: Final = "__cmdlog_procedures__"  # of a registered function; see `procedures.declaration.procedure`
 
@@ -41,10 +42,10 @@ class Call(NamedTuple, Generic[R]):
 
     @overload
     @staticmethod
-    def of(procedure: EverywhereFunction[P, Any, R], /, *args: P.args, **params: P.kwargs) -> Call[R]: ...
+    def of(procedure: EverywhereFunction[P, Any, T], /, *args: P.args, **params: P.kwargs) -> Call[T]: ...
     @overload
     @staticmethod
-    def of(procedure: Callable[Concatenate[Transaction, P], R], /, *args: P.args, **params: P.kwargs) -> Call[R]: ...
+    def of(procedure: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **params: P.kwargs) -> Call[T]: ...
     @staticmethod
     def of(procedure: Any, /, *args: Any, **params: Any) -> Any:
         """A call of a function that `@db.procedure` registered; its arguments and its result have the function's types.

@@ -47,11 +47,6 @@ class Breath:
         return False
 
 
-def on_and_on() -> bool:
-    """Never rests, and never ends the work."""
-    return False
-
-
 def make_way(policy: int) -> None:
     """This process gets the processor by `policy`, os.SCHED_IDLE or os.SCHED_OTHER, in either case after the sites and the log.
 
@@ -79,7 +74,7 @@ def write_out(path: str) -> None:
         os.close(descriptor)
 
 
-def forget_cache(path: str, rest: Callable[[], bool] = on_and_on) -> None:
+def forget_cache(path: str, rest: Callable[[], bool] = lambda: False) -> None:
     """Drops a synced file from the page cache, so that reading it back asks the disk. Raises: OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

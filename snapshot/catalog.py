@@ -61,6 +61,11 @@ class Snapshot:
         return self, *self.bases
 
     @property
+    def chain_bytes(self) -> int:
+        """Of the image, and of all deltas on it: what a restore reads."""
+        return sum(file.bytes for link in self.chain if link.manifest is not None for file in link.manifest.files)
+
+    @property
     def archived(self) -> bool:
         """It is in the archive: it no longer counts, but a promised window or a recovery point needs it."""
         return os.path.basename(parent(self.path)) == ARCHIVE
@@ -125,8 +130,8 @@ def _names_in(files: Files, folder: str) -> Sequence[str]:
 
 def _read_folders(files: Files, identity: Identity, names: Mapping[str, str]) -> list[Snapshot]:
     """The snapshots among these folders: path -> the snapshot's own name."""
-    parsed = {path: (name, found) for path, name in names.items() if (found := parse_name(name)) is not None}
-    snapshots = [_read_folder(files, path, name, found, identity) for path, (name, found) in parsed.items()]
+    read = [_read_folder(files, path, name, identity) for path, name in names.items()]
+    snapshots = [snapshot for snapshot in read if snapshot is not None]
     return sorted(snapshots, key=lambda snapshot: (snapshot.partition, *snapshot.order))
 
 
@@ -191,6 +196,25 @@ def check(files: Files, snapshot: Snapshot) -> str:
     return ""
 
 
+@dataclass(slots=True)
+class TimedChecks:
+    """Checks snapshots, each once, and adds up what that took."""
+
+    files: Files
+    bytes: int = 0
+    seconds: float = 0.0
+    _problems: dict[str, str] = field(default_factory=dict)  # by path
+
+    def problem_of(self, snapshot: Snapshot) -> str:
+        """What `check` says."""
+        if snapshot.path not in self._problems:
+            began = time.monotonic()
+            self.bytes += snapshot.chain_bytes
+            self._problems[snapshot.path] = check(self.files, snapshot)
+            self.seconds += time.monotonic() - began
+        return self._problems[snapshot.path]
+
+
 def restore(snapshot: Snapshot, target: str) -> None:
     """Restores the snapshot as a state file: a copy of the image, with its deltas applied.
 
@@ -212,12 +236,7 @@ def restore(snapshot: Snapshot, target: str) -> None:
         remove_state(temporary)
         raise
     os.rename(temporary, target)
-    note_speed(os.path.dirname(target), "restore", size_bytes=bytes_of_chain(snapshot), seconds=time.monotonic() - began)
-
-
-def bytes_of_chain(snapshot: Snapshot) -> int:
-    """Of the image, and of all deltas on it."""
-    return sum(link.manifest.bytes for link in snapshot.chain if link.manifest is not None)
+    note_speed(os.path.dirname(target), "restore", size_bytes=snapshot.chain_bytes, seconds=time.monotonic() - began)
 
 
 def _copy_image(snapshot: Snapshot, target: str) -> None:
@@ -298,7 +317,10 @@ def set_aside(files: Files, snapshot: Snapshot) -> str:
     return target
 
 
-def _read_folder(files: Files, path: str, name: str, parsed: tuple[int, int, int], identity: Identity) -> Snapshot:
+def _read_folder(files: Files, path: str, name: str, identity: Identity) -> Snapshot | None:
+    """None for a folder whose name is not a snapshot's."""
+    if (parsed := parse_name(name)) is None:
+        return None
     partition, index, copy = parsed
     try:
         manifest = read_manifest(files, path)

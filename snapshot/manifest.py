@@ -26,7 +26,6 @@ import google_crc32c
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
-from snapshot.background_io import on_and_on
 from snapshot.checksummed_json import checksum, decode_manifest_fields, encode_manifest_fields
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 
@@ -166,20 +165,16 @@ def decode_manifest(data: bytes, *, path: str) -> Manifest:
         if (value.get("fault_record") is not None) != (found == FORMAT_WITH_FAULTS):
             raise SnapshotDamaged(f"{path} has format {found} and fault record {value.get('fault_record')}")
         manifest = Manifest(**value)
-        _check_kind(manifest, path)
     except (TypeError, KeyError) as error:
         raise SnapshotDamaged(f"{path} lacks a field: {error}") from error
-    return manifest
-
-
-def _check_kind(manifest: Manifest, path: str) -> None:
     if manifest.kind not in DATA_NAME or (manifest.kind == "delta") != (manifest.base is not None):
         raise SnapshotDamaged(f"{path} is of kind {manifest.kind!r} with base {manifest.base}")
     if [entry.name for entry in manifest.files] != [DATA_NAME[manifest.kind]]:
         raise SnapshotDamaged(f"{path} lists other files than {DATA_NAME[manifest.kind]}")
+    return manifest
 
 
-def verify(files: Files, path: str, rest: Callable[[], bool] = on_and_on) -> Manifest:
+def verify(files: Files, path: str, rest: Callable[[], bool] = lambda: False) -> Manifest:
     """Reads the whole snapshot and compares every checksum. Raises: SnapshotDamaged, SnapshotForeign."""
     manifest = read_manifest(files, path)
     for entry in manifest.files:
@@ -199,7 +194,7 @@ def read_manifest(files: Files, path: str) -> Manifest:
     return manifest
 
 
-def file_entry(path: str, rest: Callable[[], bool] = on_and_on, *, files: Files = _HERE) -> FileEntry:
+def file_entry(path: str, rest: Callable[[], bool] = lambda: False, *, files: Files = _HERE) -> FileEntry:
     """Size and checksums of a file. Raises: SnapshotDamaged when it cannot be read."""
     crc, sha, size = 0, hashlib.sha256(), 0
     try:
@@ -226,14 +221,19 @@ def size_and_crc(path: str) -> tuple[int, int]:
         raise SnapshotDamaged(f"{path} cannot be read: {error.strerror}") from error
 
 
-def content_of(path: str, rest: Callable[[], object] = on_and_on) -> tuple[int, int]:
-    """Size and CRC-32C of a file, in bounded memory; `rest` is called after each piece. Raises: OSError, what `rest` raises."""
+class Hurried(Exception):
+    """The caller asked to stop early."""
+
+
+def content_of(path: str, hurried: Callable[[], bool] = lambda: False) -> tuple[int, int]:
+    """Size and CRC-32C of a file, in bounded memory. Raises: OSError; Hurried once `hurried`, asked after each piece, is True."""
     crc = size = 0
     with Path(path).open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             crc = google_crc32c.extend(crc, chunk)
             size += len(chunk)
-            rest()
+            if hurried():
+                raise Hurried
     return size, crc
 
 

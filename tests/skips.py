@@ -18,6 +18,7 @@ MAY_LACK: Final = (
     "needs systemd-analyze",
     "there is no other Python on this machine",
     "moto_server is not installed",
+    "basedpyright is not installed",
     "mounts and other users need root",
     "mounting is not allowed here",
     "the limit of open files does not allow so many connections",

@@ -97,7 +97,7 @@ class _Method:
         parameters = {at: types.hint(schema, camel + at.title()) for at, schema in self._properties.items()}
         self._parameters = [f"{at}: {hint}{'' if at in required else ' = OMITTED'}" for at, hint in parameters.items()]
         result = types.hint(entry["result"], camel + "Result")
-        everywhere = entry["partition_by"] is None
+        everywhere = entry["partition_by"] not in self._properties  # null, or "each"
         self._result = f"list[{result}]" if everywhere and result != "None" else result
         self._returns = result if set(re.findall(r"\w+", types.declared_with(result))) & CONVERTED else ""
         self._key = "idempotency_key" if "idempotency_key" not in self._properties else "key_of_call"

@@ -48,11 +48,11 @@ def make_routes(db: Database) -> dict[str, Route]:
 
 
 def describe_routes(routes: Mapping[str, Route]) -> list[dict[str, Any]]:
-    """Every procedure with the schemas of its parameters and result."""
+    """Every procedure with the schemas of its parameters and result; `partition_by` is "each" for `EACH`."""
     return [
         {
             "name": route.name,
-            "partition_by": route.procedure.partition_by,
+            "partition_by": "each" if route.procedure.each else route.procedure.partition_by,
             "read_only": route.read_only,
             "parameters": route.procedure.json_schema(),
             "result": route.procedure.result_schema(),

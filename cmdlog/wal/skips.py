@@ -55,10 +55,10 @@ class SkipSet:
         """Batches up to that index are not at hand any more."""
         self._skips = [skip for skip in self._skips if skip.batch > upto]
 
-    def by_batch(self, *, after: int = -1, upto: int | None = None) -> Skips:
-        """What is skipped, by batch. Only skips whose own entries are in (after, upto] count."""
+    def by_batch(self, *, upto: int | None = None) -> Skips:
+        """What is skipped, by batch. Only skips whose own entries are up to `upto` count."""
         found: dict[int, set[int]] = {}
         for skip in self._skips:
-            if skip.at > after and (upto is None or skip.at <= upto):
+            if upto is None or skip.at <= upto:
                 found.setdefault(skip.batch, set()).add(skip.position)
         return {index: tuple(sorted(positions)) for index, positions in sorted(found.items())}

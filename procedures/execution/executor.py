@@ -381,10 +381,6 @@ class Executor:
         self._rows.changes = self._rows.changes or Changes()
         return self._rows.changes
 
-    def known_keys(self) -> Sequence[bytes]:
-        """Fingerprints of all keys that are live or tombstones."""
-        return list(self._keys)
-
     def close(self) -> None:
         """Closes the reader; the state stays open."""
         if self._reader is not None:

@@ -117,19 +117,33 @@ class ScaledNumeric(types.Numeric[Decimal]):
         return super().coerce_compared_value(op, value) if value is not None else self
 
     def bind_processor(self, dialect: Any) -> Callable[[Any], Any]:
-        scale, limit, kind = self.scale, self.limit, str(self)
-        return lambda value: None if value is None else scale_number(value, scale, limit, kind)
+        scale, limit, kind, factor = self.scale, self.limit, str(self), int(10**self.scale)
+
+        def to_stored(value: Any) -> int | None:
+            if type(value) is Decimal and value.adjusted() < INTEGER_DIGITS:  # else int() of it may take for ever
+                try:
+                    shifted = value.scaleb(scale, _EXACT)
+                    scaled = int(shifted)
+                except (ArithmeticError, ValueError):  # `scale_number` says which
+                    return scale_number(value, scale, limit, kind)
+                if scaled == shifted and -limit <= scaled <= limit:
+                    return scaled
+            elif type(value) is int and -limit <= value * factor <= limit:
+                return value * factor
+            return None if value is None else scale_number(value, scale, limit, kind)
+
+        return to_stored
 
     def literal_processor(self, dialect: Any) -> Callable[[Any], str]:
         to_stored = self.bind_processor(dialect)
         return lambda value: str(to_stored(value))
 
     def result_processor(self, dialect: Any, coltype: Any) -> Callable[[Any], Any]:
-        scale, kind = self.scale, str(self)
+        places, kind = Decimal(-self.scale), str(self)
 
         def to_python(stored: Any) -> Decimal | None:
             if type(stored) is int:
-                return unscale_integer(stored, scale)
+                return Decimal(stored).scaleb(places, _EXACT)  # as `unscale_integer`, without its frame
             if stored is None:
                 return None
             raise TypeError(f"{stored!r} ({type(stored).__name__}) where {kind} was expected")

@@ -64,13 +64,39 @@ def _pick(names: tuple[str, ...], compiled: Compiled) -> tuple[Pick, int]:
         return _converting_pick(names, compiled), -1
     if not names:
         return (lambda params: ()), 0
-    if len(names) == 1:
-        (only,) = names
-        return (lambda params: (params[only],)), 1
-    return itemgetter(*names), len(names)
+    return _pick_bare(names), len(names)
 
 
 def _converting_pick(names: tuple[str, ...], compiled: Compiled) -> Pick:
+    if compiled.constants or not names or compiled.required != set(compiled.keys.values()):
+        return _filling_pick(names, compiled)
+    values_of = _pick_bare(tuple(compiled.keys.get(name, name) for name in names))
+    conversions = [(place, convert) for place, name in enumerate(names) if (convert := compiled.binds.get(name)) is not None]
+    count = len(compiled.required)
+
+    def pick(params: dict[str, Any]) -> tuple[Any, ...]:
+        if len(params) != count:
+            raise NamesDiffer
+        try:
+            values = [*values_of(params)]
+        except KeyError:
+            raise NamesDiffer from None
+        for place, convert in conversions:
+            values[place] = convert(values[place])
+        return tuple(values)
+
+    return pick
+
+
+def _pick_bare(keys: tuple[str, ...]) -> Pick:
+    if len(keys) == 1:
+        (only,) = keys
+        return lambda params: (params[only],)
+    return itemgetter(*keys)
+
+
+def _filling_pick(names: tuple[str, ...], compiled: Compiled) -> Pick:
+    """For statements that hold values themselves, which callers may replace."""
     slots = tuple((name, compiled.keys.get(name, name), compiled.binds.get(name)) for name in names)
     constants = compiled.constants
 
@@ -114,6 +140,8 @@ def reading_run(prepared: PreparedText, rows: type[Rows] | type[FormerRows]) -> 
     """For a query."""
     execute, sql, processors = prepared.cursor.execute, prepared.sql, prepared.compiled.results
     pick, count = _pick(prepared.names, prepared.compiled)
+    conversions = [(place, process) for place, process in enumerate(processors) if process is not None]
+    fetched: Any = list if conversions else rows
 
     def run(params: dict[str, Any]) -> Any:
         if len(params) != count and count >= 0:
@@ -122,16 +150,24 @@ def reading_run(prepared: PreparedText, rows: type[Rows] | type[FormerRows]) -> 
             values = pick(params)
         except KeyError:
             raise NamesDiffer from None
-        return rows(execute(sql, values))
+        return fetched(execute(sql, values))
 
     def run_converting(params: dict[str, Any]) -> Any:
-        found = list.__iter__(run(params))
-        return rows(
-            tuple(value if process is None else process(value) for process, value in zip(processors, row, strict=True))
-            for row in found
-        )
+        converted = []
+        for row in run(params):
+            values = [*row]
+            for place, process in conversions:
+                values[place] = process(values[place])
+            converted.append(tuple(values))
+        return rows(converted)
 
-    return run_converting if processors else run
+    def run_converting_one(params: dict[str, Any]) -> Any:
+        return rows([(convert(value),) for (value,) in run(params)])
+
+    if not conversions:
+        return run
+    (_, convert), *_ = conversions
+    return run_converting if len(processors) > 1 else run_converting_one
 
 
 def marking_run(fetch: Run, state: CallState) -> Run:

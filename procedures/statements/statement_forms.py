@@ -1,7 +1,7 @@
 """Statements that differ in nothing but their values have one form: it is compiled, checked and prepared once.
 
-A statement that a procedure builds in each call, `select(t).where(t.c.id == 5)`, holds its values itself. SQLAlchemy's cache key
-tells its structure from them; here they are given to the form's closure by name, like parameters.
+A statement that a procedure builds in each call, `select(t).where(t.c.id == 5)`, holds its values itself. `structure_keys` tells
+its structure from them; here they are given to the form's closure by name, like parameters.
 
 Exact numbers are why the key alone does not suffice: how many digits a value has may decide what is compiled
 (`procedures.numeric.shapes`). So statements over them share a form only where their values are of the same kind.
@@ -26,14 +26,6 @@ COLUMN_CHOICES_MAX: Final = 64  # per form; more than a program writes, fewer th
 _LARGE: Final = 10**18
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
-    """What SQLAlchemy's cache key says about a statement."""
-
-    key: Any
-    literals: Sequence[BindParameter[Any]]  # in an order that is the same for all statements with this key
-
-
 @dataclass(slots=True)
 class StatementForm:
     """What the statements of one structure have in common."""
@@ -43,10 +35,15 @@ class StatementForm:
     run: Run  # they are given by name; for any choice of columns that was asked for
     places: tuple[tuple[str, int], ...]  # name -> which literal
     column_choices: dict[frozenset[str], Run] = field(default_factory=dict)
+    found: int = 0  # how often a statement of this form was looked for
 
     def values_of(self, literals: Sequence[BindParameter[Any]]) -> dict[str, Any]:
         """The values that one of these statements holds, by name."""
-        return {name: literals[place].effective_value for name, place in self.places}
+        found = {}
+        for name, place in self.places:
+            literal = literals[place]
+            found[name] = literal.value if literal.callable is None else literal.effective_value
+        return found
 
     def add_columns(self, names: frozenset[str], run: Run) -> None:
         """From now on executions with exactly these names run so."""
@@ -61,17 +58,6 @@ def _choosing(choices: dict[frozenset[str], Run], otherwise: Run) -> Run:
     return lambda params: choices.get(frozenset(params), otherwise)(params)
 
 
-def structure_of(statement: Any) -> Structure | None:
-    """The structure of a statement; None where SQLAlchemy cannot tell it from the values."""
-    generate = getattr(statement, "_generate_cache_key", None)
-    cached = None if generate is None else generate()
-    if cached is None:
-        return None
-    literals = cached.bindparams
-    # Whether a value is there at all is no part of SQLAlchemy's key.
-    return Structure((cached.key, tuple([(bind.required, bind.expanding) for bind in literals])), literals)
-
-
 def with_values_named(compiled: Compiled, literals: Sequence[BindParameter[Any]]) -> tuple[Compiled, Any] | None:
     """The compiled statement with its literals as parameters, and the places of their values.
 
@@ -83,7 +69,9 @@ def with_values_named(compiled: Compiled, literals: Sequence[BindParameter[Any]]
     if any(place < 0 for _, place in places):
         return None
     names = frozenset(compiled.literals)
-    constants = {name: value for name, value in compiled.constants.items() if name not in names}  # of columns left out
+    constants = {
+        name: value for name, value in compiled.constants.items() if compiled.keys[name] not in names
+    }  # of columns left out
     return replace(compiled, constants=constants, required=compiled.required | names), places
 
 

@@ -34,13 +34,12 @@ from procedures.statements.row_numbers import find_numbered, numbering_run
 from procedures.statements.rows import Result, former_rows_class, inserted_class, rows_class
 from procedures.statements.statement_forms import (
     StatementForm,
-    Structure,
     ValueKinds,
     may_choose_columns,
-    structure_of,
     value_kinds,
     with_values_named,
 )
+from procedures.statements.structure_keys import Structure, StructureKeys
 from procedures.storage.authorizer import Authorizer, Mode
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from procedures.execution.context import CallState, Transaction
 
 STATEMENTS_MAX = 4096  # per procedure class; code that builds statements per call must not eat the memory
+FOUND_PER_LOOK = 16  # a reference to each statement that a call builds would cost more than the look for its form
 TEXTS_MAX = 64  # of one statement with lists, by their lengths
 
 
@@ -66,6 +66,7 @@ class Runs(dict[object, Run]):
         self._guard = guard
         self._state = state
         self.tx: Transaction | None = None  # the one that runs statements now
+        self._keys = StructureKeys()
         self._forms: dict[Any, tuple[ValueKinds, dict[Any, StatementForm]]] = {}  # by structure, then by kinds of values
         self._met: WeakKeyDictionary[object, Any] = WeakKeyDictionary()  # statement -> the call in which it was met first
         self._alone: dict[object, StatementForm] = {}  # statements that share no form
@@ -73,11 +74,17 @@ class Runs(dict[object, Run]):
     def __missing__(self, statement: Any) -> Run:
         form, values = self._form_of(statement)
         run = partial(_run_with_values, form, values) if values else form.run
+        form.found += 1
+        if form.found % FOUND_PER_LOOK == 0 or statement in self._alone:
+            self._keep_if_met(statement, run)
+        return run
+
+    def _keep_if_met(self, statement: Any, run: Run) -> None:
+        """A statement that lives longer than a call is found by itself, once two calls were looked at that run it."""
         if statement in self._alone or self._met.setdefault(statement, self._state.call) != self._state.call:
             if len(self) >= STATEMENTS_MAX:
                 self.clear()
             self[statement] = run
-        return run
 
     def run_with_names(self, statement: Any, params: dict[str, Any]) -> Result:
         """Runs a statement whose closure has raised `NamesDiffer`: an INSERT or UPDATE of the columns that are named.
@@ -95,8 +102,11 @@ class Runs(dict[object, Run]):
         return run(given)
 
     def values_of(self, statement: Any) -> dict[str, Any]:
-        """The values that a statement holds itself, by the names of their parameters."""
-        return self._form_of(statement)[1]
+        """The values that a statement holds itself, by the names of their parameters; none of one that SQLite does not take."""
+        try:
+            return self._form_of(statement)[1]
+        except apsw.Error:
+            return {}
 
     def run_control(self, sql: str) -> None:
         """Runs transaction control of ours while a procedure's turn is on."""
@@ -110,30 +120,32 @@ class Runs(dict[object, Run]):
         """The form of a statement, and the values that it holds itself."""
         if statement in self._alone:
             return self._alone[statement], {}
-        structure = None if self.runs_as_before else structure_of(statement)
+        structure = None if self.runs_as_before else self._keys.structure_of(statement)
         if structure is None:
             return self._form_alone(statement, compile_statement(statement, self._dialect)), {}
-        known = self._forms.get(structure.key)  # one look: such keys are long
-        form = None if known is None else known[1].get(known[0].kinds_of(structure.literals))
+        key, literals = structure
+        known = self._forms.get(key)  # one look: such keys are long
+        form = None if known is None else known[1].get(known[0].kinds_of(literals) if known[0].counts else ())
         if form is None:
             form = self._shared_form(statement, structure)
             if statement in self._alone:
                 return form, {}
-        return form, form.values_of(structure.literals) if form.places else {}
+        return form, form.values_of(literals) if form.places else {}
 
     def _shared_form(self, statement: Any, structure: Structure) -> StatementForm:
+        key, literals = structure
         compiled = compile_statement(statement, self._dialect)
-        named = with_values_named(compiled, structure.literals)
-        kinds = value_kinds(statement, compiled, structure.literals)
+        named = with_values_named(compiled, literals)
+        kinds = value_kinds(statement, compiled, literals)
         if named is None or -1 in kinds.exactly:
             return self._form_alone(statement, compiled)
         shared, places = named
         form = StatementForm(statement if may_choose_columns(statement) else None, shared, self._prepare(shared), places)
-        known = self._forms.setdefault(structure.key, (kinds, {}))[1]
+        known = self._forms.setdefault(key, (kinds, {}))[1]
         for table in (self._forms, known):
             if len(table) > STATEMENTS_MAX:
                 table.pop(next(iter(table)))
-        known[kinds.kinds_of(structure.literals)] = form
+        known[kinds.kinds_of(literals)] = form
         return form
 
     def _form_alone(self, statement: Any, compiled: Compiled) -> StatementForm:
@@ -159,8 +171,8 @@ class Runs(dict[object, Run]):
             raise misfit_error(replace(form.compiled, required=compiled.required), dict.fromkeys(names))
         if not form.places:
             return self._prepare(compiled)
-        structure = structure_of(statement)
-        named = None if structure is None else with_values_named(compiled, structure.literals)
+        structure = self._keys.structure_of(statement)
+        named = None if structure is None else with_values_named(compiled, structure[1])
         if named is None:
             return None
         shared, places = named
@@ -203,17 +215,18 @@ class Runs(dict[object, Run]):
         if expand is None:
             raise AssertionError("only called for statements with lists")
         by_text: dict[str, Run] = {}
+        rendered = expand.escaped_bind_names
 
         def run(params: dict[str, Any]) -> Result:
             check_names(compiled, params)
-            state = expand.construct_expanded_state(params)
+            state = expand.construct_expanded_state(params, escape_names=False)
+            values = {rendered.get(name, name): value for name, value in state.parameters.items()}
             text = state.statement
             found = by_text.get(text)
             if found is None:
-                found = by_text[text] = self._prepare_text(compiled.expanded(text, state.parameters), text)
+                found = by_text[text] = self._prepare_text(compiled.expanded(text, values), text)
                 if len(by_text) > TEXTS_MAX:
                     by_text.pop(next(iter(by_text)))
-            values = dict(state.parameters)
             for name, processor in {**compiled.binds, **state.processors}.items():  # the latter are of the lists alone
                 if name in values and processor is not None:
                     values[name] = processor(values[name])
@@ -223,7 +236,7 @@ class Runs(dict[object, Run]):
 
 
 def _run_with_values(form: StatementForm, values: dict[str, Any], params: dict[str, Any]) -> Result:
-    return form.run(values | params)
+    return form.run(values | params if params else values)
 
 
 def _renaming(run: Run, names: dict[int, str], places: tuple[tuple[str, int], ...]) -> Run:

@@ -6,12 +6,15 @@ infinities are refused (JSON has no word for them), sets too (their order differ
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import typing
-from collections.abc import Callable
-from datetime import date, datetime
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +29,20 @@ _DEPTH_MAX = 64  # a deeper result is a mistake, and readers refuse it
 
 Encode = Callable[[Any], bytes]
 _dumps = orjson.dumps
+_FIRST_TYPES: ContextVar[bool] = ContextVar("results_of_first_types", default=False)
+
+
+@contextlib.contextmanager
+def results_of_first_types() -> Iterator[None]:
+    """Procedures declared inside fail with a result that has a time, a duration or a model where it is not annotated.
+
+    All did so once, and a replay has to fail where the call did: for code bundles of that time.
+    """
+    token = _FIRST_TYPES.set(True)
+    try:
+        yield
+    finally:
+        _FIRST_TYPES.reset(token)
 
 
 def encoder_for(hint: Any) -> tuple[Encode, Codec | None]:
@@ -38,7 +55,7 @@ def encoder_for(hint: Any) -> tuple[Encode, Codec | None]:
     if hint is None or hint is type(None):
         return _encode_none, codec_for(None)
     if hint in (Any, object, dict, list, tuple) or typing.get_args(hint)[-1:] in ((Any,), (object,)):
-        return encode_any, None
+        return encode_first_types if _FIRST_TYPES.get() else encode_any, None
     try:
         codec = codec_for(hint)
     except DefinitionError as error:
@@ -60,8 +77,16 @@ def _encode_none(value: Any) -> bytes:
 
 
 def encode_any(value: Any) -> bytes:
-    """JSON of any value of the types that had a wire form from the first version on, without an annotation to hold it to."""
-    return _bounded(_dumps(to_json(value, 0)))
+    """JSON of a value by its own types, without an annotation to hold it to: each has the form that it has as a hint.
+
+    Models go with their members in the order of their names, all other objects in their own order.
+    """
+    return _bounded(_dumps(to_json(value, 0, later_form)))
+
+
+def encode_first_types(value: Any) -> bytes:
+    """The same for the types of the first version alone; see `results_of_first_types`."""
+    return _bounded(_dumps(to_json(value, 0, _refuse_form)))
 
 
 def _bounded(body: bytes) -> bytes:
@@ -76,8 +101,11 @@ _EXACT: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def to_json(value: Any, depth: int = 0) -> Any:
-    """Wire form by the value's own type.
+Form = Callable[[Any], Any]
+
+
+def to_json(value: Any, depth: int, other: Form) -> Any:
+    """Wire form by the value's own type; `other` gives that of types which are not of the first version.
 
     Raises:
         WireError: it has none, or is nested too deep.
@@ -88,14 +116,17 @@ def to_json(value: Any, depth: int = 0) -> Any:
     if depth > _DEPTH_MAX:
         raise WireError(f"result is nested deeper than {_DEPTH_MAX}")
     if isinstance(value, list | tuple):
-        return [to_json(element, depth + 1) for element in value]
+        return [to_json(element, depth + 1, other) for element in value]
     if isinstance(value, dict):
-        return {_key(key): to_json(element, depth + 1) for key, element in value.items()}
+        return {_key(key): to_json(element, depth + 1, other) for key, element in value.items()}
     if isinstance(value, enum.Enum):
-        return to_json(value.value, depth + 1)
+        return to_json(value.value, depth + 1, other)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name), depth + 1) for field in dataclasses.fields(value)}
-    return _subclass(value, depth)
+        return {field.name: to_json(getattr(value, field.name), depth + 1, other) for field in dataclasses.fields(value)}
+    for kind, plain in _PLAIN:  # subclasses, such as SQLAlchemy's quoted names, count as what they derive from
+        if isinstance(value, kind) and type(value) is not bool:
+            return to_json(plain(value), depth + 1, other)
+    return other(value)
 
 
 _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
@@ -106,12 +137,25 @@ _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 )
 
 
-def _subclass(value: Any, depth: int) -> Any:
-    """Subclasses of the scalars, such as SQLAlchemy's quoted names, count as what they derive from."""
-    for kind, plain in _PLAIN:
-        if isinstance(value, kind) and type(value) is not bool:
-            return to_json(plain(value), depth + 1)
+def _refuse_form(value: Any) -> Any:
+    """Of the first version: its words are in the digests of old logs, so they cannot change."""
     raise WireError(f"result: {type(value).__name__} has no JSON form; return numbers, strings, lists, dicts or dataclasses")
+
+
+def later_form(value: Any) -> Any:
+    """Durations, times of day, and models of pydantic. Raises: WireError."""
+    kind = type(value)
+    if kind not in (time, timedelta) and not hasattr(kind, "__pydantic_validator__"):
+        instead = "a list, sorted: a set has no order" if isinstance(value, set | frozenset) else _RETURNABLE
+        raise WireError(f"result: {kind.__name__} has no JSON form; return {instead}")
+    try:
+        return _codec_of(kind).to_wire(value)
+    except (WireError, DefinitionError) as error:
+        raise WireError(f"result: {error}") from None
+
+
+_RETURNABLE = "numbers, texts, bytes, times, lists, dicts, dataclasses or pydantic models"
+_codec_of: Callable[[Any], Codec] = cache(codec_for)
 
 
 def _key(key: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 from procedures.storage.state import Position
-from replay.log.scan import Scan, scan, start_block
+from replay.log.scan import Scan, scan
 from replay.log.source import LogSource, in_front
 from replay.plan.node_plan import Planned
 from snapshot.archive_layout import list_segments, run_before
@@ -64,7 +64,7 @@ def find_ways(files: Files, planned: Planned, snapshots: Sequence[Snapshot], tar
                 continue
             indexes = {p: start.position.index for p, start in starts.items()}
             claims = {p: {index} for p, index in indexes.items()}
-            return Ways(starts, begins, source, scan(source, start_block(source, indexes), indexes, claims))
+            return Ways(starts, begins, source, scan(source, indexes, claims))
         except (Corrupt, FileNotFoundError):
             if source is live:
                 raise

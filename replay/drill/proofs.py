@@ -34,7 +34,7 @@ from replay.drill.moment import draw_moment, oldest_moment
 from replay.drill.report import DrillReport, Proof
 from replay.drill.view import ViewChanged
 from replay.errors import PlanOutdated, ReplayError, UntilBeyond, UntilUnreachable
-from replay.log.scan import ScannedStream, scan, start_block
+from replay.log.scan import ScannedStream, scan
 from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import make_plan
 from replay.recover.execute import WORKER_BYTES_MIN, RecoveryProgress, Target, execute
@@ -145,7 +145,7 @@ class DrillProofs:
         self._check_room(list(seconds.values()))
         source, indexes = planned.source, {p: snapshot.index for p, snapshot in seconds.items()}
         claims = {p: {index} for p, index in indexes.items()}
-        found = scan(source, start_block(source, indexes), indexes, claims)
+        found = scan(source, indexes, claims)
         parts = []
         for p in sorted(seconds):
             m = _manifest(seconds[p])
@@ -153,7 +153,7 @@ class DrillProofs:
             parts.append(self._restored(_part_to(begin, _manifest(newest[p]), found.streams[p]), seconds[p]))
             self._older[p] = self._digests(p)
         plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, partitions=tuple(parts))
-        for result in self._replay(Planned.made(replace(plan, row_digests=found.row_digests), found, source)):
+        for result in self._replay(Planned(replace(plan, row_digests=found.row_digests), lambda: source, found)):
             p = result.partition
             tables = self._digests(p)
             _compare(
@@ -178,7 +178,7 @@ class DrillProofs:
             parts.append(replace(part, source="empty") if start.snapshot is None else self._restored(part, start.snapshot))
         found = ways.found
         plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, partitions=tuple(parts))
-        for result in self._replay(Planned.made(replace(plan, row_digests=found.row_digests), found, ways.source)):
+        for result in self._replay(Planned(replace(plan, row_digests=found.row_digests), lambda: ways.source, found)):
             p, name = result.partition, targets[result.partition].name
             start, tables = ways.starts[p], self._digests(p)
             _compare(

@@ -18,7 +18,7 @@ from replay.errors import ReplayError, UntilBeyond, UntilUnreachable
 from replay.fork.rerun import ForkPlace
 from replay.log.archive_reach import Reach
 from replay.log.orphan_segments import describe_strays
-from replay.log.scan import Scan, scan, start_block
+from replay.log.scan import Scan, scan
 from replay.log.source import LogSource, fold_end, in_front, open_source
 from replay.plan.planner import make_plan
 from snapshot.archive_layout import list_segments, run_before
@@ -103,7 +103,7 @@ def find_remaining_log(
         those = {place.partition: place for place in places or map(ForkPlace, partitions_of(source))}
         indexes = {p: read_after(place) for p, place in those.items()}
         claimed = {p: {of.index, *((claims[p],) if claims and p in claims else ())} for p, of in those.items()}
-        found = scan(source, start_block(source, indexes), indexes, claimed, until=until)
+        found = scan(source, indexes, claimed, until=until)
         if not all(_holds_all(place, found) for place in those.values()):
             continue
         if until is not None and until > found.groups.txn_id_max | _MILLIS:

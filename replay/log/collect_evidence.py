@@ -4,26 +4,25 @@ One rule: read-only and quick. Sealed segments are not read, only their heads: t
 and one scan of the newest, which states all before it, where it ends. Works beside a running node. Nothing is judged here but
 what a restart would judge too; what cannot be read is stated as damage, and the log around it as *runs*.
 
-Damage inside a sealed segment is found only by reading it. It is given here as `known_damage`, and then the runs go around it;
-so is a segment that is missing or has a bad head. A segment before such a hole is read, since nothing after it states its end.
+Runs go around a segment that is missing or has a bad head. A segment before such a hole is read, since nothing after it states
+its end. Damage inside another sealed segment is found only when that is read.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cmdlog.wal.directory.instance import LOG_FOLDER, Identity, Instance, load_instance
+from cmdlog.wal.directory.instance import LOG_FOLDER, Identity, IdentityText, Instance, load_instance
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError
 from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import GroupConfiguration
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.format.segment import segment_sequence
-from cmdlog.wal.group_state import GroupState, GroupStates, Stated
+from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.hard_state import HardStateValues
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.opening.restart import RestartVerdict, decide
@@ -31,19 +30,14 @@ from cmdlog.wal.opening.scan import EndKind, SegmentWalk, walk_segment
 from cmdlog.wal.opening.survey import SegmentFile, Survey, identity_text, survey_log, tail_corrupt
 from cmdlog.wal.reader import Recycled, read_segment
 from replay.log.damaged_tail import Beyond, behind_damage, folded
-from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvidence, SnapshotEvidence, StatedConfiguration
+from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvidence, SnapshotEvidence
 from snapshot.catalog import list_snapshots
 
 LOOKS_MAX: Final = 3  # at the directory of a running node, which may recycle between two file names
-Gap = tuple[int, int]
-"""Blocks, both ends included, that cannot be read."""
 
 
-def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) -> NodeEvidence:
-    """What the directory says; what may not be used at all is stated as `refused`, not raised.
-
-    `known_damage`: blocks of this directory's log that were found bad.
-    """
+def gather(files: Files, directory: str) -> NodeEvidence:
+    """What the directory says; what may not be used at all is stated as `refused`, not raised."""
     try:
         instance = load_instance(files, directory)
     except WalError as error:
@@ -54,7 +48,7 @@ def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) ->
     while True:
         attempt += 1
         try:
-            return _gather(files, directory, instance, sorted(known_damage))
+            return _gather(files, directory, instance)
         except (FileNotFoundError, Recycled) as moved:  # a running node let a segment go between two looks
             if attempt >= LOOKS_MAX:
                 return _refused(directory, instance.identity, WalError(str(moved)))
@@ -64,15 +58,13 @@ def gather(files: Files, directory: str, *, known_damage: Iterable[Gap] = ()) ->
             return _refused(directory, instance.identity, Corrupt(f"a record with valid checksums ({bad})", path=directory))
 
 
-def _gather(files: Files, directory: str, instance: Instance, known_damage: Sequence[Gap]) -> NodeEvidence:
+def _gather(files: Files, directory: str, instance: Instance) -> NodeEvidence:
     identity = instance.identity
     faults, fault_problem = _faults(files, directory, identity)
-    log = _Log.open_log(files, directory, instance, known_damage)
+    log = _Log.open_log(files, directory, instance)
     return NodeEvidence(
         directory=directory,
-        cluster_id=identity.cluster_id.hex(),
-        node_id=identity.node_id,
-        incarnation=identity.incarnation.hex(),
+        **identity.as_text(),
         groups=log.groups(),
         faults=faults,
         fault_problem=fault_problem,
@@ -85,14 +77,8 @@ def _refused(directory: str, identity: Identity | None, error: WalError) -> Node
     fault = DirectoryFault(str(error))
     if isinstance(error, Corrupt):
         fault = DirectoryFault(error.what, error.path, error.offset, error.block)
-    return NodeEvidence(
-        directory=directory,
-        cluster_id=identity.cluster_id.hex() if identity is not None else "",
-        node_id=identity.node_id if identity is not None else 0,
-        incarnation=identity.incarnation.hex() if identity is not None else "",
-        refused=fault,
-        exit_code=error.exit_code,
-    )
+    known: IdentityText = identity.as_text() if identity is not None else {"cluster_id": "", "node_id": 0, "incarnation": ""}
+    return NodeEvidence(directory=directory, **known, refused=fault, exit_code=error.exit_code)
 
 
 def _faults(files: Files, directory: str, identity: Identity) -> tuple[tuple[FaultRecord, ...], str]:
@@ -148,17 +134,16 @@ class _Log:
     files: Files
     directory: str
     survey: Survey
-    gaps: Sequence[Gap]
     stretches: list[_Stretch] = field(default_factory=list)
     damage: list[DirectoryFault] = field(default_factory=list)
     end_known: bool = True
     beyond: Beyond | None = None
 
     @classmethod
-    def open_log(cls, files: Files, directory: str, instance: Instance, gaps: Sequence[Gap]) -> _Log:
+    def open_log(cls, files: Files, directory: str, instance: Instance) -> _Log:
         """Raises: Foreign, NewerFormat, FileNotFoundError."""
         survey, lost = survey_anyway(files, directory, instance)
-        log = cls(files, directory, survey, gaps, damage=lost, end_known=not lost)
+        log = cls(files, directory, survey, damage=lost, end_known=not lost)
         log._note_problems()
         log._fold_stretches()
         return log
@@ -177,15 +162,8 @@ class _Log:
         return {partition: self._group(partition, state) for partition, state in sorted(end.by_partition.items())}
 
     def _group(self, partition: int, state: GroupState) -> GroupEvidence:
-        return GroupEvidence(
-            group=partition,
-            term=state.term,
-            commit=state.commit,
-            last_index=state.last_index,
-            last_term=state.last_term,
-            last_checksum=state.last_checksum,
-            last_txn=state.last_txn,
-            configurations=tuple(_checkpoint_of(stated) for stated in state.configurations),
+        return replace(
+            GroupEvidence.from_state(partition, state),
             runs=tuple(run for stretch in self.stretches if (run := stretch.run_of(partition)) is not None),
             partitions=GroupConfiguration.from_json(state.configuration or {}).partitions if partition == CLUSTER_GROUP else 0,
             vote=state.vote,
@@ -208,10 +186,9 @@ class _Log:
             self.damage.append(DirectoryFault(problem.what, problem.path, problem.offset, problem.block))
 
     def _fold_stretches(self) -> None:
-        """Runs of segments with good heads that follow each other; a gap in one ends the run there."""
+        """Runs of segments with good heads that follow each other."""
         bad = {problem.path for problem in self.survey.problems if problem.fact == "damaged_head"}
-        heads = [segment for segment in self.survey.segments if segment.path not in bad]
-        good = [s for s in heads if self._gap_in(int(s.header.first_block), int(s.header.first_block)) is None]
+        good = [segment for segment in self.survey.segments if segment.path not in bad]
         named = [segment_sequence(name) or 0 for name in self.files.listdir(self.survey.log_dir)]
         newest = max([self.survey.hard.newest, *named])
         if not good or good[-1].sequence < newest:
@@ -219,35 +196,28 @@ class _Log:
         first: SegmentFile | None = None  # of the run under way
         for segment, after in itertools.zip_longest(good, good[1:]):
             first = first or segment
-            last = int(after.header.first_block) - 1 if after is not None and _continues(segment, after) else None
-            if last is None or self._gap_in(int(segment.header.first_block), last) is not None:
+            if after is None or not _continues(segment, after):
                 self._close(first, segment, newest=newest)
                 first = None
 
     def _close(self, first: SegmentFile, last: SegmentFile, *, newest: int) -> None:
         """The run from the head of `first` to the last good block of `last`, which is read."""
         data, walk = self._walked(last)
-        gap = self._gap_in(int(last.header.first_block), int(walk.expected) - 1)
-        fault = self._fault_in(last, data, walk, gap, is_newest=last.sequence == newest)
+        fault = self._fault_in(last, data, walk, is_newest=last.sequence == newest)
         if fault is not None:
             self.damage.append(fault)
             if last.sequence == newest and self.end_known:
-                self.end_known, self.beyond = False, self._records_after(data, walk) if gap is None else None
-        places = [place for place in walk.places if gap is None or place.header.number < gap[0]]
-        if places:
-            begin, end = self._head(first), folded(data, places)
-            self.stretches.append(_Stretch(int(first.header.first_block), int(places[-1].header.number), begin, end))
+                self.end_known, self.beyond = False, self._records_after(data, walk)
+        if walk.places:
+            begin, end = self._head(first), folded(data, walk.places)
+            self.stretches.append(_Stretch(int(first.header.first_block), int(walk.places[-1].header.number), begin, end))
 
     def _records_after(self, data: bytes, walk: SegmentWalk) -> Beyond | None:
         snapshots = list_snapshots(self.files, self.directory, self.survey.instance.identity)
         return behind_damage(data, walk, [s.manifest for s in snapshots if s.manifest is not None])
 
-    def _fault_in(
-        self, segment: SegmentFile, data: bytes, walk: SegmentWalk, gap: Gap | None, *, is_newest: bool
-    ) -> DirectoryFault | None:
+    def _fault_in(self, segment: SegmentFile, data: bytes, walk: SegmentWalk, *, is_newest: bool) -> DirectoryFault | None:
         """Why the run ends in this segment before the segment does."""
-        if gap is not None:
-            return DirectoryFault(f"blocks {gap[0]} to {gap[1]} were found bad", segment.path, block=gap[0])
         if is_newest:
             error = self._tail_damage(segment, data, walk)
             return DirectoryFault(error.what, error.path, error.offset, error.block) if error is not None else None
@@ -274,17 +244,6 @@ class _Log:
         """What the segment's checkpoint states: everything before it, folded. Raises: Corrupt, Recycled."""
         head = read_segment(self.files, segment, upto=int(segment.header.first_block))
         return GroupStates.fold(found for block in head for found in block.records())
-
-    def _gap_in(self, first: int, last: int) -> Gap | None:
-        return next((gap for gap in self.gaps if gap[0] <= last and gap[1] >= first), None)
-
-
-def _checkpoint_of(stated: Stated) -> StatedConfiguration:
-    """Raises: BadRecord."""
-    try:
-        return StatedConfiguration.from_value(stated.index, stated.term, stated.value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadRecord(f"configuration at index {stated.index}: {error}") from error
 
 
 def _continues(segment: SegmentFile, after: SegmentFile) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from cmdlog.wal.fault_log import FaultRecord
+from cmdlog.wal.format.record import BadRecord
+from cmdlog.wal.group_state import GroupState, Stated
 
 BOOTSTRAP_INDEX: Final = 1  # of the configuration that a group is made with: it was never put to the vote
 
@@ -30,10 +32,13 @@ class StatedConfiguration:
         return node in self.voters or node in self.outgoing
 
     @classmethod
-    def from_value(cls, index: int, term: int, value: Mapping[str, Any]) -> StatedConfiguration:
-        """Reads the record's JSON. Raises: KeyError, TypeError, ValueError when it is none."""
-        sets = (frozenset(int(node) for node in value.get(name, ())) for name in ("voters", "outgoing", "learners"))
-        return cls(index, term, *sets)
+    def from_stated(cls, stated: Stated) -> StatedConfiguration:
+        """Reads the record's JSON. Raises: BadRecord when it is malformed."""
+        try:
+            sets = [frozenset(map(int, stated.value.get(name, ()))) for name in ("voters", "outgoing", "learners")]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise BadRecord(f"configuration at index {stated.index}: {error}") from error
+        return cls(stated.index, stated.term, *sets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,20 @@ class GroupEvidence:
     vote: int | None = None  # whom the node voted for in `term`
     unseen: int = 0  # entries up to here may hold configurations that could not be read; 0: none may
     end_known: bool = True  # False: after `last_index` there were entries, or may have been, that cannot be read
+
+    @classmethod
+    def from_state(cls, group: int, state: GroupState) -> GroupEvidence:
+        """What a log's fold states about the group. Raises: BadRecord of a malformed configuration."""
+        return cls(
+            group=group,
+            term=state.term,
+            commit=state.commit,
+            last_index=state.last_index,
+            last_term=state.last_term,
+            last_checksum=state.last_checksum,
+            last_txn=state.last_txn,
+            configurations=tuple(StatedConfiguration.from_stated(stated) for stated in state.configurations),
+        )
 
 
 EMPTY: Final = GroupEvidence(group=0, term=0, commit=0, last_index=0, last_term=0, last_checksum=0, last_txn=0)

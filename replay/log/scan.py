@@ -17,16 +17,16 @@ from itertools import repeat
 from typing import Any, Final, Self
 
 from cmdlog.wal.errors import Corrupt
-from cmdlog.wal.format.batch import BATCH, batch_catalog, batch_last_txn, batch_procedures, decode_batch
+from cmdlog.wal.format.batch import batch_catalog, batch_procedures, batch_span, decode_batch, multi_txn
 from cmdlog.wal.format.control_record import Skip, schema_txn
 from cmdlog.wal.format.record import DIGEST, RECORD, Record, RecordKind
 from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from cmdlog.wal.skips import Skips, SkipSet
 from procedures.procedure_versions import procedures_of
-from replay.log.log_fold import LogFold, StreamFold
+from replay.log.log_fold import StreamFold
 from replay.log.source import LogSource
-from replay.log.split_calls import PartitionSpan, multi_txn
+from replay.log.split_calls import PartitionSpan
 
 KEEP_BYTES: Final = 8 << 20  # of records that are kept; replayed in the same time as starting a process takes
 _BATCH: Final = RecordKind.BATCH
@@ -34,6 +34,7 @@ _SKIP: Final = RecordKind.SKIP
 _SCHEMA: Final = RecordKind.SCHEMA
 _CATALOG: Final = RecordKind.CATALOG
 _CHECKPOINT: Final = RecordKind.CHECKPOINT
+_DIGEST: Final = RecordKind.DIGEST
 _APPLIED: Final = ("to_index", "to_calls", "to_term", "to_checksum")  # numbers of a stream that another process needs
 
 
@@ -91,13 +92,24 @@ class ScannedStream(StreamFold):
         if self.gapped and not self._is_final():
             self._lose(self.last_index + 1)
 
-    def before_entry(self, record: Record) -> None:
-        if self.gapped:
+    def observe(self, lsn: Lsn, record: Record) -> None:
+        """Takes the stream's next record. Raises: BadRecord when a payload is not what its kind says."""
+        kind = record.kind
+        if self.gapped and kind < 16:
             self.gapped = False
             if not self._continues(record.index - 1, record.term):
                 self._lose(record.index - 1)
+        if voided := self.fold(lsn, record):
+            self._drop_from(voided)
+        if kind < 16:
+            self._note_entry(record)
+        elif kind is _DIGEST:
+            self.proved = max(self.proved, record.index)
+            self.row_digests = self.row_digests or _has_rows(record)
+        elif kind is _CHECKPOINT:
+            self._note_head(GroupState.from_checkpoint(record))
 
-    def entry(self, lsn: Lsn, record: Record) -> None:
+    def _note_entry(self, record: Record) -> None:
         self.last_term = record.term
         self._note_claim(record.index, record.term, record.checksum)
         if record.kind not in (_BATCH, _SKIP):
@@ -114,18 +126,14 @@ class ScannedStream(StreamFold):
         else:
             self.start_txn = max(self.start_txn, txn_id)
 
-    def was_cut(self, index: int) -> None:
+    def _drop_from(self, index: int) -> None:
         self.proved = min(self.proved, index - 1)
         self.seen = {at: found for at, found in self.seen.items() if at < index}
         if self.to_index >= index:
             self.to_index, self.ended, self.to_calls = index - 1, False, -1
             self.to_term = self.to_checksum = 0  # not known here
 
-    def digest(self, record: Record) -> None:
-        self.proved = max(self.proved, record.index)
-        self.row_digests = self.row_digests or _has_rows(record)
-
-    def checkpoint(self, state: GroupState) -> None:
+    def _note_head(self, state: GroupState) -> None:
         if state.last_index <= self.counted_from:
             self.start_txn = max(self.start_txn, state.last_txn)
         gapped, self.gapped = self.gapped, False
@@ -153,9 +161,9 @@ class ScannedStream(StreamFold):
     def _within(self, record: Record) -> tuple[int, int]:
         """(calls up to `until`, the last one's TxnId); ends the stream at the first call after `until`."""
         if record.kind is _BATCH:
-            last = batch_last_txn(record)
+            _, last, count = batch_span(record)
             if self.until is None or last <= self.until:
-                return batch_calls(record), last
+                return count, last
             txn_ids = decode_batch(record).txn_ids
             count = sum(1 for txn in txn_ids if txn <= self.until)
             self.ended, self.to_calls = True, count if count else -1
@@ -204,87 +212,76 @@ class Scan:
     last_block: int
     streams: dict[int, ScannedStream]
     groups: GroupStates
+    row_digests: bool  # the live run took digests of rows
     catalogs: dict[int, LoggedCatalog] = field(default_factory=dict)  # every version met; a later checkpoint may know fewer
     checked_bytes: int = 0  # of the snapshots that were read whole for the plan …
     checked_s: float = 0.0  # … and how long that took
     damage: Corrupt | None = None  # why the pass ended before the log did
     kept: list[tuple[Lsn, Record]] | None = None  # every record of the pass; None when they were too many
 
-    @property
-    def row_digests(self) -> bool:
-        """The live run took digests of rows."""
-        return any(stream.row_digests for stream in self.streams.values())
-
-
-def start_block(source: LogSource, indexes: Mapping[int, int]) -> int:
-    """First block of the newest segment from which every entry after these indexes (partition -> index) can be read.
-
-    The oldest segment's if none is. Found by halves, since streams grow: an archive may have thousands of segments.
-    """
-
-    def reaches(first: int) -> bool:
-        groups = source.checkpoint(first).by_partition
-        return all(p in groups and groups[p].last_index <= index for p, index in indexes.items())
-
-    low, high = 0, len(source.first_blocks)  # the answer is in [low, high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if reaches(source.first_blocks[middle]) else (low, middle)
-    return source.first_blocks[low]
-
 
 def scan(
     source: LogSource,
-    from_block: int,
     indexes: Mapping[int, int],
     claims: Mapping[int, Collection[int]],
     *,
+    from_block: int | None = None,
     until: int | None = None,
     accept_data_loss: bool = False,
 ) -> Scan:
-    """Reads from the segment that begins there to the log's end.
+    """Reads from the segment that begins at `from_block`, or from the newest one that will do, to the log's end.
 
-    `indexes` says where counting begins, `claims` which positions are looked up.
+    `indexes` says after which entry of each partition counting begins, `claims` which positions are looked up.
 
     Raises: Corrupt (with `accept_data_loss` the pass ends there instead), Recycled.
     """
-    fold = _ScanFold(
-        {p: ScannedStream(counted_from=index, claimed=frozenset(claims.get(p, ())), until=until) for p, index in indexes.items()}
-    )
-    last_block, damage = source.last_block, None
+    streams = {
+        p: ScannedStream(counted_from=index, claimed=frozenset(claims.get(p, ())), until=until) for p, index in indexes.items()
+    }
+    from_block = source.start_block(indexes) if from_block is None else from_block
+    found, last_block, damage = _Pass(streams), source.last_block, None
     try:
-        fold.read(source, from_block=from_block)
-        for stream in fold.streams.values():
+        for place in source.read_with_gaps(from_block=from_block):
+            if place is None:
+                found.note_gap()
+            else:
+                found.observe(*place)
+        for stream in streams.values():
             stream.end()
-    except Corrupt as found:
-        if not accept_data_loss or found.block is None:
+    except Corrupt as error:
+        if not accept_data_loss or error.block is None:
             raise
-        damage, last_block = found, found.block - 1
-    for stream in fold.streams.values():
-        stream.procedures = calls_by_name(stream.calls_of, fold.catalogs)
-    cluster = fold.groups.state(CLUSTER_GROUP)
+        damage, last_block = error, error.block - 1
+    for stream in streams.values():
+        stream.procedures = calls_by_name(stream.calls_of, found.catalogs)
+    cluster = found.groups.state(CLUSTER_GROUP)
     cluster.last_txn = max(cluster.last_txn, source.txn_id_max)
-    return Scan(from_block, last_block, fold.streams, fold.groups, fold.catalogs, damage=damage, kept=fold.kept)
+    row_digests = any(stream.row_digests for stream in streams.values())
+    return Scan(from_block, last_block, streams, found.groups, row_digests, found.catalogs, damage=damage, kept=found.kept)
 
 
-class _ScanFold(LogFold[ScannedStream]):
-    """Keeps every version of the code, and the records themselves as long as they are few."""
+class _Pass:
+    """Gives each record to the groups and to its stream; keeps every version of the code, and records while they are few."""
 
-    def __init__(self, streams: dict[int, ScannedStream]) -> None:
-        super().__init__(streams)
-        self.catalogs: dict[int, LoggedCatalog] = {}
+    def __init__(self, streams: Mapping[int, ScannedStream]) -> None:
+        self.groups, self.catalogs = GroupStates(), dict[int, LoggedCatalog]()
         self.kept: list[tuple[Lsn, Record]] | None = []
-        self._kept_bytes = 0
+        self._streams, self._kept_bytes = streams, 0
 
     def observe(self, lsn: Lsn, record: Record) -> None:
+        """Takes the log's next record."""
         if self.kept is not None:
             self._keep_record(lsn, record)
-        super().observe(lsn, record)
+        self.groups.observe(lsn, record)
+        stream = self._streams.get(record.partition)
+        if stream is not None:
+            stream.observe(lsn, record)
         if record.partition == CLUSTER_GROUP and record.kind in (_CATALOG, _CHECKPOINT):
             self.catalogs |= self.groups.state(CLUSTER_GROUP).catalogs
 
-    def gap(self) -> None:
-        for stream in self.streams.values():
+    def note_gap(self) -> None:
+        """Blocks are left out here."""
+        for stream in self._streams.values():
             stream.gapped = True
 
     def _keep_record(self, lsn: Lsn, record: Record) -> None:
@@ -302,12 +299,6 @@ def calls_by_name(calls_of: Mapping[tuple[int, int], int], catalogs: Mapping[int
         stated = procedures_of(catalogs[version].value) if version in catalogs else ()
         found[str(stated[number]["name"]) if number < len(stated) else ""] += calls
     return dict(found)
-
-
-def batch_calls(record: Record) -> int:
-    """Number of calls of a batch, without decoding it."""
-    count: int = BATCH.unpack_from(record.raw, RECORD.bytes)[1]
-    return count
 
 
 def _has_rows(record: Record) -> bool:

@@ -13,7 +13,7 @@ recovery needs is decided in `replay.log.archive_reach`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final, TypeVar
@@ -61,6 +61,27 @@ class LogSource:
         """Records of the blocks in [from_block, upto_block], in order. Raises: Corrupt, Recycled."""
         last = self.last_block if upto_block is None else min(upto_block, self.last_block)
         return self.records(Lsn(BlockNumber(from_block), -1), Lsn(BlockNumber(last), BEHIND_BLOCK))
+
+    def read_with_gaps(self, *, from_block: int) -> Iterator[tuple[Lsn, Record] | None]:
+        """Records from the segment that begins there to the log's end, and None where blocks are left out. Raises: as `read`."""
+        records, patchwork = self.read(from_block=from_block), self.patchwork
+        return records if patchwork is None else _with_gaps(records, patchwork)
+
+    def start_block(self, indexes: Mapping[int, int]) -> int:
+        """First block of the newest segment from which every entry after these indexes (partition -> index) can be read.
+
+        The oldest segment's if none is. Found by halves, since streams grow: an archive may have thousands of segments.
+        """
+
+        def reaches(first: int) -> bool:
+            groups = self.checkpoint(first).by_partition
+            return all(p in groups and groups[p].last_index <= index for p, index in indexes.items())
+
+        low, high = 0, len(self.first_blocks)  # the answer is in [low, high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if reaches(self.first_blocks[middle]) else (low, middle)
+        return self.first_blocks[low]
 
     def checkpoint(self, first_block: int) -> GroupStates:
         """What the head of the segment that begins there states about every group: everything before it, folded."""
@@ -138,6 +159,17 @@ def partitions_of(source: LogSource) -> list[int]:
 def fold_end(source: LogSource) -> GroupStates:
     """Every group as the log ends: the newest segment's head states all before it."""
     return GroupStates.fold(source.read(from_block=source.first_blocks[-1]) if source.first_blocks else ())
+
+
+def _with_gaps(records: Records, patchwork: Patchwork) -> Iterator[tuple[Lsn, Record] | None]:
+    met = 0
+    for found in records:
+        if patchwork.met != met:
+            met = patchwork.met
+            yield None
+        yield found
+    if patchwork.met != met:
+        yield None
 
 
 def _readable(run: Sequence[ArchivedSegment]) -> list[SegmentFile]:

@@ -25,7 +25,7 @@ from cmdlog.wal.opening.scan import SegmentWalk, walk_segment
 from cmdlog.wal.opening.survey import Survey
 from cmdlog.wal.skips import Skips, SkipSet
 from replay.log.collect_evidence import survey_anyway
-from replay.log.log_fold import LogFold, StreamFold
+from replay.log.log_fold import StreamFold
 from replay.log.salvage import Patchwork, SalvagedSegment
 from replay.log.source import LogSource
 from snapshot.archive_layout import list_segments, run_before
@@ -72,13 +72,14 @@ class Span(StreamFold):
         at = index - self.base - 1
         return Mark(index, self.terms[at], self.checksums[at]) if 0 <= at < len(self.terms) else None
 
-    def entry(self, lsn: Lsn, record: Record) -> None:
-        self.terms.append(record.term)
-        self.checksums.append(record.checksum)
-
-    def was_cut(self, index: int) -> None:
-        keep = max(0, index - self.base - 1)
-        del self.terms[keep:], self.checksums[keep:]
+    def observe(self, lsn: Lsn, record: Record) -> None:
+        """Takes the stream's next record."""
+        if voided := self.fold(lsn, record):
+            keep = max(0, voided - self.base - 1)
+            del self.terms[keep:], self.checksums[keep:]
+        if record.is_entry:
+            self.terms.append(record.term)
+            self.checksums.append(record.checksum)
 
 
 class SpanStep(NamedTuple):
@@ -136,11 +137,16 @@ def _last_block(walk: SegmentWalk, evidence: int) -> int:
 
 def spans_of(source: LogSource, partitions: Collection[int]) -> tuple[dict[int, list[Span]], GroupStates]:
     """What this log can serve of these partitions, by partition in the log's order, and the fold over all that can be read."""
-    fold = _SpanFold(source.directory, frozenset(partitions))
-    if source.first_blocks:
-        fold.read(source, from_block=source.first_blocks[0])
-        fold.end(source.last_block)
-    return fold.spans, fold.groups
+    groups = GroupStates()
+    finder = _SpanFinder(source.directory, frozenset(partitions), groups)
+    for found in source.read_with_gaps(from_block=source.first_blocks[0]) if source.first_blocks else ():
+        if found is None:
+            finder.note_gap()
+            continue
+        groups.observe(*found)
+        finder.observe(*found)
+    finder.end(source.last_block)
+    return finder.spans, groups
 
 
 def pieces_of(spans: Sequence[Span], last: int, *, alone: bool) -> list[tuple[Span, int]]:
@@ -163,45 +169,46 @@ def skips_of_pieces(pieces: Iterable[tuple[Span, int]]) -> Skips:
     return SkipSet(skip for span, upto in pieces for skip in span.skipped if skip.at <= upto).by_batch()
 
 
-class _SpanFold(LogFold[Span]):
-    """`streams` are the open spans, by partition."""
+class _SpanFinder:
+    """Ends and begins spans, record by record. `groups` have observed the record that is given."""
 
-    def __init__(self, directory: str, partitions: frozenset[int]) -> None:
-        super().__init__({})
-        self._directory, self._partitions = directory, partitions
+    def __init__(self, directory: str, partitions: frozenset[int], groups: GroupStates) -> None:
+        self._directory, self._partitions, self._groups = directory, partitions, groups
+        self._open: dict[int, Span] = {}  # by partition
         self._block = 0
         self._gapped: set[int] = set()  # whose spans are open, with blocks missing after their last records
         self.spans: dict[int, list[Span]] = {partition: [] for partition in partitions}
 
     def observe(self, lsn: Lsn, record: Record) -> None:
+        """Takes the log's next record."""
         self._block, partition = int(lsn.block), record.partition
-        self.groups.observe(lsn, record)
         if partition not in self._partitions:
             return
         if record.is_entry:
             self._join_entry(lsn, record)
         elif record.kind is _CHECKPOINT:
-            state = self.groups.by_partition[partition]
+            state = self._groups.by_partition[partition]
             self._join_head(lsn, partition, Mark(state.last_index, state.last_term, state.last_checksum))
-        if (span := self.streams.get(partition)) is not None:
+        if (span := self._open.get(partition)) is not None:
             span.observe(lsn, record)
             if partition not in self._gapped:
-                span.commit = self.groups.by_partition[partition].commit
+                span.commit = self._groups.by_partition[partition].commit
 
-    def gap(self) -> None:
-        for partition, span in self.streams.items():
+    def note_gap(self) -> None:
+        """Blocks are left out here."""
+        for partition, span in self._open.items():
             if partition not in self._gapped:
                 span.last_block = self._block
-        self._gapped |= set(self.streams)
+        self._gapped |= set(self._open)
 
     def end(self, last_block: int) -> None:
         """The log ends."""
-        for partition in sorted(self.streams):
+        for partition in sorted(self._open):
             self._close(partition, last_block)
 
     def _join_entry(self, lsn: Lsn, record: Record) -> None:
         """Another span begins with the entry, unless it continues the open one."""
-        partition, span = record.partition, self.streams.get(record.partition)
+        partition, span = record.partition, self._open.get(record.partition)
         continues = span is not None and span.base < record.index <= span.last + 1
         if span is not None and partition in self._gapped:
             before = span.mark(record.index - 1)  # in one term no entry is replaced by another
@@ -213,17 +220,17 @@ class _SpanFold(LogFold[Span]):
 
     def _join_head(self, lsn: Lsn, partition: int, mark: Mark) -> None:
         """A segment's head says where the stream is."""
-        span = self.streams.get(partition)
+        span = self._open.get(partition)
         if span is None or (partition in self._gapped and not span.mark(mark.index) == mark == span.mark(span.last)):
             self._begin_span(lsn, partition, mark.index, mark)
         self._gapped.discard(partition)
 
     def _begin_span(self, lsn: Lsn, partition: int, base: int, mark: Mark | None) -> None:
         self._close(partition, self._block)
-        self.streams[partition] = Span(self._directory, base, mark, int(lsn.block), int(lsn.block))
+        self._open[partition] = Span(self._directory, base, mark, int(lsn.block), int(lsn.block))
 
     def _close(self, partition: int, last_block: int) -> None:
-        span = self.streams.pop(partition, None)
+        span = self._open.pop(partition, None)
         if span is not None:
             span.last_block = span.last_block if partition in self._gapped else last_block
             self.spans[partition].append(span)

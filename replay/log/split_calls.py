@@ -20,9 +20,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from cmdlog.wal.format.batch import batch_span, decode_batch
-from cmdlog.wal.format.record import Record, RecordKind
-from cmdlog.wal.ids import CLUSTER_GROUP, MULTI_PARTITION, txn_partition
+from cmdlog.wal.format.batch import decode_batch, multi_txn
+from cmdlog.wal.format.record import RecordKind
+from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures.bundle import bundle_of
 from replay.errors import Incomplete
 from replay.log.source import LogSource, fold_end
@@ -81,14 +81,6 @@ class PartedCall:
         taken = ", ".join(map(str, self.skipped))
         call = f"multi-partition call {name}transaction {self.txn_id} ({where})"
         return f"skipped on all partitions: {call}; partition {taken} skips it"
-
-
-def multi_txn(record: Record) -> int:
-    """The TxnId of a batch that is a multi-partition call; 0 for any other entry."""
-    if record.kind is not _BATCH:
-        return 0
-    first, _, count = batch_span(record)
-    return first if count == 1 and txn_partition(first) == MULTI_PARTITION else 0
 
 
 def find_parted(lines: Mapping[int, PartitionSpan]) -> list[PartedCall]:

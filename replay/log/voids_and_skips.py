@@ -20,14 +20,16 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from cmdlog.wal.format.batch import batch_span
+from cmdlog.wal.format.batch import batch_span, multi_txn
 from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import Lsn
 from replay.log.log_fold import Place, StreamFold
-from replay.log.split_calls import PartitionSpan, multi_txn
+from replay.log.split_calls import PartitionSpan
 
 _BATCH: Final = RecordKind.BATCH
+_COMMIT_MARK: Final = RecordKind.COMMIT_MARK
+_CHECKPOINT: Final = RecordKind.CHECKPOINT
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,9 +46,18 @@ class Look(StreamFold):
         skipped = self.skipped.by_batch(upto=upto) if calls else {}
         return PartitionSpan(self.start_txn, calls, skipped.keys() & calls.values(), self.executed)
 
-    def entry(self, lsn: Lsn, record: Record) -> None:
-        if record.kind is not _BATCH:
-            return
+    def observe(self, lsn: Lsn, record: Record) -> None:
+        """Takes the stream's next record."""
+        self.fold(lsn, record)
+        kind = record.kind
+        if kind is _BATCH:
+            self._note_batch(lsn, record)
+        elif kind is _COMMIT_MARK:
+            self.claimed_txn = max(self.claimed_txn, decode_commit_mark(record))
+        elif kind is _CHECKPOINT:
+            self._note_head(GroupState.from_checkpoint(record))
+
+    def _note_batch(self, lsn: Lsn, record: Record) -> None:
         first_txn = batch_span(record)[0]
         if first_txn <= self.claimed_txn:
             self.claimed_txn = first_txn - 1
@@ -54,10 +65,7 @@ class Look(StreamFold):
         if txn := multi_txn(record):
             self.multi[txn] = record.index
 
-    def commit_mark(self, record: Record) -> None:
-        self.claimed_txn = max(self.claimed_txn, decode_commit_mark(record))
-
-    def checkpoint(self, state: GroupState) -> None:
+    def _note_head(self, state: GroupState) -> None:
         if not self.last_index:
             self.start_txn = state.last_txn
         self.last_index = max(self.last_index, state.last_index)
@@ -65,7 +73,7 @@ class Look(StreamFold):
 
 
 def read_voids_and_skips(records: Iterable[tuple[Lsn, Record]], partitions: Collection[int]) -> dict[int, Look]:
-    """Reads to the end. (It makes no `LogFold`: nothing here needs the states of the groups.)
+    """Reads to the end.
 
     Raises: BadRecord when a SKIP or CHECKPOINT does not hold what its kind says; what `records` raises.
     """

@@ -7,7 +7,7 @@ entries and digests go to the partition's queue (`replay.loop.entry_queue`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from cmdlog.wal.format.control_record import CatalogVersion, GroupConfiguration
 from cmdlog.wal.format.record import Record, RecordKind
@@ -54,6 +54,13 @@ class ReplayLoop:
                 queue.finish()
         except EnvironmentFault as fault:
             raise _end_of(fault, folder) from fault
+
+    def put_beginning(self, catalogs: Iterable[Mapping[str, Any]], key_policy: Mapping[str, int]) -> None:
+        """What holds where the log begins, when its first records do not say it; `key_policy` is empty if nothing says it."""
+        for value in catalogs:
+            self._add_catalog(CatalogVersion(int(value["version"]), dict(value)))
+        if key_policy:
+            self.put_key_policy(key_policy)
 
     def put_record(self, lsn: Lsn, record: Record) -> None:
         """The next record of the log."""

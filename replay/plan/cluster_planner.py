@@ -306,12 +306,12 @@ class _Planner:
         source = restricted(self._sources[step.span.directory], step.span.last_block)
         first = max(block for block in source.first_blocks if block <= step.span.from_block)
         low, high = step.from_mark, step.to_mark
-        found = scan(source, first, {partition: low.index}, {}, until=self._until)
+        found = scan(source, {partition: low.index}, {}, from_block=first, until=self._until)
         stream = found.streams[partition]
         ended = stream.ended and (stream.to_index < high.index or (stream.to_index == high.index and stream.to_calls >= 0))
         to = high if not ended else Mark(max(stream.to_index, low.index), stream.to_term, stream.to_checksum)
         self._note_line(partition, stream, source, first, upto=to.index)
-        beyond = scan(source, first, {partition: to.index}, {}, until=self._until).streams[partition]
+        beyond = scan(source, {partition: to.index}, {}, from_block=first, until=self._until).streams[partition]
         part = PartitionPlan(
             partition=partition,
             source=kind,
@@ -344,7 +344,7 @@ class _Planner:
         if self._until is None or first >= self._bad:
             return False
         source = restricted(self._sources[step.span.directory], self._bad - 1)
-        front = scan(source, first, {partition: step.from_mark.index}, {}, until=self._until)
+        front = scan(source, {partition: step.from_mark.index}, {}, from_block=first, until=self._until)
         passed = ended or front.groups.state(partition).closed_txn >= self._until
         return passed and max(front.streams[partition].to_index, step.from_mark.index) >= to.index
 
@@ -373,12 +373,9 @@ _WHY: Final[Mapping[str, str]] = {
 
 
 def _plan(source: LogSource, found: Scan, part: PartitionPlan, until: int | None) -> Plan:
-    identity = source.instance.identity
     return Plan(
         directory=source.directory,
-        cluster_id=identity.cluster_id.hex(),
-        node_id=identity.node_id,
-        incarnation=identity.incarnation.hex(),
+        **source.instance.identity.as_text(),
         verdict=source.verdict,
         from_block=found.from_block,
         last_block=source.last_block,

@@ -17,9 +17,8 @@ from replay.errors import Incomplete, PlanOutdated
 from replay.log.source import source_of
 from replay.plan.node_plan import PartitionPlan, Plan, Planned
 from replay.plan.planner import WHY, Leave, make_plan
-from replay.plan.sole_voter import check_alone
 from replay.state.page_check import page_problem
-from replay.state.trust import Trust, read_position, state_path
+from replay.state.trust import Trust, state_path
 from snapshot.catalog import list_snapshots
 from snapshot.space_reserve import START_BYTES, Reserve
 
@@ -35,9 +34,10 @@ class InPlacePlan:
 def plan_in_place(files: Files, wal: Log, trust: Trust, *, given: Plan | None = None, leave: Leave = "nothing") -> InPlacePlan:
     """What brings every state to the end of the log: `given`, or a plan made here. Changes no state.
 
-    Raises: NotSoleVoter, Incomplete, CodeMissing, BundleForged, PlanOutdated, WalError, SnapshotError.
+    The caller has checked that this directory decides alone (`replay.plan.sole_voter.check_alone`).
+
+    Raises: Incomplete, CodeMissing, BundleForged, PlanOutdated, WalError, SnapshotError.
     """
-    check_alone(files, wal.directory, wal.instance.identity, wal.recovered.groups)
     Reserve(wal.directory).make_room(START_BYTES)  # a start needs it more than the next snapshot, which holds it again
     if given is not None:
         _check_reaches_end(given, wal)
@@ -70,20 +70,14 @@ def _already_there(files: Files, wal: Log, trust: Trust) -> Plan | None:
         if snapshot.index > groups.state(snapshot.partition).last_index:
             return None
     for partition in _partitions(wal):
-        if trust.doubt(partition):
-            return None
-        state = groups.state(partition)
-        position = read_position(state_path(wal.directory, partition), partition)
+        state, position = groups.state(partition), trust.position(partition)
         end = (state.last_index, state.last_term, state.last_checksum)
         if isinstance(position, str) or (position.index, position.term, position.checksum) != end:
             return None
         parts.append(_nothing_to_do(partition, state_path(wal.directory, partition), end, position.txn_id))
-    identity = wal.instance.identity
     return Plan(
         directory=wal.directory,
-        cluster_id=identity.cluster_id.hex(),
-        node_id=identity.node_id,
-        incarnation=identity.incarnation.hex(),
+        **wal.instance.identity.as_text(),
         verdict=wal.recovered.verdict.value,
         from_block=int(wal.recovered.tail_lsn.block),
         last_block=int(wal.recovered.tail_lsn.block),
@@ -121,11 +115,7 @@ def _nothing_to_do(partition: int, path: str, end: tuple[int, int, int], txn_id:
 def _check_reaches_end(plan: Plan, wal: Log) -> None:
     """In place, a plan that omits entries would truncate the log. Raises: PlanOutdated."""
     identity = wal.instance.identity
-    if (plan.cluster_id, plan.node_id, plan.incarnation) != (
-        identity.cluster_id.hex(),
-        identity.node_id,
-        identity.incarnation.hex(),
-    ):
+    if plan.identity != identity.as_text():
         raise PlanOutdated(f"the plan is for another node than {identity}")
     groups = wal.recovered.groups
     for part in plan.partitions:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from cmdlog.wal.directory.instance import IdentityText
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import Lsn
@@ -75,6 +76,11 @@ class Plan:
     key_policy: Mapping[str, int] = field(default_factory=dict)  # in force where the log begins, unless it says another
 
     @property
+    def identity(self) -> IdentityText:
+        """Of the node whose log is read."""
+        return {"cluster_id": self.cluster_id, "node_id": self.node_id, "incarnation": self.incarnation}
+
+    @property
     def calls(self) -> int:
         return sum(part.calls for part in self.partitions)
 
@@ -115,11 +121,6 @@ class Planned:
     plan: Plan
     open_log: Callable[[], LogSource]
     made_from: Scan | None = None  # the pass over the log; None: the plan was not made here
-
-    @classmethod
-    def made(cls, plan: Plan, scan: Scan, source: LogSource) -> Planned:
-        """Of a pass over an open log."""
-        return cls(plan, lambda: source, scan)
 
     @classmethod
     def of(cls, files: Files, plan: Plan) -> Planned:

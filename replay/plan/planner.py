@@ -13,7 +13,6 @@ at all, when the log reaches back to the first entry.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,14 +26,14 @@ from procedures.storage.state import Position
 from replay.engine import CatalogMissing
 from replay.errors import Incomplete, ReplayError, UntilUnreachable
 from replay.log.archive_reach import Reach
-from replay.log.scan import Scan, ScannedStream, scan, start_block
+from replay.log.scan import Scan, ScannedStream, scan
 from replay.log.source import LogSource, fold_end, open_source, partitions_of
 from replay.log.split_calls import check_whole, find_parted, names_of, settled
 from replay.plan.node_plan import Kind, PartitionPlan, Plan, Planned
 from replay.plan.sole_voter import check_alone
 from replay.plan.until import check_begin, check_newest
-from replay.state.trust import Trust, read_position, state_path
-from snapshot.catalog import Passed, Snapshot, bytes_of_chain, check, list_snapshots
+from replay.state.trust import Trust, state_path
+from snapshot.catalog import Passed, Snapshot, TimedChecks, list_snapshots
 
 LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
 STATE_FILE: Final = "state file"  # its name among the sources that were passed over
@@ -119,18 +118,16 @@ class _Search:
         self._check_moment(source, found)
         if self.missing_code == "refused":
             _check_code(found)
+        _check_end(source, candidates, found)
+        parts = [_part(p, candidates[p][0], stream, passed[p], taken[p]) for p, stream in found.streams.items()]
         parted = find_parted({p: stream.line() for p, stream in found.streams.items()}) if self.whole_node else []
         names = names_of(parted, source, found.from_block)
         if not self.accept_data_loss:
             check_whole(parted, names)
-        _check_end(source, candidates, found)
-        parts = []
-        for p, stream in found.streams.items():
-            part = settled(_part(p, candidates[p][0], stream, passed[p], taken[p]), parted)
-            parts.append(_shortened(part, stream, self.leave))
+        parts = [_shortened(settled(part, parted), found.streams[part.partition], self.leave) for part in parts]
         notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
         notes += [call.describe(names.get(call.txn_id, "")) for call in parted]
-        return Planned.made(_plan_of(source, found, parts, notes, until), found, source)
+        return Planned(_plan_of(source, found, parts, notes, until), lambda: source, found)
 
     def _check_moment(self, source: LogSource, found: Scan) -> None:
         """Raises: UntilBeyond."""
@@ -172,12 +169,9 @@ def _from_archive(search: _Search, source: LogSource, error: ReplayError | Corru
 
 
 def _plan_of(source: LogSource, found: Scan, parts: Sequence[PartitionPlan], notes: Sequence[str], until: int | None) -> Plan:
-    identity = source.instance.identity
     return Plan(
         directory=source.directory,
-        cluster_id=identity.cluster_id.hex(),
-        node_id=identity.node_id,
-        incarnation=identity.incarnation.hex(),
+        **source.instance.identity.as_text(),
         verdict=source.verdict,
         from_block=found.from_block,
         last_block=found.last_block,
@@ -244,12 +238,11 @@ def _candidates(
     snapshots = [snapshot for snapshot in snapshots if snapshot.partition == partition]
     found: list[Candidate] = []
     if trust is not None:
-        path = state_path(source.directory, partition)
-        position = trust.doubt(partition) or read_position(path, partition)
+        position = trust.position(partition)
         if isinstance(position, str):
             passed.append(Passed(STATE_FILE, position))
         else:
-            found.append(Candidate("state", path, position))
+            found.append(Candidate("state", state_path(source.directory, partition), position))
     for snapshot in sorted(snapshots, key=lambda s: s.order, reverse=True):
         if snapshot.manifest is None:
             passed.append(Passed(snapshot.name, snapshot.problem))
@@ -275,24 +268,25 @@ def _choose(
     accept_data_loss: bool,
 ) -> Scan:
     """Scans, and drops candidates that the log disproves, until every partition's first one holds."""
-    checked: dict[str, tuple[str, int, float]] = {}  # path of a snapshot -> what its check said, bytes read, seconds
+    checks = TimedChecks(files)
     while True:
         indexes = {p: of[0].position.index for p, of in candidates.items()}
         claims = {p: {candidate.position.index for candidate in of} for p, of in candidates.items()}
-        found = scan(source, start_block(source, indexes), indexes, claims, until=until, accept_data_loss=accept_data_loss)
+        found = scan(source, indexes, claims, until=until, accept_data_loss=accept_data_loss)
         stands = True
         for partition, of in candidates.items():
-            why = _disproof(of[0].position, found.streams[partition]) or _damage(files, of[0], checked)
+            best = of[0]
+            why = _disproof(best.position, found.streams[partition])
+            why = why or (checks.problem_of(best.snapshot) if best.snapshot is not None else "")
             if not why:
                 continue
-            passed[partition].append(Passed(of[0].name or "nothing", why))
+            passed[partition].append(Passed(best.name or "nothing", why))
             if len(of) == 1:
                 raise _no_source(partition, passed[partition], until)
             del of[0]
             stands = False
         if stands:
-            found.checked_bytes = sum(size for _, size, _ in checked.values())
-            found.checked_s = sum(seconds for _, _, seconds in checked.values())
+            found.checked_bytes, found.checked_s = checks.bytes, checks.seconds
             return found
 
 
@@ -313,16 +307,6 @@ def _contradiction(position: Position, stream: ScannedStream) -> str:
     if position.index and position.index == stream.base and stream.seen[position.index] != (position.term, position.checksum):
         return f"at index {position.index} it holds a different entry than the log's head states"
     return ""
-
-
-def _damage(files: Files, candidate: Candidate, checked: dict[str, tuple[str, int, float]]) -> str:
-    snapshot = candidate.snapshot
-    if snapshot is None:
-        return ""
-    if snapshot.path not in checked:
-        began = time.monotonic()
-        checked[snapshot.path] = check(files, snapshot), bytes_of_chain(snapshot), time.monotonic() - began
-    return checked[snapshot.path][0]
 
 
 def _no_source(partition: int, passed: Sequence[Passed], until: int | None) -> ReplayError:
@@ -361,7 +345,7 @@ def _part(
         bytes=stream.bytes,
         why=WHY[candidate.kind],
         procedures=stream.procedures,
-        snapshot_bytes=bytes_of_chain(candidate.snapshot) if candidate.snapshot is not None else 0,
+        snapshot_bytes=candidate.snapshot.chain_bytes if candidate.snapshot is not None else 0,
         passed=tuple(passed),
         set_aside=tuple(snapshot.name for snapshot in wrong),
         skips=stream.skips,

@@ -17,7 +17,7 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import NotSoleVoter
-from replay.log.evidence import GroupEvidence, NodeEvidence, StatedConfiguration
+from replay.log.evidence import GroupEvidence, NodeEvidence
 from replay.plan.authority import group_name, voter_list
 from replay.plan.fault_lineage import doubt_of
 
@@ -52,16 +52,7 @@ def check_alone(files: Files, directory: str, identity: Identity, groups: GroupS
         faults = read_faults(files, directory, identity)
     except Corrupt as error:
         problem = full_text(error)
-    stated = {
-        group: GroupEvidence(
-            group=group, term=state.term, commit=state.commit, last_index=state.last_index, last_term=state.last_term,
-            last_checksum=state.last_checksum, last_txn=state.last_txn,
-            configurations=tuple(StatedConfiguration.from_value(c.index, c.term, c.value) for c in state.configurations),
-        )
-        for group, state in groups.by_partition.items()
-    }  # fmt: skip
-    node = NodeEvidence(
-        directory, identity.cluster_id.hex(), identity.node_id, identity.incarnation.hex(), stated, faults, problem
-    )
+    stated = {group: GroupEvidence.from_state(group, state) for group, state in groups.by_partition.items()}
+    node = NodeEvidence(directory, **identity.as_text(), groups=stated, faults=faults, fault_problem=problem)
     if why := why_not_alone(node):
         raise NotSoleVoter(f"{directory} (node {identity.node_id}) cannot decide alone: {why}")

@@ -10,14 +10,12 @@ The order is that of `replay.loop`; what a partition does with an entry is in `r
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import apsw
 
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import Files
-from cmdlog.wal.format.control_record import CatalogVersion
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import Lsn
 from procedures.storage.state import PartitionState
@@ -30,7 +28,7 @@ from replay.recover.partition_replay import FatalCalls, PartitionReplay, ReplayS
 from replay.recover.target import PartitionsDone, Target
 from replay.results import PartitionResult
 from replay.state.state_lock import StateLock
-from replay.state.trust import STATE_FOLDER, state_path
+from replay.state.trust import state_path
 from snapshot.catalog import list_archived, list_snapshots, remove_state, restore
 
 
@@ -54,35 +52,26 @@ def replay_partitions(
     Raises: PlanOutdated when a source is not what the plan says, an end of it was not reached, or holds another entry;
     SnapshotDamaged, Locked; what `ReplayLoop.run` raises.
     """
-    folder = os.path.join(target.directory, STATE_FOLDER)
     with contextlib.ExitStack() as ending:
-        replays = []
+        replays, queues = list[PartitionReplay](), dict[int, EntryQueue]()
         for part in parts:
-            path = state_path(target.directory, part.partition)
+            partition, path = part.partition, state_path(target.directory, part.partition)
             ending.callback(StateLock(path).close)  # a site of a dead node may still write to it
             state = _open_state(plan, part, target.files, path)
             ending.callback(state.close)
-            opened(part.partition)
-            replay = PartitionReplay(part, state, setup, (fatal_calls or {}).get(part.partition, {}))
+            opened(partition)
+            replay = PartitionReplay(part, state, setup, (fatal_calls or {}).get(partition, {}))
             ending.callback(replay.close)  # it may have opened the state again
             replays.append(replay)
-        queues = {replay.plan.partition: _queue(replay, progress) for replay in replays}
-        _run_loop(plan, queues, setup, records, folder)
+            queues[partition] = EntryQueue(
+                partition, replay, after_index=part.from_index, to_index=part.to_index, voids=part.voids, progress=progress
+            )
+        loop = ReplayLoop(queues, setup.catalogs.add_logged)
+        loop.put_beginning(plan.catalogs, plan.key_policy)
+        loop.run(records, target.state_folder)
         results = [_result(replay, queues[replay.plan.partition]) for replay in replays]
     stops = [queue.stopped for _, queue in sorted(queues.items()) if queue.stopped is not None]
     return PartitionsDone(results, stops, [replay.aside for replay in replays if replay.aside.calls])
-
-
-def _run_loop(
-    plan: Plan, queues: Mapping[int, EntryQueue], setup: ReplaySetup, records: Iterable[tuple[Lsn, Record]], folder: str
-) -> None:
-    """What holds where the log begins, when its first records do not say it, is in the plan."""
-    loop = ReplayLoop(queues, setup.catalogs.add_logged)
-    for value in plan.catalogs:
-        setup.catalogs.add_logged(CatalogVersion(int(value["version"]), dict(value)))
-    if plan.key_policy:
-        loop.put_key_policy(plan.key_policy)
-    loop.run(records, folder)
 
 
 def _open_state(plan: Plan, part: PartitionPlan, files: Files, path: str) -> PartitionState:
@@ -91,9 +80,9 @@ def _open_state(plan: Plan, part: PartitionPlan, files: Files, path: str) -> Par
     Raises: PlanOutdated, SnapshotDamaged.
     """
     try:
-        if part.source != "state":
+        if part.source == "empty":
             remove_state(path)
-        if part.source == "snapshot":
+        elif part.source == "snapshot":
             _restore_snapshot(plan, part, files, path)
         state = PartitionState.open(path, partition=part.partition)
         position = state.position
@@ -127,8 +116,3 @@ def _result(replay: PartitionReplay, queue: EntryQueue) -> PartitionResult:
     if plan.to_term and (position.term, position.checksum) != (plan.to_term, plan.to_checksum):
         raise PlanOutdated(f"partition {plan.partition} holds a different entry at index {plan.to_index} than the plan says")
     return result
-
-
-def _queue(replay: PartitionReplay, progress: Callable[[int, int], None]) -> EntryQueue:
-    plan, after = replay.plan, replay.state.position.index
-    return EntryQueue(plan.partition, replay, after_index=after, to_index=plan.to_index, voids=plan.voids, progress=progress)

@@ -30,6 +30,7 @@ from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json
 from replay.recover.target import HANG_AFTER_S, PartitionsDone, Target, remaining_plan
 from replay.recover.worker_pool import Terms, run_workers
 from replay.results import PartitionResult
+from replay.state.live_rows import LiveRows
 
 __all__ = ["RecoveryProgress", "RecoveryReport", "Target", "execute"]
 
@@ -98,13 +99,16 @@ def execute(
     WalError, Interrupted.
     """
     began = time.monotonic()
-    meter = RecoveryMeter(planned.plan, began, progress)
+    whole = planned.plan
     if go_on:
-        planned = replace(planned, plan=_rest_of(planned.plan, target, meter))
+        planned = replace(planned, plan=remaining_plan(whole, target, [part.partition for part in whole.partitions]))
     plan = planned.plan
     count = _worker_count(plan, workers) if live is None else 0
     if (quarantine or hang_after_s < HANG_AFTER_S) and live is None:
         count = max(count, 1)
+    meter = RecoveryMeter(whole, began, progress)
+    for part in plan.partitions if go_on else ():
+        meter.resume_partition(part.partition, part.calls)
     with terminable():
         for part in plan.partitions:
             if part.source != "state":
@@ -113,23 +117,17 @@ def execute(
             done = run_workers(plan, target, count, meter, Terms(quarantine, hang_after_s, hash_seed))
         else:
             done = _run_here(planned, target, meter, live or (lambda _catalog: None), quarantine=quarantine)
-    try:
-        done.raise_stops(target, plan.directory, quarantine=quarantine)
-    except Divergence as error:
-        if live is not None and not hashseed.is_pinned():
-            error.hint = f"{error.hint}; {UNPINNED}"
-        raise
+    if done.stops:
+        try:
+            done.raise_stops(target, plan.directory, quarantine=quarantine)
+        except Divergence as error:
+            if live is not None and not hashseed.is_pinned():
+                error.hint = f"{error.hint}; {UNPINNED}"
+            raise
     meter.end()
     done.results.sort(key=lambda result: result.partition)
     aside = sorted(done.aside, key=lambda aside: aside.partition)
     return RecoveryReport(done.results, count, time.monotonic() - began, plan.notes, aside)
-
-
-def _rest_of(plan: Plan, target: Target, meter: RecoveryMeter) -> Plan:
-    rest = remaining_plan(plan, target, [part.partition for part in plan.partitions])
-    for part in rest.partitions:
-        meter.resume_partition(part.partition, part.calls)
-    return rest
 
 
 def terminable() -> AbstractContextManager[None]:
@@ -138,19 +136,19 @@ def terminable() -> AbstractContextManager[None]:
 
 
 def _worker_count(plan: Plan, wanted: int | None) -> int:
-    busy = sum(part.entries > 0 for part in plan.partitions)
+    busy = [part for part in plan.partitions if part.entries > 0]
     if wanted is not None:
-        return min(wanted, busy)
-    if plan.log_bytes < WORKER_BYTES_MIN:
-        return 0 if hashseed.is_pinned() else min(1, busy)
-    return min(os.cpu_count() or 1, busy)
+        return min(wanted, len(busy))
+    if sum(part.bytes for part in busy) < WORKER_BYTES_MIN:
+        return 0 if hashseed.is_pinned() else min(1, len(busy))
+    return min(os.cpu_count() or 1, len(busy))
 
 
 def _run_here(planned: Planned, target: Target, meter: RecoveryMeter, live: LiveCode, *, quarantine: bool) -> PartitionsDone:
     plan = planned.plan
     setup = ReplaySetup(
         plan.row_digests,
-        target.live_rows(plan),
+        LiveRows(target.files, plan.directory, target.state_folder),
         QuarantineFile(target.directory) if quarantine else None,
         catalogs=LoggedCatalogs(live),
     )

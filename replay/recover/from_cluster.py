@@ -29,10 +29,9 @@ from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, exe
 from replay.recover.quarantine import Aside, QuarantineFile, joined
 from replay.recover.resume import CreationMarker
 from replay.recover.target import HANG_AFTER_S
-from replay.recover.to_directory import DirectoryWork, make_node, reborn
+from replay.recover.to_directory import DirectoryWork, finished_report, reborn, unfinished_node
 from replay.repartition.repartition import Moved
 from replay.results import PartitionResult
-from replay.state.trust import read_position, state_path
 
 Tell = Callable[[RecoveryProgress], None]
 
@@ -60,33 +59,30 @@ def rebuild_jointly(
     verdict = _still_as_planned(files, plan)
     home = next(choice.chosen for choice in plan.choices if choice.group == CLUSTER_GROUP)
     instance = reborn(open_or_salvage(files, home).instance)
-    node = instance.identity.node_id
-
-    def run(target: Target, go_on: bool) -> RecoveryReport:
-        return run_legs(
-            plan,
-            target,
-            workers=workers,
-            progress=progress,
-            quarantine=quarantine,
-            go_on=go_on,
-            hang_after_s=hang_after_s,
-        )
-
-    def finish_groups(groups: GroupStates) -> None:
-        for group, state in groups.by_partition.items():
-            _vote_alone(groups, group, node, state.last_index)
-
     work = DirectoryWork(
         directories=plan.directories,
         marker=CreationMarker.of(plan.to_json(), ", ".join(plan.directories), plan.until, partitions),
         instance=instance,
         groups=_groups(files, plan),
-        execute=run,
-        finish_groups=finish_groups,
         lineage=known_to_all(files, plan.directories, verdict.lineage),
     )
-    return make_node(work, files, out, partitions=partitions, moved=moved)
+    if (done := finished_report(work, files, out)) is not None:
+        return done
+    with unfinished_node(work, files, out, partitions) as node:
+        report = run_legs(
+            plan,
+            node.target,
+            workers=workers,
+            progress=progress,
+            quarantine=quarantine,
+            go_on=node.resumes,
+            hang_after_s=hang_after_s,
+        )
+        node.end_groups(report.results)
+        for group, state in work.groups.by_partition.items():
+            _vote_alone(work.groups, group, instance.identity.node_id, state.last_index)
+        node.complete(report, moved)
+    return report
 
 
 def run_legs(
@@ -152,9 +148,9 @@ def _passed(plan: JointPlan, target: Target) -> dict[int, int]:
     for leg in plan.legs:
         for part in leg.partitions:
             partition = part.partition
-            if partition in anew or target.trust.doubt(partition) or part.to_index == last[partition]:
+            if partition in anew or part.to_index == last[partition]:
                 continue
-            position = read_position(state_path(target.directory, partition), partition)
+            position = target.trust.position(partition)
             if not isinstance(position, str) and position.index >= part.to_index:
                 passed[partition] = part.to_index
     return passed

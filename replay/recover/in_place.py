@@ -2,11 +2,20 @@
 
 One rule: the caller holds the directory's lock through an open, not yet started log; on return every state file is at the log's
 end, and nothing that the log contradicts is left where a later start could believe it.
+
+The steps in their order, each a call into the room that does it:
+
+    open        the log, by the restart table (`cmdlog.wal.log`); done by the caller, as the next step is
+    authority   may this directory decide alone (`replay.plan.sole_voter`)
+    plan        the source of each partition, and what is applied to it (`replay.plan.in_place_plan`)
+    set aside   snapshots that the log contradicts, states that are replaced (`replay.state.set_aside_state`)
+    load        each state is kept, restored from its snapshot, or made (`replay.recover.applier`)
+    replay      the log's entries to their partitions (`replay.loop`, `replay.recover.partition_replay`)
+    seal        states that nobody writes to any more (`replay.state.trust`); done by the caller
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from cmdlog.wal.directory.instance import load_instance
@@ -15,15 +24,13 @@ from cmdlog.wal.format.record import Record
 from cmdlog.wal.log import Log
 from replay.engine import LiveCode
 from replay.errors import Divergence
-from replay.log.scan import start_block
 from replay.log.source import source_of
 from replay.plan.in_place_plan import InPlacePlan, plan_in_place
 from replay.plan.node_plan import PartitionPlan, Plan
 from replay.plan.planner import Leave
 from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
 from replay.results import PartitionResult
-from replay.state.set_aside_state import drop_kept, keep_states
-from replay.state.trust import STATE_FOLDER
+from replay.state.set_aside_state import states_kept
 from snapshot.catalog import list_snapshots, set_aside
 from snapshot.restore_speed import note_speed
 
@@ -62,27 +69,26 @@ def replay_in_place(
     Raises: Divergence, EnvironmentFault, PlanOutdated, WalError, SnapshotError.
     """
     plan, planned, directory = found.plan, found.planned, target.directory
+    everything = [part.partition for part in plan.partitions]
     if planned is None:
-        drop_kept(directory, [part.partition for part in plan.partitions])
-        return RecoveryReport([_stands(part) for part in plan.partitions], 0, 0.0)
+        with states_kept(directory, [], everything):
+            return RecoveryReport([_stands(part) for part in plan.partitions], 0, 0.0)
     _set_snapshots_aside(target.files, plan)
     target.trust.unseal()
-    if planned.made_from is not None:
-        seen = planned.made_from
-        note_speed(os.path.join(directory, STATE_FOLDER), "check", size_bytes=seen.checked_bytes, seconds=seen.checked_s)
     replaced = [part.partition for part in plan.partitions if part.source != "state"]
     for partition in replaced:
         target.trust.revoke(partition)
-    lost = keep_states(directory, replaced)
-    try:
-        report = execute(planned, target, workers=workers, live=live, progress=progress)
-    except Divergence as error:
-        if gone := [stop.place.partition for stop in error.stops if stop.place.partition in lost]:
-            named = ", ".join(map(str, gone))
-            error.hint += f"; the volume had no room to keep the previous state of partition {named}"
-        raise
-    drop_kept(directory, [part.partition for part in plan.partitions])
-    return report
+    if planned.made_from is not None:
+        seen = planned.made_from
+        note_speed(target.state_folder, "check", size_bytes=seen.checked_bytes, seconds=seen.checked_s)
+    with states_kept(directory, replaced, everything) as lost:
+        try:
+            return execute(planned, target, workers=workers, live=live, progress=progress)
+        except Divergence as error:
+            if gone := [stop.place.partition for stop in error.stops if stop.place.partition in lost]:
+                named = ", ".join(map(str, gone))
+                error.hint += f"; the volume had no room to keep the previous state of partition {named}"
+            raise
 
 
 def _set_snapshots_aside(files: Files, plan: Plan) -> None:
@@ -103,7 +109,7 @@ def left_over(wal: Log, plan: Plan) -> dict[int, list[Record]]:
     if not ends:
         return {}
     source = source_of(wal)
-    for _, record in source.read(from_block=start_block(source, ends)):
+    for _, record in source.read(from_block=source.start_block(ends)):
         if record.is_entry and record.index > ends.get(record.partition, record.index):
             before = left[record.partition].items()
             left[record.partition] = {index: entry for index, entry in before if index < record.index} | {record.index: record}

@@ -78,12 +78,12 @@ class PartitionReplay:
         self.aside = self._set_aside.aside
         self._policy = KeyPolicy()
         self._call_rows: CallRows | None = None  # only when something was set aside
-        self._uncompared: UncomparedBatches[tuple[Batch, Applied]] = UncomparedBatches()
         self._group: list[tuple[Record, Record | None]] = []  # batches of the open transaction with their digests
         self._before = (0, 0, 0)  # counts when it began
         self._tried_again = -1  # index of a batch in which the machine failed once
         self._engine = self._make_engine()
         self._transaction = SharedTransaction(self._engine.executor)
+        self._uncompared: UncomparedBatches[tuple[Batch, Applied]] = UncomparedBatches()
 
     @property
     def calls(self) -> int:
@@ -323,7 +323,7 @@ class PartitionReplay:
 
     def _make_engine(self) -> PartitionEngine:
         setup = self._setup
-        self._call_rows = CallRows(self.state.connection) if self._set_aside else None
+        self._call_rows = CallRows(self.state.connection) if self.aside.calls else None
         progress: Callable[[int], object] | None = self._call_rows.begin_call if self._call_rows is not None else None
         if setup.careful and setup.report_running is not None:
             progress = self._report_call

@@ -23,12 +23,9 @@ import orjson
 from cmdlog.file_lock import FOREVER, lock
 from cmdlog.wal.files import RealFiles
 from replay.errors import RowDifference
-from replay.state.touched_rows import Key, Tables
 
 QUARANTINE_NAME: Final = "quarantine.jsonl"
-CALLS_MAX: Final = 1000  # of a partition; more is no matter of single calls
 TOUCHES_MAX: Final = 100  # that are listed per call; the rest is counted: the report stays below some 20 MB
-WATCHED_KEYS_MAX: Final = 100_000  # of a partition, about 30 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,68 +128,6 @@ def joined(pieces: Iterable[Aside]) -> list[Aside]:
         before.otherwise = [*before.otherwise, *piece.otherwise][:TOUCHES_MAX]
         before.unwatched += piece.unwatched
     return [found[partition] for partition in sorted(found)]
-
-
-class Watch:
-    """The rows in question of one partition."""
-
-    def __init__(self, aside: Aside) -> None:
-        self.aside = aside
-        self.keys: dict[Key, int] = {}  # row -> place in `aside.calls`
-        self._routing: dict[str, int] = {}
-
-    @property
-    def routing(self) -> bool:
-        """Whether later calls are also matched by where they were sent."""
-        return bool(self._routing)
-
-    def has_room(self, calls: int) -> bool:
-        """Whether so many more calls may be set aside."""
-        return len(self.aside.calls) + calls <= CALLS_MAX
-
-    def add(self, call: Quarantined, keys: Iterable[Key]) -> None:
-        """The call was set aside; these are its rows."""
-        self.aside.calls.append(call)
-        at = len(self.aside.calls) - 1
-        if call.routing is not None:
-            self._routing.setdefault(call.routing, at)
-        self.question(keys, at)
-
-    def remember(self, calls: Iterable[Quarantined], tables: Tables) -> None:
-        """An earlier piece of the same recovery set these aside; those of other partitions do not count."""
-        for call in calls:
-            if call.partition == self.aside.partition:
-                keys = [tables.key_from_named(table, key) for table, key in call.keys]
-                self.add(call, [key for key in keys if key is not None])
-
-    def question(self, keys: Iterable[Key], at: int) -> None:
-        """These rows are in question because of that call."""
-        for key in keys:
-            if key in self.keys:
-                continue
-            if len(self.keys) >= WATCHED_KEYS_MAX:
-                self.aside.unwatched += 1
-            else:
-                self.keys[key] = at
-
-    def sent(self, routing: str | None) -> int | None:
-        """The call that was sent to the same place; None when there is none."""
-        return None if routing is None else self._routing.get(routing)
-
-    def touched(self, at: int, touch: Touch) -> None:
-        """A later call touched a row of that call."""
-        listed = self.aside.touches.setdefault(at, [])
-        if len(listed) < TOUCHES_MAX:
-            listed.append(touch)
-        else:
-            self.aside.more[at] = self.aside.more.get(at, 0) + 1
-
-    def otherwise(self, touch: Touch) -> None:
-        """A later call answered differently from the live run and touched no row in question."""
-        if len(self.aside.otherwise) < TOUCHES_MAX:
-            self.aside.otherwise.append(touch)
-        else:
-            self.aside.otherwise_more += 1
 
 
 class QuarantineFile:

@@ -9,7 +9,7 @@ is in question, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import apsw
@@ -20,10 +20,74 @@ from procedures.execution.executor import Applied, Invocations
 from replay.errors import DivergencePlace
 from replay.recover.divergence import BatchProblem, Trial, changers, differing_calls
 from replay.recover.divergence_report import BatchReporter
-from replay.recover.quarantine import Aside, QuarantineFile, Watch
+from replay.recover.quarantine import TOUCHES_MAX, Aside, Quarantined, QuarantineFile, Touch
 from replay.state.touched_rows import CallRows, Key, Tables, positions_of, routed
 
+CALLS_MAX: Final = 1000  # of a partition; more is no matter of single calls
+WATCHED_KEYS_MAX: Final = 100_000  # of a partition, about 30 MB
 NONE: Final = frozenset[int]()
+
+
+class RowsInQuestion:
+    """The rows in question of one partition."""
+
+    def __init__(self, aside: Aside) -> None:
+        self.aside = aside
+        self.keys: dict[Key, int] = {}  # row -> place in `aside.calls`
+        self._routing: dict[str, int] = {}
+
+    @property
+    def routing(self) -> bool:
+        """Whether later calls are also matched by where they were sent."""
+        return bool(self._routing)
+
+    def has_room(self, calls: int) -> bool:
+        """Whether so many more calls may be set aside."""
+        return len(self.aside.calls) + calls <= CALLS_MAX
+
+    def add(self, call: Quarantined, keys: Iterable[Key]) -> None:
+        """The call was set aside; these are its rows."""
+        self.aside.calls.append(call)
+        at = len(self.aside.calls) - 1
+        if call.routing is not None:
+            self._routing.setdefault(call.routing, at)
+        self.question(keys, at)
+
+    def remember(self, calls: Iterable[Quarantined], tables: Tables) -> None:
+        """An earlier piece of the same recovery set these aside; those of other partitions do not count."""
+        for call in calls:
+            if call.partition == self.aside.partition:
+                keys = [tables.key_from_named(table, key) for table, key in call.keys]
+                self.add(call, [key for key in keys if key is not None])
+
+    def question(self, keys: Iterable[Key], at: int) -> None:
+        """These rows are in question because of that call."""
+        for key in keys:
+            if key in self.keys:
+                continue
+            if len(self.keys) >= WATCHED_KEYS_MAX:
+                self.aside.unwatched += 1
+            else:
+                self.keys[key] = at
+
+    def sent(self, routing: str | None) -> int | None:
+        """The call that was sent to the same place; None when there is none."""
+        return None if routing is None else self._routing.get(routing)
+
+    def touched(self, at: int, touch: Touch) -> None:
+        """A later call touched a row of that call."""
+        listed = self.aside.touches.setdefault(at, [])
+        if len(listed) < TOUCHES_MAX:
+            listed.append(touch)
+        else:
+            self.aside.more[at] = self.aside.more.get(at, 0) + 1
+
+    def otherwise(self, touch: Touch) -> None:
+        """A later call answered differently from the live run and touched no row in question."""
+        if len(self.aside.otherwise) < TOUCHES_MAX:
+            self.aside.otherwise.append(touch)
+        else:
+            self.aside.otherwise_more += 1
 
 
 class SetAside:
@@ -33,7 +97,7 @@ class SetAside:
         """With the calls of an earlier piece of the same recovery; None: nothing is set aside."""
         self.aside = Aside(partition)
         self._reporter, self._file = reporter, file
-        self._watch = Watch(self.aside)
+        self._watch = RowsInQuestion(self.aside)
         if file is not None:
             self._watch.remember(file.read(), Tables(connection))
         self._positions: dict[int, frozenset[int]] = {}  # index -> positions, of what this replay set aside

@@ -6,16 +6,15 @@ import os
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NoReturn
 
 from cmdlog.wal.files import Files
 from replay.errors import Divergence, Poison
 from replay.plan.node_plan import PartitionPlan, Plan
 from replay.recover.quarantine import Aside, QuarantineFile
 from replay.results import PartitionResult
-from replay.state.live_rows import LiveRows
 from replay.state.set_aside_state import kept_path
-from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
+from replay.state.trust import STATE_FOLDER, Trust, state_path
 
 HANG_AFTER_S: Final = 3600.0  # of one call, in worker processes: as long as a node can be configured to let a call run
 
@@ -26,14 +25,12 @@ class Target:
 
     files: Files
     directory: str  # its folder state/ holds the result
+    state_folder: str = field(init=False)
     trust: Trust = field(init=False)
 
     def __post_init__(self) -> None:
+        self.state_folder = os.path.join(self.directory, STATE_FOLDER)
         self.trust = Trust(self.files, self.directory)
-
-    def live_rows(self, plan: Plan) -> LiveRows:
-        """Where the rows of the live run are looked up when a call diverges."""
-        return LiveRows(self.files, plan.directory, os.path.join(self.directory, STATE_FOLDER))
 
 
 @dataclass(slots=True)
@@ -44,13 +41,11 @@ class PartitionsDone:
     stops: list[Divergence | Poison] = field(default_factory=list)
     aside: list[Aside] = field(default_factory=list)
 
-    def raise_stops(self, target: Target, directory: str, *, quarantine: bool) -> None:
+    def raise_stops(self, target: Target, directory: str, *, quarantine: bool) -> NoReturn:
         """Raises: Divergence or Poison of the first partition that stopped, naming the others.
 
         Unless calls were set aside already, its hint is the command that does so with what `directory` holds.
         """
-        if not self.stops:
-            return
         for stop in self.stops:
             if isinstance(stop, Divergence):
                 target.trust.discard(stop.place.partition)
@@ -80,17 +75,14 @@ def remaining_plan(plan: Plan, target: Target, partitions: Collection[int]) -> P
 
 
 def _rest(part: PartitionPlan, target: Target) -> PartitionPlan:
-    path = state_path(target.directory, part.partition)
-    if target.trust.doubt(part.partition):
-        return part
-    position = read_position(path, part.partition)
+    position = target.trust.position(part.partition)
     if isinstance(position, str) or not part.from_index <= position.index <= part.to_index:
         return part
     done = (position.index - part.from_index) / max(1, part.to_index - part.from_index)
     return replace(
         part,
         source="state",
-        name=path,
+        name=state_path(target.directory, part.partition),
         from_index=position.index,
         from_term=position.term,
         from_checksum=position.checksum,

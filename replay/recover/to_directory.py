@@ -15,9 +15,10 @@ The new node's transaction ids continue above all that the old log knew, also ab
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from procedures.hash_seed import PINNED
 from procedures.storage.state import PartitionState
 from replay.errors import Divergence, Interrupted, PlanOutdated, Poison, WorkerFailed
 from replay.log.known_failures import carried_fault, continue_faults, known_faults
-from replay.log.scan import scan, start_block
+from replay.log.scan import scan
 from replay.log.source import LogSource
 from replay.plan.node_plan import Plan, Planned
 from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
@@ -59,9 +60,37 @@ class DirectoryWork:
     marker: CreationMarker
     instance: Instance  # of the new node
     groups: GroupStates  # as the old logs say
-    execute: Callable[[Target, bool], RecoveryReport]  # brings the states to the end; True: resumes from those that are there
-    finish_groups: Callable[[GroupStates], None] = lambda _groups: None  # once every group ends where its state is
     lineage: Sequence[FaultRecord] = ()  # what the fault log continues
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedNode:
+    """A node directory in the making, which this process owns. Its states are replayed first, then it is completed."""
+
+    work: DirectoryWork
+    place: NewNodeDirectory
+    owner: DirectoryLock
+    instance: Instance
+    target: Target  # of the replay
+    partitions: int | None  # of the new shape
+    resumes: bool  # an earlier run of the same request left states here
+
+    def end_groups(self, results: Iterable[PartitionResult]) -> None:
+        """Every group ends where its state is, and every version of the code is stated where the new log begins."""
+        for catalog in self.work.groups.state(CLUSTER_GROUP).catalogs.values():
+            catalog.stated_block = FIRST_RECORDS_BLOCK
+            catalog.used_block = min(catalog.used_block, FIRST_RECORDS_BLOCK)
+        for result in results:
+            end_at(self.work.groups, result)
+
+    def complete(self, report: RecoveryReport, moved: Callable[[Moved], None]) -> None:
+        """Makes it a node, of the new shape if there is one. Durable on return. Raises: what `reshape` raises."""
+        files, out, groups, results = self.target.files, self.target.directory, self.work.groups, report.results
+        if self.partitions is not None:
+            replacing = self.place.forbid_resuming
+            results = reshape(files, out, groups, partitions=self.partitions, progress=moved, replacing=replacing)
+        self.place.note_replayed(report.kept())
+        complete(files, out, self.owner, self.instance, groups=groups, results=results, begun_by=self.work.marker.by)
 
 
 def rebuild(
@@ -92,54 +121,51 @@ def rebuild(
         groups = _fold(plan, source)
         _check_end(plan, groups)
 
-    def run(target: Target, go_on: bool) -> RecoveryReport:
-        return execute(
-            planned,
-            target,
-            workers=workers,
-            progress=progress,
-            quarantine=quarantine,
-            go_on=go_on,
-            hang_after_s=hang_after_s,
-            hash_seed=hash_seed,
-        )
-
     work = DirectoryWork(
         directories=[plan.directory],
         marker=CreationMarker.of(plan.to_json(), plan.directory, plan.until, partitions),
         instance=reborn(source.instance),
         groups=groups,
-        execute=run,
         lineage=known_faults(files, plan.directory, source.instance.identity),
     )
-    return make_node(work, files, out, partitions=partitions, moved=moved)
+    if (done := finished_report(work, files, out)) is not None:
+        return done
+    with unfinished_node(work, files, out, partitions) as node:
+        report = execute(
+            planned,
+            node.target,
+            workers=workers,
+            progress=progress,
+            quarantine=quarantine,
+            go_on=node.resumes,
+            hang_after_s=hang_after_s,
+            hash_seed=hash_seed,
+        )
+        node.end_groups(report.results)
+        node.complete(report, moved)
+    return report
 
 
-def make_node(
-    work: DirectoryWork, files: Files, out: str, *, partitions: int | None, moved: Callable[[Moved], None] = lambda _moved: None
-) -> RecoveryReport:
-    """Makes the node directory `out`, unless the same plan has already made it. Durable on return. Raises: as `rebuild`."""
+def finished_report(work: DirectoryWork, files: Files, out: str) -> RecoveryReport | None:
+    """What an earlier run did, if it has made this very node; else None."""
+    noted = NewNodeDirectory(files, out, work.marker).finished()
+    return RecoveryReport.of_kept(noted) if noted is not None else None
+
+
+@contextlib.contextmanager
+def unfinished_node(work: DirectoryWork, files: Files, out: str, partitions: int | None) -> Iterator[UnfinishedNode]:
+    """Begins the node directory `out`, or resumes it. What an error leaves is kept if the same request can resume from it.
+
+    Raises: WrongDirectory, NotEmpty; Interrupted; ReshapeRefused.
+    """
     place = NewNodeDirectory(files, out, work.marker)
-    if (noted := place.finished()) is not None:
-        return RecoveryReport.of_kept(noted)
     if not (resumes := place.can_resume()):
         place.create(work.directories)
     with place.owned(RESUMABLE) as owner:
         place.begin_request()
-        groups = work.groups
-        instance = work.instance if partitions is None else check_shape(groups, partitions, work.instance)
+        instance = work.instance if partitions is None else check_shape(work.groups, partitions, work.instance)
         continue_faults(files, out, instance.identity, work.lineage)
-        report = work.execute(Target(files, out), resumes)
-        keep_catalogs(groups)
-        for result in report.results:
-            end_at(groups, result)
-        work.finish_groups(groups)
-        results = report.results
-        if partitions is not None:
-            results = reshape(files, out, groups, partitions=partitions, progress=moved, replacing=place.forbid_resuming)
-        place.note_replayed(report.kept())
-        complete(files, out, owner, instance, groups=groups, results=results, begun_by=work.marker.by)
-    return report
+        yield UnfinishedNode(work, place, owner, instance, Target(files, out), partitions, resumes)
 
 
 def _check_end(plan: Plan, groups: GroupStates) -> None:
@@ -189,13 +215,6 @@ def reborn(instance: Instance) -> Instance:
     return replace(instance, identity=Identity(identity.cluster_id, identity.node_id, os.urandom(8)))
 
 
-def keep_catalogs(groups: GroupStates) -> None:
-    """Every catalog version is stated where the new log begins."""
-    for catalog in groups.state(CLUSTER_GROUP).catalogs.values():
-        catalog.stated_block = FIRST_RECORDS_BLOCK
-        catalog.used_block = min(catalog.used_block, FIRST_RECORDS_BLOCK)
-
-
 def end_at(groups: GroupStates, result: PartitionResult) -> None:
     """The partition's group ends where its state is."""
     state = groups.state(result.partition)
@@ -209,7 +228,7 @@ def end_at(groups: GroupStates, result: PartitionResult) -> None:
 
 def _fold(plan: Plan, source: LogSource) -> GroupStates:
     indexes = {part.partition: part.from_index for part in plan.partitions}
-    return scan(source, start_block(source, indexes), indexes, {}, accept_data_loss=True).groups
+    return scan(source, indexes, {}, accept_data_loss=True).groups
 
 
 def _take_snapshot(files: Files, out: str, result: PartitionResult, identity: Identity, groups: GroupStates) -> dict[str, Any]:
@@ -235,9 +254,7 @@ def _facts(files: Files, out: str, partition: int, identity: Identity, groups: G
     return {
         "partition": partition,
         "log_block": FIRST_RECORDS_BLOCK,
-        "cluster_id": identity.cluster_id.hex(),
-        "node_id": identity.node_id,
-        "incarnation": identity.incarnation.hex(),
+        **identity.as_text(),
         "epoch": groups.cluster.epoch,
         "configuration": cluster.configuration,
         "catalogs": {str(version): catalog.value for version, catalog in sorted(cluster.catalogs.items())},

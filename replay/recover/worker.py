@@ -25,6 +25,7 @@ from replay.recover.partition_replay import ReplaySetup
 from replay.recover.quarantine import QuarantineFile
 from replay.recover.target import Target
 from replay.recover.worker_pool import CELL, DEFECT_CODE
+from replay.state.live_rows import LiveRows
 
 _lines: list[BinaryIO] = []
 
@@ -48,7 +49,7 @@ def run(order: dict[str, Any]) -> None:
     source = source_of_plan(RealFiles(), plan)  # up to the plan's last block, wherever that is
     setup = ReplaySetup(
         plan.row_digests,
-        target.live_rows(plan),
+        LiveRows(target.files, plan.directory, target.state_folder),
         QuarantineFile(target.directory) if order["quarantine"] else None,
         cell_writer(order["cell"]),
         order["careful"],

@@ -32,7 +32,7 @@ from cmdlog.wal.directory.sizing import RingSize, reserve_for
 from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupState, GroupStates, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
-from procedures.declaration.hash_slots import partition_by_slot, slot_ranges
+from procedures.declaration.hash_slots import slot_ranges
 from procedures.declaration.row_placement import check_kinds
 from procedures.errors import StateRefused
 from procedures.execution.idempotency import KeyPolicy
@@ -144,7 +144,6 @@ class _Reshaping:
     def __init__(self, files: Files, out: str, groups: GroupStates, new: int, progress: Callable[[Moved], None]) -> None:
         self._files, self._out, self._groups, self._new = files, out, groups, new
         self._old = old_partitions(groups)
-        self._old_by_slot, self._new_by_slot = partition_by_slot(self._old), partition_by_slot(new)
         self._began, self._progress = time.monotonic(), progress
         self._folder = os.path.join(out, STATE_FOLDER, NEW_FOLDER)
         self._homes = os.path.join(self._folder, HOMES_NAME)

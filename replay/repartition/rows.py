@@ -39,7 +39,6 @@ class RowPlacement:
 
     def __init__(self, catalogs: Catalogs, versions: Sequence[int]) -> None:
         self._catalogs, self._versions = catalogs, versions
-        self._infos: dict[str, TableInfo] = {}
 
     @classmethod
     def of(cls, groups: GroupStates) -> RowPlacement:

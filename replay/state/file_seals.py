@@ -9,27 +9,12 @@ CRC-32C takes some 0.4 s per GB and finds every single flipped bit. It holds Pyt
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import apsw
 
-from snapshot import manifest
+from snapshot.manifest import content_of
 
-Content = list[int]  # bytes, CRC-32C; as in JSON
-
-
-class Hurried(Exception):
-    """The caller asked to stop early."""
-
-
-def content_of(path: str, hurried: Callable[[], bool] = lambda: False) -> Content:
-    """Size and CRC-32C of a file. Raises: OSError; Hurried."""
-
-    def check_hurry() -> None:
-        if hurried():
-            raise Hurried
-
-    return list(manifest.content_of(path, check_hurry))
+Content = tuple[int, int]  # bytes, CRC-32C
 
 
 def bring_in(path: str) -> bool:

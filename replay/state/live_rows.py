@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import apsw
@@ -46,7 +47,11 @@ class LiveRows:
 
     def __init__(self, files: Files, directory: str, work: str) -> None:
         self._files, self._directory, self._work = files, directory, work
-        self._trust = Trust(files, directory)  # one for all rows: it may have to read the state files whole
+
+    @cached_property
+    def _trust(self) -> Trust:
+        """One for all rows: it may have to read the state files whole."""
+        return Trust(self._files, self._directory)
 
     def read(self, partition: int, index: int, tables: Tables, keys: Sequence[Key]) -> Found | None:
         """The rows in the first state at or after the index; None when there is none that can be read."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from replay.state.state_lock import StateLock
@@ -27,17 +27,15 @@ def kept_path(directory: str, partition: int) -> str:
     return state_path(directory, partition) + ENDING
 
 
-def keep_states(directory: str, partitions: Iterable[int]) -> list[int]:
+@contextlib.contextmanager
+def states_kept(directory: str, replaced: Iterable[int], replayed: Iterable[int]) -> Iterator[list[int]]:
     """Sets aside the states that a recovery in place is about to replace; the caller has revoked their trust.
 
-    Returns the partitions whose state cannot be kept, because the volume has no room for the old and the new one. Raises: Locked.
+    Yields the partitions whose state cannot be kept, because the volume has no room for the old and the new one. At the end,
+    unless with an error, what was ever set aside of the `replayed` partitions is removed. Raises: Locked.
     """
-    return [partition for partition in partitions if not _keep_state(directory, partition)]
-
-
-def drop_kept(directory: str, partitions: Iterable[int]) -> None:
-    """Removes what was set aside of partitions that have been replayed to their ends."""
-    for partition in partitions:
+    yield [partition for partition in replaced if not _keep_state(directory, partition)]
+    for partition in replayed:
         remove_state(kept_path(directory, partition))
 
 

@@ -25,8 +25,9 @@ import orjson
 from cmdlog.wal.file_birth import birth_ns
 from cmdlog.wal.files import Files
 from procedures.storage.state import FORMAT, Position
-from replay.state.file_seals import Content, Hurried, bring_in, content_of, difference
+from replay.state.file_seals import Content, bring_in, difference
 from snapshot.catalog import remove_state
+from snapshot.manifest import Hurried, content_of
 
 TRUST_NAME: Final = "trust.json"
 STATE_FOLDER: Final = "state"
@@ -50,7 +51,7 @@ class Trust:
         with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
             value = orjson.loads(Path(self._path).read_bytes())
             if self._boot_id and value["boot_id"] == self._boot_id:
-                seals = {str(name): [int(size), int(crc)] for name, (size, crc) in value.get("seals", {}).items()}
+                seals = {str(name): (int(size), int(crc)) for name, (size, crc) in value.get("seals", {}).items()}
                 self._files = {str(name): list(where) for name, where in value["files"].items()}
                 self._seals = seals
 
@@ -69,6 +70,10 @@ class Trust:
         if stated != found:
             return "the state file is a copy, or on another mount"
         return self._change(path)
+
+    def position(self, partition: int) -> Position | str:
+        """The position of the partition's state file; or why that is not trusted, or not a state."""
+        return self.doubt(partition) or read_position(state_path(self._directory, partition), partition)
 
     def is_sealed(self, partition: int) -> bool:
         """Whether the file's content is recorded; after a kill it is not."""

@@ -26,15 +26,15 @@ import orjson
 
 from cmdlog.wal.errors import Corrupt, DiskFull, WalError, WriteFailed
 from cmdlog.wal.files import File, Files, RealFiles
-from cmdlog.wal.format.batch import BATCH, batch_last_txn
+from cmdlog.wal.format.batch import batch_span
 from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, BadBlock, decode_header
 from cmdlog.wal.format.control_record import schema_txn
-from cmdlog.wal.format.record import RECORD, Record, RecordKind
+from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.format.segment import BadSegment, decode_segment_header
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.reader import read_segment
 from cmdlog.whole_line_stdout import answer
-from snapshot.background_io import Breath, forget_cache, make_way, on_and_on
+from snapshot.background_io import Breath, forget_cache, make_way
 
 CHUNK_BYTES: Final = 512 << 10  # written and synced at a time: one large sync would hold up the log's own ones
 
@@ -110,7 +110,7 @@ def _copy(files: Files, source: File, target: str, end: int) -> None:
 
 
 def walk_blocks(
-    files: Files, segment: SegmentFile, last_block: int, rest: Callable[[], bool] = on_and_on
+    files: Files, segment: SegmentFile, last_block: int, rest: Callable[[], bool] = lambda: False
 ) -> tuple[int, dict[int, tuple[int, int]]]:
     """Checks every block and record: the last block's checksum, and the transactions of each partition. Raises: Corrupt."""
     chain, reached = segment.header.previous_chain, int(segment.header.first_block) - 1
@@ -130,14 +130,14 @@ def walk_blocks(
 def transactions_of(record: Record) -> tuple[int, ...]:
     """First and last transaction of an entry that has any."""
     if record.kind is RecordKind.BATCH:
-        return int(BATCH.unpack_from(record.raw, RECORD.bytes)[0]), batch_last_txn(record)
+        return batch_span(record)[:2]
     if record.kind is RecordKind.SCHEMA:
         txn = schema_txn(record)
         return (txn,) if txn else ()
     return ()
 
 
-def hash_file(files: Files, path: str, rest: Callable[[], bool] = on_and_on) -> str:
+def hash_file(files: Files, path: str, rest: Callable[[], bool] = lambda: False) -> str:
     digest, file = hashlib.sha256(), files.open(path, read_only=True)
     try:
         offset = 0

@@ -29,7 +29,7 @@ from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.wal.errors import DiskFull, WalError
 from cmdlog.wal.files import Files, RealFiles, parent, sync_file
 from cmdlog.whole_line_stdout import answer
-from snapshot.background_io import Breath, forget_cache, make_way, on_and_on, write_out
+from snapshot.background_io import Breath, forget_cache, make_way, write_out
 from snapshot.errors import SnapshotDamaged, SnapshotError
 from snapshot.manifest import (
     DATA_NAME,
@@ -70,7 +70,7 @@ def seal(files: Files, temporary: str, final: str, facts: Mapping[str, Any]) -> 
     return manifest
 
 
-def describe(image: str, facts: Mapping[str, Any], rest: Callable[[], bool] = on_and_on) -> Manifest:
+def describe(image: str, facts: Mapping[str, Any], rest: Callable[[], bool] = lambda: False) -> Manifest:
     """The manifest of an image file. Raises: SnapshotDamaged."""
     entry = file_entry(image, rest)
     try:

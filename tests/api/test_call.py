@@ -7,10 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
-from cmdlog.api.gate.problem import Problem
+from cmdlog.api.gate.problem import PLACE_FORGOTTEN, Problem
 from cmdlog.api.gate.request import check_origin
 from cmdlog.node.outcome import CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, Overloaded, UnknownOutcome
 from procedures.execution.idempotency import Status, key_fingerprint
+from procedures.execution.outcome_bodies import SKIPPED
 
 Post = Callable[..., Any]
 
@@ -64,6 +65,22 @@ def test_outcome_without_result_is_a_problem(node: Any, post: Post, status: int,
     assert answer.headers["content-type"] == "application/problem+json"
     assert {**answer.json(), **wanted, "txn_id": "1001"} == answer.json()
     assert ("retry-after" in answer.headers) == (http == 503)
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        ({"type": "ValueError", "message": "bad"}, PLACE_FORGOTTEN),
+        ({"type": "SQLError", "message": "not authorized to use function: CURRENT_TIMESTAMP"}, "tx.now"),
+        (orjson.loads(SKIPPED), ""),
+    ],
+)
+def test_failure_of_before_a_restart_says_where_to_look(node: Any, post: Post, body: Any, hint: str) -> None:
+    """The outcome alone has no place: the answer says so, or what its text still tells; a skipped call raised nowhere."""
+    node.outcome = lambda route, params: (Status.FAILED, orjson.dumps(body))
+    told = post("/v1/procedures/put", b'{"item": 7}').json()
+    assert hint in told.get("hint", "")
+    assert ("hint" in told, "file" in told) == (bool(hint), False)
 
 
 @pytest.mark.parametrize(

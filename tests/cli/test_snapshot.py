@@ -34,7 +34,7 @@ def remove_at(monkeypatch: pytest.MonkeyPatch, node: Path, *, before: int) -> st
     oldest = min(node.glob("snapshots/p*"))
     looks, real = [0], catalog._read_folder
 
-    def look(*arguments: object) -> Snapshot:
+    def look(*arguments: object) -> Snapshot | None:
         looks[0] += 1
         if looks[0] == before:
             shutil.rmtree(oldest)

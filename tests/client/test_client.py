@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import cmdlog
@@ -35,13 +36,14 @@ from cmdlog.errors import (
 from cmdlog.results import Result
 from cmdlog.testing import Server
 from tests.client import typed_shop
-from tests.client.typed_shop import Kept, Note, labels, put, rate_count, reserve, set_rate
+from tests.client.typed_shop import Kept, Note, labels, promise, put, rate_count, reserve, set_rate
 from tests.node.apps.faulty import Mixed, db
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
 ids = itertools.count(1000)  # each test has counters of its own
+PROMISED = {"within": "PT1H30M", "notes": [{"text": "soon", "within": "PT1H"}]}  # of `promise`, as JSON has it
 AT = datetime(2024, 2, 29, 12, 30, 1, 250_000, tzinfo=UTC)
 
 
@@ -372,7 +374,9 @@ def test_results_are_the_same_values_over_http_as_embedded(typed: Server, tmp_pa
             assert database.call(reserve, item=1000, count=3, note=note) == Kept(7, note)
             assert database.call(set_rate, 1) is None
             assert database.call(rate_count) == [1, 1]
+            assert database.call(promise, item=1) == PROMISED
             assert database.call(labels, item=1, more={"b": [1.5], "a": None}) == {"a": None, "b": [1.5]}
+    assert httpx.post(f"{url}/v1/procedures/promise", json={"item": 1}).json()["result"] == PROMISED
     with Client(url, db=typed_shop.db) as client:
         client.call(put, item=1, count=10)
         assert client.call("reserve", item=1, count=3, note=note) == Kept(7, note)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import subprocess
 import sys
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,8 +21,7 @@ from procedures import Database
 from procedures.samples import bank
 from tests.api import every_type
 from tests.client import typed_shop
-
-ROOT = Path(__file__).parents[2]
+from tests.type_checkers import CHECKERS, marked_lines, wrong_lines
 
 
 def _written(db: Database, folder: Path, name: str) -> Path:
@@ -59,8 +57,7 @@ def test_odd_names_and_texts_are_still_python() -> None:
 
 
 USE = """
-from decimal import Decimal
-from shop_stubs import AsyncShopClient, ShopCalls, ShopClient
+from shop_stubs import ShopCalls, ShopClient
 from cmdlog import Client
 
 def use(client: Client) -> int:
@@ -76,30 +73,17 @@ def use(client: Client) -> int:
 
 
 @pytest.mark.slow
-def test_the_modules_pass_a_strict_type_checker(tmp_path: Path) -> None:
-    """mypy --strict has nothing to say of the modules of three applications, and sees wrong uses of one.
-
-    With the project's settings it looks at the clients once: what `make types` has found is in its cache.
-    """
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_the_modules_pass_a_strict_type_checker(tmp_path: Path, checker: str) -> None:
+    """mypy and pyright have nothing to say of the modules of three applications, and see wrong uses of one."""
     paths = [
         _written(typed_shop.db, tmp_path, "Shop"),
         _written(bank.db, tmp_path, "Bank"),
         _written(every_type.db, tmp_path, "Every"),
     ]
-    (tmp_path / "use.py").write_text(USE)
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=pyproject.toml", *map(str, paths), str(tmp_path / "use.py")],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "MYPYPATH": str(tmp_path)},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    errors = (line.split(":")[:2] for line in done.stdout.splitlines() if ": error:" in line)
-    found = {(Path(path).name, at) for path, at in errors}  # the cache may know the file by an earlier folder
-    wrong = {("use.py", str(at)) for at, line in enumerate(USE.splitlines(), 1) if line.endswith("# bad")}
-    assert found == wrong, done.stdout + done.stderr
+    use = tmp_path / "use.py"
+    use.write_text(USE)
+    assert wrong_lines(checker, [*paths, use]) == marked_lines(use)
 
 
 @pytest.mark.slow

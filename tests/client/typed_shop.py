@@ -51,6 +51,12 @@ def labels(tx: Transaction, item: int, more: dict[str, Any]) -> dict[str, Any]:
     return dict(more)
 
 
+@db.procedure(partition_by="item", read_only=True)
+def promise(tx: Transaction, item: int) -> Any:
+    """Values of types that an annotation would state."""
+    return {"within": timedelta(minutes=90), "notes": [Note(text="soon")]}
+
+
 @db.procedure(partition_by=None)
 def set_rate(tx: Transaction, rate: int) -> None:
     """Runs on all partitions and returns nothing."""

@@ -95,7 +95,7 @@ def test_expired_key_is_never_run_again(make_site: MakeSite) -> None:
     assert list(site.apply(count("a"), keys=[key("1")]).statuses) == [Status.SESSION_EXPIRED]
     assert site.rows("SELECT outcomes FROM _cmdlog_keys") == [(None,)]
     wait(site, 2 * HOUR + 120_000)
-    assert site.executor.known_keys() == []
+    assert not list(site.executor._keys)
     assert site.rows("SELECT * FROM _cmdlog_keys") == []
 
 
@@ -105,7 +105,7 @@ def test_time_bearing_key_is_forgotten_and_still_refused(make_site: MakeSite) ->
     old = key_fingerprint("me", uuid7(START_MS))
     site.apply(count("a"), keys=[old])
     wait(site, HOUR + 120_000)
-    assert site.executor.known_keys() == []
+    assert not list(site.executor._keys)
     assert list(site.apply(count("a"), keys=[old]).statuses) == [Status.SESSION_EXPIRED]
     fresh = key_fingerprint("me", uuid7(site.milliseconds - HOUR + 60_000))
     assert list(site.apply(count("a"), keys=[fresh]).statuses) == [Status.OK]
@@ -186,7 +186,7 @@ def test_key_of_a_far_future_locks_nobody_out(make_site: MakeSite) -> None:
         wait(site, until)
         assert list(site.apply(count("a"), count("a"), keys=[ahead, beyond]).statuses) == [wanted] * 2
     wait(site, 2 * HOUR)
-    assert site.executor.known_keys() == []
+    assert not list(site.executor._keys)
     assert list(site.apply(count("b"), keys=[key_fingerprint("me", uuid7(site.milliseconds))]).statuses) == [Status.OK]
     assert site.rows("SELECT value FROM counters WHERE name = 'a'") == [(2,)]
 
@@ -197,7 +197,7 @@ def test_floor_survives_a_restart(make_site: MakeSite) -> None:
     old = key_fingerprint("me", uuid7(START_MS))
     site.apply(count("a"), keys=[old])
     wait(site, HOUR + 120_000)
-    assert site.executor.known_keys() == []
+    assert not list(site.executor._keys)
     site.close()
     reopened = make_site(counters(), policy=POLICY, name="floor.db")
     assert list(reopened.apply(count("a"), keys=[old]).statuses) == [Status.SESSION_EXPIRED]
@@ -328,7 +328,7 @@ def test_digest_is_that_of_the_rows_as_long_as_no_key_is_known(make_site: MakeSi
     assert keyed.apply(count("a")).rows_digest != plain.apply(count("a")).rows_digest
     wait(keyed, 4 * HOUR)
     plain.milliseconds = keyed.milliseconds
-    assert keyed.executor.known_keys() == []
+    assert not list(keyed.executor._keys)
     assert keyed.apply(count("a")).rows_digest == plain.apply(count("a")).rows_digest
 
 
@@ -361,7 +361,7 @@ def test_full_table_refuses_new_keys_and_evicts_none(make_site: MakeSite) -> Non
     assert list(site.apply(count("new"), keys=[key("new")]).statuses) == [Status.SESSIONS_FULL]
     wait(site, 2 * HOUR + 120_000)
     assert list(site.apply(count("new"), keys=[key("new")]).statuses) == [Status.OK]
-    assert len(site.executor.known_keys()) == 1
+    assert len(list(site.executor._keys)) == 1
 
 
 def test_flood_of_keys_that_bear_their_time_drains_after_the_window(make_site: MakeSite) -> None:
@@ -384,20 +384,20 @@ def test_refusals_are_not_stored(make_site: MakeSite) -> None:
     """KEY_REUSED, SESSION_EXPIRED and SESSIONS_FULL leave nothing behind under their keys."""
     site = make_site(counters(), policy=POLICY)
     site.apply(count("a"), keys=[key("1")])
-    known = set(site.executor.known_keys())
+    known = set(site.executor._keys)
     assert list(site.apply(count("a", 5), keys=[key("1")]).statuses) == [Status.KEY_REUSED]
-    assert set(site.executor.known_keys()) == known
+    assert set(site.executor._keys) == known
     old = key_fingerprint("me", uuid7(START_MS))
     site.apply(count("a"), keys=[old])
     wait(site, HOUR + 120_000)
-    known = set(site.executor.known_keys())
+    known = set(site.executor._keys)
     assert list(site.apply(count("a"), count("a"), keys=[key("1"), old]).statuses) == [Status.SESSION_EXPIRED] * 2
-    assert set(site.executor.known_keys()) == known
+    assert set(site.executor._keys) == known
     site.apply(*[count("b")] * 60, keys=[key(f"many {number}") for number in range(60)])
-    known = set(site.executor.known_keys())
+    known = set(site.executor._keys)
     assert len(known) == POLICY.keys_max
     assert list(site.apply(count("a"), keys=[key("one more")]).statuses) == [Status.SESSIONS_FULL]
-    assert set(site.executor.known_keys()) == known
+    assert set(site.executor._keys) == known
 
 
 def test_answer_too_long_to_keep_fails_and_is_undone(make_site: MakeSite) -> None:

@@ -34,14 +34,14 @@ import pytest
 
 from cmdlog.cli.app import run
 from cmdlog.cli.directory.recover import recover
-from replay.log.log_fold import LogFold
+from replay.log.scan import scan
 from replay.loop.replay_loop import ReplayLoop
 from tests.replay.rig import Rig
 
 ROOT: Final = Path(__file__).parents[2]
 LAYERS: Final = ("cmdlog/cli/", "cmdlog/node/", "replay/", "snapshot/")  # from above; what is below is not walked
 BEGIN: Final = recover
-LOOPS: Final = {LogFold.read.__code__, ReplayLoop.run.__code__}  # over records
+LOOPS: Final = {scan.__code__, ReplayLoop.run.__code__}  # over records
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +182,16 @@ def _layer(module: str) -> int:
 
 
 def _visits(calls: Iterable[FirstCall]) -> Iterator[Visit]:
-    """Calls of one module in a row, together."""
+    """Calls of one module in a row, together; also where a loop begins or ends between them."""
+    ordered: list[FirstCall] = []
     for in_loop, stretch in groupby(calls, key=lambda call: call.in_loop):
         found = list(stretch)
         if in_loop:
             modules = [call.module for call in found]
             found.sort(key=lambda call: modules.index(call.module))
-        for _, visit in groupby(found, key=lambda call: call.module):
-            yield _visit_of(list(visit))
+        ordered += found
+    for _, visit in groupby(ordered, key=lambda call: call.module):
+        yield _visit_of(list(visit))
 
 
 def _visit_of(calls: Sequence[FirstCall]) -> Visit:

@@ -183,25 +183,6 @@ def harm(files: SimFiles, path: str, how: str) -> None:
         files.overwrite(path, {"head": 30, "checkpoint": 4096 + 70}[how], b"damage")
 
 
-@pytest.mark.slow
-def test_known_damage_parts_the_log() -> None:
-    """Blocks that a reader found bad are left out: the run ends at the block before them, the next one begins at a head."""
-    files = node()
-    blocks = first_blocks(files)
-    bad = blocks[2] + 2
-    evidence = gather(files, NODE, known_damage=[(bad, bad)])
-    last = int(LogReader(files, NODE).last_block)
-    assert bounds(evidence) == [(1, bad - 1), (blocks[3], last)]
-    check_runs(evidence, files)
-    assert evidence.groups[0].end_known
-    assert evidence.damage[0].block == bad
-    evidence = gather(files, NODE, known_damage=[(blocks[1], blocks[2] + 1), (last, last)])
-    assert bounds(evidence)[0] == (1, blocks[1] - 1)
-    assert bounds(evidence)[-1] == (blocks[3], last - 1)
-    assert not evidence.groups[0].end_known
-    check_runs(evidence, files)
-
-
 def test_damage_in_the_newest_segment_ends_the_run_there() -> None:
     """A block that was known durable is bad: what stands before it counts, and the end is not known."""
     whole, files = node(), node()

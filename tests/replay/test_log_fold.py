@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_digest, encode_json
 from cmdlog.wal.ids import BlockNumber, Lsn
-from replay.log.log_fold import LogFold, StreamFold, is_void
+from replay.log.log_fold import StreamFold, is_void
+from replay.log.source import LogSource
 
 
 def skip(index: int, *, term: int, of: int) -> Record:
@@ -29,7 +30,7 @@ def test_later_entry_voids_those_it_replaces_and_what_they_said() -> None:
     digest = encode_digest(partition=0, term=1, index=3, rows_digest=0, catalog=1, result_hashes=b"")
     records = [skip(1, term=1, of=7), skip(2, term=1, of=8), skip(3, term=1, of=9), decode_record(digest), skip(2, term=2, of=5)]
     for block, record in enumerate(records, 1):
-        stream.observe(at(block), record)
+        stream.fold(at(block), record)
     assert (stream.last_index, stream.executed, stream.voids) == (2, 1, [(5, 0, 2)])
     assert list(stream.skipped) == [Skip(1, 7, 0), Skip(2, 5, 0)]
     assert [is_void(stream.voids, at(block), index) for block, index in [(1, 1), (2, 2), (3, 3), (5, 2)]] == [
@@ -40,7 +41,7 @@ def test_later_entry_voids_those_it_replaces_and_what_they_said() -> None:
 def test_truncation_ends_the_stream_before_its_index() -> None:
     """No entry has to follow."""
     stream = StreamFold(last_index=8, executed=8)
-    stream.observe(at(4), decode_record(encode_json(RecordKind.TRUNCATION, {}, partition=0, term=2, index=6)))
+    stream.fold(at(4), decode_record(encode_json(RecordKind.TRUNCATION, {}, partition=0, term=2, index=6)))
     assert (stream.last_index, stream.executed, stream.voids) == (5, 5, [(4, 0, 6)])
 
 
@@ -58,21 +59,8 @@ class Patched:
         self.met = 2
 
 
-class GapCounter(LogFold[StreamFold]):
-    """Notes where each gap is met."""
-
-    def __init__(self) -> None:
-        super().__init__({0: StreamFold()})
-        self.gaps: list[int] = []
-
-    def gap(self) -> None:
-        self.gaps.append(self.streams[0].last_index)
-
-
 def test_gaps_are_met_between_the_records_around_them() -> None:
-    """Also a gap at the log's end; groups and streams have seen the same records."""
-    patched, fold = Patched(), GapCounter()
-    source: Any = SimpleNamespace(read=patched.read, patchwork=patched)
-    fold.read(source, from_block=1)
-    assert fold.gaps == [1, 2]
-    assert fold.groups.by_partition[0].last_index == fold.streams[0].last_index == 2
+    """Also a gap at the log's end."""
+    patched = Patched()
+    records = LogSource.read_with_gaps(cast("Any", SimpleNamespace(read=patched.read, patchwork=patched)), from_block=1)
+    assert [found and found[1].index for found in records] == [1, None, 2, None]

@@ -293,7 +293,7 @@ def test_stream_that_was_written_late_gets_a_cursor_of_its_own(tmp_path: Path) -
     batches, window = 400, 200_000
     source = open_source(RealFiles(), _write(tmp_path, _late(batches)))
     last = batches + batches // 4 - 1
-    found = scan(source, source.first_blocks[0], {0: 0, 1: 0}, {})
+    found = scan(source, {0: 0, 1: 0}, {}, from_block=source.first_blocks[0])
     streams = [MergeStream(p, 0, 0, last, of.skips, tuple(of.voids)) for p, of in found.streams.items()]
     logs = [ChosenLog("node", source, source.first_blocks[0])]
     assert streams == streams_of(logs, {0: (0, 0, last), 1: (0, 0, last)})

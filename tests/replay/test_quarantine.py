@@ -20,7 +20,7 @@ from replay.engine import CatalogMissing, PartitionEngine
 from replay.errors import Divergence, Poison
 from replay.plan.node_plan import Planned
 from replay.plan.planner import make_plan
-from replay.recover import quarantine
+from replay.recover import skipped_calls
 from replay.recover.execute import RecoveryReport, Target, execute
 from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json, joined
 from replay.recover.to_directory import rebuild
@@ -226,7 +226,7 @@ def test_call_is_on_disk_before_anything_goes_on_without_it(rig: Rig, tmp_path: 
 
 def test_number_of_quarantined_calls_is_bounded(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing replays as it did, setting aside call by call ends."""
-    monkeypatch.setattr(quarantine, "CALLS_MAX", 2)
+    monkeypatch.setattr(skipped_calls, "CALLS_MAX", 2)
     rig.batch(0, [(CLOCK, [0])] * 4)
     rig.close()
     with pytest.raises(Divergence, match="2 calls were already set aside"):
@@ -239,7 +239,7 @@ def test_number_of_quarantined_calls_is_bounded(rig: Rig, tmp_path: Path, monkey
 
 def test_listed_touches_are_bounded_and_the_rest_is_counted(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hot row does not make the report grow without end."""
-    monkeypatch.setattr(quarantine, "TOUCHES_MAX", 3)
+    monkeypatch.setattr(skipped_calls, "TOUCHES_MAX", 3)
     rig.batch(0, [(DRIFT, [0])])
     for _ in range(5):
         rig.batch(0, [(DEPOSIT, [0, 1])])

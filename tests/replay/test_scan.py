@@ -33,12 +33,12 @@ def source(*records: Record) -> Any:
         for number, record in enumerate(records, start=from_block):
             yield Lsn(BlockNumber(number), 0), record
 
-    return SimpleNamespace(read=read, last_block=len(records), patchwork=None, txn_id_max=0)
+    return SimpleNamespace(read_with_gaps=read, last_block=len(records), txn_id_max=0)
 
 
 def test_skip_in_a_void_suffix_takes_nothing_out() -> None:
     """A later leader replaced the SKIP; the batch that it spoke of stays, and every call of it ran."""
     log = source(batch(1, term=1), skip(2, term=1, of=1, position=0), batch(2, term=2))
-    assert scan(log, 1, {0: 0}, {}).streams[0].skips == {}
+    assert scan(log, {0: 0}, {}, from_block=1).streams[0].skips == {}
     log = source(batch(1, term=1), skip(2, term=1, of=1, position=0), batch(3, term=2))
-    assert scan(log, 1, {0: 0}, {}).streams[0].skips == {1: (0,)}
+    assert scan(log, {0: 0}, {}, from_block=1).streams[0].skips == {1: (0,)}

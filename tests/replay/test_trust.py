@@ -57,16 +57,16 @@ def test_sealed_file_with_a_flipped_bit_is_not_trusted(node: str, at: int) -> No
 def test_content_is_that_of_the_whole_file_whatever_the_chunks_are(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is read in pieces that do not divide it."""
     path = state_path(node, 0)
-    whole = file_seals.content_of(path)
+    whole = manifest.content_of(path)
     assert whole[0] == os.path.getsize(path)
     monkeypatch.setattr(manifest, "CHUNK_BYTES", 1000)
-    assert file_seals.content_of(path) == whole
+    assert manifest.content_of(path) == whole
 
 
 def test_sealed_file_is_read_once_by_whoever_asks_often(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay asks for each call that diverges; a file of gigabytes is not read for each of them."""
     Trust(FILES, node).seal((0, 1))
-    trust, content_of = Trust(FILES, node), file_seals.content_of
+    trust, content_of = Trust(FILES, node), manifest.content_of
     read: list[str] = []
 
     def counted(path: str) -> file_seals.Content:

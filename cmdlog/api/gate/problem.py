@@ -12,8 +12,9 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability
-from procedures.execution.failure_trace import FailureTrace
+from procedures.execution.failure_trace import FailureTrace, hint_of
 from procedures.execution.idempotency import Status
+from procedures.execution.outcome_bodies import SKIPPED
 
 CODES: Final[Mapping[str, tuple[int, str]]] = {
     "bad_request": (400, "Malformed HTTP request"),
@@ -45,6 +46,10 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
 }
 """Code -> (status, title). RFC 9457's `title` is the same for every problem of a type."""
 
+PLACE_FORGOTTEN: Final = (
+    "file and line are no part of the outcome, and not known here any more: see the server's log of that time, "
+    "event procedure_failed with this txn_id"
+)
 OUTCOME_CODES: Final[Mapping[int, str]] = {
     Status.ABORTED: "aborted",
     Status.FAILED: "procedure_failed",
@@ -140,7 +145,7 @@ def of_refused(refused: CallRefused) -> Problem:
 def of_outcome(outcome: CallOutcome, trace: FailureTrace | None) -> Problem:
     """An outcome other than a result: decided, logged and the same at every repetition under its key.
 
-    `trace` adds where the procedure raised, as long as the node knows it.
+    `trace` adds where the procedure raised, as long as the node knows it; after a restart it does not, and says so.
     """
     code = OUTCOME_CODES[outcome.status]
     held = orjson.loads(outcome.body) if outcome.body else None
@@ -151,6 +156,8 @@ def of_outcome(outcome: CallOutcome, trace: FailureTrace | None) -> Problem:
         more["abort_code"] = told.get("code")
     if code == "procedure_failed":
         more["error"] = told.get("type")
+        if trace is None and outcome.body != SKIPPED:
+            more["hint"] = hint_of(f"{told.get('type')}: {detail}") or PLACE_FORGOTTEN
     if trace is not None:
         more |= {"procedure": trace.procedure, **({"file": trace.file, "line": trace.line} if trace.file else {})}
         more |= {"hint": trace.hint} if trace.hint else {}

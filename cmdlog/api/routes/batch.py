@@ -13,6 +13,7 @@ Blank lines are skipped; a line that is no call gets an error object in its plac
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from bisect import bisect_left
 from collections import deque
@@ -121,6 +122,9 @@ class BatchStream:
         self._under_way = 0  # calls of groups that are not sent yet
         self._open = 0  # of them, calls that are not answered yet
         self._traffic = service.traffic
+        self._span = (
+            None if service.spans is None else service.spans.begin_batch(incoming.headers, request_id=incoming.trace.request_id)
+        )
         self._pace = BatchWindow(service.traffic, self._settings.stream_calls_max)
         self._stuck = False  # the client takes less than is written
         self._room = asyncio.Event()
@@ -131,7 +135,7 @@ class BatchStream:
         """Serves the request to its end. Raises: Problem before the first answer; ConnectionError when the client is gone."""
         writer = asyncio.create_task(self._write())
         reader = asyncio.create_task(self._read())
-        with self._traffic.stream():
+        with self._traffic.stream(), self._span or contextlib.nullcontext():
             try:
                 await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
                 for task in (writer, reader):
@@ -288,6 +292,8 @@ class BatchStream:
             await group.complete
             if self._trace.took(elapsed := self._front.now() - group.began, len(group.slots)):
                 group.tell_slow(self._node, self._trace, elapsed)
+            if self._span is not None:
+                self._span.add_group(group.slots, elapsed, self._node)
             self._stuck = True  # seen by the reader only if the writing has to wait
             await self._send_part(group.encode(self._node, self._trace), more=True)
             self._stuck = False

@@ -6,20 +6,21 @@ One rule: whatever blocks runs in `service.slow`, never on the loop's thread, wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
+from starlette.routing import BaseRoute
 
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
 from cmdlog.api.gate.request import json_object, only_fields, read_body
 from cmdlog.api.gate.request_trace import SCOPE_KEY
-from cmdlog.api.gate.route_table import TABLE
 from cmdlog.api.routes.app_state import Service
 from cmdlog.api.routes.docs_page import docs_page
 from cmdlog.api.routes.events import PAGE_HEADERS, dashboard_page
+from cmdlog.api.routes.fastapi_routes import GatedRoute, Handler, serve_below, table_routes
 from cmdlog.api.routes.openapi import Description
 from cmdlog.api.routes.swagger_page import PAGE_HEADERS as SWAGGER_HEADERS
 from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
@@ -29,7 +30,6 @@ from cmdlog.node.status import Overview
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import DiskFull, WalError
 
-Handler = Callable[..., Awaitable[Response]]
 T = TypeVar("T")
 
 
@@ -38,11 +38,13 @@ def make_routes_app(service: Service, *, version: str) -> FastAPI:
 
     The gate has found the route, checked the role and refused other methods before a request gets here.
     """
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(service, version)
-    for entry in TABLE:
-        if entry.kind in ("cold", "page"):
-            app.add_api_route(entry.path, handlers[entry.name], methods=[entry.method], name=entry.name)
+    described: list[GatedRoute] = []
+    description = Description(service, described, version=version)
+    handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(service, version, description)
+    described += table_routes(handlers, required=service.gatekeeper.required)
+    served: list[BaseRoute] = [route for route in described if route.handler is not serve_below]
+    app = FastAPI(routes=served, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.openapi = description.get  # type: ignore[method-assign]  # as FastAPI's "Extending OpenAPI" has it
     app.add_exception_handler(Problem, _answer_problem)
     app.add_exception_handler(ConnectionError, _answer_nobody)
     app.add_exception_handler(Exception, _answer_defect)
@@ -57,15 +59,15 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         result = await service.queries.run(node, json_object(body), request.receive)
         return Response(result, media_type="application/json")
 
-    async def procedures() -> Response:
+    async def procedures(_: Request) -> Response:
         return _json({"procedures": service.node().catalog()})
 
-    async def status() -> Response:
+    async def status(_: Request) -> Response:
         credentials = service.gatekeeper.describe()
         told = await _slowly(service, service.node().status)
         return _json({**told, "token_file": credentials} if credentials else told)
 
-    async def snapshots() -> Response:
+    async def snapshots(_: Request) -> Response:
         node = service.node()
         return _json({"snapshots": await _slowly(service, node.snapshots), "points": await _slowly(service, node.points)})
 
@@ -97,10 +99,10 @@ def read_consistent(given: dict[str, Any]) -> bool:
 
 
 def _health_handlers(service: Service) -> dict[str, Handler]:
-    async def healthz() -> Response:
+    async def healthz(_: Request) -> Response:
         return _json({"alive": True})
 
-    async def readyz() -> Response:
+    async def readyz(_: Request) -> Response:
         node = service.maybe_node
         if node is not None and node.ready and not service.stopping:
             stalled = node.stalls()
@@ -117,28 +119,27 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
     return {"healthz": healthz, "readyz": readyz}
 
 
-def _description_handlers(service: Service, version: str) -> dict[str, Handler]:
+def _description_handlers(service: Service, version: str, description: Description) -> dict[str, Handler]:
     def overview() -> Overview | None:
         node = service.maybe_node
         return None if node is None else node.overview
 
     exposition = Exposition(service.front, overview, version=version or "0")
-    description = Description(service, version=version)
 
-    async def openapi() -> Response:
-        return _json(description.get())
+    async def openapi(_: Request) -> Response:
+        return _json(await _slowly(service, description.get))
 
     async def metrics(request: Request) -> Response:
         accept = request.headers.get("accept", "")
         kind, body = await asyncio.get_running_loop().run_in_executor(None, exposition.render, accept)
         return Response(body, headers={"content-type": kind})
 
-    async def docs() -> Response:
-        folder = swagger_folder()
-        page = docs_page(description.get()) if folder is None else swagger_page(description.get(), folder)
+    async def docs(_: Request) -> Response:
+        folder, described = swagger_folder(), await _slowly(service, description.get)
+        page = docs_page(described) if folder is None else swagger_page(described, folder)
         return HTMLResponse(page, headers=SWAGGER_HEADERS)
 
-    async def dashboard() -> Response:
+    async def dashboard(_: Request) -> Response:
         return HTMLResponse(dashboard_page(), headers=PAGE_HEADERS)
 
     return {"openapi": openapi, "metrics": metrics, "docs": docs, "dashboard": dashboard}

@@ -47,7 +47,7 @@ def _operation(described: dict[str, Any], method: str, path: str, operation: dic
         parts.append(f"<p>{told}</p>")
     for kind, body in operation.get("requestBody", {}).get("content", {}).items():
         parts.append(f"<p>Request, <code>{escape(kind)}</code></p>{_schema(body['schema'])}")
-        parts.append(f"<p>Such as</p>{_schema(body['example'])}")
+        parts += [f"<p>Such as</p>{_schema(example['value'])}" for example in body["examples"].values()]
     for status, response in sorted(operation["responses"].items()):
         whole = _resolved(described, response)
         parts.append(f"<p><code>{escape(status)}</code> {escape(whole['description'])}</p>")

@@ -353,12 +353,14 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
     from cmdlog.cli.load_app import load_application
     from cmdlog.wal.log import Log
     from replay.plan.in_place_plan import distrust_damaged, plan_in_place
+    from replay.plan.sole_voter import check_alone
     from replay.recover.in_place import replay_in_place
     from replay.recover.target import Target
 
-    db = load_application(app) if app else None
+    live = _live(load_application(app)) if app else None
     wal = Log.open(files, directory)
     try:
+        check_alone(files, directory, wal.instance.identity, wal.recovered.groups)
         target = Target(files, directory)
         distrust_damaged(wal, target.trust)
         given = read_plan(apply, (directory,)) if apply is not None else None
@@ -370,17 +372,15 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
         ):
             found = plan_in_place(files, wal, target.trust, given=given)
             keep_plan(files, plan_file, found.plan)
-            report = replay_in_place(target, found, live=_live(db), progress=tell)
+            report = replay_in_place(target, found, live=live, progress=tell)
             target.trust.seal(part.partition for part in found.plan.partitions)
     finally:
         wal.close()
     close(found.plan, report, directory)
 
 
-def _live(db: Database | None) -> Callable[[Mapping[str, Any]], Database | None] | None:
+def _live(db: Database) -> Callable[[Mapping[str, Any]], Database | None]:
     """Gives the application for the catalog record that holds the same code."""
-    if db is None:
-        return None
     from procedures.bundle import capture_bundle
 
     own = capture_bundle(db, None).hash

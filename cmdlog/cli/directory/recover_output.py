@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from replay.plan.node_plan import Plan
     from replay.recover.execute import RecoveryProgress, RecoveryReport
     from replay.recover.progress import CallRate
+    from replay.recover.quarantine import Aside
     from replay.repartition.repartition import Moved
 
 ARCHIVE_SHOWN_MAX: Final = 20  # files that a plan for people names one by one
@@ -190,16 +191,16 @@ def _finish(directory: str, report: RecoveryReport, rows: list[dict[str, Any]], 
         "partitions": rows,
         "set_aside": [aside.to_json() for aside in report.aside],
     }
-
-    def show() -> None:
-        titles = [{"txn_id": "transaction"}.get(column, column.replace("_", " ")) for column in columns]
-        done = f"{directory} already contains this recovery, finished" if report.already else f"Recovered {directory}"
-        out.table(f"{done} in {report.seconds:.2f} s", titles, [[row[column] for column in columns] for row in rows])
-        for note in report.notes:
-            out.text(f"note: {note}")
-        show_aside(report)
-
-    out.result(value, show)
+    if out.json:
+        out.line(value)
+        return
+    titles = [{"txn_id": "transaction"}.get(column, column.replace("_", " ")) for column in columns]
+    done = f"{directory} already contains this recovery, finished" if report.already else f"Recovered {directory}"
+    out.table(f"{done} in {report.seconds:.2f} s", titles, [[row[column] for column in columns] for row in rows])
+    for note in report.notes:
+        out.text(f"note: {note}")
+    for aside in report.aside:
+        _show_aside(aside)
 
 
 class ProgressDisplay:
@@ -250,19 +251,18 @@ class ProgressDisplay:
         self._bar.update(self._tasks[partition], completed=pace.calls, total=pace.calls_total, pace=text)
 
 
-def show_aside(report: RecoveryReport) -> None:
-    """The calls that were set aside, and what followed."""
-    for aside in report.aside:
-        for at, call in enumerate(aside.calls):
-            out.text(
-                f"quarantined: partition {call.partition}, index {call.index}, transaction {call.txn_id}: "
-                f"{call.procedure} {orjson.dumps(call.params, default=str).decode()}: {call.reason}"
-            )
-            touches = aside.touches.get(at, [])
-            for touch in touches[:TOUCHES_SHOWN_MAX]:
-                out.text(f"  its rows were changed later by transaction {touch.txn_id} ({touch.procedure})")
-            more = len(touches[TOUCHES_SHOWN_MAX:]) + aside.more.get(at, 0)
-            if more:
-                out.text(f"  and by {more} later ones; --json lists them")
-        for touch in aside.otherwise[:TOUCHES_SHOWN_MAX]:
-            out.text(f"answered differently since then: transaction {touch.txn_id} ({touch.procedure})")
+def _show_aside(aside: Aside) -> None:
+    """The calls that were set aside in one partition, and what followed."""
+    for at, call in enumerate(aside.calls):
+        out.text(
+            f"quarantined: partition {call.partition}, index {call.index}, transaction {call.txn_id}: "
+            f"{call.procedure} {orjson.dumps(call.params, default=str).decode()}: {call.reason}"
+        )
+        touches = aside.touches.get(at, [])
+        for touch in touches[:TOUCHES_SHOWN_MAX]:
+            out.text(f"  its rows were changed later by transaction {touch.txn_id} ({touch.procedure})")
+        more = len(touches[TOUCHES_SHOWN_MAX:]) + aside.more.get(at, 0)
+        if more:
+            out.text(f"  and by {more} later ones; --json lists them")
+    for touch in aside.otherwise[:TOUCHES_SHOWN_MAX]:
+        out.text(f"answered differently since then: transaction {touch.txn_id} ({touch.procedure})")

@@ -45,7 +45,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import SnapshotMark
 from snapshot.capture.pacing import BUSY_SHARE
-from snapshot.catalog import Snapshot, bytes_of_chain, clean, describe_snapshot, free_path, list_snapshots, temporary_path
+from snapshot.catalog import Snapshot, clean, describe_snapshot, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
 from snapshot.lineage import Wish, next_wish
 from snapshot.manifest import DELTA_NAME, IMAGE_NAME, parse_created
@@ -202,7 +202,7 @@ class Snapshotter:
     def forecast(self) -> Forecast:
         """How long a recovery from snapshots and log would take if the power went now. Any thread."""
         newest = self.newest_of_each()
-        restore_s = {p: self._speeds.restore_s(bytes_of_chain(newest[p]) if p in newest else 0) for p in self._partitions}
+        restore_s = {p: self._speeds.restore_s(newest[p].chain_bytes if p in newest else 0) for p in self._partitions}
         return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, os.cpu_count() or 1)
 
     def stop(self) -> None:

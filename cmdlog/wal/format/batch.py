@@ -20,7 +20,7 @@ import zstandard
 
 from cmdlog.wal.format.record import RECORD, RECORD_BYTES_MAX, BadRecord, Record, RecordKind, decompress, encode_record
 from cmdlog.wal.format.struct_layout import Layout
-from cmdlog.wal.ids import PARTITION_BITS
+from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS, txn_partition
 
 BATCH: Final = Layout(
     "Batch header",
@@ -200,6 +200,12 @@ def batch_span(record: Record) -> tuple[int, int, int]:
     if len(raw) < end:
         raise BadRecord("batch columns")
     return first_txn, first_txn + (int.from_bytes(raw[end - 4 : end], "little") << PARTITION_BITS), count
+
+
+def multi_txn(record: Record) -> int:
+    """The TxnId of a batch that is a multi-partition call, 0 for any other batch; without decoding it. Raises: BadRecord."""
+    first, _, count = batch_span(record)
+    return first if count == 1 and txn_partition(first) == MULTI_PARTITION else 0
 
 
 def _text(stored: bytes, *, flags: int, json_bytes: int) -> bytes:

@@ -35,7 +35,6 @@ class CutReport:
     path: str
     offset: int
     block: BlockNumber  # first number that was cut; it is given again
-    cut_bytes: int
     reason: str
     kept: str | None  # path of the copy; None when there was no room for it
 
@@ -48,7 +47,6 @@ class Recovered:
     cut: CutReport | None
     groups: GroupStates
     open_count: int
-    first_lsn: Lsn  # of the oldest retained segment's checkpoint block
     tail_lsn: Lsn  # the last block
     notes: tuple[str, ...]
 
@@ -94,8 +92,7 @@ def mend(files: Files, survey: Survey, row: RestartRow, hard: HardStateFile) -> 
     finally:
         file.close()
     _settle_hard_state(survey, groups, hard, notes)
-    first = survey.segments[0].header.first_block
-    recovered = Recovered(row.verdict, cut, groups, open_count, Lsn(first, 0), Lsn(place.header.number, 0), tuple(notes))
+    recovered = Recovered(row.verdict, cut, groups, open_count, Lsn(place.header.number, 0), tuple(notes))
     sealed = bool(place.header.flags) or row.action is Action.GO_ON
     end = place.offset + place.header.total_bytes
     return Mended(place, end, place.header.checksum, open_count, sealed, groups, recovered)
@@ -163,7 +160,7 @@ def _keep_cut(files: Files, survey: Survey, walk: SegmentWalk, notes: list[str])
     names = sorted(name for name in files.listdir(survey.log_dir) if _CUT_NAME.fullmatch(name))
     for name in names[:-CUTS_KEPT_MAX]:
         files.unlink(os.path.join(survey.log_dir, name))
-    return CutReport(survey.segments[-1].path, walk.end, walk.expected, len(data), walk.end_reason, kept)
+    return CutReport(survey.segments[-1].path, walk.end, walk.expected, walk.end_reason, kept)
 
 
 def _rewrite(file: File, survey: Survey, walk: SegmentWalk, *, cutting: bool) -> None:

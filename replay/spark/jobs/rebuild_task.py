@@ -25,7 +25,7 @@ from replay.spark.jobs.as_of import plan_of_json
 from replay.spark.jobs.fetched_inputs import at_hand, bring_images
 from replay.spark.jobs.stitched_log import naming_damage
 from replay.spark.jobs.task_attempt import Attempt
-from replay.state.trust import STATE_FOLDER, read_position, state_path
+from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.export import TableSource, declarations, write_tables
 from snapshot.table_digest import open_image, table_digest
 
@@ -66,9 +66,7 @@ class StateRebuild:
         self.note(self.calls + progress.calls - progress.calls_before)
 
     def _index(self) -> int:
-        if self.target.trust.doubt(self.partition):
-            return -1
-        position = read_position(state_path(self.target.directory, self.partition), self.partition)
+        position = self.target.trust.position(self.partition)
         return -1 if isinstance(position, str) else position.index
 
 

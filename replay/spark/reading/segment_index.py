@@ -39,6 +39,8 @@ from replay.spark.reading.read_task import Names
 
 _BATCH: Final = RecordKind.BATCH
 _CATALOG: Final = RecordKind.CATALOG
+_COMMIT_MARK: Final = RecordKind.COMMIT_MARK
+_CHECKPOINT: Final = RecordKind.CHECKPOINT
 SPOT_BYTES: Final = 1 << 20  # a task may begin at each of these
 TICK: Final = 1 << PARTITION_BITS  # between two calls of a batch that follow each other
 KEPT_MAX: Final = 256  # looks; one takes 64 bytes per batch, some hundred kilobytes for a segment of 64 MB in blocks of 32 KB
@@ -69,20 +71,22 @@ class IndexedEntries(StreamFold):
     counts: array[int] = field(default_factory=_numbers)  # of calls
     names: Names = field(default_factory=dict)  # of the code that its records state: those of the cluster group
 
-    def before_entry(self, record: Record) -> None:
-        if not self.based:
+    def observe(self, lsn: Lsn, record: Record) -> None:
+        """Takes the stream's next record. Raises: BadRecord, KeyError, TypeError, ValueError of one that is malformed."""
+        self.fold(lsn, record)
+        kind = record.kind
+        if not self.based and record.is_entry:
             self.based, self.base, self.base_txn = True, record.index - 1, TXN_MAX if record.index > 1 else 0
-
-    def entry(self, lsn: Lsn, record: Record) -> None:
-        if record.kind is _BATCH:
+        if kind is _BATCH:
             self._note_batch(lsn, record)
-        elif record.kind is _CATALOG:
+        elif kind is _CATALOG:
             self._note_names(CatalogVersion.from_record(record))
+        elif kind is _COMMIT_MARK:
+            self.commit = max(self.commit, record.index)
+        elif kind is _CHECKPOINT:
+            self._note_head(GroupState.from_checkpoint(record))
 
-    def commit_mark(self, record: Record) -> None:
-        self.commit = max(self.commit, record.index)
-
-    def checkpoint(self, state: GroupState) -> None:
+    def _note_head(self, state: GroupState) -> None:
         self.based, self.base = True, max(self.last_index, state.last_index)
         self.last_index = self.base
         self.base_term, self.base_checksum = state.last_term, state.last_checksum

@@ -144,3 +144,29 @@ def test_text_is_a_matter_of_the_context_alone() -> None:
     with numeric_as_text():
         assert numerics_are_text()
     assert not numerics_are_text()
+
+
+@given(
+    value=st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(10**20), 10**20),
+        st.decimals(allow_nan=True, allow_infinity=True),
+        st.builds(Decimal, st.sampled_from(["1e400", "-1E+999999", "1E-999999", "0E-30", "0E+50", "9999999999.99", "1.230"])),
+        st.decimals(-(10**11), 10**11, places=3),
+    )
+)
+def test_the_quick_conversions_are_the_careful_ones(value: Any) -> None:
+    """What a column binds and returns is what `scale_number` and `unscale_integer` say, down to the message."""
+    column = ScaledNumeric(12, 2)
+
+    def outcome_of(convert: Any) -> Any:
+        try:
+            return convert(value)
+        except (TypeError, ValueError) as error:
+            return type(error), str(error)
+
+    quick = outcome_of(column.bind_processor(DIALECT))
+    assert quick == (None if value is None else outcome_of(lambda each: scale_number(each, 2, column.limit, str(column))))
+    if type(quick) is int:
+        assert str(column.result_processor(DIALECT, None)(quick)) == str(unscale_integer(quick, 2))

@@ -1,0 +1,301 @@
+"""The routes as FastAPI describes them: the table's, and one of its own for each procedure.
+
+One rule: a signature here is for the description alone. The gate has decided about credential and headers before a handler runs,
+and handlers read bodies themselves, strictly; so FastAPI never parses a request by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from fastapi import Body, Depends, Header, Query, Request, Response, Security
+from fastapi.openapi.models import Example
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from cmdlog.api.gate.problem import CODES
+from cmdlog.api.gate.route_table import INVOKE, PROCEDURES, TABLE, Entry
+from cmdlog.api.routes.procedure_models import answer_model, parameters_model
+from cmdlog.api.routes.response_models import (
+    ApiDocument,
+    BatchCall,
+    BatchRefusal,
+    BatchResult,
+    NodeServing,
+    NodeStatus,
+    ProcedureCatalog,
+    ProcessAlive,
+    QueryRequest,
+    QueryRows,
+    SnapshotList,
+    SnapshotRequest,
+    SnapshotsTaken,
+    TxnIdText,
+)
+from cmdlog.node.slot_map import Route
+from procedures.declaration.procedure import Procedure
+
+Handler = Callable[[Request], Awaitable[Response]]
+CREDENTIAL: Final = HTTPBearer(scheme_name="token", description="a token made by `cmdlog token`", auto_error=False)
+ALWAYS: Final = (400, 401, 403, 408, 414, 422, 431, 500, 503)
+"""Statuses that every route may answer with: the request's head, its credential, a server that is not ready."""
+
+
+class LinesResponse(JSONResponse):
+    """An answer of JSON lines."""
+
+    media_type = "application/x-ndjson"
+
+
+class EventsResponse(PlainTextResponse):
+    """A stream of server-sent events."""
+
+    media_type = "text/event-stream"
+
+
+class GatedRoute(APIRoute):
+    """A route that FastAPI describes by the signature of `endpoint`, and that `handler` serves."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], *, handler: Handler, **more: Any) -> None:
+        self.handler = handler
+        super().__init__(path, endpoint, **more)
+
+    def get_route_handler(self) -> Any:
+        """The handler itself: FastAPI parses nothing."""
+        return self.handler
+
+
+async def serve_below(_: Request) -> Response:
+    """Of routes that `Api` serves without FastAPI."""
+    raise AssertionError("calls and streams do not get here")
+
+
+Missing = SkipJsonSchema[None]  # in Python alone: to send "null" is something else
+RequestId = Annotated[
+    str | Missing,
+    Header(
+        alias="X-Request-Id",
+        description="repeated in the answer and in the server's log if it has 1 to 128 visible ASCII characters",
+    ),
+]
+IdempotencyKey = Annotated[
+    Annotated[str, Field(pattern="^[!-~]{1,255}$")] | Missing,
+    Header(
+        alias="Idempotency-Key",
+        description="a retry with the same credential and key gets the first outcome and is not executed again",
+    ),
+]
+TxnSeen = Annotated[
+    TxnIdText | Missing,
+    Header(alias="Cmdlog-Txn", description="transaction id that the caller has seen; this call gets a greater one"),
+]
+Prefer = Annotated[
+    str | Missing,
+    Header(alias="Prefer", description="`durability=sync` or `durability=async`, for this call; other preferences are ignored"),
+]
+After = Annotated[
+    Annotated[str, Field(pattern="^[0-9]{1,12}$")] | Missing,
+    Query(alias="after", description="omits the rows of the history up to this number"),
+]
+
+
+def take_request_id(request_id: RequestId = None) -> None:
+    """What every route takes."""
+
+
+def take_read_headers(txn: TxnSeen = None) -> None:
+    """What calls of read-only procedures take."""
+
+
+def take_call_headers(key: IdempotencyKey = None, txn: TxnSeen = None, prefer: Prefer = None) -> None:
+    """What other calls take."""
+
+
+def take_prefer(prefer: Prefer = None) -> None:
+    """What a batch takes."""
+
+
+def take_after(after: After = None) -> None:
+    """What the stream of events takes."""
+
+
+def _take_nothing() -> None: ...
+
+
+def take_query(
+    body: Annotated[QueryRequest, Body(openapi_examples={"one row": {"value": {"sql": "SELECT ? AS answer", "params": [42]}}})],
+) -> None:
+    """One SELECT, answered from states that no call changes meanwhile."""
+
+
+def take_snapshot_request(
+    body: Annotated[SnapshotRequest | Missing, Body(openapi_examples={"with a point": {"value": {"consistent": True}}})] = None,
+) -> None:
+    """With `consistent`: one transaction id at which all partitions can be restored together."""
+
+
+LINE: Final = {"procedure": "transfer", "params": {"amount": 5}, "key": "order-18"}
+
+
+def take_lines(
+    body: Annotated[BatchCall, Body(media_type=LinesResponse.media_type, openapi_examples={"one line": {"value": LINE}})],
+) -> None:
+    """Answers arrive while the request is still being sent: read while you write."""
+
+
+BODIES: Final[Mapping[str, Callable[..., None]]] = {
+    "query": take_query,
+    "take_snapshot": take_snapshot_request,
+    "batch": take_lines,
+}
+HEADERS_OF: Final[Mapping[str, Callable[..., None]]] = {"batch": take_prefer, "events": take_after}
+ANSWERS: Final[Mapping[str, tuple[str, type[Response], Any]]] = {
+    "batch": ("One line per call, in the same order", LinesResponse, BatchResult | BatchRefusal),
+    "query": ("The rows", JSONResponse, QueryRows),
+    "procedures": ("Every procedure", JSONResponse, ProcedureCatalog),
+    "status": ("The node", JSONResponse, NodeStatus),
+    "snapshots": ("The snapshots, by partition and age, and the recovery points, by transaction id", JSONResponse, SnapshotList),
+    "take_snapshot": ("The new snapshots; with `consistent` the recovery point as well", JSONResponse, SnapshotsTaken),
+    "healthz": ("The process is alive", JSONResponse, ProcessAlive),
+    "readyz": ("Calls are being served", JSONResponse, NodeServing),
+    "metrics": ("The metrics", PlainTextResponse, None),
+    "openapi": ("This description", JSONResponse, ApiDocument),
+    "docs": ("A page", HTMLResponse, None),
+    "dashboard": ("A page", HTMLResponse, None),
+    "events": ("One event per second, until the viewer disconnects", EventsResponse, None),
+}
+"""Route -> description, kind and model of its 200. Calls have models of their own."""
+
+
+def table_routes(handlers: Mapping[str, Handler], *, required: bool) -> list[GatedRoute]:
+    """Every route of the table except calls. `required`: they need a credential."""
+    return [
+        _table_route(entry, handlers.get(entry.name, serve_below), required=required) for entry in TABLE if entry.kind != "call"
+    ]
+
+
+def _table_route(entry: Entry, handler: Handler, *, required: bool) -> GatedRoute:
+    description, kind, model = ANSWERS[entry.name]
+    return GatedRoute(
+        entry.path,
+        BODIES.get(entry.name, _take_nothing),
+        handler=handler,
+        operation_id=entry.name,
+        summary=entry.summary,
+        response_description=description,
+        response_class=kind,
+        response_model=model,
+        responses=_responses(entry, ("RequestId",)),
+        **_common(entry, entry.needs, HEADERS_OF.get(entry.name), required=required),
+    )
+
+
+def procedure_route(route: Route, *, required: bool) -> GatedRoute:
+    """The call of one procedure, as a route of its own."""
+    procedure = route.procedure
+    (call,) = (entry for entry in TABLE if entry.kind == "call")
+    doc = (procedure.function.__doc__ or "").strip()
+    headers = ("RequestId", "CmdlogTxn") if route.read_only else ("RequestId", "CmdlogTxn", "PreferenceApplied")
+    return GatedRoute(
+        PROCEDURES + route.name,
+        _endpoint_of(procedure),
+        handler=serve_below,
+        operation_id=f"call_{route.name}",
+        summary=doc.splitlines()[0] if doc else f"Call {route.name}",
+        description=f"Runs {_place_of(route)}" + ("; reads only, not logged." if route.read_only else "."),
+        response_description="As of `txn_id`" if route.read_only else "Durable and executed",
+        response_model=answer_model(route),
+        responses=_responses(call, headers),
+        **_common(
+            call,
+            call.needs if route.read_only else (INVOKE,),
+            take_read_headers if route.read_only else take_call_headers,
+            required=required,
+        ),
+    )
+
+
+def _place_of(route: Route) -> str:
+    if route.procedure.each:
+        return "once on each partition"
+    return "on all partitions" if route.everywhere else f"on the partition of `{route.procedure.partition_by}`"
+
+
+def _endpoint_of(procedure: Procedure) -> Callable[..., None]:
+    """A function whose signature is the body of a call."""
+
+    def take_parameters(body: Any) -> None: ...
+
+    example: dict[str, Example] = {"an example": {"value": example_of(procedure.json_schema())}}
+    take_parameters.__annotations__["body"] = Annotated[parameters_model(procedure), Body(openapi_examples=example)]
+    return take_parameters
+
+
+def _common(entry: Entry, needs: tuple[str, ...], headers: Callable[..., None] | None, *, required: bool) -> dict[str, Any]:
+    """What every route has. FastAPI has no word for "any of these roles": it states the first, the others are added."""
+    first, *others = needs
+    extra: dict[str, Any] = {"x-roles": list(needs)}
+    dependencies = [Depends(take_request_id), *([] if headers is None else [Depends(headers)])]
+    if required:
+        dependencies.append(Security(CREDENTIAL, scopes=[first]))
+        if others:
+            extra["security"] = [{CREDENTIAL.scheme_name: [role]} for role in others]
+    return {
+        "methods": [entry.method],
+        "name": entry.name,
+        "tags": ["procedures" if entry.kind in ("call", "batch") else "node"],
+        "dependencies": dependencies,
+        "openapi_extra": extra,
+    }
+
+
+def _responses(entry: Entry, headers: Sequence[str]) -> dict[int | str, dict[str, Any]]:
+    """The headers of the 200, and the problems that a route may answer with."""
+    names = {"RequestId": "X-Request-Id", "CmdlogTxn": "Cmdlog-Txn", "PreferenceApplied": "Preference-Applied"}
+    found: dict[int | str, dict[str, Any]] = {
+        200: {"headers": {names[header]: {"$ref": f"#/components/headers/{header}"} for header in headers}}
+    }
+    for status in statuses_of(entry):
+        found[status] = {"$ref": f"#/components/responses/Problem{status}", "description": codes_of(status)}
+    return found
+
+
+def statuses_of(entry: Entry) -> tuple[int, ...]:
+    """The statuses of problems that a route may answer with."""
+    of_bodies = (413, 415) if entry.body != "none" else ()
+    of_calls = (404, 409, 504) if entry.kind == "call" else ()
+    return tuple(sorted((*ALWAYS, *of_bodies, *of_calls)))
+
+
+def codes_of(status: int) -> str:
+    """The codes of problems with this status."""
+    return ", ".join(code for code, (of, _) in CODES.items() if of == status)
+
+
+EXAMPLES: Final = {
+    "decimal": "12.50",
+    "date-time": "2026-01-31T12:00:00Z",
+    "date": "2026-01-31",
+    "uuid": "018f4e2a-7c1b-7000-8000-000000000000",
+}
+
+
+def example_of(schema: dict[str, Any]) -> Any:
+    """A value that fits a schema of `procedures.wire.type_codecs`."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return example_of(schema["anyOf"][0])
+    kind = schema.get("type")
+    if kind == "object":
+        members = schema.get("properties", {})
+        return {name: inner["default"] if "default" in inner else example_of(inner) for name, inner in members.items()}
+    if kind == "array":
+        return [example_of(item) for item in schema["prefixItems"]] if "prefixItems" in schema else [example_of(schema["items"])]
+    if kind == "string":
+        return "AP8=" if "contentEncoding" in schema else EXAMPLES.get(schema.get("format", ""), "text")
+    return {"integer": 1, "number": 1.5, "boolean": True}.get(str(kind))

@@ -1,0 +1,172 @@
+"""What the routes of the table take and answer with, as models of pydantic, for FastAPI to describe. Calls have their own.
+
+One rule: models alone, which no request passes through. Bodies are read by `strict_json`, answers written by the handlers; tests
+hold both to these models.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cmdlog.api.gate.problem import CODES
+
+TxnIdText = Annotated[
+    str, Field(pattern="^(0|[1-9][0-9]{0,18})$", description="transaction id: a decimal string of 63 bits", title="Txn Id")
+]
+Count = Annotated[int, Field(ge=0)]
+AnyObject = dict[str, Any]
+
+
+def _absent(description: str | None = None) -> Any:
+    """A member that may be missing, and is not null then."""
+    return Field(default_factory=lambda: None, description=description)
+
+
+class ClosedObject(BaseModel):
+    """An object without further members."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class OpenObject(BaseModel):
+    """An object with further members."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class FieldProblem(ClosedObject):
+    """What is wrong with one field."""
+
+    field: str
+    problem: str
+
+
+class ProblemDetails(ClosedObject):
+    """An error, by RFC 9457."""
+
+    type: str = Field(pattern="^urn:cmdlog:problem:[a-z_]+$")
+    title: str
+    status: int = Field(ge=400, le=599)
+    detail: str
+    code: str = Field(json_schema_extra={"enum": list(CODES)}, description="stable; programs should decide by this field")
+    request_id: str = _absent("as in the header X-Request-Id and in the server's log")
+    txn_id: TxnIdText = _absent("transaction that decided this outcome, if any")
+    abort_code: str | None = _absent("the procedure's own code, with code=aborted")
+    error: str | None = _absent("the kind of error, with code=procedure_failed")
+    procedure: str = _absent("that raised, with code=procedure_failed, while the server knows where")
+    file: str = _absent("of the application's code that raised")
+    line: Count = _absent()
+    hint: str = _absent("what to do instead, where that is known")
+    needs: list[str] = _absent("roles, one of which is required")
+    allow: str = _absent("the methods that the route supports")
+    limit_bytes: Count = _absent()
+    retry_after_s: float = _absent("in a batch, instead of the header Retry-After")
+    progress: AnyObject = _absent("progress of the running recovery")
+    stalled: list[AnyObject] = _absent("calls that hang, when no partition makes progress")
+    disk_full: AnyObject = _absent("the volume without room, with code=disk_full of `/readyz`")
+    problems: list[FieldProblem] = _absent("every invalid field")
+
+
+class QueryRequest(ClosedObject):
+    """The body of `POST /v1/query`."""
+
+    sql: str = Field(min_length=1, description="one SELECT; parameters as ?")
+    params: list[str | int | float | bool | None] | None = _absent("a value for each ?")
+    partition: Count | None = _absent("null: the rows of all partitions")
+
+
+class QueryRows(ClosedObject):
+    """The rows of a query."""
+
+    columns: list[str]
+    rows: list[list[str | float | None]]
+    as_of: dict[str, TxnIdText] = Field(description="per partition: the state that was read")
+
+
+class SnapshotRequest(ClosedObject):
+    """The body of `POST /v1/snapshots`, which may be empty."""
+
+    consistent: bool = _absent("one transaction id at which all partitions can be restored together")
+
+
+class BatchCall(ClosedObject):
+    """One call of a batch."""
+
+    procedure: str
+    params: AnyObject | None = _absent()
+    key: str | None = _absent("idempotency key")
+    durability: Literal["sync", "async"] | None = _absent("of this call")
+
+
+class BatchResult(ClosedObject):
+    """The answer to a line whose call has a result."""
+
+    txn_id: TxnIdText
+    partition: Count | None
+    result: Any
+
+
+class BatchRefusal(ClosedObject):
+    """The answer to every other line."""
+
+    error: ProblemDetails
+
+
+class DescribedProcedure(ClosedObject):
+    """One procedure of the catalog."""
+
+    name: str
+    partition_by: str | None = Field(description="a parameter; null: all partitions; each: once on each partition")
+    read_only: bool
+    parameters: AnyObject = Field(description="JSON schema")
+    result: AnyObject = Field(description="JSON schema")
+    description: str
+
+
+class ProcedureCatalog(ClosedObject):
+    """Every procedure."""
+
+    procedures: list[DescribedProcedure]
+
+
+class NodeStatus(OpenObject):
+    """The node."""
+
+    ready: bool
+    partitions: AnyObject
+
+
+class SnapshotList(ClosedObject):
+    """The snapshots, by partition and age, and the recovery points, by transaction id."""
+
+    snapshots: list[AnyObject]
+    points: list[AnyObject]
+
+
+class SnapshotsTaken(ClosedObject):
+    """The new snapshots; with `consistent` the recovery point as well."""
+
+    snapshots: list[AnyObject]
+    point: AnyObject = _absent()
+
+
+class ProcessAlive(ClosedObject):
+    """The process is alive."""
+
+    alive: Literal[True]
+
+
+class NodeServing(ClosedObject):
+    """Calls are being served."""
+
+    ready: Literal[True]
+    stalled: list[AnyObject] = _absent("calls that hang, while other partitions make progress")
+
+
+class ApiDocument(OpenObject):
+    """A description by OpenAPI."""
+
+    openapi: str
+    paths: AnyObject

@@ -1,0 +1,68 @@
+"""What the routes answer fits their models: the models are for the description, so only tests hold the handlers to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from cmdlog.api.routes.fastapi_routes import ANSWERS
+from cmdlog.api.routes.response_models import BatchCall, ProblemDetails, QueryRequest, SnapshotRequest
+from cmdlog.node.slot_map import describe_routes, make_routes
+from tests.api.every_type import db
+
+Post = Callable[..., Any]
+
+
+@pytest.mark.parametrize("name", ["procedures", "status", "snapshots", "healthz", "readyz", "openapi"])
+def test_answers_fit_their_models(node: Any, fetch: Post, name: str) -> None:
+    """Each 200 of a route without a body validates against the model that describes it."""
+    node.catalog = lambda: describe_routes(make_routes(db))
+    path = f"/v1/{name}" if name in ("procedures", "status", "snapshots") else {"openapi": "/openapi.json"}.get(name, f"/{name}")
+    assert validated(name, fetch(path).body)
+
+
+def test_answers_to_bodies_fit_their_models(post: Post) -> None:
+    """Rows, snapshots with and without a point, and both kinds of lines."""
+    assert validated("query", post("/v1/query", b'{"sql": "select 1"}').body)
+    for body in (b"", b'{"consistent": true}'):
+        assert validated("take_snapshot", post("/v1/snapshots", body).body)
+    lines = post("/v1/batch", b'{"procedure": "get", "params": {"item": 1}}\n{"procedure": "none"}\n').body.splitlines()
+    assert [type(validated("batch", line)).__name__ for line in lines] == ["BatchResult", "BatchRefusal"]
+
+
+def test_problems_fit_their_model(node: Any, post: Post, fetch: Post) -> None:
+    """Every member that a problem may have is described, also those of a server that is not ready."""
+    problems = [fetch("/nothing"), post("/v1/query"), post("/v1/procedures/put", b'{"item": "x", "y": 1}')]
+    node.stalled = [{"partitions": list(range(node.settings.partitions)), "procedure": "put", "message": "hangs"}]
+    problems.append(fetch("/readyz"))
+    node.ready = False
+    node.troubles = SimpleNamespace(disk_full=lambda: {"path": "/tmp", "free_bytes": 1, "reason": "full"})
+    problems.append(fetch("/readyz"))
+    found = [ProblemDetails.model_validate_json(answer.body) for answer in problems]
+    assert [problem.code for problem in found] == [
+        "not_found", "invalid_parameters", "invalid_parameters", "not_ready", "disk_full",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (QueryRequest, {"sql": "select 1", "partitions": 1}),
+        (QueryRequest, {"sql": ""}),
+        (SnapshotRequest, {"partition": 0}),
+        (BatchCall, {"params": {}}),
+    ],
+)
+def test_models_of_bodies_refuse_what_the_routes_refuse(model: type[BaseModel], body: dict[str, Any]) -> None:
+    """Unknown members, empty statements and lines without a procedure are no valid requests."""
+    with pytest.raises(ValidationError):
+        model.model_validate(body)
+
+
+def validated(name: str, body: bytes) -> Any:
+    """The answer as its model."""
+    return TypeAdapter(ANSWERS[name][2]).validate_json(body)
