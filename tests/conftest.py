@@ -98,11 +98,17 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
 
 
 FIRST = (
-    "tests/spark/", "tests/cli/test_demo.py", "tests/testing/test_hashseed.py", "tests/node/test_supervisor.py",
-    "tests/replay/test_pitr.py", "tests/api/test_server.py", "tests/cli/test_limits.py", "tests/project/test_documents.py",
-    "tests/raft/test_sim.py", "tests/node/test_full_node.py",
+    "tests/spark/", "tests/project/", "tests/api/test_schemathesis.py", "tests/cli/test_demo.py", "tests/api/test_dashboard.py",
+    "tests/cli/test_limits.py", "tests/procedures/test_check.py", "tests/replay/test_pitr.py", "tests/testing/test_hashseed.py",
+    "tests/raft/test_sim.py", "tests/node/test_opening.py", "tests/client/test_client.py", "tests/api/test_flood.py",
+    "tests/wal/test_fault_log.py", "tests/raft/test_mutants.py", "tests/node/test_supervisor.py",
 )  # fmt: skip
-"""Files that take longest, which are handed out first: the two processes then end together. All of Spark is one process's."""
+"""Files that take longest, which are handed out first: the two processes then end together."""
+
+TOGETHER = ("tests/spark/", "tests/project/")
+"""Folders that one process gets: all of Spark has one JVM, and a second one would not fit beside it; the rules of the project
+parse every module once.
+"""
 
 
 def begin_order(item: pytest.Item) -> int:
@@ -125,17 +131,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Under `--dist loadfile` one process gets all of tests/spark: it holds one JVM, and a second one would not fit beside it."""
+    """Under `--dist loadfile` one process gets all of a folder in TOGETHER."""
     if config.option.dist != "loadfile":
         return None
     config.option.loadscopereorder = False  # files in the order of the collection, not those of many tests first
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]
+    class FoldersTogether(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.split("::", 1)[0]
+            return next(filter(nodeid.startswith, TOGETHER), nodeid.split("::", 1)[0])
 
-    return OneProcessForSpark(config, log)
+    return FoldersTogether(config, log)
 
 
 @pytest.fixture
