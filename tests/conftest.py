@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,17 +98,29 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
         yield versions
 
 
+SESSION = "tests/spark with the session"
 FIRST = (
-    "tests/spark/", "tests/cli/test_demo.py", "tests/testing/test_hashseed.py", "tests/node/test_supervisor.py",
+    SESSION, "tests/cli/test_demo.py", "tests/testing/test_hashseed.py", "tests/node/test_supervisor.py",
     "tests/replay/test_pitr.py", "tests/api/test_server.py", "tests/cli/test_limits.py", "tests/project/test_documents.py",
     "tests/raft/test_sim.py", "tests/node/test_full_node.py",
 )  # fmt: skip
-"""Files that take longest, which are handed out first: the two processes then end together. All of Spark is one process's."""
+"""Files that take longest, which are handed out first: the two processes then end together."""
+
+
+@cache
+def handed_out_as(file: str) -> str:
+    """The file, or one name for all files of tests/spark that ask for the session: one process starts one JVM, and runs them all.
+
+    It is read from the text, since the process that hands out the files imports none.
+    """
+    asks = file.startswith("tests/spark/") and "spark: SparkSession" in (warm_start.ROOT / file).read_text()
+    return SESSION if asks else file
 
 
 def begin_order(item: pytest.Item) -> int:
     """When its file is handed out."""
-    return next((place for place, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+    name = handed_out_as(item.nodeid.split("::", 1)[0])
+    return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -125,17 +138,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Under `--dist loadfile` one process gets all of tests/spark: it holds one JVM, and a second one would not fit beside it."""
+    """Under `--dist loadfile` one process gets all tests with the Spark session, so that one JVM is started."""
     if config.option.dist != "loadfile":
         return None
     config.option.loadscopereorder = False  # files in the order of the collection, not those of many tests first
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]
+    class OneProcessForSession(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.split("::", 1)[0]
+            return handed_out_as(nodeid.split("::", 1)[0])
 
-    return OneProcessForSpark(config, log)
+    return OneProcessForSession(config, log)
 
 
 @pytest.fixture

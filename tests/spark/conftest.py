@@ -1,9 +1,9 @@
-"""One Spark session for all tests of this folder; `tests/conftest.py` sends the whole folder to one worker process."""
+"""One Spark session and one server for the tests of this folder. `tests/conftest.py` has one process run all that use the session."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two cores where a task may fail three times. Tests that use it are slow, the first one by its start."""
     from replay.spark import session
+    from tests.spark.warm_pythons import importing
 
-    with pytest.MonkeyPatch.context() as patch:
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", stack.enter_context(importing(tmp_path_factory.mktemp("python"))))
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "testing")  # of a store that a test starts; a session's Pythons have the environment of its start
         running = session(
@@ -28,7 +30,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             scratch=str(tmp_path_factory.mktemp("spark")),
             tuning="start",
             conf={
-                "spark.python.daemon.module": "tests.spark.warm_daemon",  # half of the wall time of tests whose tasks fail
                 "spark.sql.shuffle.partitions": "2",
                 "spark.default.parallelism": "2",
                 "spark.sql.adaptive.enabled": "false",
@@ -36,14 +37,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             },
         )
-    yield running
-    with contextlib.suppress(Exception):
-        running.stop()
+        yield running
+        with suppress(Exception):
+            running.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """`cmdlog serve` of an application that counts, and also misbehaves."""
+    """`cmdlog serve` of an application that counts, and also misbehaves. Each test counts under ids of its own."""
     from cmdlog.testing import Server
 
     running = Server("tests.node.apps.faulty:db", tmp_path_factory.mktemp("server"), partitions=2, key_window_s=3600)
