@@ -31,15 +31,14 @@ def main() -> None:
     """Ends when the program has ended."""
     address, python, *arguments = sys.argv[1:]
     argv = [python, *arguments]
-    if os.environ.get("PYTHONHASHSEED") != "0" or arguments[:1] != ["-m"]:
+    if os.environ.get("TESTS_START") == "cold" or os.environ.get("PYTHONHASHSEED") != "0" or arguments[:1] != ["-m"]:
         os.execv(python, argv)  # noqa: S606 - what Spark asked for
     program = start(address, argv)
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         signal.pidfd_send_signal(program, number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, pass_on)
+    signal.signal(signal.SIGTERM, pass_on)  # by which Spark ends one
     select.select([program], [], [])
 
 

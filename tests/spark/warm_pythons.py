@@ -5,8 +5,8 @@ failed. Each imported PySpark (from a zip, compiled again every time), pandas an
 processor, which was half of the time of these tests.
 
 PYSPARK_PYTHON names a shell script that runs `start_python.py`. It asks the process of the imports to fork the program, with the
-environment, folder and standard streams that Spark gave it, passes on its signals, and ends when the program does. A program
-with another hash seed starts as usual.
+environment, folder and standard streams that Spark gave it, passes SIGTERM on, and ends when the program does. A program with
+another hash seed starts as usual, and so does each one under `TESTS_START=cold`.
 """
 
 from __future__ import annotations
