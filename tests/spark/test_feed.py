@@ -22,12 +22,12 @@ from replay.spark.feeding.task import ServerAway, call_of
 from replay.spark.jobs.job import TaskError
 from replay.spark.jobs.staging import SUFFIX, OtherJob
 from tests.spark.failing_work import DyingFeeder
+from tests.spark.test_feed_faults import IDS, counters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.slow
-IDS = 5
 BUMPS = 600
 
 
@@ -35,12 +35,6 @@ def bumps(spark: SparkSession, first_id: int) -> DataFrame:
     """Calls that each add 1, in two files."""
     calls = f"struct({first_id} + id % {IDS} AS id, 1 AS amount) AS params"
     return spark.range(0, BUMPS, 1, 2).selectExpr("'bump' AS procedure", calls)
-
-
-def counters(server: Server, first_id: int) -> list[int]:
-    """What the server holds."""
-    rows = server.client.query("SELECT id, n FROM counters ORDER BY id").dicts()
-    return [row["n"] for row in rows if first_id <= row["id"] < first_id + IDS]
 
 
 def test_each_row_is_executed_once_though_its_senders_die(spark: SparkSession, server: Server, tmp_path: Path) -> None:
