@@ -21,23 +21,23 @@ class Parts:
     def __init__(self) -> None:
         self.done: list[Any] = []
         note = self.done.append
-        self.driver: Any = SimpleNamespace(
+        self.driver = SimpleNamespace(
             lock=threading.RLock(), last_txn=77 << PARTITION_BITS, ends=lambda: {0: (3, 9), CLUSTER_GROUP: (4, 2)}
         )
-        self.machine: Any = SimpleNamespace(
+        self.machine = SimpleNamespace(
             lead=lambda places, catalog: note(("lead", places, catalog)), all_run=False,
             parted=lambda: [SimpleNamespace(places=[(0, 5)]), SimpleNamespace(places=[(1, 6)])],
         )  # fmt: skip
-        self.leadership: Any = SimpleNamespace(
-            standing=Standing.TAKING_OVER, terms=TERMS, take_calls=lambda terms: terms == self.leadership.terms
+        self.leadership = present = SimpleNamespace(
+            standing=Standing.TAKING_OVER, terms=TERMS, take_calls=lambda terms: terms == TERMS == present.terms
         )
-        self.sequencer: Any = SimpleNamespace(
+        self.sequencer = SimpleNamespace(
             clock=SimpleNamespace(lift=lambda tick: note(("lift", tick))),
             add_entries=lambda entries, done: note([(p, kind.name, value["index"]) for p, kind, value in entries]),
             replicated=SimpleNamespace(accept_calls=lambda: note("accept")),
         )
-        keys: Any = SimpleNamespace()
-        self.steps = LeaderSteps(self.driver, self.machine, self.leadership, self.sequencer, keys, catalog=2, states={})
+        parts: tuple[Any, ...] = (self.driver, self.machine, self.leadership, self.sequencer, SimpleNamespace())
+        self.steps = LeaderSteps(*parts, catalog=2, states={})
 
 
 @pytest.fixture
