@@ -28,9 +28,9 @@ class Parts:
             lead=lambda places, catalog: note(("lead", places, catalog)), all_run=False,
             parted=lambda: [SimpleNamespace(places=[(0, 5)]), SimpleNamespace(places=[(1, 6)])],
         )  # fmt: skip
-        self.leadership = present = SimpleNamespace(
-            standing=Standing.TAKING_OVER, terms=TERMS, take_calls=lambda terms: terms == TERMS == present.terms
-        )
+        present: Any = SimpleNamespace(standing=Standing.TAKING_OVER, terms=TERMS)
+        present.take_calls = lambda terms: terms == TERMS == present.terms
+        self.leadership = present
         self.sequencer = SimpleNamespace(
             clock=SimpleNamespace(lift=lambda tick: note(("lift", tick))),
             add_entries=lambda entries, done: note([(p, kind.name, value["index"]) for p, kind, value in entries]),
