@@ -239,6 +239,12 @@ class RaftCore(State):
         self._check_alive()
         return membership.change(self, wanted, base=base, guard=guard)
 
+    def promote(self, learners: Iterable[NodeId]) -> None:
+        """Names the learners that become voters, one after the other, as soon as they have caught up, in place of those named
+        before; whoever leads does it, so every node is told. Learners that are not named stay what they are."""
+        self._check_alive()
+        self.to_promote = frozenset(learners)
+
     def force_recovery(self, learners: Iterable[NodeId] = (), *, epoch: int | None = None) -> PlacedProposals:
         """See `membership.force_recovery`."""
         self._check_alive()

@@ -84,4 +84,5 @@ class Drop(enum.Enum):
     BEYOND_LOG = "beyond_log"  # speaks of entries that do not exist
     NO_FRANCHISE = "no_franchise"  # to a node that may have forgotten what it promised
     PROPOSAL_REFUSED = "proposal_refused"  # forwarded, and refused here; its client gets "unknown" by its time-out
+    NO_ROOM = "no_room"  # entries, while too many bytes of all groups wait for this node's disk
     STOPPED = "stopped"  # this group ended on a broken invariant, or is no more

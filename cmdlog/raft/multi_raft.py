@@ -25,8 +25,9 @@ from typing import Any, Final
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import payload_bytes
-from cmdlog.raft.errors import Drop, InvariantBroken
+from cmdlog.raft.errors import Drop, InvariantBroken, ProposalRefused, Refusal
 from cmdlog.raft.messages import (
+    Append,
     Bundle,
     Entries,
     HardState,
@@ -37,11 +38,13 @@ from cmdlog.raft.messages import (
     Message,
     SnapshotDescriptor,
 )
-from cmdlog.raft.ready import EntriesWanted, ReadResult, Ready, SoftState
+from cmdlog.raft.ready import EntriesWanted, PlacedProposals, ReadResult, Ready, SoftState
 from cmdlog.wal.ids import Index, PartitionId, Term
 
 GroupId = PartitionId
 ROUND_BYTES_MAX: Final = 16 << 20  # a few blocks of the log: what one group writes must not make the others wait for long
+
+UNDURABLE_BYTES_MAX: Final = 256 << 20  # of all groups: what a disk that stalls may cost in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +91,17 @@ class Round:
 class RaftGroups:
     """The groups of one node. One owner, one thread."""
 
-    def __init__(self, node: NodeId, *, round_bytes_max: int = ROUND_BYTES_MAX) -> None:
-        self.node, self.round_bytes_max = node, round_bytes_max
+    def __init__(
+        self, node: NodeId, *, round_bytes_max: int = ROUND_BYTES_MAX, undurable_bytes_max: int = UNDURABLE_BYTES_MAX
+    ) -> None:
+        self.node, self.round_bytes_max, self.undurable_bytes_max = node, round_bytes_max, undurable_bytes_max
+        self.undurable_bytes = 0  # of the entries in rounds that are not durable yet
         self.cores: dict[GroupId, RaftCore] = {}  # ascending by group
         self.tombstones: dict[GroupId, Tombstone] = {}
         self.failed: dict[GroupId, InvariantBroken] = {}
         self.drops: Counter[Drop] = Counter()  # messages for groups that are not here
-        self._rounds: deque[tuple[int, list[tuple[GroupId, RaftCore, Ready]]]] = deque()  # not durable yet
+        # Not durable yet: (number, bytes of entries, what was taken).
+        self._rounds: deque[tuple[int, int, list[tuple[GroupId, RaftCore, Ready]]]] = deque()
         self._number = 0
         self._begin_with: GroupId | None = None  # the first group that the last round had no room for
 
@@ -132,6 +139,9 @@ class RaftGroups:
         if core is None:
             self.drops[Drop.STOPPED] += 1
             return
+        if self.undurable_bytes >= self.undurable_bytes_max and type(message) is Append and message.entries.terms:
+            self.drops[Drop.NO_ROOM] += 1  # its leader sends it again; votes and heartbeats are taken
+            return
         try:
             core.step(message)
         except InvariantBroken as error:
@@ -157,6 +167,16 @@ class RaftGroups:
         except InvariantBroken as error:
             self._end(group, error)
             raise
+
+    def propose(self, group: GroupId, payloads: list[bytes]) -> PlacedProposals | None:
+        """`RaftCore.propose` of one group, while the node's disk keeps up with all of them.
+
+        Raises: KeyError as `ask`; ProposalRefused.
+        """
+        if self.undurable_bytes >= self.undurable_bytes_max:
+            raise ProposalRefused(Refusal.UNDURABLE_BYTES, f"{self.undurable_bytes} bytes of all groups wait for the disk")
+        placed: PlacedProposals | None = self.ask(group, lambda core: core.propose(payloads))
+        return placed
 
     def collect(self) -> Round | None:
         """What all groups want now, or None. Take it again until there is none: a group that is its own majority may continue.
@@ -192,7 +212,8 @@ class RaftGroups:
         if begin is not None:
             taken.sort(key=itemgetter(0))
         self._number += 1
-        self._rounds.append((self._number, taken))
+        self._rounds.append((self._number, to_write, taken))
+        self.undurable_bytes += to_write
         return Round(
             self._number,
             [GroupRecord(group, ready.hard_state, ready.snapshot, ready.entries) for group, _, ready in taken if ready.writes],
@@ -209,7 +230,9 @@ class RaftGroups:
         all before it are. Numbers that were reported before mean nothing."""
         released: list[tuple[GroupId, Message]] = []
         while self._rounds and self._rounds[0][0] <= number:
-            for group, core, ready in self._rounds.popleft()[1]:
+            _, written, taken = self._rounds.popleft()
+            self.undurable_bytes -= written
+            for group, core, ready in taken:
                 if self.cores.get(group) is not core:
                     continue  # ended or removed meanwhile: nothing may leave in its name
                 released += [(group, message) for message in ready.send_after_fsync]

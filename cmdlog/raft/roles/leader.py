@@ -93,6 +93,8 @@ def tick(state: State) -> None:
             state.become_follower(state.term, None)
             return
     transfer.expire(state)
+    if state.to_promote and state.elapsed == 0:
+        membership.promote_caught_up(state)
     if state.log.writes and _disk_hangs(state):
         return
     state.heartbeat_elapsed += 1
