@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Entries
-from cmdlog.raft.ready import ReadResult
+from cmdlog.raft.messages import Entries, SnapshotDescriptor
+from cmdlog.raft.ready import EntriesWanted, ReadResult
 from cmdlog.wal.ids import Term
 
 
@@ -45,6 +45,15 @@ class Machine(Protocol):
 
     def read(self, group: int, result: ReadResult) -> None:
         """A read that was asked for is decided."""
+        ...
+
+    def fetch(self, group: int, wanted: EntriesWanted, terms: Sequence[int], block: int | None) -> None:
+        """Entries are to be read from the log, where they lie in `block` or later; `RaftCore.report_entries` is called with
+        them, or with None."""
+        ...
+
+    def copy_offered(self, group: int, descriptor: SnapshotDescriptor) -> None:
+        """This node is too far back: it would have to copy that snapshot of the group. `RaftCore.report_snapshot` is called."""
         ...
 
     def failed(self, error: BaseException) -> None:

@@ -304,6 +304,12 @@ class Replication:
             self._release(round_.number)
         for group, result in round_.reads:
             self._machine.read(group, result)
+        for group, wanted in round_.fetches:
+            log = self._groups.cores[group].log
+            terms = log.terms[wanted.first - log.base - 1 : wanted.last - log.base]
+            self._machine.fetch(group, wanted, terms, self.entry_blocks.block_of(group, wanted.first))
+        for group, descriptor in round_.copies:
+            self._machine.copy_offered(group, descriptor)
 
     def _records_of(self, round_: Round) -> list[bytes]:
         """Hard states of all groups, then their entries, then commit marks: a block's order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cmdlog.cluster.entry_records import place_of, records_of
@@ -17,10 +17,11 @@ from cmdlog.cluster.genesis import Genesis
 from cmdlog.cluster.replicated_machine import GroupStanding
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import restore_groups
-from cmdlog.raft import InvariantBroken, RaftSettings
+from cmdlog.node.member.entry_reader import EntryRequest, read_entries
+from cmdlog.raft import CopyOutcome, InvariantBroken, RaftCore, RaftSettings, SnapshotDescriptor
 from cmdlog.raft.messages import Bundle, Entries, Message
 from cmdlog.raft.multi_raft import Parcel
-from cmdlog.raft.ready import ReadResult
+from cmdlog.raft.ready import EntriesWanted, ReadResult
 from cmdlog.wal import Identity, Log
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import encode_batch
@@ -49,6 +50,7 @@ class ListMachine:
     waiting: dict[int, deque[int]] = field(default_factory=dict)  # group -> numbers to be proposed
     blocks: list[tuple[str, int]] = field(default_factory=list)
     failure: BaseException | None = None
+    later: list[tuple[int, Callable[[RaftCore], None]]] = field(default_factory=list)  # answers to the driver's questions
 
     @property
     def pending_bytes(self) -> int:
@@ -93,6 +95,14 @@ class ListMachine:
 
     def read(self, group: int, result: ReadResult) -> None:
         pass
+
+    def fetch(self, group: int, wanted: EntriesWanted, terms: Sequence[int], block: int | None) -> None:
+        node = self.world.nodes[self.node]
+        entries = read_entries(node.log, EntryRequest(group, wanted, terms, block))
+        self.later.append((group, lambda core: core.report_entries(wanted, entries)))
+
+    def copy_offered(self, group: int, descriptor: SnapshotDescriptor) -> None:
+        self.later.append((group, lambda core: core.report_snapshot(descriptor, CopyOutcome.FAILED)))
 
     def failed(self, error: BaseException) -> None:
         self.failure = error
@@ -218,6 +228,9 @@ class World:
 
     def tick(self) -> None:
         for node in self.nodes.values():
+            answers, node.machine.later = node.machine.later, []
+            for group, answer in answers:
+                node.driver.ask(group, answer)
             node.driver.tick()
 
     def deliver(self) -> None:

@@ -32,6 +32,7 @@ from cmdlog.cluster.transport.peer_transport import PeerNotice, TransportSetting
 from cmdlog.node.assembly import MACHINE, NodeGround, Outside
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
+from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader, NotLeading
@@ -44,8 +45,9 @@ from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import Route
-from cmdlog.raft import RaftError
+from cmdlog.raft import CopyOutcome, RaftError, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import Entries
 from cmdlog.raft.wire.layout import Addressed
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
@@ -135,15 +137,12 @@ class MemberNode(Node):
         groups, blocks = restore_groups(
             ground.node, source_of(self._wal), states, places, settings=ground.raft, rng=random.SystemRandom()
         )
+        self._reader = EntryReader(self._wal, self._report_entries)
         self._marks = ExecutedMarks(partitions, diverged=self._diverged)
         self._machine = SequencedMachine(
-            self.sequencer,
-            {p: txns.get(p, 0) for p in partitions},
-            blocks,
-            marks=self._marks,
-            leave_out=self._desk.leave_out,
-            stated=self._log_statement,
-        )
+            self.sequencer, {p: txns.get(p, 0) for p in partitions}, blocks, marks=self._marks, leave_out=self._desk.leave_out,
+            stated=self._log_statement, asked=self._reader.ask, copy_offered=self._refuse_copy,
+        )  # fmt: skip
         book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
         listen = ground.listen or ground.cluster.member(ground.node).peer
         self._network = PeerNetwork(book, ground.secret, self, Endpoint(*listen), TransportSettings(tick_s=TICK_S))
@@ -167,6 +166,7 @@ class MemberNode(Node):
         )
         self._takeover = Takeover(steps, self._desk.broken)
         self._ticks = 0
+        self._too_far_back: set[int] = set()  # groups
         self._confirming: list[Callable[[bool], None]] = []
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
@@ -187,6 +187,7 @@ class MemberNode(Node):
         """Begins to speak with the other nodes; calls are accepted once a leader has taken over."""
         super().attach(loop)
         self._takeover.start()
+        self._reader.start()
         self._network.start()
 
     def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
@@ -195,6 +196,7 @@ class MemberNode(Node):
             self._hand_over()
             self._network.stop()
             self._takeover.stop()
+            self._reader.stop()
         super().close(drain_s=drain_s, hurried=hurried)
 
     def _hand_over(self) -> None:
@@ -290,6 +292,18 @@ class MemberNode(Node):
         why = "the batch changed other rows, or had other results, than on the node that leads"
         log.error("replica_diverged", partition=partition, index=index, reason=why)
 
+    def _report_entries(self, request: EntryRequest, entries: Entries | None) -> None:
+        """What was read for a follower that is far back."""
+        with contextlib.suppress(RaftError, KeyError):
+            self._driver.ask(request.group, lambda core: core.report_entries(request.wanted, entries))
+
+    def _refuse_copy(self, group: int, descriptor: SnapshotDescriptor) -> None:
+        """This node lacks entries that no log holds any more; it takes part, but cannot be brought level."""
+        if group not in self._too_far_back:
+            self._too_far_back.add(group)
+            log.error("too_far_back", group=group, index=descriptor.index, remedy="the node needs a copy of another one's data")
+        self._driver.ask(group, lambda core: core.report_snapshot(descriptor, CopyOutcome.FAILED))
+
     def _log_statement(self, index: int, record: bytes) -> None:
         """An entry of the cluster group is committed."""
         log.info("cluster_entry", index=index, kind=RecordKind(record[4]).name)
@@ -367,6 +381,7 @@ class MemberNode(Node):
                 {"node": m.node, "client": m.client, "peer": f"{m.peer[0]}:{m.peer[1]}"} for m in self._ground.cluster.members
             ],
             "groups": {str(group): {"term": view.term, "leader": view.leader} for group, view in views.items()},
+            "too_far_back": sorted(self._too_far_back),
             "diverged": {str(partition): index for partition, index in self._marks.divergences().items()},
             "peers": [asdict(peer) for peer in self._network.status().peers],
         }

@@ -15,10 +15,11 @@ from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.multi_calls import MultiCallGate, PartedEntry
+from cmdlog.node.member.entry_reader import EntryRequest
 from cmdlog.node.outcome import CallOutcome, Done, UnknownOutcome
 from cmdlog.node.sequencing.sequencer import Sequencer
-from cmdlog.raft.messages import Entries
-from cmdlog.raft.ready import ReadResult
+from cmdlog.raft.messages import Entries, SnapshotDescriptor
+from cmdlog.raft.ready import EntriesWanted, ReadResult
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.format.record import RecordKind, encode_json
@@ -33,10 +34,12 @@ class SequencedMachine:
     def __init__(
         self, sequencer: Sequencer, run_txns: Mapping[int, int], entry_blocks: EntryBlocks, *,
         marks: ExecutedMarks, leave_out: Callable[[int, int, int], None], stated: Callable[[int, bytes], None],
+        asked: Callable[[EntryRequest], None], copy_offered: Callable[[int, SnapshotDescriptor], None],
     ) -> None:  # fmt: skip
         """`run_txns`: of every partition the TxnId up to which its state holds all. `leave_out` tells a site of a logged skip:
         partition, index, position. `stated` gets the committed entries of the cluster group: index, record."""
         self._sequencer, self._entry_blocks, self._leave_out, self._stated = sequencer, entry_blocks, leave_out, stated
+        self._asked, self._copy_offered = asked, copy_offered
         self._gate, self._marks = MultiCallGate(run_txns), marks
         self._statements: deque[Statement] = deque()
         self._place: tuple[int, int] | None = None  # term and next index of the cluster group, while this node leads
@@ -102,6 +105,12 @@ class SequencedMachine:
     def read(self, group: int, result: ReadResult) -> None:
         if (done := self._reads.pop(result.context, None)) is not None:
             done(result.index is not None)
+
+    def fetch(self, group: int, wanted: EntriesWanted, terms: Sequence[int], block: int | None) -> None:
+        self._asked(EntryRequest(group, wanted, terms, block))
+
+    def copy_offered(self, group: int, descriptor: SnapshotDescriptor) -> None:
+        self._copy_offered(group, descriptor)
 
     def failed(self, error: BaseException) -> None:
         self._sequencer.failed(error if isinstance(error, WalError) else WalError(str(error)))
