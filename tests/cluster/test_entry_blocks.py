@@ -52,7 +52,8 @@ def test_a_replaced_entry_lies_where_its_replacement_does() -> None:
 
 
 def test_a_replacement_of_everything() -> None:
-    """From before the first one that is known."""
+    """From the first one that is known, or from before it."""
+    assert asked(blocks_of((4, 7), (5, 8), (6, 7)), 6, 7, 8) == [6, 6, None]
     assert asked(blocks_of((4, 7), (5, 8), (6, 6)), 5, 6, 7) == [6, 6, None]
 
 
@@ -77,6 +78,7 @@ def test_the_entries_of_a_block_are_found_among_its_records() -> None:
     mark = encode_commit_mark(partition=GROUP, term=1, commit=9, closed_txn=0)
     blocks.add_block(3, [batch(7, group=GROUP), mark, batch(1, group=4)])
     blocks.add_block(4, [mark])
+    assert asked(blocks, 9) == [None]
     blocks.add_block(5, [batch(8, group=GROUP)])
     assert asked(blocks, 7, 8, 9) == [3, 5, None]
     assert blocks.block_of(4, 1) == 3
