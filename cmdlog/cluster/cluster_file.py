@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -87,11 +87,14 @@ class ClusterFile:
             if value["format"] != FORMAT:
                 raise BadClusterFile(f"{path} has format {value['format']}, and this program reads {FORMAT}")
             members = [
-                MemberAddress(int(member["node"]), parse_address(member["peer"]), str(member["client"]))
+                MemberAddress(int(member["node"]), parse_address(str(member["peer"])), str(member["client"]))
                 for member in value["members"]
             ]
+            check_members(members)
+            if int(value["shape"]["partitions"]) < 1:
+                raise ValueError(f"{value['shape']['partitions']} partitions")
             return cls(
-                uuid.UUID(value["cluster_id"]).bytes,
+                uuid.UUID(str(value["cluster_id"])).bytes,
                 str(value["database"]),
                 tuple(sorted(members, key=lambda member: member.node)),
                 value["shape"],
@@ -103,9 +106,19 @@ class ClusterFile:
             raise BadClusterFile(f"{path} is no cluster file: {error!r}") from None
 
 
+def check_members(members: Sequence[MemberAddress]) -> None:
+    """Each node once, and no two at one address: they would count as two votes. Raises: ValueError."""
+    numbers = [member.node for member in members]
+    if not 1 <= len(numbers) <= NODES_MAX or min(numbers) < 1 or len(set(numbers)) != len(numbers):
+        raise ValueError(f"the nodes are {numbers}: 1 to {NODES_MAX} different positive numbers are possible")
+    if len({member.peer for member in members}) != len(members):
+        raise ValueError("two nodes have the same peer address")
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """host:port. Raises: ValueError."""
-    host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    bracketed, _, port = text.rpartition(":")
+    host = bracketed.strip("[]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{text!r} is no host:port")
-    return host.strip("[]"), int(port)
+    return host, int(port)

@@ -61,7 +61,8 @@ def check_entries(group: int, entries: Entries) -> None:
                 raise BadRecord(f"an empty entry of {len(payload)} bytes")
             continue
         record = decode_record(payload)
-        if (record.partition, record.term, record.index) != (group, term, index) or not record.is_entry:
+        in_place = (record.partition, record.term, record.index) == (group, term, index)
+        if not in_place or not record.is_entry or entry_of(record)[0] != KIND_NORMAL:  # a restart must find what was sent
             said = f"{record.kind.name} of group {record.partition}, term {record.term}, index {record.index}"
             raise BadRecord(f"{said} sent as the entry of group {group}, term {term}, index {index}")
 
