@@ -64,7 +64,6 @@ def test_a_batch_that_was_executed_first_is_answered_by_its_commit() -> None:
     pipe.sync()
     assert (len(lax.replies), len(strict.replies)) == (1, 1)
     assert pipe.sequencer.commits.settling == 0
-    assert pipe.sequencer.meter.stages["settle"].count == 1
     pipe.check_empty()
 
 

@@ -29,7 +29,7 @@ class World:
     def ask(self, group: int, request: Callable[[Any], Any]) -> None:
         self.asked.append(group)
         if self.refuses:
-            raise ProposalRefused(Refusal.NO_LEADER)
+            raise ProposalRefused(Refusal.NOT_LEADER)
 
     def see(self, *groups: GroupView) -> None:
         self.leadership.changed(views(*groups))
