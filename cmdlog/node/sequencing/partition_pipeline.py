@@ -95,10 +95,17 @@ class PartitionPipeline:
         self.unsent.append(flight)
         return flight
 
-    def follow(self, record: bytes, index: int) -> Flight:
-        """An entry that another node proposed: it has no callers here, and nothing of this node's own is under way."""
-        self.next_index = index
-        return self._fly(Flight(index, (), [], 0, record))
+    def follow(self, record: bytes, index: int, *, before: Flight | None) -> Flight:
+        """An entry that another node proposed: it has no callers here. It precedes what this node proposed, from `before` on."""
+        flight = Flight(index, (), [], 0, record)
+        self.next_index = max(self.next_index, index + 1)
+        if before is None:
+            self.flights.append(flight)
+            self.unsent.append(flight)
+        else:
+            self.flights.insert(self.flights.index(before), flight)
+            self.unsent.insert(self.unsent.index(before), flight)
+        return flight
 
     def begin_leading(self, term: int, index: int) -> None:
         """What is placed from now on gets this term, and indexes from `index` on."""
@@ -222,6 +229,7 @@ class PartitionPipeline:
         dones = [done for _, _, done in self.entries]
         procedures: list[int] = []
         dones += [done for _, done, _ in self.held]
+        dones += [done for flight in self.uncommitted() for done in flight.drop_waiting_entry()]
         for batch in (*self.closed, self.open, *self.flights):
             if not isinstance(batch, Read):
                 dones += batch.dones

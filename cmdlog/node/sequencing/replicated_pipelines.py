@@ -39,7 +39,10 @@ class ReplicatedPipelines:
             for index, record in entries:
                 if index <= stream.durable_index:
                     continue
-                flight = own.popleft() if own else stream.follow(record, index)
+                if own and own[0].index <= index:
+                    flight = own.popleft()
+                else:  # of an earlier leader: it may have waited for an entry of this one, as a parted call for its skip
+                    flight = stream.follow(record, index, before=own[0] if own else None)
                 if flight.index != index:
                     raise RuntimeError(f"partition {partition}: {index} is committed before {flight.index}, proposed here")
                 flight.write(block_of(index) or flight.block)
@@ -53,6 +56,7 @@ class ReplicatedPipelines:
             for partition, (term, index) in places.items():
                 self._streams[partition].begin_leading(term, index)
             self._closing.run_catalog(catalog)
+            self._pipelines.set_proposes(True)
 
     def accept_calls(self) -> None:
         """Calls are taken."""
@@ -65,6 +69,7 @@ class ReplicatedPipelines:
         unknown: list[Done] = []
         with self._lock:
             self._admission.refuse(refusal)
+            self._pipelines.set_proposes(False)
             for stream in self._streams.values():
                 withdrawn = stream.withdraw(refused=True)
                 self._admission.forget(withdrawn)
@@ -72,8 +77,7 @@ class ReplicatedPipelines:
                 for flight in stream.drop_uncommitted():
                     self._admission.release(flight)
                     unknown += flight.dones
-                    if flight.on_durable is not None:
-                        unknown.append(flight.on_durable)
+                    unknown += flight.drop_waiting_entry()
                 unknown += stream.drop_entries()
                 self._pipelines.pass_reads(stream)
         for done in refused:

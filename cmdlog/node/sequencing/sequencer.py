@@ -83,7 +83,7 @@ class Sequencer:
         self.waits = False  # somebody waits until what was taken last is durable
         self.hasty = 0  # batches that were taken, are not written, and may be executed once they are
         self._written_block, self._votes_alone = start.block, start.votes_alone
-        self._pipelines = PipelineSet(streams, deliver, log, now=meter.now)
+        self._pipelines = PipelineSet(streams, deliver, log, now=meter.now, proposes=start.votes_alone)
         self._lock, self._streams, self._busy = self._pipelines.lock, self._pipelines.by_partition, self._pipelines.busy
         self._pump, self._kick = self._pipelines.pump, self._pipelines.wake_log
         self._on_failure = on_failure
@@ -153,12 +153,12 @@ class Sequencer:
     def add_entry(self, partition: int, kind: RecordKind, value: dict[str, Any], done: Done) -> None:
         """Places a control entry ahead of what waits; `done` is called once it is durable, or with an unknown outcome."""
         with self._lock:
-            gone = self._pipelines.ended
-            if not gone:
+            ended, proposes = self._pipelines.ended, self._pipelines.proposes
+            if not ended and proposes:
                 self._busy[partition] = stream = self._streams[partition]
                 stream.entries.append((kind, value, done))
-        if gone:
-            done(UnknownOutcome("the node has failed"))
+        if ended or not proposes:
+            done(UnknownOutcome("the node has failed" if ended else "this node does not lead"))
         self._kick()
 
     def add_record(self, record: bytes, done: Callable[[], None] | None = None) -> None:
