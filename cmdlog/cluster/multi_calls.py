@@ -67,9 +67,9 @@ class MultiCallGate:
     def parted(self) -> list[PartedEntry]:
         """The calls that wait for partitions which may not have them at all, ascending."""
         return [
-            PartedEntry(txn_id, sorted(held.items()))
+            PartedEntry(txn_id, places)
             for txn_id, held in sorted(self._held.items())
-            if not self._everywhere(txn_id) and any(place not in self._skipped for place in held.items())
+            if not self._everywhere(txn_id) and (places := sorted(held.items() - self._skipped))
         ]
 
     @property
@@ -101,7 +101,7 @@ class MultiCallGate:
     def _leave(self, txn_id: int, partition: int) -> None:
         """The partition may run the call: it holds all up to it from now on."""
         self._run_upto[partition] = max(self._run_upto[partition], txn_id)
-        if all(upto >= txn_id for upto in self._run_upto.values()):
+        if all(self._run_upto[held] >= txn_id for held in self._held.get(txn_id, ())):
             self._held.pop(txn_id, None)
 
 
