@@ -96,6 +96,7 @@ def leads(node: MemberNode) -> bool:
 
 
 def number_of(node: MemberNode) -> int:
+    """Its number in the cluster file."""
     return int(node.cluster_status()["node"])
 
 

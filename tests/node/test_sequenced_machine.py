@@ -203,6 +203,9 @@ def test_leader_that_follows_gives_back_whoever_waits(rig: Rig) -> None:
     for done in rig.machine.follow():
         done(UnknownOutcome("gone"))
     assert [name for name, _ in replies] == ["proposed", "waiting"]
+    late: list[Reply] = []
+    rig.machine.state(RecordKind.ENVIRONMENT, {}, late.append)
+    assert [type(reply) for reply in late] == [UnknownOutcome]
     rig.machine.committed(CLUSTER_GROUP, entries(7, record))
     rig.lead()
     assert rig.machine.take_records(10_000) == []
