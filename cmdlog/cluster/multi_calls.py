@@ -41,7 +41,7 @@ class MultiCallGate:
         """`run_upto`: of every partition the TxnId up to which its state holds all."""
         self._run_upto = dict(run_upto)
         self._waiting: dict[int, deque[tuple[int, bytes, int]]] = {partition: deque() for partition in run_upto}
-        self._held: dict[int, dict[int, int]] = {}  # TxnId -> partition -> index, of calls that are not on all partitions yet
+        self._held: dict[int, dict[int, int]] = {}  # TxnId -> partition -> index, of calls that wait
         self._skipped: set[tuple[int, int]] = set()  # (partition, index) of waiting calls that are not run
 
     def add(self, partition: int, entries: Iterable[tuple[int, bytes]]) -> tuple[Released, list[tuple[int, Skip]]]:
@@ -55,7 +55,8 @@ class MultiCallGate:
             if kind == _SKIP:
                 skip = Skip.from_record(decode_record(record))
                 skips.append((partition, skip))
-                self._skipped.add((partition, skip.batch))
+                if any(held.get(partition) == skip.batch for held in self._held.values()):
+                    self._skipped.add((partition, skip.batch))
             elif kind == _BATCH and (txn_id := _multi_txn(record)):
                 held = self._held.setdefault(txn_id, {})
                 held[partition] = index
@@ -65,7 +66,7 @@ class MultiCallGate:
         return self._release(sorted(touched)), skips
 
     def parted(self) -> list[PartedEntry]:
-        """The calls that wait for partitions which may not have them at all, ascending."""
+        """The calls that wait for partitions which may not have them at all, ascending; without the places whose skip is known."""
         return [
             PartedEntry(txn_id, places)
             for txn_id, held in sorted(self._held.items())
@@ -101,8 +102,10 @@ class MultiCallGate:
     def _leave(self, txn_id: int, partition: int) -> None:
         """The partition may run the call: it holds all up to it from now on."""
         self._run_upto[partition] = max(self._run_upto[partition], txn_id)
-        if all(self._run_upto[held] >= txn_id for held in self._held.get(txn_id, ())):
-            self._held.pop(txn_id, None)
+        held = self._held[txn_id]
+        del held[partition]
+        if not held:
+            del self._held[txn_id]
 
 
 def _multi_txn(record: bytes) -> int:

@@ -19,6 +19,7 @@ from cmdlog.node.member.member_node import MemberGround, MemberNode
 from cmdlog.node.member.member_start import make_genesis
 from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
 from cmdlog.node.settings import Settings
+from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Secret
 from procedures import Database
 from procedures.bundle import capture_bundle
@@ -56,8 +57,8 @@ class Members:
         self.nodes: dict[int, MemberNode] = {}
 
     def join(self, node: int, *, attached: bool = True, **changed: Any) -> MemberNode:
-        """Opens a node."""
-        ground = MemberGround(changed.get("cluster", self.cluster), node, SECRET)
+        """Opens a node; `changed`: its cluster, app or raft settings."""
+        ground = MemberGround(changed.get("cluster", self.cluster), node, SECRET, raft=changed.get("raft", RaftSettings()))
         opened = MemberNode.join(str(self.folder / f"n{node}"), changed.get("app", db), SETTINGS, ground)
         self.nodes[node] = opened
         if attached:
