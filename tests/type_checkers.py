@@ -30,7 +30,8 @@ def wrong_lines(checker: str, paths: Sequence[Path]) -> set[Line]:
 
 
 def _ask_mypy(paths: Sequence[Path]) -> set[Line]:
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", *map(str, paths)]
+    """With the project's settings, of which `strict` is one: what `make types` has found of the product is in mypy's cache."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=pyproject.toml", *map(str, paths)]
     told = _run(command, {"PYTHONPATH": str(ROOT), "MYPYPATH": str(paths[0].parent)})
     return {(Path(file).name, int(at)) for file, at in (line.split(":")[:2] for line in told.splitlines() if ": error:" in line)}
 

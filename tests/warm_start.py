@@ -2,8 +2,9 @@
 
 Half of the time of all tests was imports: a site takes 0.8 s of processor for them, `cmdlog serve` twice that. So
 `subprocess.Popen` asks for `python -m cmdlog…` (`replay`, `snapshot`, `procedures`, and programs of tests with nodes) here.
-Everything else starts as ever, and so does a program whose start is special: another hash seed, options of the interpreter, a
-function to run first (but for a limit other than that of the address space).
+Everything else starts as ever, and so does a program whose start is special: options of the interpreter, another locale or time
+zone, a function to run first (but for a limit other than that of the address space). There is a process of the imports for each
+of two hash seeds: that of sites, and the one under which `cmdlog.testing` replays what was called; all others are special.
 
 The program is a child of the process that asked, with the descriptors, folder, environment, limits, group and policy that it
 would have: the process of the imports forks twice, and the kernel hands the orphan to the process that asked, which is the
@@ -43,17 +44,20 @@ IMPORTED: Final = (
     "replay.drill.drill", "replay.fork.worker", "replay.recover.worker", "replay.state.page_check",
     "snapshot.archive.segment_copy", "snapshot.background_process", "snapshot.capture.seal",
 )  # fmt: skip
+OF_REPLAYS: Final = ("replay.recover.worker",)
+SEEDS: Final = {"0": IMPORTED, "1": OF_REPLAYS}
 STARTERS: Final = {"demo", "drill", "fork", "recover", "serve"}  # commands whose processes start more of the product
 OF_TESTS: Final = ("tests.node.apps.holder", "tests.replay.pitrnode")  # programs with nodes
-AT_START: Final = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # variables that may differ: they are obeyed here
+OBEYED: Final = ("PYTHONHASHSEED", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # variables that may differ
+AS_HERE: Final = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")  # variables that the interpreter and its libraries read at the start
 LIMITS: Final = sorted(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
 PR_SET_CHILD_SUBREAPER: Final = 36
 MESSAGE_BYTES: Final = 1 << 20
 SWITCH: Final = "TESTS_START"
 
 _lock = threading.Lock()
-_asked: socket.socket | None = None  # to the process of the imports, once it was needed
-_importer: subprocess.Popen[bytes] | None = None
+_asked: dict[str, socket.socket] = {}  # hash seed -> to the process of the imports, once it was needed
+_importers: list[subprocess.Popen[bytes]] = []
 _start_cold = subprocess.Popen[Any]._execute_child  # type: ignore[attr-defined]
 
 
@@ -94,23 +98,32 @@ def _limit(preexec_fn: Any) -> dict[int, tuple[int, int]]:
 
 def _is_ours(args: Any, environ: dict[str, str], cwd: Any) -> bool:
     """Whether the process of the imports can stand for the start."""
-    if os.environ.get(SWITCH) == "cold" or isinstance(args, str | bytes) or environ.get("PYTHONHASHSEED") != "0":
+    if os.environ.get(SWITCH) == "cold" or isinstance(args, str | bytes) or environ.get("PYTHONHASHSEED") not in SEEDS:
         return False
-    words = [os.fspath(one) for one in args]
-    if words[:2] != [sys.executable, "-m"] or not (words[2].partition(".")[0] in PRODUCT or words[2] in OF_TESTS):
+    module = next(iter(_program([os.fspath(one) for one in args])), "")
+    if not (module.partition(".")[0] in PRODUCT or module in OF_TESTS):
         return False
     if any(name.startswith("LD_") for name in environ):  # what the linker reads
         return False
-    if any(name.startswith("PYTHON") and name not in AT_START and os.environ.get(name) != environ[name] for name in environ):
+    if any(environ.get(name) != os.environ.get(name) for name in AS_HERE):
+        return False
+    if any(name.startswith("PYTHON") and name not in OBEYED and os.environ.get(name) != environ[name] for name in environ):
         return False
     folder = Path(cwd or ".").resolve()
     return folder == ROOT or not any((folder / name).exists() for name in PRODUCT)
 
 
+def _program(words: list[str]) -> list[str]:
+    """The module and its arguments, after `python -m` or `python -P -m`; nothing for other command lines."""
+    options = 2 + (words[1:2] == ["-P"])
+    return words[options:] if [words[0], words[options - 1 : options]] == [sys.executable, ["-m"]] else []
+
+
 def _fork(order: dict[str, Any], fds: list[int]) -> int:
     """The process id of a program."""
     with _lock:
-        near = _asked or _import_all()
+        seed = order["environ"]["PYTHONHASHSEED"]
+        near = _asked.get(seed) or _import_all(seed)
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
@@ -120,19 +133,26 @@ def _fork(order: dict[str, Any], fds: list[int]) -> int:
             prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def _import_all() -> socket.socket:
-    """Starts the process of the imports; it ends when this one does."""
-    global _asked, _importer  # noqa: PLW0603 - one for each process of tests
-    _asked, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in (_asked, far):
+def _import_all(seed: str) -> socket.socket:
+    """Starts a process of the imports; it ends when this one does."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (near, far):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_BYTES)
     command = [sys.executable, "-m", "tests.warm_start", str(far.fileno())]
-    environ = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
     with far:
-        _importer = subprocess.Popen(
-            command, cwd=ROOT, env=environ, pass_fds=(far.fileno(),), stdin=subprocess.DEVNULL, process_group=0
+        _importers.append(
+            subprocess.Popen(command, cwd=ROOT, env=environ, pass_fds=(far.fileno(),), stdin=subprocess.DEVNULL, process_group=0)
         )
-    return _asked
+    _asked[seed] = near
+    return near
+
+
+def start_importers() -> None:
+    """Starts the processes of the imports that no program has needed yet."""
+    with _lock:
+        for seed in SEEDS.keys() - _asked.keys():
+            _import_all(seed)
 
 
 def install() -> None:
@@ -143,9 +163,10 @@ def install() -> None:
 def end() -> None:
     """Nothing is started any more."""
     subprocess.Popen._execute_child = _start_cold  # type: ignore[attr-defined]
-    if _asked is not None and _importer is not None:
-        _asked.close()
-        _importer.wait()
+    for near in _asked.values():
+        near.close()
+    for importer in _importers:
+        importer.wait()
 
 
 # -- in the process of the imports -----------------------------------------------------------------------------------------
@@ -190,19 +211,25 @@ def become(order: dict[str, Any], fds: list[int], paths: list[str]) -> None:
         if os.getppid() == 1:
             os._exit(1)
         os.sched_yield()
-    _place(fds, order["fds"])
+    take_on(order, fds, paths)
     for limit, values in zip(LIMITS, order["limits"], strict=True):
         resource.setrlimit(limit, values)
     os.sched_setscheduler(0, order["policy"], os.sched_param(0))
+
+
+def take_on(order: dict[str, Any], fds: list[int], paths: list[str]) -> None:
+    """Descriptors, environment, folder, paths of modules, standard streams and arguments."""
+    _place(fds, order["fds"])
     os.environ.clear()
     os.environ.update(order["environ"])
     os.chdir(order["cwd"])
-    sys.path[:] = [order["cwd"], *filter(None, order["environ"].get("PYTHONPATH", "").split(os.pathsep)), *paths]
+    here = [] if "-P" in order["argv"][1:2] else [order["cwd"]]
+    sys.path[:] = [*here, *filter(None, order["environ"].get("PYTHONPATH", "").split(os.pathsep)), *paths]
     sys.dont_write_bytecode = bool(order["environ"].get("PYTHONDONTWRITEBYTECODE"))
     importlib.invalidate_caches()
     _open_standard(buffered=not order["environ"].get("PYTHONUNBUFFERED"))
     sys.orig_argv[:] = order["argv"]
-    sys.argv[:] = order["argv"][2:]
+    sys.argv[:] = _program(order["argv"])
 
 
 def _place(fds: list[int], numbers: list[int]) -> None:
@@ -228,10 +255,10 @@ def _open_standard(*, buffered: bool) -> None:
 
 def fork_importer(paths: list[str]) -> None:
     """A server has sites to start: they come from a process like this one, forked while there is but one thread."""
-    global _asked
-    _asked, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() != 0:
         far.close()
+        _asked[os.environ["PYTHONHASHSEED"]] = near
         install()
         return
     os.setpgid(0, 0)
@@ -266,8 +293,10 @@ def run() -> NoReturn:
 
 if __name__ == "__main__":
     far = socket.socket(fileno=int(sys.argv[1]))
-    for module in IMPORTED:
+    for module in SEEDS[os.environ["PYTHONHASHSEED"]]:
         importlib.import_module(module)
+    if "cmdlog.cli.app" in sys.modules:
+        sys.modules["cmdlog.cli.app"].command_parser()
     gc.freeze()  # a program's collector would copy all of these pages
     own = {"", str(ROOT), os.getcwd()}
     base = [path for path in sys.path if path not in own]

@@ -10,6 +10,7 @@ import os
 import select
 import sys
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final, TextIO
 
 import typer
@@ -84,6 +85,12 @@ def make_program() -> typer.Typer:
     return program
 
 
+@cache
+def command_parser() -> Any:
+    """What parses the command line and runs the command: made of the signatures of all commands, once in a process."""
+    return typer.main.get_command(make_program())
+
+
 def run() -> None:
     """Runs the command line and ends the process."""
     with sigterm_as_interrupt():
@@ -125,7 +132,7 @@ def _is_broken(stream: TextIO) -> bool:
 def _exit_code() -> int:
     """The exit code of the command that the arguments name."""
     try:
-        code: int = make_program()(standalone_mode=False) or 0
+        code: int = command_parser()(standalone_mode=False) or 0
         if code == BROKEN_OFF:  # what a signal has become on its way through Typer
             return _fail(signals.failure())
     except (KeyboardInterrupt, typer.Abort):

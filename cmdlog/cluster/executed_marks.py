@@ -61,7 +61,7 @@ class ExecutedMarks:
     """Under the driver's lock."""
 
     def __init__(self, partitions: Iterable[int], *, diverged: Callable[[int, int], None]) -> None:
-        """`diverged` is told partition and index of a batch that was another computation on the leader."""
+        """`diverged` gets partition and index of a batch that was another computation on the leader."""
         self._partitions = {partition: _Followed() for partition in partitions}
         self._diverged = diverged
         self._rows: list[Row] = []  # of this node as the leader, to be sent
@@ -89,7 +89,7 @@ class ExecutedMarks:
             self._newest[partition] = row
         of = self._partitions[partition]
         if digest:
-            _keep(of.ours, index, digest)
+            _keep_digest(of.ours, index, digest)
             self._compare(partition, of, index)
 
     def due(self, node: NodeId, peers: Iterable[NodeId]) -> list[Parcel]:
@@ -131,7 +131,7 @@ class ExecutedMarks:
                 of.marks.append((index, commit))
                 touched.add(int(group))
             if digest:
-                _keep(of.theirs, index, digest)
+                _keep_digest(of.theirs, index, digest)
                 self._compare(int(group), of, index)
         return sorted(touched)
 
@@ -162,7 +162,7 @@ class ExecutedMarks:
             self._diverged(partition, index)
 
 
-def _keep(digests: dict[int, int], index: int, digest: int) -> None:
+def _keep_digest(digests: dict[int, int], index: int, digest: int) -> None:
     digests[index] = digest
     if len(digests) > KEPT_MAX:
         del digests[next(iter(digests))]

@@ -19,87 +19,28 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cmdlog.cluster.commit_marks import CommitMarks
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import check_entries, is_entry, place_of, records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
+from cmdlog.cluster.replicated_machine import GroupStanding, Machine, Watcher
 from cmdlog.raft import InvariantBroken, RaftCore
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Append, Entries, Executed, HeartbeatBundle, HeartbeatReplyBundle, Message
+from cmdlog.raft.messages import Append, Executed, HeartbeatBundle, HeartbeatReplyBundle, Message
 from cmdlog.raft.multi_raft import GroupRecord, Parcel, RaftGroups, Round
-from cmdlog.raft.ready import ReadResult
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.format.record import BadRecord, RecordKind, encode_json
 from cmdlog.wal.group_state import GroupStates
-from cmdlog.wal.ids import Index, PartitionId, Term
+from cmdlog.wal.ids import Index, PartitionId
 
 KEPT_ENTRIES: Final = 4096  # in memory behind what is committed, for followers that are a little behind
 ROUND_OVERHEAD_BYTES: Final = 256  # of each group in a round: hard state, empty entry, commit mark
-
-
-class Machine(Protocol):
-    """What makes entries and runs them: the node's sequencer and sites. Called under the driver's lock; must not block."""
-
-    @property
-    def pending_bytes(self) -> int:
-        """About what `take_records` would return; read without a lock."""
-        ...
-
-    def take_records(self, bytes_max: int) -> Sequence[bytes]:
-        """Entries of the groups that this node leads, each with the term and index that it was given (`lead`), and notes."""
-        ...
-
-    def written(self, block: int) -> None:
-        """The oldest `take_records` that returned any is in the page cache."""
-        ...
-
-    def durable(self, block: int) -> None:
-        """The same survives power loss here. Its entries need not be committed."""
-        ...
-
-    def committed(self, group: int, entries: Entries) -> None:
-        """The next entries of the group are committed, and durable here: they may be run."""
-        ...
-
-    def run_marked(self, partitions: Iterable[int]) -> None:
-        """The leader has executed more of these partitions."""
-        ...
-
-    def read(self, group: int, result: ReadResult) -> None:
-        """A read that was asked for is decided."""
-        ...
-
-    def failed(self, error: BaseException) -> None:
-        """The log is wedged, or a group broke an invariant: nothing is acknowledged any more."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    """What one group is at a moment."""
-
-    term: Term
-    leader: NodeId | None
-    leads: bool
-    confirmed: bool  # it leads, and an entry of its own term is committed: it knows what is committed
-
-
-class Watcher(Protocol):
-    """Who decides what a change of leaders means. Called under the driver's lock."""
-
-    def changed(self, views: Mapping[int, GroupView]) -> None:
-        """Some group has another view than when this was called last."""
-        ...
-
-    def ticked(self, views: Mapping[int, GroupView]) -> None:
-        """A tick has passed."""
-        ...
 
 
 @dataclass(slots=True)
@@ -150,7 +91,7 @@ class Replication:
         self.entry_blocks = entry_blocks  # read it under the lock
         # group -> commit that a durable mark states; read it under the lock
         self.marked = {group: state.commit for group, state in states.by_partition.items()}
-        self._views: dict[int, GroupView] = {}
+        self._views: dict[int, GroupStanding] = {}
         self._wants_block = False
         self.failure: BaseException | None = None
         self.bad_entries = 0  # messages of peers whose entries were not what they said
@@ -218,7 +159,7 @@ class Replication:
                 core.compact(core.manifest_at(Index(handed), ()), Index(upto))
                 self.entry_blocks.forget(group, min(upto, self.marked.get(group, 0)))
 
-    def views(self) -> dict[int, GroupView]:
+    def views(self) -> dict[int, GroupStanding]:
         """What every group is now."""
         with self.lock:
             return dict(self._views)
@@ -344,7 +285,7 @@ class Replication:
             group, error = next(iter(self._groups.failed.items()))
             self._fail(InvariantBroken(f"group {group}: {error}", "the group has ended"))
             return
-        self._look()
+        self._notify_watcher()
 
     def _handle(self, round_: Round, notes: Sequence[bytes] = (), *, from_machine: bool = False) -> None:
         """Does what a round says, in the order of the duties."""
@@ -403,9 +344,9 @@ class Replication:
         if parcels := self._groups.durable(number):
             self._send(parcels)
 
-    def _look(self) -> None:
+    def _notify_watcher(self) -> None:
         """Tells the watcher when some group has another view."""
-        views: dict[int, GroupView] = {group: _view_of(core) for group, core in self._groups.cores.items()}
+        views: dict[int, GroupStanding] = {group: _view_of(core) for group, core in self._groups.cores.items()}
         if views != self._views:
             self._views = views
             self._watcher.changed(views)
@@ -423,9 +364,9 @@ class Replication:
             self._kick()
 
 
-def _view_of(core: RaftCore) -> GroupView:
+def _view_of(core: RaftCore) -> GroupStanding:
     leads = core.leader == core.id
-    return GroupView(core.term, core.leader, leads, leads and core.term_committed)
+    return GroupStanding(core.term, core.leader, leads, leads and core.term_committed)
 
 
 def _on_disk(record: bytes) -> int:

@@ -50,7 +50,7 @@ class _Line:
             self.hole = 0
             return
         if index > self.last + 1:
-            self.hole = index  # entries before the log's beginning were not committed; these go on from them
+            self.hole = index  # entries before the log's beginning were not committed; these follow on them
             return
         self.hole = 0
         del self.entries[index - self.base - 1 :]

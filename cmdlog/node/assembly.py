@@ -23,7 +23,7 @@ from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import LogControls
 from cmdlog.node.sequencing.sequencer import Sequencer, SequencerStart
 from cmdlog.node.settings import Settings
-from cmdlog.node.site_events import Desk, Replica
+from cmdlog.node.site_events import Desk
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.supervisor import ProcessSites, spread
 from cmdlog.node.telemetry.stage_timings import StageTimings
@@ -62,7 +62,6 @@ class NodeGround:
     outside: Outside
     skips: Sequence[tuple[int, int, int]] = ()  # partition, index, position: of entries that the start leaves to the sites
     run_upto: Mapping[int, int] | None = None  # index up to which each state holds all; None: this node votes alone
-    replica: Replica | None = None  # of a node that is one of several
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,6 @@ def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[B
         snapshots=snapshots,
         leave_out=sites.leave_out,
         skips=ground.skips,
-        replica=ground.replica,
     )
     return NodeParts(clock, failures, facts, sites, sequencer, copier, archiver, snapshots, desk)
 

@@ -72,14 +72,17 @@ class Desk:
         snapshots: Snapshotter,
         leave_out: Callable[[int, int, int], None],
         skips: Sequence[tuple[int, int, int]] = (),
-        replica: Replica | None = None,
     ) -> None:
-        self._replica = replica
+        self._replica: Replica | None = None
         self._directory, self._db, self._settings, self._boot = directory, db, settings, boot
         self._sequencer, self._snapshots, self._leave_out = sequencer, snapshots, leave_out
         self.troubles = Troubles(directory)
         self.failures = RecentFailures()
         self._skips = list(skips)  # partition, index, position; of this run, and of entries that a start left to the sites
+
+    def serve_replica(self, replica: Replica) -> None:
+        """The node is one of several."""
+        self._replica = replica
 
     def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """A site has applied an entry."""

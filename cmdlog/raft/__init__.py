@@ -11,6 +11,7 @@ same calls always have the same effects. The loop of a caller with one group:
         elif event.is_message: core.step(event.message)
         elif event.is_proposal: core.propose(event.payloads)
         elif event.is_copy: core.report_snapshot(event.manifest, event.outcome)
+        elif event.is_fetch: core.report_entries(event.wanted, event.entries)
         elif event.is_durable:  # the oldest `event.count` writes are durable now
             for _ in range(event.count):
                 ready = writing.popleft()
@@ -23,6 +24,7 @@ same calls always have the same effects. The loop of a caller with one group:
             apply(ready.committed)
             answer(ready.reads)
             start_copy(ready.copy)
+            start_fetch(ready.fetch)
 
 This is the only list of the caller's duties. DECISIONS.md says why; other texts cite the numbers.
 
@@ -42,8 +44,9 @@ This is the only list of the caller's duties. DECISIONS.md says why; other texts
     committed configuration and returns as a learner under a new incarnation. Once that is committed, it
     starts with the place of that entry as `admitted`, now and at every later start. The same holds for
     any other disk that takes a former member's place.
- 7. *Apply* `committed` in order, each entry once. After a restart they begin after the manifest. Entries
-    of kinds other than normal are the group's own; their payload is not for the state machine.
+ 7. *Apply* `committed` in order, each entry once. After a restart they begin after the manifest, or after
+    `Restored.applied` where the state machine is durable by itself. Entries of kinds other than normal are
+    the group's own; their payload is not for the state machine.
  8. *Reads* are served once their index is applied. `None` means that the leader is gone: ask again.
  9. *Ticks* follow real time. After a pause, give all missed ticks before anything else.
 10. *Copies.* `copy` replaces any earlier one. Fetch the files that it names, check them by their
@@ -56,8 +59,10 @@ This is the only list of the caller's duties. DECISIONS.md says why; other texts
 13. *Rejoin one node at a time.* A recovery does not count a node that votes again while it is still in
     the failure set.
 14. *After a forced recovery* every frame and hello names the cluster of the configuration's `epoch`
-    (`cluster_of_epoch`). Nothing leaves under the old name, and nodes of before are let in only as new
+    (`cluster_of_epoch`). Nothing leaves under the old name, and nodes of before are members only as new
     incarnations, which the operator names.
+15. *Fetches.* `fetch` names entries that are durable here and no longer in memory. Read them, at most
+    `bytes_max` of them, and call `report_entries`; with None when they are gone. Every fetch is answered.
 
 `RaftGroups` (in multi_raft.py) does 1 to 4 for all groups of a node. `collect` gives one block of records;
 `durable` releases what was built on it and on all earlier blocks.
@@ -81,7 +86,7 @@ from cmdlog.raft.errors import (
 )
 from cmdlog.raft.messages import Entries, HardState, Message, Segment, SnapshotDescriptor
 from cmdlog.raft.progress import Sending
-from cmdlog.raft.ready import GroupStatus, PeerStatus, PlacedProposals, ReadResult, Ready, SoftState
+from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, Ready, SoftState
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, Role
@@ -98,6 +103,7 @@ __all__ = [
     "CopyOutcome",
     "Drop",
     "Entries",
+    "EntriesWanted",
     "Franchise",
     "GroupStatus",
     "HardState",

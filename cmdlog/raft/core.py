@@ -22,6 +22,7 @@ from cmdlog.raft.messages import (
     Append,
     AppendReply,
     Campaign,
+    Entries,
     Forward,
     HardState,
     Heartbeat,
@@ -38,9 +39,9 @@ from cmdlog.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from cmdlog.raft.progress import FollowerProgress, Sending
-from cmdlog.raft.ready import GroupStatus, PeerStatus, PlacedProposals, Ready
-from cmdlog.raft.roles import candidate, follower, leader, membership, transfer, voting
+from cmdlog.raft.progress import Sending
+from cmdlog.raft.ready import EntriesWanted, PlacedProposals, Ready
+from cmdlog.raft.roles import candidate, fetching, follower, leader, membership, transfer, voting
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, Role, State
@@ -243,26 +244,6 @@ class RaftCore(State):
         self._check_alive()
         return membership.force_recovery(self, learners, epoch)
 
-    def status(self) -> GroupStatus:
-        """The group as this node sees it now; changes nothing."""
-        log, handover = self.log, self.handover
-        return GroupStatus(
-            self.id,
-            self.role,
-            self.term,
-            self.leader,
-            self.removed,
-            log.base,
-            log.handed,
-            log.stable,
-            log.commit,
-            log.last,
-            self.configuration,
-            handover.target if handover is not None else None,
-            self.copying,
-            tuple(_peer_status(peer, progress, self.ticks) for peer, progress in self.progress.items()),
-        )
-
     # Out and back
 
     def ready(self, bytes_max: int | None = None) -> Ready | None:
@@ -275,16 +256,14 @@ class RaftCore(State):
             raise self.failed
         if not self.dirty:
             return None
-        most, limit = self.settings.ready_entries_max, self.settings.ready_bytes_max
-        if bytes_max is not None and bytes_max < limit:
-            limit = bytes_max
         if self.role is _LEADER:
             leader.fill(self)
         elif self.reads.to_ask:
             reads.ask_leader(self)
         log = self.log
-        entries = log.take_unstable(entries_max=most, bytes_max=limit) if log.taken < log.last and limit > 0 else None
-        committed = log.take_committed(entries_max=most, bytes_max=limit) if log.handed < log.commit and limit > 0 else None
+        entries = committed = None
+        if log.taken < log.last or log.handed < log.commit:
+            entries, committed = self._take_entries(bytes_max)
         hard, snapshot, copy = self._take_hard_state(entries is not None), self.installed, self.offered_copy
         written: Completion | None = None
         if entries is not None or hard is not None or snapshot is not None:
@@ -293,13 +272,30 @@ class RaftCore(State):
         if log.taken == log.last:  # an acknowledgement waits for the last of the entries that it may speak of
             after, self.after = self.after, after
         self.dirty = log.taken < log.last or (log.handed < log.commit and log.handed < log.stable)
-        soft = self.take_soft_state()
-        if not (written or self.now or after or committed or self.read_results or copy or soft):
+        soft = None
+        if self.soft_changed or log.configurations[-1][1] is not self.judged:
+            soft = self.take_soft_state()
+        fetch, self.offered_fetch = self.offered_fetch, None
+        if not (written or self.now or after or committed or self.read_results or copy or soft or fetch):
             return None
         self.installed = self.offered_copy = None
         now, self.now = self.now, []
         results, self.read_results = self.read_results, []
-        return Ready(hard, snapshot, entries, now, after, committed, results, copy, written, soft)
+        return Ready(hard, snapshot, entries, now, after, committed, results, copy, written, soft, fetch)
+
+    def _take_entries(self, bytes_max: int | None) -> tuple[Entries | None, Entries | None]:
+        """Those to write and those to apply."""
+        log, settings = self.log, self.settings
+        most, limit = settings.ready_entries_max, settings.ready_bytes_max
+        if bytes_max is not None and bytes_max < limit:
+            limit = bytes_max
+            if limit <= 0:
+                return None, None
+        entries = log.take_unstable(most, limit) if log.taken < log.last else None
+        committed = log.take_committed(most, limit) if log.handed < log.commit else None
+        if log.held_bytes > settings.log_bytes_max:
+            log.evict(settings.log_bytes_max)
+        return entries, committed
 
     def _begin_write(self, hard: HardState | None) -> Completion:
         log = self.log
@@ -311,8 +307,11 @@ class RaftCore(State):
     def _take_hard_state(self, with_commit: bool) -> HardState | None:
         """The hard state when it must be written; beside entries, also when only the commit mark has moved."""
         handed, log = self.handed_hard, self.log
+        same = self.term == handed.term and self.vote == handed.vote
+        if same and not with_commit:
+            return None
         commit = log.commit if log.commit <= log.taken else log.taken  # a mark above what is written would name a hole at restart
-        if self.term == handed.term and self.vote == handed.vote and not (with_commit and commit != handed.commit):
+        if same and commit == handed.commit:
             return None
         self.handed_hard = HardState(self.term, self.vote, commit)
         return self.handed_hard
@@ -332,6 +331,12 @@ class RaftCore(State):
             candidate.on_own_vote_durable(self)
         if log.handed < log.commit:
             self.dirty = True
+
+    def report_entries(self, wanted: EntriesWanted, entries: Entries | None) -> None:
+        """What a Ready's `fetch` asked for was read: entries from `wanted.first` on, or None, when the caller's log does not have
+        them any more."""
+        self._check_alive()
+        fetching.take_report(self, wanted, entries)
 
     # Snapshots
 
@@ -384,11 +389,6 @@ class RaftCore(State):
     def _check_alive(self) -> None:
         if self.failed is not None:
             raise self.failed
-
-
-def _peer_status(peer: NodeId, progress: FollowerProgress, now: int) -> PeerStatus:
-    silent = now - progress.heard if progress.answered else None
-    return PeerStatus(peer, progress.match, progress.next, progress.sending, silent, progress.in_flight_bytes, progress.manifest)
 
 
 def _votes_for(hard: HardState | None, term: Term, node: NodeId) -> bool:

@@ -6,10 +6,11 @@ with the same (index, term) has come back since: such an entry is being written 
 write is done (the append ABA race). So every write under way carries the index up to which it still proves the log, and
 truncation lowers it.
 
-    base | compacted (manifest) ... first ... handed ... min(commit, stable) ... stable ... taken ... last
-          kept in memory from `first` on;  written or being written up to `taken`;  durable up to `stable`
+    base | compacted (manifest) ... held ... handed ... min(commit, stable) ... stable ... taken ... last
+          payloads in memory above `held`;  written or being written up to `taken`;  durable up to `stable`
 
-Invariants: base <= handed <= min(commit, stable); stable <= taken <= last; commit <= last; terms never fall along the log.
+Invariants: base <= held <= handed <= min(commit, stable); stable <= taken <= last; commit <= last; terms never
+fall along the log.
 """
 
 from __future__ import annotations
@@ -61,11 +62,15 @@ class EntryLog:
         "base_term",
         "commit",
         "configurations",
+        "evicted",
         "handed",
+        "held",
+        "held_bytes",
         "kinds",
         "last",
         "last_term",
         "payloads",
+        "sizes",
         "stable",
         "taken",
         "taken_bytes",
@@ -87,11 +92,14 @@ class EntryLog:
     def reset(self, manifest: SnapshotDescriptor) -> None:
         """The log becomes what the snapshot stands for, and nothing after it."""
         self.base, self.base_term, self.last_term = manifest.index, manifest.term, manifest.term
-        self.commit = self.handed = self.stable = self.taken = self.last = manifest.index
+        self.commit = self.handed = self.stable = self.taken = self.last = self.held = manifest.index
         self.terms.clear()
         self.kinds.clear()
         self.payloads.clear()
         self.untaken_bytes = 0  # of the payloads above `taken`
+        self.sizes: deque[tuple[Index, int]] = deque()  # (last index, bytes) of what was appended, ascending: those in memory
+        self.evicted: deque[tuple[Index, int]] = deque()  # and those before, which are in the caller's log alone
+        self.held_bytes = 0  # of `sizes`
         # Ascending; the last one is in force. The first one is at or below the base.
         self.configurations: list[tuple[Index, Configuration]] = [(manifest.index, manifest.configuration)]
         self._forget_proofs(manifest.index)
@@ -137,8 +145,8 @@ class EntryLog:
             return recent
         if before.first == first and len(before.terms) == count:
             return before
-        low, high = first - self.base - 1, last - self.base
-        cut = Entries(Index(first), self.terms[low:high], bytes(self.kinds[low:high]), self.payloads[low:high])
+        low, high, gone = first - self.base - 1, last - self.base, self.held - self.base
+        cut = Entries(Index(first), self.terms[low:high], bytes(self.kinds[low:high]), self.payloads[low - gone : high - gone])
         self._before, self._recent = recent, cut
         return cut
 
@@ -169,7 +177,10 @@ class EntryLog:
         if configurations:
             self.configurations += configurations
         self.last, self.last_term = Index(self.last + len(terms)), terms[-1]
-        self.untaken_bytes += entries.size if entries.size >= 0 else payload_bytes(entries)
+        size = entries.size if entries.size >= 0 else payload_bytes(entries)
+        self.untaken_bytes += size
+        self.held_bytes += size
+        self.sizes.append((self.last, size))
         self._before, self._recent = self._recent, entries
 
     def restore(self, entries: Entries) -> None:
@@ -184,6 +195,7 @@ class EntryLog:
             skip = 0 if entries.first == 1 else 1
             self.base = Index(entries.first + skip - 1)
             self.base_term = entries.terms[0] if skip else Term(0)
+            self.held = self.base
         else:
             skip = offset + 1
         kept = Entries(Index(entries.first + skip), entries.terms[skip:], entries.kinds[skip:], entries.payloads[skip:])
@@ -223,20 +235,54 @@ class EntryLog:
     def _truncate(self, keep: Index) -> None:
         """Cuts off everything above `keep`, its configurations and the proofs of writes under way."""
         offset = keep - self.base
-        self.untaken_bytes -= sum(map(len, self.payloads[max(keep, self.taken) - self.base :]))
-        del self.terms[offset:], self.kinds[offset:], self.payloads[offset:]
+        self.untaken_bytes -= sum(map(len, self.payloads[max(keep, self.taken) - self.held :]))
+        self._forget_sizes(keep)
+        del self.terms[offset:], self.kinds[offset:], self.payloads[keep - self.held :]
         self.last, self.last_term = keep, self.terms[-1] if self.terms else self.base_term
         self.taken, self.stable = min(self.taken, keep), min(self.stable, keep)
         while self.configurations[-1][0] > keep:
             self.configurations.pop()
         self._forget_proofs(keep)
 
+    def _forget_sizes(self, above: Index) -> None:
+        sizes, last = self.sizes, self.held
+        while sizes and sizes[-1][0] > above:
+            last, size = sizes.pop()
+            self.held_bytes -= size
+        begin = sizes[-1][0] if sizes else self.held
+        if begin < above < last:  # a part of what was appended at once stays
+            size = sum(map(len, self.payloads[begin - self.held : above - self.held]))
+            sizes.append((above, size))
+            self.held_bytes += size
+
+    def evict(self, bytes_max: int) -> None:
+        """Forgets the oldest payloads, durable and handed out, so that a quarter less than `bytes_max` is left. Terms and kinds
+        stay: what the log decides by is in memory. A follower that lacks the others is fed from the caller's log."""
+        index, may, enough = self.held, min(self.handed, self.stable), bytes_max - bytes_max // 4
+        while self.sizes and self.held_bytes > enough and self.sizes[0][0] <= may:
+            self.evicted.append(self.sizes.popleft())
+            index, size = self.evicted[-1]
+            self.held_bytes -= size
+        del self.payloads[: index - self.held]
+        self.held = index
+
+    def bytes_between(self, after: Index, upto: Index) -> int:
+        """Bytes of what was appended after one index, up to another, in memory or not; a little less where either is between."""
+        return sum(size for sizes in (self.evicted, self.sizes) for at, size in sizes if after < at <= upto)
+
     def compact(self, index: Index) -> None:
         """Forgets entries up to `index`, which are applied and covered by a snapshot."""
         offset = index - self.base
         self.base_term = self.terms[offset - 1]
-        del self.terms[:offset], self.kinds[:offset], self.payloads[:offset]
+        del self.terms[:offset], self.kinds[:offset]
+        if index > self.held:
+            del self.payloads[: index - self.held]
+            self.held = index
         self.base = index
+        while self.evicted and self.evicted[0][0] <= index:
+            self.evicted.popleft()
+        while self.sizes and self.sizes[0][0] <= index:
+            self.held_bytes -= self.sizes.popleft()[1]
         while len(self.configurations) > 1 and self.configurations[1][0] <= index:
             del self.configurations[0]
 
@@ -248,7 +294,7 @@ class EntryLog:
 
     # What the caller takes and brings back
 
-    def take_unstable(self, *, entries_max: int, bytes_max: int) -> Entries:
+    def take_unstable(self, entries_max: int, bytes_max: int) -> Entries:
         """The oldest entries that nobody has been asked to write yet, as many as fit; there must be some."""
         first = Index(self.taken + 1)
         if self.untaken_bytes <= bytes_max and self.last - self.taken <= entries_max:  # nearly always
@@ -260,13 +306,19 @@ class EntryLog:
         self.taken_bytes += size
         return entries
 
-    def take_committed(self, *, entries_max: int, bytes_max: int) -> Entries | None:
+    def take_committed(self, entries_max: int, bytes_max: int) -> Entries | None:
         """The entries to be applied next, as many as fit: committed, and durable here, so that no state is ever ahead of its own
         log."""
-        upto = min(self.commit, self.stable)
+        upto = self.commit if self.commit < self.stable else self.stable
         if upto <= self.handed:
             return None
-        entries, _ = self.batch(Index(self.handed + 1), upto, entries_max=entries_max, bytes_max=bytes_max)
+        first = Index(self.handed + 1)
+        if upto - self.handed <= entries_max:
+            entries = self.slice(first, upto)
+            if 0 <= entries.size <= bytes_max:  # nearly always: written or appended as it is, and counted then
+                self.handed = upto
+                return entries
+        entries, _ = self.batch(first, upto, entries_max=entries_max, bytes_max=bytes_max)
         self.handed = Index(self.handed + len(entries.terms))
         return entries
 

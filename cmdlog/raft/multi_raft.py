@@ -37,7 +37,7 @@ from cmdlog.raft.messages import (
     Message,
     SnapshotDescriptor,
 )
-from cmdlog.raft.ready import ReadResult, Ready, SoftState
+from cmdlog.raft.ready import EntriesWanted, ReadResult, Ready, SoftState
 from cmdlog.wal.ids import Index, PartitionId, Term
 
 GroupId = PartitionId
@@ -81,6 +81,7 @@ class Round:
     committed: list[tuple[GroupId, Entries]]
     reads: list[tuple[GroupId, ReadResult]]
     copies: list[tuple[GroupId, SnapshotDescriptor]]
+    fetches: list[tuple[GroupId, EntriesWanted]]
     soft_states: list[tuple[GroupId, SoftState]]  # of groups whose role or leader has changed
 
 
@@ -165,22 +166,27 @@ class RaftGroups:
         """
         taken: list[tuple[GroupId, RaftCore, Ready]] = []
         to_write = to_apply = 0
+        room = self.round_bytes_max
         begin, self._begin_with = self._begin_with, None
         for group, core in self._in_turn(begin):
-            room = self.round_bytes_max - max(to_write, to_apply)
+            if not core.dirty:
+                continue
             try:
-                ready = core.ready(max(room, 0))
+                ready = core.ready(room)
             except InvariantBroken as error:
                 self._end(group, error)
                 continue
-            if room <= 0 and core.dirty and self._begin_with is None:
+            if room <= 0 and self._begin_with is None and core.log.taken < core.log.last:
                 self._begin_with = group
-            if ready is not None:
-                taken.append((group, core, ready))
-                if ready.entries is not None:
-                    to_write += payload_bytes(ready.entries)
-                if ready.committed is not None:
-                    to_apply += payload_bytes(ready.committed)
+            if ready is None:
+                continue
+            taken.append((group, core, ready))
+            if ready.entries is not None:
+                to_write += payload_bytes(ready.entries)
+                room = min(room, self.round_bytes_max - to_write)
+            if ready.committed is not None:
+                to_apply += payload_bytes(ready.committed)
+                room = min(room, self.round_bytes_max - to_apply)
         if not taken:
             return None
         if begin is not None:
@@ -194,6 +200,7 @@ class RaftGroups:
             [(group, ready.committed) for group, _, ready in taken if ready.committed is not None],
             [(group, result) for group, _, ready in taken for result in ready.reads],
             [(group, ready.copy) for group, _, ready in taken if ready.copy is not None],
+            [(group, ready.fetch) for group, _, ready in taken if ready.fetch is not None],
             [(group, ready.soft_state) for group, _, ready in taken if ready.soft_state is not None],
         )
 

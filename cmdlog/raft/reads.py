@@ -62,7 +62,7 @@ class Reads:
 
     def __init__(self) -> None:
         self.round = 0  # the latest one begun
-        self.commit_sent = Index(0)  # the commit mark that it told
+        self.commit_sent = Index(0)  # the commit mark that it carried
         self.waiting: deque[Waiting] = deque()
         self.parked: list[tuple[NodeId, tuple[int, ...]]] = []  # until an entry of the leader's term is committed
         self.count = 0  # reads waiting or parked

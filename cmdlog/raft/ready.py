@@ -38,6 +38,16 @@ class PlacedProposals:
 
 
 @value
+class EntriesWanted:
+    """Entries `first..last` that are in the caller's log alone: to be read for a follower, from the first one on, as many as
+    `bytes_max` allows and one at least; then `report_entries`, also when they cannot be read."""
+
+    first: Index
+    last: Index
+    bytes_max: int
+
+
+@value
 class SoftState:
     """What a restart forgets: the role, who leads, and whether a committed configuration is without this node."""
 
@@ -60,6 +70,7 @@ class Ready:
     copy: SnapshotDescriptor | None  # start copying this, in place of any earlier one; then `report_snapshot`
     completion: Completion | None  # give it to `advance` when this write and all earlier ones are durable; None: no write
     soft_state: SoftState | None = None  # when it has changed; nothing of it is durable
+    fetch: EntriesWanted | None = None  # to be read from the caller's log; there is one at a time
 
     @property
     def writes(self) -> bool:

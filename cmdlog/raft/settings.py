@@ -28,6 +28,8 @@ class RaftSettings:
     ready_entries_max: int = 1 << 16  # likewise: entries may be empty
     proposed_bytes_max: int = 64 << 20  # proposed and not yet committed; beyond, proposals are refused
     proposed_entries_max: int = 1 << 18  # likewise: payloads may be empty
+    log_bytes_max: int = 64 << 20  # payloads in memory; older ones, durable and handed out, are read from the caller's log
+    fetch_bytes_max: int = 4 << 20  # of what is read there at once, unless its first entry is larger
     undurable_bytes_max: int = 64 << 20  # appended and not durable on the leader's own disk; beyond, proposals are refused
     reads_max: int = 16_384  # reads without an answer yet
     read_ticks: int = 20  # a follower's read that its leader has not answered is given up

@@ -10,14 +10,15 @@ import enum
 import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from cmdlog.raft.configuration import Configuration, NodeId
 from cmdlog.raft.entries import Completion, EntryLog, decoded_configurations
 from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
-from cmdlog.raft.messages import KIND_EMPTY, Entries, HardState, Message, SnapshotDescriptor
+from cmdlog.raft.messages import KIND_EMPTY, NO_INDEX, Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import FollowerProgress
 from cmdlog.raft.reads import Reads
-from cmdlog.raft.ready import PlacedProposals, ReadResult, SoftState
+from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, SoftState
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.wal.ids import Index, Term
 
@@ -60,6 +61,7 @@ class Restored:
     entries: Entries | None = None
     franchise: Franchise = Franchise.FULL
     admitted: PlacedProposals | None = None  # given at every start from then on
+    applied: Index = NO_INDEX  # what the state machine has by itself: entries up to there are not handed out again
 
 
 @dataclass(slots=True)
@@ -82,6 +84,10 @@ class State:
         "drops",
         "elapsed",
         "failed",
+        "fetch_for",
+        "fetched",
+        "fetched_for",
+        "fetching",
         "franchise",
         "handed_hard",
         "handed_soft",
@@ -95,6 +101,7 @@ class State:
         "manifest",
         "now",
         "offered_copy",
+        "offered_fetch",
         "progress",
         "proposed",
         "proposed_bytes",
@@ -106,6 +113,7 @@ class State:
         "rng",
         "role",
         "settings",
+        "soft_changed",
         "term",
         "ticks",
         "timeout",
@@ -147,6 +155,8 @@ class State:
         if (entries := restored.entries) is not None and entries.last >= self.log.base and entries.terms:
             if entries.first > self.log.base + 1:
                 raise self.broken("a log begins where its snapshot ends", f"{entries.first} after {self.log.base}")
+            if any(later < earlier for earlier, later in pairwise(entries.terms)):
+                raise self.broken("terms never fall along the log", f"entries {entries.first}..{entries.last}")
             try:
                 self.log.restore(entries)
             except BadConfiguration as error:
@@ -156,6 +166,11 @@ class State:
         if self.log.last_term > hard.term:
             raise self.broken("no entry is newer than the term", f"entry of {self.log.last_term}, term {hard.term}")
         self.log.commit_to(hard.commit)
+        if restored.applied > self.log.handed:
+            if restored.applied > self.log.stable:
+                raise self.broken("what was applied is in the log", f"applied {restored.applied}, last {self.log.last}")
+            self.log.commit_to(restored.applied)  # nothing else is ever applied
+            self.log.handed = restored.applied
         if (admitted := self.admitted) is not None and admitted.term > self.term:
             self.term, self.vote = admitted.term, None  # leaders of earlier terms may count on the lost disk
 
@@ -197,6 +212,7 @@ class State:
 
     def take_soft_state(self) -> SoftState | None:
         """The soft state, when it has changed since it was last taken."""
+        self.soft_changed = False
         at, configuration = self.log.configurations[-1]
         if configuration is not self.judged and at <= self.log.commit:
             self.judged = configuration
@@ -209,6 +225,26 @@ class State:
         self.handed_soft = SoftState(self.role, self.leader, self.removed)
         return self.handed_soft
 
+    def status(self) -> GroupStatus:
+        """The group as this node sees it now; changes nothing."""
+        log, handover = self.log, self.handover
+        return GroupStatus(
+            self.id,
+            self.role,
+            self.term,
+            self.leader,
+            self.removed,
+            log.base,
+            log.handed,
+            log.stable,
+            log.commit,
+            log.last,
+            self.configuration,
+            handover.target if handover is not None else None,
+            self.copying,
+            tuple(_peer_status(peer, progress, self.ticks) for peer, progress in self.progress.items()),
+        )
+
     def needed_configurations(self) -> list[Configuration]:
         """The last configuration that is known to be committed, and those after it."""
         committed = next(at for at, _ in reversed(self.log.configurations) if at <= self.log.commit)
@@ -216,6 +252,7 @@ class State:
 
     def broken(self, invariant: str, detail: str) -> InvariantBroken:
         """Ends this group; the caller raises what it gets."""
+        self.dirty = True  # the next call of `ready` raises it
         self.failed = InvariantBroken(invariant, f"node {self.id}: {detail}")
         return self.failed
 
@@ -240,10 +277,14 @@ class State:
         self.votes: dict[NodeId, bool] = {}
         self.progress: dict[NodeId, FollowerProgress] = {}  # ascending by node: the order in which messages are made
         self.handover: Handover | None = None
+        self.fetching: EntriesWanted | None = None  # what the caller reads from its log
+        self.offered_fetch: EntriesWanted | None = None  # for the next Ready
+        self.fetched: Entries | None = None  # what it read last
+        self.fetch_for = self.fetched_for = NodeId(0)  # the peer that the read is for, and the one that the last was for
         self.proposed: deque[tuple[Index, int]] = deque()  # (last index, bytes) of what is not committed yet
         self.proposed_bytes = 0
         self.restart_timer()
-        self.dirty = True
+        self.dirty = self.soft_changed = True
 
     def restart_timer(self) -> None:
         """A new random wait, so that equal time-outs do not split votes for ever (paper, section 5.2)."""
@@ -292,7 +333,7 @@ class State:
         self.role, self.leader = Role.LEADER, self.id
         self.copying = self.offered_copy = None  # its log has everything committed, so it needs no copy (paper, section 5.4)
         self.refresh_progress(self.log.last)
-        size = sum(map(len, self.log.payloads[self.log.commit - self.log.base :]))
+        size = sum(map(len, self.log.payloads[self.log.commit - self.log.held :]))
         self.count_proposed(size)
         self.log.append(Entries(Index(self.log.last + 1), [self.term], EMPTY_KINDS, [b""]), [])
 
@@ -335,3 +376,8 @@ class State:
         """Counts bytes as proposed until the present end of the log is committed."""
         self.proposed.append((self.log.last, size))
         self.proposed_bytes += size
+
+
+def _peer_status(peer: NodeId, progress: FollowerProgress, now: int) -> PeerStatus:
+    silent = now - progress.heard if progress.answered else None
+    return PeerStatus(peer, progress.match, progress.next, progress.sending, silent, progress.in_flight_bytes, progress.manifest)

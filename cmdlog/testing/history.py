@@ -32,6 +32,7 @@ from procedures.declaration.procedure import Procedure
 
 CALLS_MAX: Final = 30  # of one history
 SMALL_INTEGERS: Final = (0, 9)  # few, so that calls meet; one in four is any integer of 64 bits
+_SIZES: Final = {"min_size": "min_length", "max_size": "max_length"}  # as Hypothesis and as annotated_types name them
 INT64: Final = (-(1 << 63), (1 << 63) - 1)
 LENGTH_MAX: Final = 4  # of lists, and of strings that are no key
 
@@ -96,6 +97,8 @@ def strategy_of(hint: Any) -> st.SearchStrategy[Any]:
         return _SIMPLE[hint]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
+        return _constrained(arguments[0], hint.__metadata__)
+    if origin in (typing.NotRequired, typing.Required):
         return strategy_of(arguments[0])
     if origin is typing.Literal:
         return st.sampled_from(arguments)
@@ -112,7 +115,30 @@ def strategy_of(hint: Any) -> st.SearchStrategy[Any]:
     return _strategy_of_class(hint)
 
 
+def _constrained(hint: Any, metadata: Sequence[Any]) -> st.SearchStrategy[Any]:
+    """By bounds that Hypothesis knows, those of `annotated_types`, also inside pydantic's `Field`; else any value is tried."""
+    parts = [part for stated in metadata for part in getattr(stated, "metadata", [stated])]
+    bounds: Any = [part for part in parts if type(part).__module__ == "annotated_types"]
+    if typing.get_origin(hint) is list:
+        sizes = {name: getattr(part, stated) for name, stated in _SIZES.items() for part in bounds if hasattr(part, stated)}
+        return st.lists(strategy_of(typing.get_args(hint)[0]), **{"max_size": sizes.get("min_size", 0) + LENGTH_MAX, **sizes})
+    within: Any = typing.Annotated[hint, *bounds] if bounds else None
+    return st.from_type(within) if bounds else strategy_of(hint)
+
+
 def _strategy_of_class(hint: Any) -> st.SearchStrategy[Any]:
+    if isinstance(hint, typing.NewType):
+        return strategy_of(hint.__supertype__)
+    if typing.is_typeddict(hint) or (isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")):
+        hints = typing.get_type_hints(hint, include_extras=True)
+        fields = {name: strategy_of(field) for name, field in hints.items()}
+        if not typing.is_typeddict(hint):
+            return st.builds(hint, **fields)
+        missing = {name for name in hints if _may_be_missing(hint, name, typing.get_origin(hints[name]))}
+        return st.fixed_dictionaries(
+            {name: field for name, field in fields.items() if name not in missing},
+            optional={name: field for name, field in fields.items() if name in missing},
+        )
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return st.sampled_from(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -126,11 +152,25 @@ def _strategy_of_class(hint: Any) -> st.SearchStrategy[Any]:
     return strategy
 
 
+def _may_be_missing(hint: Any, name: str, origin: Any) -> bool:
+    """A class whose hints are texts does not know its NotRequired ones itself."""
+    return origin is typing.NotRequired or (name in hint.__optional_keys__ and origin is not typing.Required)
+
+
 def _few(usual: st.SearchStrategy[Any], anything: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Mostly usual values, which repeat."""
     return st.one_of(usual, usual, usual, anything)
 
 
+_JSON: Final[st.SearchStrategy[Any]] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(*INT64)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text("abc", max_size=2),
+    lambda inner: st.lists(inner, max_size=LENGTH_MAX) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=LENGTH_MAX),
+    max_leaves=2 * LENGTH_MAX,
+)
 _SIMPLE: Final[Mapping[Any, st.SearchStrategy[Any]]] = {
     bool: st.booleans(),
     type(None): st.none(),
@@ -143,4 +183,6 @@ _SIMPLE: Final[Mapping[Any, st.SearchStrategy[Any]]] = {
     datetime: st.datetimes(timezones=st.just(UTC)),
     date: st.dates(),
     UUID: st.uuids(),
+    Any: _JSON,
+    object: _JSON,
 }

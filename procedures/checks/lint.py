@@ -1,7 +1,8 @@
 """Lint: what in the code of procedures could give another result on another replica.
 
-It reads sources, starting from the procedures and following the names that they use through the application's modules; code
-that no procedure reaches (loaders, workloads) may do as it likes. It cannot prove determinism; `check.py` adds a double run.
+It reads sources, starting from the procedures and from the functions that columns have as defaults, and following the names
+that they use through the application's modules; code that none of them reaches (loaders, workloads) may do as it likes. It cannot
+prove determinism; `check.py` adds a double run.
 
 An *error* breaks replay for sure when it is reached; a *warning* may be right, and deserves a look.
 """
@@ -60,6 +61,8 @@ _OUTLIVES = "which outlives the call; use a table"
 _CACHES = "keeps results between calls; right only for pure functions"
 _GOING_ON = frozenset(("random.Random", "itertools.count", "itertools.cycle", "iter", "enumerate"))  # each use changes them
 _TABLE_BUILDERS = frozenset(("insert", "update"))  # of a table, without arguments; of a list or a dict they have some
+_COLUMNS = frozenset(("Column", "mapped_column"))
+_DEFAULTS = frozenset(("default", "insert_default", "onupdate"))
 _BUILDERS = frozenset(f"sqlalchemy.{name}" for name in ("select", "insert", "update", "delete", "text"))
 
 
@@ -72,7 +75,8 @@ def lint(sources: Mapping[str, str], procedures: Mapping[str, tuple[str, str]]) 
     """
     modules = {name: _Module(name, source) for name, source in sources.items()}
     findings: set[Finding] = set()
-    for module, function in sorted(_reachable(modules, set(procedures.values()))):
+    defaults = {root for module in modules.values() for root in _default_functions(modules, module)}
+    for module, function in sorted(_reachable(modules, {*procedures.values(), *defaults})):
         node = modules[module].definitions[function]
         findings.update(_Visitor(modules[module], function).run(node))
     return sorted(findings)
@@ -84,13 +88,17 @@ class _Module:
     def __init__(self, name: str, source: str) -> None:
         self.name = name
         self.imports: dict[str, str] = {}  # local name -> dotted name
-        self.definitions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] = {}
+        self.definitions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda] = {}
+        self.defaults: list[ast.Name | ast.Attribute] = []  # what columns are given as defaults, by name
         self.variables: set[str] = set()
         self.tables: set[str] = set()  # those variables that are bound to `db.table(…)` alone
         self.going_on: set[str] = set()  # those that are bound to a generator, a counter or the like
         self._others: set[str] = set()
         for node in ast.parse(source).body:
             self._enter(node)
+            for call in ast.walk(node):
+                if isinstance(call, ast.Call) and (self.dotted(call.func) or "").rpartition(".")[2] in _COLUMNS:
+                    self._enter_defaults(call)
         self.tables -= self._others
 
     def _enter(self, node: ast.stmt) -> None:
@@ -110,6 +118,13 @@ class _Module:
             (self.tables if _makes_table(node) else self._others).update(bound)
             if isinstance(node.value, ast.Call) and self.dotted(node.value.func) in _GOING_ON:
                 self.going_on |= bound
+
+    def _enter_defaults(self, column: ast.Call) -> None:
+        for keyword in column.keywords:
+            if keyword.arg in _DEFAULTS and isinstance(keyword.value, ast.Lambda):
+                self.definitions[f"{keyword.arg}= at {keyword.value.lineno}:{keyword.value.col_offset}"] = keyword.value
+            elif keyword.arg in _DEFAULTS and isinstance(keyword.value, ast.Name | ast.Attribute):
+                self.defaults.append(keyword.value)
 
     def _base(self, node: ast.ImportFrom) -> str:
         if node.level == 0:
@@ -135,6 +150,12 @@ def _makes_table(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> bool:
         and isinstance(node.value.func, ast.Attribute)
         and node.value.func.attr == "table"
     )
+
+
+def _default_functions(modules: Mapping[str, _Module], module: _Module) -> Iterator[tuple[str, str]]:
+    """(module, definition) of what is called for columns that a statement leaves out."""
+    yield from ((module.name, name) for name, node in module.definitions.items() if isinstance(node, ast.Lambda))
+    yield from (found for node in module.defaults if (found := _definition_of(modules, module, node)) is not None)
 
 
 def _reachable(modules: Mapping[str, _Module], roots: set[tuple[str, str]]) -> set[tuple[str, str]]:

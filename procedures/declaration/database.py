@@ -87,6 +87,8 @@ class Database:
                 raise DefinitionError(f"table {name!r}: partition_by={partition_by!r} is none of its columns")
             set_stored_types(table, partition_by, as_text=self._numerics_are_text)
             check_table(table, self.dialect, partition_by=partition_by)
+            if not self._numerics_are_text:
+                self._check_references(table, replicated=replicated)
         except DefinitionError:
             self.metadata.remove(table)
             raise
@@ -179,7 +181,21 @@ class Database:
                     f"table {name!r} is on {self.name}.metadata, but was not declared: where its rows live is not known; declare "
                     f"it with db.table({name!r}, …), or its class as a db.Model"
                 )
-            check_table(table, partition_by=self._tables[name].partition_by)
+            info = self._tables[name]
+            check_table(table, partition_by=info.partition_by)
+            self._check_references(table, replicated=info.replicated)
+
+    def _check_references(self, table: Table, *, replicated: bool) -> None:
+        """A foreign key that some partitions alone hold rows of would let a change of a replicated table fail on those alone."""
+        for constraint in table.foreign_key_constraints:
+            target = self._tables.get(constraint.referred_table.name)
+            if target is not None and target.replicated != replicated:
+                kinds = ("partitioned", "replicated")
+                raise DefinitionError(
+                    f"table {table.name!r} is {kinds[replicated]}, and its foreign key refers to {target.table.name!r}, which is "
+                    f"{kinds[target.replicated]}: a change could fail on some partitions alone; leave the foreign key out, and "
+                    "check it in the procedure"
+                )
 
     def schema_statements(self) -> list[str]:
         """DDL that makes an empty state ready for this application. Raises: DefinitionError."""

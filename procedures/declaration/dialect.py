@@ -26,7 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from math import isfinite, isnan
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
@@ -34,6 +36,7 @@ import orjson
 from sqlalchemy import types
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler, SQLiteDialect, SQLiteTypeCompiler
 from sqlalchemy.sql import operators
+from sqlalchemy.sql.elements import Label, UnaryExpression
 
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler
@@ -125,6 +128,8 @@ class NumberFloat(_Exact, types.Float):  # type: ignore[type-arg]
     """Float without NaN, of which SQLite would silently make NULL."""
 
     def to_sqlite(self, value: Any) -> Any:
+        if isinstance(value, Decimal):
+            value = float(value)
         if isinstance(value, float) and isnan(value):
             raise ValueError("a Float column takes numbers; NaN is none, and SQLite would store NULL: store None")
         return value
@@ -186,8 +191,28 @@ def _is_interval(type_: Any) -> bool:
     return isinstance(type_, types.Interval)
 
 
+def _check_range(over: Any) -> None:
+    """SQLite gives a RANGE of so much before and after to numbers alone; of texts it would silently take equal ones."""
+    offsets = [bound.type for bound in (over.range_.lower_bind, over.range_.upper_bind) if bound is not None]
+    for ordered in () if over.order_by is None else over.order_by:
+        while isinstance(ordered, UnaryExpression | Label):
+            ordered = ordered.element  # noqa: PLW2901 - desc() and labels have no type of their own
+        if not offsets or isinstance(ordered.type, types.Integer | types.Float | types.NullType):
+            continue
+        if not (_is_interval(ordered.type) and all(map(_is_interval, offsets))):
+            raise StatementRefused(
+                f"a RANGE frame over {ordered}, a {ordered.type!r}: SQLite counts from numbers alone, and for an Interval in "
+                "timedelta; use ROWS, or order by a number"
+            )
+
+
 class StateCompiler(ExactCompiler):
     """Statements over what is stored in another form than it is seen: times are text, intervals are whole numbers."""
+
+    # In SQLite the name of a parameter ends at the first of these; a column may have them in its name.
+    bindname_escape_characters = MappingProxyType(
+        {chr(code): f"_{code:02x}_" for code in range(128) if not chr(code).isalnum() and chr(code) not in "_$"}
+    )
 
     def visit_binary(self, binary: Any, override_operator: Any = None, **kw: Any) -> Any:
         operator = override_operator or binary.operator
@@ -202,6 +227,19 @@ class StateCompiler(ExactCompiler):
                     f"<{binary}>: an Interval is added to another one, or subtracted; compute others in Python"
                 )
         return super().visit_binary(binary, override_operator=override_operator, **kw)
+
+    def visit_over(self, over: Any, **kwargs: Any) -> Any:
+        if over.range_ is not None:
+            _check_range(over)
+        return super().visit_over(over, **kwargs)
+
+    def fetch_clause(self, select: Any, **kw: Any) -> Any:
+        raise StatementRefused("SQLite has no FETCH; write limit(n)")
+
+    def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> Any:
+        raise StatementRefused(f"<{binary}>: SQLite has no regular expressions; write like(), or match in Python")
+
+    visit_not_regexp_match_op_binary = visit_regexp_match_op_binary
 
     def visit_function(self, func: Any, add_to_result_map: Any = None, **kwargs: Any) -> Any:
         name = func.name.lower()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Insert, Integer, Select, TextClause
+from sqlalchemy import ColumnElement, Insert, Integer, Select, TextClause, Update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -53,7 +53,7 @@ class Compiled:
     raw_text: bool  # parts of it are SQL text
     tables: tuple[Any, ...]  # SQLAlchemy tables that it names; under the exact dialect alone
     own_sql: bool  # it has parts whose SQL the application writes
-    literals: Mapping[str, BindParameter[Any]]  # rendered name -> where its value stands in the statement
+    literals: Mapping[str, BindParameter[Any]]  # keyword -> where its value stands in the statement
     places: Mapping[Any, int]  # column of the statement -> which one of the result it is
     inserted: InsertedKey | None  # of an INSERT of one row
     made: tuple[tuple[str, Make], ...]  # keyword -> function of the transaction, for a column that the statement leaves out
@@ -80,9 +80,10 @@ def compile_statement(
     compiled, own_sql = _checked(statement, dialect, column_keys)
     exact: Any = compiled if isinstance(compiled, ExactCompiler) else None
     filled, made = values_left_out(compiled)
-    keys = {name: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
+    rendered = {name: compiled.escaped_bind_names.get(name, name) for name in compiled.bind_names.values()}
+    keys = {rendered[name]: parameter.key if parameter.required else name for parameter, name in compiled.bind_names.items()}
     constants = {
-        name: filled.get(name, parameter.effective_value)
+        rendered[name]: filled.get(name, parameter.effective_value)
         for parameter, name in compiled.bind_names.items()
         if not parameter.required and parameter not in compiled.post_compile_params
     }
@@ -96,7 +97,7 @@ def compile_statement(
         keys=keys,
         required=frozenset(parameter.key for parameter in compiled.bind_names if parameter.required),
         binds={
-            name: processor
+            rendered[name]: processor
             for parameter, name in compiled.bind_names.items()
             if (processor := bind_processor_of(parameter.type, dialect)) is not None
         },
@@ -107,7 +108,7 @@ def compile_statement(
         own_sql=own_sql,
         literals=literals,
         places=_places(compiled),
-        inserted=_inserted_key(compiled.statement, compiled, keys, constants),
+        inserted=_inserted_key(compiled.statement, compiled, rendered, keys, constants),
         made=made,
     )
 
@@ -137,10 +138,20 @@ def _checked(statement: object, dialect: StateDialect, column_keys: Sequence[str
 
 def _compile(statement: ClauseElement, dialect: StateDialect, column_keys: Sequence[str] | None) -> Any:
     if column_keys is None:
+        column_keys = _columns_of_plain_change(statement)
+    if column_keys is None:
         return statement.compile(dialect=dialect)
     # Nothing is read back for the columns that are left out, unless the statement says RETURNING itself.
     executemany = not getattr(statement, "_returning", ())
     return statement.compile(dialect=dialect, column_keys=column_keys, for_executemany=executemany)
+
+
+def _columns_of_plain_change(statement: Any) -> list[str] | None:
+    """Of a bare INSERT or UPDATE: all but the generated columns, which SQLAlchemy would set; None: it names its own."""
+    if not isinstance(statement, Insert | Update) or not any(column.computed is not None for column in statement.table.columns):
+        return None
+    named = statement._values or statement._multi_values or getattr(statement, "select", None) is not None  # noqa: SLF001 - what it sets
+    return None if named else [column.key for column in statement.table.columns if column.computed is None]
 
 
 def _places(compiled: SQLCompiler) -> dict[Any, int]:
@@ -153,13 +164,13 @@ def _places(compiled: SQLCompiler) -> dict[Any, int]:
 
 
 def _inserted_key(
-    statement: object, compiled: SQLCompiler, keys: Mapping[str, str], constants: Mapping[str, Any]
+    statement: object, compiled: SQLCompiler, rendered: Mapping[str, str], keys: Mapping[str, str], constants: Mapping[str, Any]
 ) -> InsertedKey | None:
     state: Any = compiled.compile_state
     if not isinstance(statement, Insert) or statement.select is not None or state._has_multi_parameters:  # noqa: SLF001 - what VALUES holds
         return None
     given = state._dict_parameters or {}  # noqa: SLF001 - as above
-    names = {parameter.key: name for parameter, name in compiled.bind_names.items()}
+    names = {parameter.key: rendered[name] for parameter, name in compiled.bind_names.items()}
     columns: list[Any] = list(statement.table.primary_key)
     values: list[tuple[str | None, Any]] = []
     for column in columns:
@@ -189,6 +200,8 @@ def check_text(sql: str) -> None:
     """
     bare = _QUOTED.sub(" ", sql).strip()
     verb = bare.split(None, 1)[0].upper() if bare else ""
+    if verb.startswith("("):
+        raise StatementRefused("SQLite takes no parentheses around the parts of a UNION; write select(part.subquery())")
     if verb.split("(")[0] not in VERBS:
         raise StatementRefused(f"{verb or 'an empty text'} is not for procedures; they read and change rows")
     if ";" in bare:

@@ -69,7 +69,9 @@ def with_values_named(compiled: Compiled, literals: Sequence[BindParameter[Any]]
     if any(place < 0 for _, place in places):
         return None
     names = frozenset(compiled.literals)
-    constants = {name: value for name, value in compiled.constants.items() if name not in names}  # of columns left out
+    constants = {
+        name: value for name, value in compiled.constants.items() if compiled.keys[name] not in names
+    }  # of columns left out
     return replace(compiled, constants=constants, required=compiled.required | names), places
 
 

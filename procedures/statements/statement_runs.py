@@ -102,8 +102,11 @@ class Runs(dict[object, Run]):
         return run(given)
 
     def values_of(self, statement: Any) -> dict[str, Any]:
-        """The values that a statement holds itself, by the names of their parameters."""
-        return self._form_of(statement)[1]
+        """The values that a statement holds itself, by the names of their parameters; none of one that SQLite does not take."""
+        try:
+            return self._form_of(statement)[1]
+        except apsw.Error:
+            return {}
 
     def run_control(self, sql: str) -> None:
         """Runs transaction control of ours while a procedure's turn is on."""
@@ -212,17 +215,18 @@ class Runs(dict[object, Run]):
         if expand is None:
             raise AssertionError("only called for statements with lists")
         by_text: dict[str, Run] = {}
+        rendered = expand.escaped_bind_names
 
         def run(params: dict[str, Any]) -> Result:
             check_names(compiled, params)
-            state = expand.construct_expanded_state(params)
+            state = expand.construct_expanded_state(params, escape_names=False)
+            values = {rendered.get(name, name): value for name, value in state.parameters.items()}
             text = state.statement
             found = by_text.get(text)
             if found is None:
-                found = by_text[text] = self._prepare_text(compiled.expanded(text, state.parameters), text)
+                found = by_text[text] = self._prepare_text(compiled.expanded(text, values), text)
                 if len(by_text) > TEXTS_MAX:
                     by_text.pop(next(iter(by_text)))
-            values = dict(state.parameters)
             for name, processor in {**compiled.binds, **state.processors}.items():  # the latter are of the lists alone
                 if name in values and processor is not None:
                     values[name] = processor(values[name])

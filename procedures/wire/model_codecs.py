@@ -3,7 +3,7 @@
 Pydantic validates what comes in, by the model's own configuration. What goes into the log is its JSON, ordered by name, and only
 if reading it gives an equal value: a `SecretStr`, an excluded field or a set has no such form. A default is filled in before
 the log, so that a factory runs once. Validators run again in every replay, so they must depend on their argument alone; types
-that look at the clock (`FutureDate`) are refused.
+that look at the clock (`FutureDate`) are refused, and complex numbers, for which JSON has no form.
 """
 
 from __future__ import annotations
@@ -94,6 +94,8 @@ def _check_repeatable(hint: Any, adapter: TypeAdapter[Any], schema: Schema) -> N
     for part in _parts(adapter.core_schema):
         if part.get("now_op"):
             raise DefinitionError(f"{_name(hint)} compares with the clock, which is another one at every replay; use tx.now")
+        if part.get("type") == "complex":
+            raise DefinitionError(f"{_name(hint)} holds a complex number, which JSON has not; give both of its parts as floats")
     if any(part.get("uniqueItems") is True for part in _parts(schema)):
         raise DefinitionError(f"{_name(hint)} holds a set, whose order differs between processes; use a list")
 

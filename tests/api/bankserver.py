@@ -2,9 +2,11 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +55,11 @@ class Server:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("CMDLOG_")}
         sizes = ("--partitions", "2", "--segment-bytes", "4MiB", "--segments", "8")
         command = [sys.executable, "-m", "cmdlog.cli", "serve", "bank_of_test:db", "--data", "data", "--json", *sizes, *options]
-        if files_max is not None:
-            command = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(files_max), *command]
+        limit = None if files_max is None else partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files_max, files_max))
         with (folder / "errors.txt").open("a") as errors:
             self.process = subprocess.Popen(
                 command,
+                preexec_fn=limit,  # noqa: PLW1509
                 cwd=folder,
                 env={**environ, "PYTHONPATH": str(ROOT)},
                 stdout=subprocess.PIPE,

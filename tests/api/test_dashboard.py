@@ -27,26 +27,6 @@ NO_BROWSER = "needs a browser: Debian's chromium and chromium-driver"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=NO_BROWSER)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _browser_starts() -> None:
-    """A browser that cannot start on this machine is none: a container may forbid what its sandbox or its memory needs."""
-    command = [
-        CHROMIUM or "",
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--dump-dom",
-        "about:blank",
-    ]
-    try:
-        shown = subprocess.run(command, capture_output=True, timeout=WAIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip(NO_BROWSER)
-    if shown.returncode != 0 or b"<html" not in shown.stdout:
-        pytest.skip(NO_BROWSER)
-
-
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`cmdlog serve` of the bank on a free port, with one credential that may look and one that may do everything."""
@@ -69,23 +49,40 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.stdout.close()
 
 
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    """Headless Chromium, which fails the test when the page wrote an error to its console."""
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """Headless, with one empty tab; one that cannot start is none: a container may forbid what its sandbox or memory needs."""
     from selenium import webdriver
+    from selenium.common.exceptions import WebDriverException
 
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM or ""
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(argument)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    except WebDriverException:
+        pytest.skip(NO_BROWSER)
     try:
         yield driver
-        told = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
-        assert [line for line in told if "Failed to load resource" not in line] == []  # 4xx answers are part of these tests
     finally:
         driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Any]:
+    """A tab, which keeps credentials and the window's size to itself; an error on its console fails the test."""
+    yield chromium
+    told = [entry["message"] for entry in chromium.get_log("browser") if entry["level"] == "SEVERE"]
+    used = chromium.window_handles
+    chromium.switch_to.new_window("tab")
+    fresh = chromium.current_window_handle
+    for tab in used:
+        chromium.switch_to.window(tab)
+        chromium.close()
+    chromium.switch_to.window(fresh)
+    assert [line for line in told if "Failed to load resource" not in line] == []  # 4xx answers are part of these tests
 
 
 def until(browser: Any, holds: Callable[[Any], object]) -> None:

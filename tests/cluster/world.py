@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from cmdlog.cluster.entry_records import place_of, records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.genesis import Genesis
-from cmdlog.cluster.replication import GroupView, Replication
+from cmdlog.cluster.replicated_machine import GroupStanding
+from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import restore_groups
 from cmdlog.raft import InvariantBroken, RaftSettings
 from cmdlog.raft.messages import Bundle, Entries, Message
@@ -98,7 +99,7 @@ class ListMachine:
 
     # the watcher: leads a group as soon as the group is led here and confirmed
 
-    def changed(self, views: Mapping[int, GroupView]) -> None:
+    def changed(self, views: Mapping[int, GroupStanding]) -> None:
         core_of = self.world.nodes[self.node].groups.cores
         for group, view in views.items():
             if not view.confirmed:
@@ -106,7 +107,7 @@ class ListMachine:
             elif group not in self.places or self.places[group][0] != view.term:
                 self.places[group] = view.term, core_of[PartitionId(group)].log.last + 1
 
-    def ticked(self, views: Mapping[int, GroupView]) -> None:
+    def ticked(self, views: Mapping[int, GroupStanding]) -> None:
         pass
 
 

@@ -146,3 +146,19 @@ def test_construct_without_effect_is_refused(name: str) -> None:
     items, words = IS_REFUSED[name]
     with pytest.raises(DefinitionError, match=words):
         declared(items)
+
+
+@pytest.mark.parametrize("replicated", [True, False])
+def test_foreign_keys_join_tables_of_one_kind(replicated: bool) -> None:
+    """Else a row would be removed, or added, on those partitions alone that hold no row, or one, of the other table."""
+    one, other = ({"replicated": True}, {"partition_by": "id"}) if replicated else ({"partition_by": "id"}, {"replicated": True})
+    db = Database("kinds")
+    db.table("parents", key(), **one)
+    db.table("brothers", key(), Column("n", Integer, ForeignKey("parents.id")), **one)
+    late = db.table("late", key(), Column("n", Integer), **other)
+    with pytest.raises(DefinitionError, match="on some partitions alone"):
+        db.table("children", key(), Column("n", Integer, ForeignKey("parents.id")), **other)
+    assert "children" not in db.tables
+    late.append_constraint(ForeignKeyConstraint(["n"], ["parents.id"]))
+    with pytest.raises(DefinitionError, match="on some partitions alone"):
+        db.schema_statements()

@@ -203,3 +203,26 @@ def test_findings_name_module_line_and_function() -> None:
     (finding,) = lint({"app": "import time\n\ndef run(tx, n: int):\n    return time.time()\n"}, {"run": ("app", "run")})
     assert (finding.module, finding.line, finding.function, finding.severity) == ("app", 4, "run", "error")
     assert "tx.now" in finding.message
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        'db.table("t", Column("at", String, default=lambda tx: datetime.now().isoformat()))',
+        'db.table("t", sa.Column("at", String, onupdate=stamp))',
+        "class T(db.Model):\n    at: Mapped[str] = mapped_column(insert_default=stamp)",
+        'db.table("t", Column("at", String, default=helpers.stamp))',
+    ],
+)
+def test_defaults_of_columns_are_looked_at(declaration: str) -> None:
+    """They run in calls, as procedures do; also those that no procedure names."""
+    stamp = "from datetime import datetime\ndef stamp(tx):\n    return datetime.now().isoformat()\n"
+    imports = "import helpers\nimport sqlalchemy as sa\nfrom sqlalchemy import Column\nfrom sqlalchemy.orm import mapped_column\n"
+    findings = lint({"app": imports + stamp + declaration, "helpers": stamp}, {})
+    assert [finding.code for finding in findings] == ["clock"]
+
+
+def test_defaults_of_anything_else_are_not_looked_at() -> None:
+    """`default=` of a command line is no column's."""
+    assert lint({"app": "import time\nparser.add_argument('--at', default=lambda: time.time())"}, {}) == []
+    assert lint({"app": "from sqlalchemy import Column\nColumn('at', default=lambda tx: tx.now)"}, {}) == []

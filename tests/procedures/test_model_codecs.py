@@ -113,9 +113,9 @@ def test_models_that_hide_a_value_are_refused() -> None:
         codec_for(Secret).to_wire(Secret(password=SecretStr("open")))
 
 
-@pytest.mark.parametrize("hint", [set[int], frozenset[str], FutureDate, Tree, dict[str, set[int]]])
+@pytest.mark.parametrize("hint", [set[int], frozenset[str], FutureDate, Tree, dict[str, set[int]], complex, list[complex]])
 def test_types_that_cannot_be_repeated_are_refused(hint: Any) -> None:
-    """Sets, comparisons with the clock and models without a bounded depth are refused when declared."""
+    """Sets, comparisons with the clock, complex numbers and models without a bounded depth are refused when declared."""
     with pytest.raises(DefinitionError):
         codec_for(hint)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project.test_repository import PACKAGES, ROOT, functions, sources
+from tests.project.test_repository import PACKAGES, ROOT, functions, sources, syntax_nodes
 
 SHARED_CLASSES = frozenset({"InvalidParameters"})
 """Public names of `cmdlog` and of `procedures`: two packages that an application imports for different things."""
@@ -24,7 +24,7 @@ MODULE_WORDS = ROOT / "tests" / "project" / "module_words.txt"
 
 def classes(text: str) -> Iterator[ast.ClassDef]:
     """Every class of a module, nested ones too."""
-    return (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
+    return (node for node in syntax_nodes(text) if isinstance(node, ast.ClassDef))
 
 
 def repeated(found: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.test_repository import syntax_nodes
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("cmdlog", "procedures", "replay", "snapshot")
 CHILD = "a child has to end with its parent: start it as `cmdlog.child_process.ChildProcess`"
@@ -41,14 +43,13 @@ OWNERS: dict[str, tuple[str, dict[str, str]]] = {
 
 def uses(text: str) -> Iterator[tuple[int, str]]:
     """Line and full name of each of these names in a module, whatever it is imported as."""
-    tree = ast.parse(text)
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in syntax_nodes(text):
         if isinstance(node, ast.Import):
             names |= {alias.asname or alias.name: alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-    for node in ast.walk(tree):
+    for node in syntax_nodes(text):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield node.lineno, f"{names.get(node.value.id)}.{node.attr}"
 

@@ -24,26 +24,41 @@ class _Renamed(ast.NodeTransformer):
         return ast.Name(self._names.get(node.id, node.id), node.ctx)
 
 
-def body_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
-    """What a function does, without its docstring and the names of its variables; None where it is too short to count."""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def body_of(function: Function) -> list[ast.stmt]:
+    """What a function does, without its docstring."""
+    return function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
+
+
+def outline_of(function: Function) -> tuple[type[ast.AST], ...]:
+    """The kinds of its nodes, which are the same in all copies; nothing where it is too short to count."""
+    kinds = tuple(type(node) for statement in body_of(function) for node in ast.walk(statement))
+    statements = sum(issubclass(kind, ast.stmt) for kind in kinds)
+    if statements < STATEMENTS_MIN and sum(issubclass(kind, ast.expr) for kind in kinds) < EXPRESSIONS_MIN:
+        return ()
+    return kinds
+
+
+def renamed_body_of(function: Function) -> str:
+    """What a function does, without the names of its variables."""
     names = [node.arg for node in ast.walk(function) if isinstance(node, ast.arg)]
     names += [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    statements = sum(isinstance(node, ast.stmt) for node in nodes)
-    if statements < STATEMENTS_MIN and sum(isinstance(node, ast.expr) for node in nodes) < EXPRESSIONS_MIN:
-        return None
     rename = _Renamed(names)
-    return "\n".join(ast.dump(rename.visit(copy.deepcopy(statement))) for statement in body)
+    return "\n".join(ast.dump(rename.visit(copy.deepcopy(statement))) for statement in body_of(function))
 
 
 def repeated(modules: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Names of functions with the same body -> where they are."""
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    alike: dict[tuple[type[ast.AST], ...], list[tuple[Function, str]]] = defaultdict(list)
     for path, text in modules:
         for function in functions(text):
-            if (body := body_of(function)) is not None:
-                found[body].append((function.name, path))
+            if outline := outline_of(function):
+                alike[outline].append((function, path))
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for function, path in (one for some in alike.values() if len(some) > 1 for one in some):
+        found[renamed_body_of(function)].append((function.name, path))
     return {" ".join(sorted({name for name, _ in same})): [path for _, path in same] for same in found.values() if len(same) > 1}
 
 

@@ -1,6 +1,7 @@
 """What holds for every file of the repository, read from git's list of tracked files."""
 
 import ast
+import gc
 import re
 import subprocess
 import sys
@@ -49,14 +50,16 @@ def sources(*folders: str) -> Iterator[tuple[Path, str]]:
 
 
 @cache
-def parsed(text: str) -> ast.Module:
-    """A module, read once for all tests here."""
-    return ast.parse(text)
+def syntax_nodes(text: str) -> tuple[ast.AST, ...]:
+    """All nodes of a module, parents first; parsed once for all tests of this folder, which one process runs."""
+    nodes = tuple(ast.walk(ast.parse(text)))
+    gc.freeze()  # a million of them, which the collector would look at again and again
+    return nodes
 
 
 def functions(text: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function of a module, nested ones too."""
-    for node in ast.walk(parsed(text)):
+    for node in syntax_nodes(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 from typing import Final
 
-from tests.project.test_repository import PACKAGES, parsed, sources
+from tests.project.test_repository import PACKAGES, sources, syntax_nodes
 
 CLOCKS: Final = {("time", "sleep"), ("time", "monotonic"), ("time", "perf_counter"), ("threading", "Timer"), ("asyncio", "sleep")}
 MAY_SLEEP: Final = {
@@ -29,7 +29,7 @@ HINT: Final = (
 def clocks(path: Path, text: str) -> list[str]:
     """Uses of clocks in a file, by line."""
     found = []
-    for node in ast.walk(parsed(text)):
+    for node in syntax_nodes(text):
         if isinstance(node, ast.ImportFrom) and node.module in ("time", "threading"):
             names = [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "asyncio.sleep":

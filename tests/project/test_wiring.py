@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project.test_repository import functions, sources
+from tests.project.test_repository import functions, sources, syntax_nodes
 
 PARAMETERS_MAX = 8
 WIRED = (Path("cmdlog/node"), Path("cmdlog/api"))
@@ -79,7 +79,7 @@ def test_constructors_are_short() -> None:
     """No `__init__` has more than 8 parameters: beyond that, some of them belong together and get a name."""
     found = {}
     for path, text in sources("cmdlog"):
-        for made in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)):
+        for made in (node for node in syntax_nodes(text) if isinstance(node, ast.ClassDef)):
             for method in (node for node in made.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"):
                 takes = method.args
                 count = len(takes.posonlyargs) + len(takes.args) + len(takes.kwonlyargs) - 1

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.test_repository import syntax_nodes
+
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET = Path(__file__).with_name("words_budget.json")
 PACKAGES = ("cmdlog", "procedures", "replay", "snapshot")
@@ -65,7 +67,7 @@ def python_texts(source: str) -> Iterator[tuple[str, int, str]]:
     if not stumbles(joined):  # most modules: nothing to take apart
         return
     alone = set()
-    for node in ast.walk(ast.parse(source)):  # parents come first
+    for node in syntax_nodes(source):  # parents come first
         if isinstance(node, ast.Expr):
             alone.add(id(node.value))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:

@@ -91,7 +91,7 @@ def check_unharmed() -> None:
 
 def _by_tests(folder: Path) -> str:
     command = ["-m", "pytest", "tests/raft", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "60"]
-    left_out = [f"--ignore=tests/raft/test_{name}.py" for name in ("sim", "sim_more", "mutants")]
+    left_out = [f"--ignore=tests/raft/test_{name}.py" for name in ("sim", "mutants")]
     code, told = _run(folder, [*command, *left_out], TESTS_TIMEOUT_S)
     if code == 0:
         return ""

@@ -198,7 +198,7 @@ class Script:
 
     def recover(self, words: list[str]) -> None:
         """`recover`"""
-        self.core(words[0]).force_recovery([NodeId(int(word)) for word in words[1:]])
+        self.core(words[0]).force_recovery([NodeId(int(word)) for word in words[1:]], epoch=5)
 
     # Snapshots
 

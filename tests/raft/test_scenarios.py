@@ -71,7 +71,7 @@ MESSAGES = [
     "2>1 append refused t4 at 5, try 3@2",
     "1>2 heartbeat t4 round 7, commit 3",
     "2>1 heartbeat reply t4 round 7",
-    "1>2 snapshot t4 9@3 [voters 1 2, forced]",
+    "1>2 snapshot t4 9@3 [voters 1 2, forced, epoch 5]",
     "2>1 snapshot failed t4 at 9",
     "1>2 campaign now t4",
     "1>2 removed t4 by 9",

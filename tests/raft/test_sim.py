@@ -1,30 +1,54 @@
-"""Simulated histories: a slice of the seeds in every run (a third here), all of them with `make sim`; and that a seed is one."""
+"""Simulated histories: a slice of the seeds in every run, thousands with `make sim`; and that a seed is a history."""
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from cmdlog.raft import NodeId, RaftSettings
+from tests.raft.sim.__main__ import repeat
 from tests.raft.sim.clients import Clients
-from tests.raft.sim.history import FAULTY_UNITS, HAPPENINGS, run
+from tests.raft.sim.history import FAULTY_UNITS, HAPPENINGS, Outcome, run
 from tests.raft.sim.oracle import Oracle, Violation
 from tests.raft.sim.swarm import Swarm, draw
 from tests.raft.sim.world import World
-from tests.raft.simslice import PARTS, SLICE_SEEDS, counted, run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
-WEEKLY_SEEDS = 20_000
-RUN_HERE = range(0, PARTS, 4)
+SLICE_SEEDS: Final = 150
+SLICE_UNITS: Final = 800  # as long as there is time for
+PARTS: Final = 3
+WEEKLY_SEEDS: Final = 20_000
+WEEKLY_PART_SEEDS: Final = 500
+
+
+@functools.cache
+def counted(part: int) -> Counter[str]:
+    """What happened in a part of the slice. Raises: what a seed of it breaks."""
+    counts: Counter[str] = Counter()
+    for seed in range(part, SLICE_SEEDS, PARTS):
+        counts.update(run_seed(seed, units=SLICE_UNITS).counts)
+    return counts
+
+
+def run_seed(seed: int, *, units: int) -> Outcome:
+    """Runs one; a failure says how to repeat it."""
+    try:
+        return run(seed, units=units)
+    except Exception as error:
+        error.add_note(f"seed {seed}: {repeat(seed, units)}")
+        raise
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", RUN_HERE)
+@pytest.mark.parametrize("part", range(PARTS))
 def test_history_is_safe_and_comes_back_to_life(part: int) -> None:
     """Whatever the seed does, nothing that was promised is broken, and after healing everything works again."""
     counted(part)
@@ -33,15 +57,15 @@ def test_history_is_safe_and_comes_back_to_life(part: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for group in HAPPENINGS for name in group])
 def test_everything_that_is_simulated_happens(name: str) -> None:
-    """In a third of the slice already: a simulation in which nothing goes wrong proves nothing."""
-    assert sum(counted(part)[name] for part in RUN_HERE) > 0
+    """A simulation in which nothing goes wrong proves nothing."""
+    assert sum(counted(part)[name] for part in range(PARTS)) > 0
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("first", range(SLICE_SEEDS, WEEKLY_SEEDS, SLICE_SEEDS))
+@pytest.mark.parametrize("first", range(0, WEEKLY_SEEDS, WEEKLY_PART_SEEDS))
 def test_many_histories_are_safe(first: int) -> None:
     """The same for many more seeds."""
-    for seed in range(first, first + SLICE_SEEDS):
+    for seed in range(first, first + WEEKLY_PART_SEEDS):
         run_seed(seed, units=FAULTY_UNITS)
 
 

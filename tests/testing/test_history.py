@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import enum
 import typing
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
 from cmdlog.testing import OpenEmbedded, assert_history_replays, histories
 from cmdlog.testing.history import run_history, strategy_of
@@ -38,6 +39,31 @@ class Line:
     price: Decimal
 
 
+class Order(typing.TypedDict):
+    """One key may be missing."""
+
+    item: int
+    note: typing.NotRequired[str]
+
+
+class Span(typing.NamedTuple):
+    """A tuple with names."""
+
+    begin: time
+    days: int
+
+
+class Basket(BaseModel):
+    """A model with a limit and a default."""
+
+    count: int = Field(gt=0)
+    kept: timedelta
+    names: list[str] = []
+
+
+Number = typing.NewType("Number", int)
+
+
 class Shape(abc.ABC):
     """Has no members that could be made."""
 
@@ -49,6 +75,9 @@ class Shape(abc.ABC):
 HINTS = (
     bool, int, float, str, bytes, Decimal, datetime, date, UUID, Colour, Line, typing.Literal[1, "a"], int | None,
     list[int], tuple[int, ...], tuple[str, int], dict[str, int], list[Line],
+    time, timedelta, Order, list[Order], Span, Span | None, Basket, Basket | list[int] | None, int | str, Number,
+    Any, object, dict[str, Any], list[Any], typing.Annotated[int, Field(gt=0, lt=50)],
+    typing.Annotated[str, Field(min_length=2, max_length=3)], typing.Annotated[list[int], Field(min_length=1)],
 )  # fmt: skip
 
 
@@ -63,6 +92,20 @@ def test_every_type_of_a_parameter_has_values(hint: Any) -> None:
         codec.to_wire(value)
 
     accepted()
+
+
+def test_keys_that_may_be_missing_are_there_and_missing() -> None:
+    """Both happen in what is generated, and small values repeat in the fields as elsewhere."""
+    found: list[Any] = []
+
+    @settings(max_examples=50, database=None, derandomize=True)
+    @given(value=strategy_of(Order))
+    def collect(value: Any) -> None:
+        found.append(value)
+
+    collect()
+    assert {"note" in value for value in found} == {True, False}
+    assert sum(value["item"] in range(10) for value in found) > len(found) // 2
 
 
 def test_a_type_without_values_is_named() -> None:

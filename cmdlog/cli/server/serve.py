@@ -27,7 +27,7 @@ from cmdlog.node.settings import TABLE, SettingRow
 from cmdlog.signal_handlers import handled
 
 if TYPE_CHECKING:
-    from cmdlog.node.member.member_node import MemberGround
+    from cmdlog.node.member.member_ground import MemberGround
     from cmdlog.node.node import Node
 
 USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "token_file", "tls_cert_file", "tls_key_file"))
@@ -119,7 +119,7 @@ def _member_ground(join: Path, node: int | None, secret: Path | None, host: str 
     """Which node of which cluster this is."""
     from cmdlog.cluster.cluster_file import ClusterFile
     from cmdlog.cluster.transport.cluster_secret import read_secret
-    from cmdlog.node.member.member_node import MemberGround
+    from cmdlog.node.member.member_ground import MemberGround
 
     cluster = ClusterFile.load(join)
     if node is None or secret is None:

@@ -14,7 +14,7 @@ from cmdlog.cluster.transport.framed_connection import ConnectionEnded
 from cmdlog.cluster.transport.outbox import Outbox
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.cluster.transport.peer_link import IncomingLink, OutgoingLink, PeerLink
-from cmdlog.cluster.transport.peer_transport import Address, NoticeKind, PeerNotice, PeerStatus, address_text, fault_text
+from cmdlog.cluster.transport.peer_transport import Address, LinkStatus, NoticeKind, PeerNotice, address_text, fault_text
 from cmdlog.operator_error import full_text
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
@@ -105,11 +105,11 @@ class KnownPeer:
         self.record_error(error)
         self._link_failed(self.node, error)
 
-    def status(self, record: PeerRecord | None) -> PeerStatus:
+    def status(self, record: PeerRecord | None) -> LinkStatus:
         """A view of this moment; numbers may be a moment apart."""
         outgoing, incoming = self.outgoing, self.incoming
         faults = self._faults + (outgoing.faults if outgoing else Counter()) + (incoming.faults if incoming else Counter())
-        return PeerStatus(
+        return LinkStatus(
             node=self.node,
             address=address_text(self.address),
             incarnation=record.incarnation.hex() if record else "",

@@ -72,7 +72,7 @@ class PeerTransport(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerStatus:
+class LinkStatus:
     """One peer. Bytes and frames count from the start of this process; out is what this node says."""
 
     node: NodeId
@@ -99,7 +99,7 @@ class NetworkStatus:
     """All peers, and what came from nobody that is one."""
 
     listens_on: str
-    peers: list[PeerStatus] = field(default_factory=list)
+    peers: list[LinkStatus] = field(default_factory=list)
     strangers: int = 0  # connections that have not proved who they are
     strangers_evicted: int = 0  # hung up on because there were too many
     faults: dict[str, int] = field(default_factory=dict)  # of connections that never proved who they are, by reason

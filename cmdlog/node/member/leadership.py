@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 
-from cmdlog.cluster.replication import GroupView
+from cmdlog.cluster.replicated_machine import GroupStanding
 from cmdlog.raft import ProposalRefused, RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -53,7 +53,7 @@ class Leadership:
         self.terms: tuple[int, ...] = ()  # of the present leadership, by group
         self._ticks = self._asked_at = 0
 
-    def changed(self, views: Mapping[int, GroupView]) -> None:
+    def changed(self, views: Mapping[int, GroupStanding]) -> None:
         """Some group has another leader or term."""
         leader = views[CLUSTER_GROUP].leader
         if leader != self.leader:
@@ -68,7 +68,7 @@ class Leadership:
             self.standing, self.terms = Standing.TAKING_OVER, terms
             self._began(terms)
 
-    def ticked(self, views: Mapping[int, GroupView]) -> None:
+    def ticked(self, views: Mapping[int, GroupStanding]) -> None:
         """Gathers the groups at the node that leads the cluster group."""
         self._ticks += 1
         if self._ticks - self._asked_at < ASK_AGAIN_TICKS:

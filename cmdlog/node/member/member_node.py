@@ -11,7 +11,6 @@ node that does not lead refuses calls and says who leads.
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import queue
 import random
@@ -19,12 +18,11 @@ import sys
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any, Final, TypeVar
 
 import structlog
 
-from cmdlog.cluster.cluster_file import ClusterFile
 from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import Place, restore_groups
@@ -34,27 +32,27 @@ from cmdlog.cluster.transport.peer_transport import PeerNotice, TransportSetting
 from cmdlog.node.assembly import MACHINE, NodeGround, Outside
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
+from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
+from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader, NotLeading
 from cmdlog.node.member.member_start import ensure_member, member_boot
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.node import SWITCH_INTERVAL_S, Node
-from cmdlog.node.outcome import Done, Durability, NotReady, Reply
+from cmdlog.node.outcome import Done, Durability, NotReady
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import Route
-from cmdlog.raft import RaftError, RaftSettings
+from cmdlog.raft import RaftError
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import Addressed
-from cmdlog.raft.wire.secure_frames import Secret
 from cmdlog.wal.format.record import RecordKind
-from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_tick
+from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
 from procedures.bundle import capture_bundle
-from procedures.storage.state import open_reader
 from replay.log.source import source_of
 from replay.recover.in_place import bring_up
 from replay.state.trust import Trust, read_position, state_path
@@ -68,60 +66,6 @@ ANCHOR: Final = "consensus"
 T = TypeVar("T")
 
 log = structlog.get_logger("cmdlog.cluster")
-
-
-class NoLeader(NotReady):
-    """No node of the cluster is known to take calls at present."""
-
-    code = "no_quorum"
-    retry_after_s = 0.5
-
-
-class NotLeading(NotReady):
-    """Another node takes the calls: `leader` is its URL for clients, "" while it takes over."""
-
-    retry_after_s = 0.1
-
-    def __init__(self, message: str, leader: str = "") -> None:
-        super().__init__(message)
-        self.leader = leader
-
-    def more(self) -> dict[str, Any]:
-        return {"leader": self.leader} if self.leader else {}
-
-    def again(self) -> NotLeading:
-        return NotLeading(str(self), self.leader)
-
-
-class _ReplicaRelay:
-    """Takes what the desk reports to the node that is made after it."""
-
-    node: MemberNode
-
-    def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
-        self.node.executed(partition, index, answer)
-
-    def may_skip(self, partition: int, index: int) -> bool:
-        return self.node.may_skip(partition, index)
-
-
-class MemberState(enum.Enum):
-    """Kudu's words for the life of a replica's node."""
-
-    BOOTSTRAPPING = "bootstrapping"
-    CONFIGURING = "configuring"
-    RUNNING = "running"
-
-
-@dataclass(frozen=True, slots=True)
-class MemberGround:
-    """Which node of which cluster."""
-
-    cluster: ClusterFile
-    node: int
-    secret: Secret
-    listen: tuple[str, int] | None = None  # for peers; None: as the cluster file says
-    raft: RaftSettings = field(default_factory=RaftSettings)
 
 
 class MemberNode(Node):
@@ -167,12 +111,7 @@ class MemberNode(Node):
             )
             Trust(files, directory).unseal()
             run_upto = {part.partition: part.to_index for part in plan.partitions}
-            relay = _ReplicaRelay()
-            ground = NodeGround(
-                directory, db, settings, wal, boot, inline=False, outside=outside, run_upto=run_upto, replica=relay
-            )
-            node = cls(ground)
-            relay.node = node
+            node = cls(NodeGround(directory, db, settings, wal, boot, inline=False, outside=outside, run_upto=run_upto))
             node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
             node._page_checks.wish(unsealed, plan)
             node._become_member(member)
@@ -203,7 +142,7 @@ class MemberNode(Node):
             blocks,
             marks=self._marks,
             leave_out=self._desk.leave_out,
-            stated=self._stated,
+            stated=self._log_statement,
         )
         book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
         listen = ground.listen or ground.cluster.member(ground.node).peer
@@ -216,10 +155,21 @@ class MemberNode(Node):
             marks=self._marks, states=states,
             entry_blocks=blocks,
         )  # fmt: skip
-        self._takeover = Takeover(self, self._desk.broken)
+        states_at = {partition: state_path(self.directory, partition) for partition in partitions}
+        steps = LeaderSteps(
+            self._driver,
+            self._machine,
+            self._leadership,
+            self.sequencer,
+            self._keys,
+            catalog=self._boot.catalog,
+            states=states_at,
+        )
+        self._takeover = Takeover(steps, self._desk.broken)
         self._ticks = 0
         self._confirming: list[Callable[[bool], None]] = []
         self._parts.facts.note_logged()
+        self._desk.serve_replica(self)
         self.sequencer.refuse(NoLeader("the cluster has no leader yet"))
 
     def _start_member(self) -> None:
@@ -234,7 +184,7 @@ class MemberNode(Node):
         self._parts.archiver.start()
 
     def attach(self, loop: AbstractEventLoop | None = None) -> None:
-        """Begins to speak with the other nodes; calls are let in once a leader has taken over."""
+        """Begins to speak with the other nodes; calls are accepted once a leader has taken over."""
         super().attach(loop)
         self._takeover.start()
         self._network.start()
@@ -318,7 +268,7 @@ class MemberNode(Node):
     def _began(self, terms: tuple[int, ...]) -> None:
         self._marks.lead()
         self._machine.run_marked(range(self.settings.partitions))
-        self._takeover.begin(terms)
+        self._takeover.begin_takeover(terms)
 
     def _lost(self, leader: NodeId | None) -> None:
         self._marks.follow()
@@ -340,53 +290,9 @@ class MemberNode(Node):
         why = "the batch changed other rows, or had other results, than on the node that leads"
         log.error("replica_diverged", partition=partition, index=index, reason=why)
 
-    def _stated(self, index: int, record: bytes) -> None:
+    def _log_statement(self, index: int, record: bytes) -> None:
         """An entry of the cluster group is committed."""
         log.info("cluster_entry", index=index, kind=RecordKind(record[4]).name)
-
-    # -- cmdlog.node.member.takeover.TakeoverSteps ---------------------------------------------------------------------------
-
-    def still(self, terms: tuple[int, ...]) -> bool:
-        with self._driver.lock:
-            return self._leadership.standing is not Standing.FOLLOWING and self._leadership.terms == terms
-
-    def lift_clock(self, terms: tuple[int, ...]) -> bool:
-        with self._driver.lock:
-            self.clock.lift(txn_tick(self._driver.last_txn))
-            return self.still(terms)
-
-    def give_places(self, terms: tuple[int, ...]) -> bool:
-        with self._driver.lock:
-            if not self.still(terms):
-                return False
-            self._machine.lead(self._driver.ends(), catalog=self._boot.catalog)
-            return True
-
-    def skip_parted(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
-        with self._driver.lock:
-            places = [place for call in self._machine.parted() for place in call.places]
-        value = {"position": 0, "reason": "a change of leader left the call on some partitions alone"}
-        if places:
-            self.sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], done)
-        return len(places)
-
-    def all_run(self) -> bool:
-        with self._driver.lock:
-            return self._machine.all_run
-
-    def load_keys(self) -> None:
-        self._keys.clear()
-        for partition in range(self.settings.partitions):
-            connection, _ = open_reader(state_path(self.directory, partition))
-            with contextlib.closing(connection):
-                self._keys.load(connection, partition)
-
-    def take_calls(self, terms: tuple[int, ...]) -> bool:
-        with self._driver.lock:
-            if not self._leadership.take_calls(terms):
-                return False
-            self.sequencer.replicated.accept_calls()
-            return True
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 

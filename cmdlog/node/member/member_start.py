@@ -1,7 +1,7 @@
 """The start of a node that is one of several: making its part of a new cluster, and what its log says of the program.
 
 One rule: nothing is written that the others might not agree with. The first entries are compared with the cluster file's digest
-before the directory is made, and a start adds nothing to the log: what is new is proposed by whoever leads.
+before the directory is made, and a start adds nothing to the log: what is new is proposed by the node that leads.
 """
 
 from __future__ import annotations

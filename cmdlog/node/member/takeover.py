@@ -1,6 +1,6 @@
 """What a node does between winning all groups and its first call.
 
-One rule: each step is for the terms it began in. When these are over the steps end without effect: whoever leads next repeats
+One rule: each step is for the terms it began in. When these are over the steps end without effect: the next leader repeats
 them.
 
     clock      ticks are above every TxnId in the logs, whatever clock gave them
@@ -51,7 +51,7 @@ class Takeover:
     def start(self) -> None:
         self._thread.start()
 
-    def begin(self, terms: tuple[int, ...]) -> None:
+    def begin_takeover(self, terms: tuple[int, ...]) -> None:
         """All groups are led here. Any thread; does not wait."""
         self._wanted.put(terms)
 
@@ -71,7 +71,7 @@ class Takeover:
             except BaseException as error:  # noqa: BLE001 -- a node that cannot take over must not stay silent about it
                 self._failed(error)
                 return
-            log.info("took_over" if done else "takeover_given_up", terms=list(terms))
+            log.info("takeover_ended", terms=list(terms), leads=done)
 
     def _take_over(self, terms: tuple[int, ...]) -> bool:
         steps = self._steps

@@ -51,6 +51,14 @@ class Commits:
         self._pipelines, self._admission, self._reads, self._meter = pipelines, admission, reads, meter
         self.settling = 0  # batches that a site has answered, and somebody waits until they are committed
 
+    def note_executed(self) -> None:
+        """A site has answered a batch whose commit somebody waits for."""
+        self.settling += 1
+
+    def forget_all(self) -> None:
+        """Nobody waits any more."""
+        self.settling = 0
+
     def commit(self, flights: Iterable[tuple[PartitionPipeline, Flight]], now: float) -> DueAnswers:
         """These batches are committed: each partition's in order, and none left out."""
         due, streams = DueAnswers(), dict[int, PartitionPipeline]()

@@ -1,6 +1,6 @@
 """The pipelines of a node that is one of several: what consensus hands out becomes flights, what was proposed here is committed.
 
-One rule: a site gets what is committed, in the order of its partition, whoever proposed it. Callers wait on the node that
+One rule: a site gets what is committed, in the order of its partition, from any proposer. Callers wait on the node that
 proposed their call; when it leads no more, those whose calls are not known to be committed are answered `outcome_unknown`, and
 those whose calls were not proposed are refused: of these nothing is logged.
 """

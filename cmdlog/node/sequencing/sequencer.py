@@ -279,7 +279,7 @@ class Sequencer:
             self.admission.refuse(refusal)
             dones = self._drop_all()
             self.admission.clear()
-            self.commits.settling = 0
+            self.commits.forget_all()
         unknown = UnknownOutcome(why)
         for done in dones:
             done(unknown)
@@ -299,7 +299,7 @@ class Sequencer:
             self._pipelines.pass_step(flight)
             waits = flight.execute(outcomes, now)
             if waits:
-                self.commits.settling += 1
+                self.commits.note_executed()
                 self.admission.release_lax(flight)
             else:
                 self.admission.release(flight)

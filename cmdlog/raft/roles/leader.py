@@ -29,7 +29,7 @@ from cmdlog.raft.messages import (
 from cmdlog.raft.progress import FollowerProgress, Sending
 from cmdlog.raft.quorum import has_quorum, joint_committed
 from cmdlog.raft.ready import PlacedProposals
-from cmdlog.raft.roles import membership, transfer
+from cmdlog.raft.roles import fetching, membership, transfer
 from cmdlog.raft.state import State
 from cmdlog.wal.ids import Index
 
@@ -96,15 +96,19 @@ def tick(state: State) -> None:
     if state.log.writes and _disk_hangs(state):
         return
     state.heartbeat_elapsed += 1
-    # With nothing under way, no message brings the last commit to the followers: it does not wait for a heartbeat that is rare.
-    idle = state.log.commit == state.log.last and state.reads.commit_sent < state.log.commit
-    if state.heartbeat_elapsed >= settings.heartbeat_ticks or idle:
+    if state.heartbeat_elapsed >= settings.heartbeat_ticks or _commit_is_unsent(state):
         state.heartbeat_elapsed = 0
         state.dirty = True
         reads.begin_round(state)
     for peer, progress in state.progress.items():
         if progress.sending is Sending.SNAPSHOT:
             _tick_copy(state, peer, progress)
+
+
+def _commit_is_unsent(state: State) -> bool:
+    """With nothing under way no message brings the last commit to the followers: it does not wait for a rare heartbeat."""
+    log = state.log
+    return log.commit == log.last and state.reads.commit_sent < log.commit
 
 
 def _disk_hangs(state: State) -> bool:
@@ -156,6 +160,8 @@ def _send_entries(state: State, peer: NodeId, progress: FollowerProgress) -> boo
     if prev_term is None:
         _offer_copy(state, peer, progress)
         return False
+    if progress.next <= log.held:
+        return fetching.send_fetched(state, peer, progress, prev_term)
     most, bytes_max = settings.append_entries_max, settings.append_bytes_max
     entries, size = log.batch(progress.next, log.last, entries_max=most, bytes_max=bytes_max)
     state.now.append(Append(state.id, peer, state.term, prev_term, log.commit, entries))
@@ -193,7 +199,7 @@ def pinned(state: State, upto: Index) -> list[Index]:
         if progress.manifest is None:
             continue
         at = progress.manifest.index
-        if sum(map(len, log.payloads[at - log.base : max(upto - log.base, 0)])) > state.settings.copy_bytes_max:
+        if log.bytes_between(at, upto) > state.settings.copy_bytes_max:
             progress.probe()
         else:
             indexes.append(at)

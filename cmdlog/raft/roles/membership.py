@@ -91,8 +91,8 @@ def on_commit(state: State, before: Index) -> None:
     if configuration.auto_leave:
         _append(state, leave_joint(configuration))
     elif not configuration.is_voter(state.id):
-        # It led, without counting itself, until the others could continue without it (paper, section 6). One of them is told to
-        # campaign at once, behind the commit of the removal: waiting for a time-out would leave them without a leader for long.
+        # It led, without counting itself, until the others could continue without it (paper, section 6). One of them is asked to
+        # campaign at once, after the commit of the removal: waiting for a time-out would leave them without a leader for long.
         if (successor := state.best_successor()) is not None:
             state.now.append(TimeoutNow(state.id, successor, state.term))
         state.become_follower(state.term, None)

@@ -37,7 +37,7 @@ def on_removed(state: State, message: Removed) -> None:
     if message.index < state.configuration_index:
         state.drop(Drop.STALE_REPLY)
         return
-    state.removed_at = max(state.removed_at, message.index)
+    state.removed_at, state.soft_changed = max(state.removed_at, message.index), True
     if state.role is Role.PRE_CANDIDATE or state.role is Role.CANDIDATE:
         state.become_follower(state.term, None)
 

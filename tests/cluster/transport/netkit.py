@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cmdlog.cluster.transport.peer_book import PeerBook
 from cmdlog.cluster.transport.peer_network import Endpoint, PeerNetwork
-from cmdlog.cluster.transport.peer_transport import Address, NoticeKind, PeerNotice, PeerStatus, TransportSettings
+from cmdlog.cluster.transport.peer_transport import Address, LinkStatus, NoticeKind, PeerNotice, TransportSettings
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, Entries, HeartbeatBundle
 from cmdlog.raft.multi_raft import Parcel
@@ -111,7 +111,7 @@ class NetNode:
     def address(self) -> Address:
         return self.network.address
 
-    def peer(self, node: NodeId) -> PeerStatus:
+    def peer(self, node: NodeId) -> LinkStatus:
         """The status of one peer."""
         (found,) = wait_for(lambda: [peer for peer in self.network.status().peers if peer.node == node])
         return found

@@ -131,7 +131,7 @@ def test_an_index_added_later_is_looked_at_too() -> None:
 def test_a_foreign_key_joins_the_same_decimals(kind: Any, target: str) -> None:
     """SQLite compares what is stored: 1.00 and 1.0000 would be two numbers."""
     db = Database("declared")
-    db.table("o", Column("wide", Numeric(8, 4), primary_key=True), Column("whole", Integer, unique=True), replicated=True)
+    db.table("o", Column("wide", Numeric(8, 4), primary_key=True), Column("whole", Integer, unique=True), partition_by="whole")
     with pytest.raises(DefinitionError, match="both need the same decimals"):
         declare(Column("f", kind, ForeignKey(f"o.{target}")), db=db)
     declare(Column("f", Numeric(6, 4), ForeignKey("o.wide")), db=db)

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
 import pytest
 from sqlalchemy import (
     Column,
+    Computed,
+    Date,
+    Float,
+    FrameClause,
+    FrameClauseType,
     Integer,
+    Interval,
+    MetaData,
+    String,
+    Table,
+    bindparam,
+    exc,
     func,
+    select,
     text,
+    union,
 )
 
-from procedures import Database, StatementRefused
+from procedures import Database, StatementRefused, Transaction
+from procedures.declaration.dialect import bind_processor_of
 from procedures.execution.executor import Status
 from procedures.statements.compiled import check_text, compile_statement
-from tests.procedures.statements.statement_bench import StatementBench
+from tests.procedures.statements.statement_bench import MakeSite, StatementBench
 
 
 @pytest.mark.parametrize(
@@ -118,3 +136,109 @@ def test_what_is_no_statement_is_refused() -> None:
             compile_statement(wrong)
     with pytest.raises(StatementRefused, match="semicolon"):
         check_text("SELECT 1; SELECT 2")
+
+
+def test_columns_whose_names_no_parameter_may_have(make_site: MakeSite) -> None:
+    """Punctuation in the name of a column is no part of SQL: it is given, compared, listed and returned as any other."""
+    names = ("per cent", "per_20_cent", "q?", "a:b", "(x)")
+    db = Database("punctuated")
+    table = db.table("t", Column("id", Integer, primary_key=True), *(Column(name, Integer) for name in names), replicated=True)
+
+    @db.procedure(partition_by=None)
+    def write_and_read(tx: Transaction) -> list[int]:
+        key = tx.execute(table.insert(), {"id": 1, **{name: at for at, name in enumerate(names)}}).inserted_primary_key
+        tx.execute(table.update().where(table.c.id == key.id), {"q?": 7})
+        same = [
+            table.c["per cent"] == 0,
+            table.c["per_20_cent"] == 1,
+            table.c["a:b"].in_([3, 4]),
+            table.c["(x)"] == bindparam("(x)"),
+        ]
+        row = tx.execute(select(table).where(*same), {"(x)": 4}).one()
+        return [row._mapping[name] for name in names]
+
+    assert make_site(db).call("write_and_read") == (Status.OK, [0, 1, 7, 3, 4])
+
+
+def test_generated_columns_are_left_out_of_what_parameters_choose(make_site: MakeSite) -> None:
+    """`insert(table)` and `update(table)` set the columns that are named, and SQLite computes the others."""
+    db = Database("squares")
+    area = Column("area", Integer, Computed("side * side", persisted=True))
+    table = db.table("t", Column("id", Integer, primary_key=True), Column("side", Integer), area, replicated=True)
+
+    @db.procedure(partition_by=None)
+    def write_and_read(tx: Transaction) -> int:
+        tx.execute(table.insert(), id=1, side=10)
+        tx.execute(table.insert(), [{"id": 2, "side": 20}, {"id": 3, "side": 30}])
+        tx.execute(table.update().where(table.c.id == 1), side=11)
+        total: int = tx.scalar(select(func.sum(table.c.area)))
+        return total
+
+    assert make_site(db).call("write_and_read") == (Status.OK, 121 + 400 + 900)
+
+
+@pytest.mark.parametrize(
+    ("type_", "offset", "allowed"),
+    [
+        (Integer(), 1, True),
+        (Float(), 0.5, True),
+        (Interval(), timedelta(days=1), True),
+        (Interval(), 1, False),
+        (Date(), timedelta(days=1), False),
+        (String(), 1, False),
+    ],
+)
+def test_range_frames_count_from_numbers(type_: Any, offset: Any, allowed: bool) -> None:
+    """SQLite takes the equal ones alone for a RANGE over text, and says nothing."""
+    column = Column("c", type_)
+    Table("t", MetaData(), Column("id", Integer, primary_key=True), column)
+    frame = FrameClause(offset, None, FrameClauseType.PRECEDING, FrameClauseType.CURRENT)
+    statement = select(func.count().over(order_by=column.desc(), range_=frame))
+    if allowed:
+        assert "RANGE BETWEEN" in compile_statement(statement).sql
+    else:
+        with pytest.raises(StatementRefused, match="RANGE frame"):
+            compile_statement(statement)
+
+
+def test_range_without_an_offset_is_for_any_order() -> None:
+    """From the first row to those equal to this one: that needs no numbers."""
+    column = Column("c", String())
+    Table("t", MetaData(), Column("id", Integer, primary_key=True), column)
+    assert "RANGE BETWEEN" in compile_statement(select(func.count().over(order_by=column, range_=(None, None)))).sql
+
+
+def test_what_sqlite_does_not_have_is_refused_with_a_sentence() -> None:
+    """And not by a syntax error of SQLite."""
+    table = Table("t", MetaData(), Column("id", Integer, primary_key=True), Column("name", String))
+    part = select(table).order_by(table.c.id).limit(1)
+    for statement, sentence in (
+        (select(table).fetch(3), r"limit\(n\)"),
+        (select(table).where(table.c.name.regexp_match("a+")), "no regular expressions"),
+        (union(part, part), r"subquery\(\)"),
+    ):
+        with pytest.raises(StatementRefused, match=sentence):
+            compile_statement(statement)
+
+
+def test_text_that_sqlite_refuses_raises_as_in_sqlalchemy(make_site: MakeSite) -> None:
+    """Also when it is met for the first time, in the call that runs it."""
+    db = Database("refusals")
+
+    @db.procedure(partition_by=None)
+    def read(tx: Transaction) -> str:
+        try:
+            tx.execute(text("SELECT no_such_column"))
+        except exc.OperationalError as error:
+            return str(error)
+        return "ran"
+
+    assert make_site(db).call("read") == (Status.OK, "no such column: no_such_column")
+
+
+def test_float_takes_a_decimal() -> None:
+    """As in SQLAlchemy: who declares a Float accepts binary digits."""
+    to_sqlite: Any = bind_processor_of(Float())
+    assert to_sqlite(Decimal("1.5")) == 1.5
+    with pytest.raises(ValueError, match="NaN"):
+        to_sqlite(Decimal("NaN"))
