@@ -15,7 +15,8 @@ import pytest
 from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
 from cmdlog.node.member import member_node
 from cmdlog.node.member.leadership import Standing
-from cmdlog.node.member.member_node import MemberGround, MemberNode
+from cmdlog.node.member.member_ground import MemberGround
+from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.member.member_start import make_genesis
 from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
 from cmdlog.node.settings import Settings
@@ -101,7 +102,7 @@ def number_of(node: MemberNode) -> int:
     return int(node.cluster_status()["node"])
 
 
-def ask_retried(pick: Callable[[], MemberNode], name: str, *, key: str, **params: Any) -> Any:
+def ask_retried(pick: Callable[[], MemberNode], name: str, /, *, key: str, **params: Any) -> Any:
     """The result of a call under its key, at whichever node leads; it is repeated while its outcome is unknown."""
     pending: list[Reply] = []
 

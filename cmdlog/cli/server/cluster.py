@@ -170,7 +170,7 @@ def _show(nodes: Sequence[Mapping[str, Any]]) -> None:
             continue
         committed = sum(of["committed"] for of in node["partitions"].values())
         applied = sum(of["applied"] for of in node["partitions"].values())
-        term = max(of["term"] for of in node["groups"].values())
+        term = max((of["term"] for of in node["groups"].values()), default="")
         rows.append(
             (node["node"], node["url"], node["state"], node["standing"], term, f"{committed:,} committed, {applied:,} run")
         )
