@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmdlog.node.assembly import MACHINE
-from cmdlog.node.member.member_node import ANCHOR, MemberState, NotLeading
+from cmdlog.node.member.member_node import ANCHOR, MemberNode, MemberState, NotLeading
 from cmdlog.node.member.member_start import OtherProgram
 from cmdlog.node.outcome import NotReady
 from cmdlog.raft import RaftSettings
