@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
-import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from replay.state.trust import state_path
 from tests.cluster.served import ServedCluster
+from tests.node.rig import rows
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -109,7 +108,7 @@ def calls_under_way(cluster: ServedCluster) -> Iterator[list[dict[str, Any]]]:
         for number in itertools.count():
             if over.is_set():
                 return
-            answers.append(cluster.call("deposit_checking", {**ACCOUNT, "amount": 1}, f"under way {number}"))
+            answers.append(cluster.call("deposit_checking", {**ACCOUNT, "amount": 1}, f"under_way{number}"))
 
     thread = threading.Thread(target=deposit)
     thread.start()
@@ -126,10 +125,8 @@ def more_than(answers: list[dict[str, Any]], count: int) -> None:
     wait_for(lambda: len(answers) > before + count, 90)
 
 
-def balances(directory: Path) -> list[tuple[int, int, int]]:
+def balances(directory: Path) -> list[tuple[Any, ...]]:
     """What both partitions of a restored directory hold."""
-    held = list[tuple[int, int, int]]()
-    for partition in range(2):
-        with contextlib.closing(sqlite3.connect(state_path(str(directory), partition))) as state:
-            held += state.execute("SELECT branch, customer, checking FROM accounts").fetchall()
-    return held
+    return [
+        row for partition in range(2) for row in rows(directory, partition, "SELECT branch, customer, checking FROM accounts")
+    ]
