@@ -159,7 +159,9 @@ def _ask(url: str, token_file: Path | None, timeout: float, ca_file: Path | None
             status = client.status()
     except CommandFailed as error:
         return {"url": url, "error": str(error)}
-    return {"url": url, **status.get("cluster", {}), "partitions": status["partitions"]}
+    if "cluster" not in status:
+        return {"url": url, "error": "a node alone, of no cluster"}
+    return {"url": url, **status["cluster"], "partitions": status["partitions"]}
 
 
 def _show(nodes: Sequence[Mapping[str, Any]]) -> None:
@@ -170,7 +172,7 @@ def _show(nodes: Sequence[Mapping[str, Any]]) -> None:
             continue
         committed = sum(of["committed"] for of in node["partitions"].values())
         applied = sum(of["applied"] for of in node["partitions"].values())
-        term = max(of["term"] for of in node["groups"].values())
+        term = max((of["term"] for of in node["groups"].values()), default="")
         rows.append(
             (node["node"], node["url"], node["state"], node["standing"], term, f"{committed:,} committed, {applied:,} run")
         )

@@ -167,6 +167,7 @@ class MemberNode(Node):
         self._takeover = Takeover(steps, self._desk.broken)
         self._ticks = 0
         self._too_far_back: set[int] = set()  # groups
+        self._named: NodeId | None = None  # the leader that refusals name
         self._confirming: list[Callable[[bool], None]] = []
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
@@ -229,6 +230,7 @@ class MemberNode(Node):
                 return
         for _ in range(ticks):
             self._driver.tick()
+        self._name_leader()
         self._ticks += ticks
         if self._ticks % HOLD_LOG_TICKS == 0:
             self._hold_log()
@@ -274,6 +276,7 @@ class MemberNode(Node):
 
     def _lost(self, leader: NodeId | None) -> None:
         self._marks.follow()
+        self._named = leader
         unknown = self._machine.follow()
         told = self.sequencer.replicated.step_down(self._refusal(leader), "the node led no more before a majority had the call")
         for done in unknown:
@@ -286,6 +289,14 @@ class MemberNode(Node):
             return NoLeader("the cluster has no leader at present")
         where = self._ground.cluster.member(leader).client
         return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where)
+
+    def _name_leader(self) -> None:
+        """A refusal that says where calls are taken says where they are taken now."""
+        with self._driver.lock:
+            leader, follows = self._leadership.leader, self._leadership.standing is Standing.FOLLOWING
+            if follows and leader != self._named and isinstance(self.sequencer.admission.refusal, NoLeader | NotLeading):
+                self._named = leader
+                self.sequencer.refuse(self._refusal(leader))
 
     def _diverged(self, partition: int, index: int) -> None:
         """The leader's batch did something else than ours: this partition is not applied any further here."""

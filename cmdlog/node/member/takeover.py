@@ -62,7 +62,8 @@ class Takeover:
     def stop(self) -> None:
         self._wanted.put(None)
         self._woken.set()
-        self._thread.join()
+        if self._thread.ident is not None:  # a node may be closed before it speaks with anybody
+            self._thread.join()
 
     def _run(self) -> None:
         while (terms := self._wanted.get()) is not None:
