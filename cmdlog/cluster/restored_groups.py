@@ -36,7 +36,6 @@ class _Line:
     base_term: int = -1  # of the entry at the base; -1: not met yet
     configuration: Configuration | None = None  # in force at the base
     entries: list[tuple[int, int, bytes]] = field(default_factory=list)  # term, kind, payload
-    hole: int = 0  # an entry that does not follow on the ones before; 0: none, or it was replaced
 
     @property
     def last(self) -> int:
@@ -47,12 +46,9 @@ class _Line:
         index = record.index
         if index <= self.base:
             self.entries.clear()
-            self.hole = 0
             return
         if index > self.last + 1:
-            self.hole = index  # entries before the log's beginning were not committed; these follow on them
-            return
-        self.hole = 0
+            return  # it follows void entries, and will be replaced: else `restored` raises
         del self.entries[index - self.base - 1 :]
         self.entries.append((record.term, *entry_of(record)))
 
@@ -67,10 +63,10 @@ class _Line:
     def restored(self, group: int, state: GroupState, run: Place) -> Restored:
         """What consensus is given. Raises: BadRecord."""
         term = run.term if run.index == self.base else self.base_term
-        if self.hole:
-            raise BadRecord(f"group {group}: entry {self.hole} follows {self.last} in the log")
         if term < 0 or self.configuration is None:
             raise BadRecord(f"the log does not reach back to entry {self.base} of group {group}")
+        if self.last != state.last_index:  # consensus would forget what it has acknowledged
+            raise BadRecord(f"group {group} ends at entry {state.last_index}, and the log has no entry {self.last + 1} before it")
         entries = None
         if self.entries:
             terms, kinds, payloads = zip(*self.entries, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cmdlog.cluster.replication import GroupView
+from cmdlog.cluster.replicated_machine import GroupStanding
 from cmdlog.node.member.leadership import ASK_AGAIN_TICKS, Leadership, Standing
 from cmdlog.raft import ProposalRefused
 from cmdlog.raft.configuration import NodeId
@@ -31,24 +31,24 @@ class World:
         if self.refuses:
             raise ProposalRefused(Refusal.NOT_LEADER)
 
-    def see(self, *groups: GroupView) -> None:
+    def see(self, *groups: GroupStanding) -> None:
         self.leadership.changed(views(*groups))
 
-    def tick(self, *groups: GroupView, ticks: int = ASK_AGAIN_TICKS) -> list[int]:
+    def tick(self, *groups: GroupStanding, ticks: int = ASK_AGAIN_TICKS) -> list[int]:
         self.asked = []
         for _ in range(ticks):
             self.leadership.ticked(views(*groups))
         return self.asked
 
 
-def views(*groups: GroupView) -> dict[int, GroupView]:
+def views(*groups: GroupStanding) -> dict[int, GroupStanding]:
     """The cluster group first."""
     return dict(zip((CLUSTER_GROUP, 0, 1), groups, strict=True))
 
 
-def view(leader: NodeId | None, term: int = 3, *, confirmed: bool = True) -> GroupView:
+def view(leader: NodeId | None, term: int = 3, *, confirmed: bool = True) -> GroupStanding:
     """A group as this node sees it."""
-    return GroupView(Term(term), leader, leader == US, leader == US and confirmed)
+    return GroupStanding(Term(term), leader, leader == US, leader == US and confirmed)
 
 
 OURS, THEIRS, NOBODYS = view(US), view(OTHER), view(None)
@@ -63,7 +63,7 @@ def test_a_take_over_begins_when_every_group_is_confirmed() -> None:
     assert world.leadership.standing is Standing.FOLLOWING
     assert world.events == []
     world.see(OURS, view(US, 4), OURS)
-    assert world.leadership.standing is Standing.TAKING_OVER
+    assert world.leadership.standing.value == "taking_over"
     assert world.events == [(3, 4, 3)]
     world.see(OURS, view(US, 4), OURS)
     assert world.events == [(3, 4, 3)]

@@ -124,13 +124,13 @@ def test_every_leadership_is_taken_over() -> None:
     """Each with its own terms, in the thread of the take-over, also after one that was given up."""
     steps = Steps(over_at="clock")
     with running(steps) as takeover:
-        takeover.begin((1, 1, 1))
-        takeover.begin((2, 2, 2))
+        takeover.begin_takeover((1, 1, 1))
+        takeover.begin_takeover((2, 2, 2))
     assert steps.steps == ["clock", "clock"]
     steps = Steps()
     with running(steps) as takeover:
-        takeover.begin((1, 1, 1))
-        takeover.begin((2, 2, 2))
+        takeover.begin_takeover((1, 1, 1))
+        takeover.begin_takeover((2, 2, 2))
         assert [steps.ended.get(timeout=10), steps.ended.get(timeout=10)] == [(1, 1, 1), (2, 2, 2)]
 
 
@@ -144,6 +144,6 @@ def test_a_failure_is_reported() -> None:
 
     steps.on_look = fail
     with running(steps) as takeover:
-        takeover.begin(TERMS)
+        takeover.begin_takeover(TERMS)
         assert steps.failures.get(timeout=10) is error
     assert steps.steps[-1] == "look"
