@@ -66,7 +66,7 @@ class MultiCallGate:
         return self._release(sorted(touched)), skips
 
     def parted(self) -> list[PartedEntry]:
-        """The calls that wait for partitions which may not have them at all, ascending; without the places whose skip is known."""
+        """The calls that wait for partitions which may not have them at all, ascending; not the places whose skip is known."""
         return [
             PartedEntry(txn_id, places)
             for txn_id, held in sorted(self._held.items())

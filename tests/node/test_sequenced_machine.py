@@ -21,7 +21,7 @@ from cmdlog.wal.errors import WalError, Wedged
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.format.record import RecordKind, decode_record, encode_json
-from cmdlog.wal.ids import CLUSTER_GROUP, MULTI_PARTITION, Index, Term, make_txn_id
+from cmdlog.wal.ids import CLUSTER_GROUP, MULTI_PARTITION, Index, PartitionId, Term, make_txn_id
 
 TERM = 3
 LEADER = NodeId(2)
@@ -101,7 +101,9 @@ class Rig:
 
     def executed_by_leader(self, partition: int, index: int, commit: int) -> None:
         """What the leader says reaches this node."""
-        message = Executed(LEADER, NodeId(1), NO_TERM, [partition], [Term(TERM)], [Index(index)], [Index(commit)], [0])
+        message = Executed(
+            LEADER, NodeId(1), NO_TERM, [PartitionId(partition)], [Term(TERM)], [Index(index)], [Index(commit)], [0]
+        )
         self.machine.run_marked(self.marks.take_marks(message, {partition: (TERM, LEADER)}))
 
 
