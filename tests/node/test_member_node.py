@@ -79,7 +79,7 @@ def level(cluster: Members) -> object:
 def test_calls_wait_for_a_leader(alone: Members) -> None:
     """Before it has one a node refuses calls, reads and queries by name; then it takes them."""
     node = alone.join(1, attached=False)
-    assert node.cluster_status()["state"] == MemberState.CONFIGURING.value
+    assert node.member_state.value == "configuring"
     node.attach(None)
     alone.leader()
     assert node.member_state is MemberState.RUNNING
