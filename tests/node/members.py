@@ -74,8 +74,10 @@ class Members:
 
     def leader(self, *, other_than: int = 0) -> MemberNode:
         """The node that takes calls, once there is one."""
-        return wait_for(lambda: next((n for number, n in self.nodes.items() if number != other_than and leads(n)), None) or None,
-                        why=self.told)  # fmt: skip
+        (found,) = wait_for(
+            lambda: [node for number, node in self.nodes.items() if number != other_than and leads(node)][:1], why=self.told
+        )
+        return found
 
     def followers(self) -> list[MemberNode]:
         leader = self.leader()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cmdlog.node.assembly import MACHINE
-from cmdlog.node.member.member_node import ANCHOR, MemberNode, MemberState, NotLeading
+from cmdlog.node.member.member_ground import MemberState, NotLeading
+from cmdlog.node.member.member_node import ANCHOR, MemberNode
 from cmdlog.node.member.member_start import OtherProgram
 from cmdlog.node.outcome import NotReady
 from cmdlog.raft import RaftSettings
@@ -78,7 +79,7 @@ def level(cluster: Members) -> object:
 def test_calls_wait_for_a_leader(alone: Members) -> None:
     """Before it has one a node refuses calls, reads and queries by name; then it takes them."""
     node = alone.join(1, attached=False)
-    assert node.member_state is MemberState.CONFIGURING
+    assert node.member_state.value == "configuring"
     node.attach(None)
     alone.leader()
     assert node.member_state is MemberState.RUNNING
@@ -145,7 +146,8 @@ def test_log_is_held_where_no_mark_calls_it_committed(alone: Members) -> None:
     """The anchor follows the commit marks: segments come free while the node runs."""
     node = alone.join_all()
     ask(node, "bump", id=1, amount=1)
-    held = int(wait_for(lambda: node._wal.anchors.status().get(ANCHOR))["block"])
+    wait_for(lambda: ANCHOR in node._wal.anchors.status())
+    held = node._wal.anchors.status()[ANCHOR]["block"]
     ask(node, "bump", id=1, amount=1)
     wait_for(lambda: node._wal.anchors.status()[ANCHOR]["block"] > held)
 
@@ -200,7 +202,7 @@ def test_status_shows_the_cluster(three: Members) -> None:
     """Who this is, who leads, every member and group, and the peers as this node sees them."""
     leader = number_of(three.leader())
     for number, node in three.nodes.items():
-        wait_for(lambda node=node: node.cluster_status()["leader"] == leader)
+        wait_for(lambda node=node: node.cluster_status()["leader"] == leader)  # type: ignore[misc]
         told = node.status()["cluster"]
         assert (told["state"], told["node"], told["leader"]) == ("running", number, leader)
         assert told["standing"] == ("leading" if number == leader else "following")

@@ -20,7 +20,7 @@ from cmdlog.wal.errors import Foreign
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from procedures import Database
-from procedures.bundle import Bundle, capture_bundle
+from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.samples.bank import db as bank
 from replay.errors import NotSoleVoter
 from tests.node.apps.faulty import db
@@ -91,7 +91,7 @@ def test_other_program_is_refused_before_it_writes(tmp_path: Path) -> None:
 def test_other_environment_begins_another_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The same code under another Python is not the same program."""
     cluster = a_cluster()
-    here = member_start.environment()
+    here = environment()
     monkeypatch.setattr(member_start, "environment", lambda: {**here, "python": "3.99.0"})
     with pytest.raises(OtherProgram, match="environment"):
         make(tmp_path / "n1", cluster)
