@@ -61,6 +61,7 @@ def wal() -> Log:
 
 
 def request(first: int, terms: list[int], *, block: int | None = 1, bytes_max: int = 1 << 20) -> EntryRequest:
+    """A question about these entries of group 0."""
     return EntryRequest(0, EntriesWanted(Index(first), Index(first + len(terms) - 1), bytes_max), terms, block)
 
 

@@ -394,5 +394,5 @@ class MemberNode(Node):
             "groups": {str(group): {"term": view.term, "leader": view.leader} for group, view in views.items()},
             "too_far_back": sorted(self._too_far_back),
             "diverged": {str(partition): index for partition, index in self._marks.divergences().items()},
-            "peers": [asdict(peer) for peer in self._network.status().peers],
+            "peers": [asdict(peer) for peer in (self._network.status().peers if self._ready else ())],
         }
