@@ -241,7 +241,7 @@ class RaftCore(State):
 
     def promote(self, learners: Iterable[NodeId]) -> None:
         """Names the learners that become voters, one after the other, as soon as they have caught up, in place of those named
-        before; whoever leads does it, so every node is told. Learners that are not named stay what they are."""
+        before. The leader does it, so name them on every node. Learners that are not named stay what they are."""
         self._check_alive()
         self.to_promote = frozenset(learners)
 
