@@ -241,7 +241,7 @@ class RaftCore(State):
 
     def promote(self, learners: Iterable[NodeId]) -> None:
         """Names the learners that become voters, one after the other, as soon as they have caught up, in place of those named
-        before; whoever leads does it, so every node is told. Learners that are not named stay what they are."""
+        before. The leader does it, so name them on every node. Learners that are not named stay what they are."""
         self._check_alive()
         self.to_promote = frozenset(learners)
 
@@ -267,41 +267,33 @@ class RaftCore(State):
         elif self.reads.to_ask:
             reads.ask_leader(self)
         log = self.log
-        entries = committed = None
+        entries = committed = soft = None
+        now, self.now = self.now, []
+        after: list[Message] = []
+        self.dirty = False
         if log.taken < log.last or log.handed < log.commit:
-            entries, committed = self._take_entries(bytes_max)
-        hard, snapshot, copy = self._take_hard_state(entries is not None), self.installed, self.offered_copy
+            entries, committed = self.take_entries(bytes_max)
+            self.dirty = log.taken < log.last or (log.handed < log.commit and log.handed < log.stable)
+            if log.configurations[-1][1] is not self.judged:
+                self.soft_changed = True  # only what is appended or committed here can change who is a member
+        if log.taken == log.last:  # an acknowledgement waits for the last of the entries that it may speak of
+            after, self.after = self.after, after
+        hard, snapshot, copy, fetch = (
+            self._take_hard_state(entries is not None),
+            self.installed,
+            self.offered_copy,
+            self.offered_fetch,
+        )
         written: Completion | None = None
         if entries is not None or hard is not None or snapshot is not None:
             written = self.completion = self._begin_write(hard)
-        after: list[Message] = []
-        if log.taken == log.last:  # an acknowledgement waits for the last of the entries that it may speak of
-            after, self.after = self.after, after
-        self.dirty = log.taken < log.last or (log.handed < log.commit and log.handed < log.stable)
-        soft = None
-        if self.soft_changed or log.configurations[-1][1] is not self.judged:
+        if self.soft_changed:
             soft = self.take_soft_state()
-        fetch, self.offered_fetch = self.offered_fetch, None
-        if not (written or self.now or after or committed or self.read_results or copy or soft or fetch):
-            return None
-        self.installed = self.offered_copy = None
-        now, self.now = self.now, []
         results, self.read_results = self.read_results, []
+        if not (written or now or after or committed or results or copy or soft or fetch):
+            return None
+        self.installed = self.offered_copy = self.offered_fetch = None
         return Ready(hard, snapshot, entries, now, after, committed, results, copy, written, soft, fetch)
-
-    def _take_entries(self, bytes_max: int | None) -> tuple[Entries | None, Entries | None]:
-        """Those to write and those to apply."""
-        log, settings = self.log, self.settings
-        most, limit = settings.ready_entries_max, settings.ready_bytes_max
-        if bytes_max is not None and bytes_max < limit:
-            limit = bytes_max
-            if limit <= 0:
-                return None, None
-        entries = log.take_unstable(most, limit) if log.taken < log.last else None
-        committed = log.take_committed(most, limit) if log.handed < log.commit else None
-        if log.held_bytes > settings.log_bytes_max:
-            log.evict(settings.log_bytes_max)
-        return entries, committed
 
     def _begin_write(self, hard: HardState | None) -> Completion:
         log = self.log
@@ -381,6 +373,7 @@ class RaftCore(State):
             return
         if not follower.covers(self, manifest):
             self.log.reset(manifest)
+            self.soft_changed = True
             if self.role is not Role.FOLLOWER:
                 self.become_follower(self.term, None)  # it campaigned with another log, and maybe another configuration
             self.manifest = self.installed = manifest

@@ -212,6 +212,20 @@ class State:
         """Whether an entry of the present term is committed: what a leader needs before reads and changes (dissertation 6.4)."""
         return self.log.term_at(self.log.commit) == self.term
 
+    def take_entries(self, bytes_max: int | None) -> tuple[Entries | None, Entries | None]:
+        """The next entries to write and the next to apply, as far as they fit (see `ready`)."""
+        log, settings = self.log, self.settings
+        most, limit = settings.ready_entries_max, settings.ready_bytes_max
+        if bytes_max is not None and bytes_max < limit:
+            limit = bytes_max
+            if limit <= 0:
+                return None, None
+        entries = log.take_unstable(most, limit) if log.taken < log.last else None
+        committed = log.take_committed(most, limit) if log.handed < log.commit else None
+        if log.held_bytes > settings.log_bytes_max:
+            log.evict(settings.log_bytes_max)
+        return entries, committed
+
     def take_soft_state(self) -> SoftState | None:
         """The soft state, when it has changed since it was last taken."""
         self.soft_changed = False
