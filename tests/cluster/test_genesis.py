@@ -64,9 +64,9 @@ def test_the_order_of_names_and_members_does_not_matter() -> None:
     """Both come from files and dictionaries that nodes make one by one."""
     same = Genesis(
         [3, 1, 2],
-        dict(reversed(SHAPE.items())),
-        dict(reversed(GENESIS.catalog.items())),
-        dict(reversed(GENESIS.environment.items())),
+        dict(reversed(list(SHAPE.items()))),
+        dict(reversed(list(GENESIS.catalog.items()))),
+        dict(reversed(list(GENESIS.environment.items()))),
         tuple(GENESIS.statements),
     )
     assert same.records() == GENESIS.records()
