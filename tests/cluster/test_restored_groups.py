@@ -237,11 +237,10 @@ def test_a_group_begins_a_little_before_what_is_committed(kept: pytest.MonkeyPat
 
 
 def test_a_replacement_from_before_the_base_takes_all_after_it(kept: pytest.MonkeyPatch) -> None:
-    """What had been read after the base was void."""
+    """What had been read after the base was void. The other group's entry makes the start read that."""
     kept.setattr(restored_groups, "KEPT_ENTRIES", 0)
     void = [batch(index) for index in range(3, 10)]
-    member = Member(void, [batch(5, term=2), batch(6, term=2)], [mark(6, term=2)])
-    assert len(member.first_blocks) == 1
+    member = Member([*void, batch(3, group=1)], [batch(5, term=2), batch(6, term=2)], [mark(6, term=2)])
     assert terms(member.core()) == {6: 2}
 
 
