@@ -237,9 +237,10 @@ def test_a_group_begins_a_little_before_what_is_committed(kept: pytest.MonkeyPat
 
 
 def test_a_replacement_from_before_the_base_takes_all_after_it(kept: pytest.MonkeyPatch) -> None:
-    """What had been read after the base was void."""
+    """What had been read after the base was void. The other group's entry makes the start read that."""
     kept.setattr(restored_groups, "KEPT_ENTRIES", 0)
-    member = Member(*run_of(3, 9), [batch(5, term=2), batch(6, term=2)], [mark(6, term=2)])
+    void = [batch(index) for index in range(3, 10)]
+    member = Member([*void, batch(3, group=1)], [batch(5, term=2), batch(6, term=2)], [mark(6, term=2)])
     assert terms(member.core()) == {6: 2}
 
 
@@ -318,8 +319,10 @@ def test_recycled_entries_that_a_state_holds_are_not_missed() -> None:
 @pytest.mark.parametrize("first", [3, 5])
 def test_recycled_entries_that_were_replaced_are_not_missed(first: int) -> None:
     """What is left begins in the middle of void entries; the committed ones and what replaced the others are all there."""
-    member = recycled(*run_of(3, 6), [mark(4)] if first == 5 else [mark(2)])
+    void = configuration(6, WIDER)
+    member = recycled(*run_of(3, 5), [void], [mark(4)] if first == 5 else [mark(2)])
     member.write([batch(7)], [batch(index, term=2) for index in range(first, 9)], [mark(8, term=2) if first == 3 else mark(4)])
     core = member.core()
     assert terms(core) == ({6: 2, 7: 2, 8: 2} if first == 3 else {4: 1, 5: 2, 6: 2, 7: 2, 8: 2})
     assert core.log.commit == (8 if first == 3 else 4)
+    assert core.configuration == VOTERS
