@@ -6,7 +6,7 @@ has their digest: a node whose program gives others is refused before it writes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -23,7 +23,7 @@ GENESIS_TERM: Final = 1
 class Genesis:
     """What the cluster is made for."""
 
-    voters: Iterable[int]
+    voters: Collection[int]
     shape: Mapping[str, Any]  # partitions, slots, key_policy
     catalog: Mapping[str, Any]  # version 1 of the code
     environment: Mapping[str, Any]

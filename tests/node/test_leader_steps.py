@@ -10,9 +10,11 @@ import pytest
 
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Standing
+from cmdlog.wal.format.control_record import ClusterMember
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS
 
 TERMS = (3, 4)
+MEMBER = ClusterMember(3, b"life-one", "127.0.0.1:7103", "http://127.0.0.1:8103")
 
 
 class Parts:
@@ -22,10 +24,14 @@ class Parts:
         self.done: list[Any] = []
         note = self.done.append
         self.driver = SimpleNamespace(
-            lock=threading.RLock(), last_txn=77 << PARTITION_BITS, ends=lambda: {0: (3, 9), CLUSTER_GROUP: (4, 2)}
+            lock=threading.RLock(),
+            last_txn=77 << PARTITION_BITS,
+            ends=lambda: {0: (3, 9), CLUSTER_GROUP: (4, 2)},
+            wake=lambda: None,
         )
         self.machine = SimpleNamespace(
             lead=lambda places, catalog: note(("lead", places, catalog)), all_run=False,
+            state=lambda kind, value, _done: note((kind.name, value["node"])),
             parted=lambda: [SimpleNamespace(places=[(0, 5)]), SimpleNamespace(places=[(1, 6)])],
         )  # fmt: skip
         present: Any = SimpleNamespace(standing=Standing.TAKING_OVER, terms=TERMS)
@@ -37,7 +43,7 @@ class Parts:
             replicated=SimpleNamespace(accept_calls=lambda: note("accept")),
         )
         parts: tuple[Any, ...] = (self.driver, self.machine, self.leadership, self.sequencer, SimpleNamespace())
-        self.steps = LeaderSteps(*parts, catalog=2, states={})
+        self.steps = LeaderSteps(*parts, catalog=2, states={}, missing=lambda: [MEMBER])
 
 
 @pytest.fixture
@@ -56,6 +62,7 @@ def test_the_steps_of_the_present_terms(parts: Parts) -> None:
     assert steps.take_calls(TERMS)
     assert parts.done == [
         ("lift", 77), ("lead", {0: (3, 9), CLUSTER_GROUP: (4, 2)}, 2), [(0, "SKIP", 5), (1, "SKIP", 6)], "accept",
+        ("MEMBER", 3),
     ]  # fmt: skip
 
 

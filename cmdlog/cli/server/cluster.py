@@ -70,16 +70,18 @@ def cluster_init(
           --member 2=10.0.0.2:7642,http://10.0.0.2:8642 --member 3=10.0.0.3:7642,http://10.0.0.3:8642
       cmdlog serve shop:db --data ./n1 --join cluster.json --node 1 --cluster-secret-file cluster.secret
     """
-    from cmdlog.cluster.cluster_file import NODES_MAX, ClusterFile
+    from cmdlog.cluster.cluster_file import ClusterFile, check_members
     from cmdlog.cluster.transport.cluster_secret import new_secret_text
     from cmdlog.node.member.member_start import make_genesis
     from cmdlog.node.settings import Settings
     from procedures.bundle import capture_bundle
 
     members = tuple(sorted(map(_member, member), key=lambda of: of.node))
+    try:
+        check_members(members)
+    except ValueError as error:
+        raise CommandFailed(str(error), hint="one --member per node", exit_code=2) from None
     numbers = [of.node for of in members]
-    if len(set(numbers)) != len(numbers) or not 1 <= len(numbers) <= NODES_MAX:
-        raise CommandFailed(f"the nodes are {numbers}", hint=f"one --member per node, 1 to {NODES_MAX} of them", exit_code=2)
     db = load_application(app)
     genesis = make_genesis(db, capture_bundle(db, app), Settings(partitions=partitions), tuple(numbers))
     cluster = ClusterFile(os.urandom(16), db.name, members, genesis.shape, genesis.digest())

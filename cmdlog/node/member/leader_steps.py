@@ -6,7 +6,7 @@ One rule: whatever looks at the terms and acts on them does both under the drive
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from cmdlog.cluster.replication import Replication
 from cmdlog.node.member.leadership import Leadership, Standing
@@ -14,6 +14,7 @@ from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import Reply
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.wal.format.control_record import ClusterMember
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import txn_tick
 from procedures.storage.state import open_reader
@@ -32,10 +33,12 @@ class LeaderSteps:
         *,
         catalog: int,
         states: Mapping[int, str],
+        missing: Callable[[], Iterable[ClusterMember]],
     ) -> None:
-        """`catalog` is the version of the code that calls run; `states` the path of every partition's state."""
+        """`catalog` is the version of the code that calls run; `states` the path of every partition's state; `missing` gives
+        the members that the log does not state."""
         self._driver, self._machine, self._leadership, self._sequencer = driver, machine, leadership, sequencer
-        self._keys, self._catalog, self._states = keys, catalog, states
+        self._keys, self._catalog, self._states, self._missing = keys, catalog, states, missing
 
     def still(self, terms: tuple[int, ...]) -> bool:
         """Whether these terms are the present leadership's."""
@@ -84,4 +87,7 @@ class LeaderSteps:
             if not self._leadership.take_calls(terms):
                 return False
             self._sequencer.replicated.accept_calls()
-            return True
+            for member in self._missing():
+                self._machine.state(RecordKind.MEMBER, member.to_json(), lambda _reply: None)
+        self._driver.wake()
+        return True

@@ -36,6 +36,7 @@ from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader, NotLeading
+from cmdlog.node.member.member_roll import MemberRoll
 from cmdlog.node.member.member_start import ensure_member, member_boot
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import Takeover
@@ -49,7 +50,7 @@ from cmdlog.raft import CopyOutcome, RaftError, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries
 from cmdlog.raft.wire.layout import Addressed
-from cmdlog.wal.format.record import RecordKind
+from cmdlog.wal.format.control_record import ClusterMember
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
@@ -137,18 +138,19 @@ class MemberNode(Node):
         groups, blocks = restore_groups(
             ground.node, source_of(self._wal), states, places, settings=ground.raft, rng=random.SystemRandom()
         )
+        self._roll = MemberRoll(states, ground.cluster)
         self._reader = EntryReader(self._wal, self._report_entries)
         self._marks = ExecutedMarks(partitions, diverged=self._diverged)
         self._machine = SequencedMachine(
             self.sequencer, {p: txns.get(p, 0) for p in partitions}, blocks, marks=self._marks, leave_out=self._desk.leave_out,
-            stated=self._log_statement, asked=self._reader.ask, copy_offered=self._refuse_copy,
+            stated=self._roll.observe, asked=self._reader.ask, copy_offered=self._refuse_copy,
         )  # fmt: skip
         book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
         listen = ground.listen or ground.cluster.member(ground.node).peer
         self._network = PeerNetwork(book, ground.secret, self, Endpoint(*listen), TransportSettings(tick_s=TICK_S))
         self._network.set_peers({NodeId(m.node): m.peer for m in ground.cluster.members if m.node != ground.node})
         self._acquainted = len(ground.cluster.members) == 1
-        self._leadership = Leadership(node, self._ask, began=self._began, ended=self._lost)
+        self._leadership = Leadership(node, self._ask_driver, began=self._began, ended=self._lost)
         self._driver = Replication(
             groups, self._machine, self._leadership, send=self._network.send, kick=self._wal.kick,
             marks=self._marks, states=states,
@@ -156,19 +158,13 @@ class MemberNode(Node):
         )  # fmt: skip
         states_at = {partition: state_path(self.directory, partition) for partition in partitions}
         steps = LeaderSteps(
-            self._driver,
-            self._machine,
-            self._leadership,
-            self.sequencer,
-            self._keys,
-            catalog=self._boot.catalog,
-            states=states_at,
-        )
+            self._driver, self._machine, self._leadership, self.sequencer, self._keys, catalog=self._boot.catalog,
+            states=states_at, missing=self._missing_members,
+        )  # fmt: skip
         self._takeover = Takeover(steps, self._desk.broken)
         self._ticks = 0
         self._too_far_back: set[int] = set()  # groups
         self._named: NodeId | None = None  # the leader that refusals name
-        self._confirming: list[Callable[[bool], None]] = []
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
         self.sequencer.refuse(NoLeader("the cluster has no leader yet"))
@@ -266,7 +262,7 @@ class MemberNode(Node):
 
     # -- leadership, under the driver's lock ---------------------------------------------------------------------------------
 
-    def _ask(self, group: int, request: Callable[[Any], Any]) -> Any:
+    def _ask_driver(self, group: int, request: Callable[[Any], Any]) -> Any:
         return self._driver.ask(group, request)
 
     def _began(self, terms: tuple[int, ...]) -> None:
@@ -315,9 +311,11 @@ class MemberNode(Node):
             log.error("too_far_back", group=group, index=descriptor.index, remedy="the node needs a copy of another one's data")
         self._driver.ask(group, lambda core: core.report_snapshot(descriptor, CopyOutcome.FAILED))
 
-    def _log_statement(self, index: int, record: bytes) -> None:
-        """An entry of the cluster group is committed."""
-        log.info("cluster_entry", index=index, kind=RecordKind(record[4]).name)
+    def _missing_members(self) -> list[ClusterMember]:
+        """What the log does not state of the members that were met."""
+        book = self._network.book
+        met = {int(node): record.incarnation for node, record in book.records.items()}
+        return self._roll.missing({**met, self._ground.node: book.me.incarnation})
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
