@@ -73,7 +73,8 @@ class EntryReader:
 
     def stop(self) -> None:
         self._asked.put(None)
-        self._thread.join()
+        if self._thread.ident is not None:  # else the node was closed before it spoke with anybody
+            self._thread.join()
 
     def _run(self) -> None:
         while (request := self._asked.get()) is not None:
