@@ -138,7 +138,7 @@ def test_drill_under_way_ends_with_the_node(tmp_path: Path, made: Callable[[str]
     drills = Drills(str(tmp_path), every_s=0.01, module=made(HANGING))
     drills.start()
     wait_for((tmp_path / "begun").exists)
-    assert drills.status()["running"]
+    wait_for(lambda: drills.status()["running"])
     drills.stop()  # the process would never end by itself
     assert not drills.status()["running"]
 

@@ -327,6 +327,7 @@ def test_a_hanging_multi_partition_call_is_skipped_on_all_partitions(tmp_path: P
     again.close()
 
 
+@pytest.mark.usefixtures("cold_start")
 def test_site_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own error is the message; nobody has to look for it in what was printed above."""
     (tmp_path / "replay").mkdir()

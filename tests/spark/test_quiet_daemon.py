@@ -7,7 +7,9 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -30,10 +32,16 @@ def main(infile, outfile):
 def printed(folder: Path, daemon: str, program: str) -> str:
     """Standard error of a daemon whose only Python runs the program, and finds its socket closed when it writes."""
     (folder / "pyspark_reading.py").write_text(program)
-    environ = {
-        **os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])]),
-        "PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
-    }  # fmt: skip
+    with TemporaryDirectory(prefix="s") as sockets:  # a socket's path has 107 bytes at most
+        environ = {
+            **os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])]),
+            "PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": sockets,
+        }  # fmt: skip
+        return printed_in(environ, daemon)
+
+
+def printed_in(environ: Mapping[str, str], daemon: str) -> str:
+    """`printed`, with everything in place."""
     command, pipe = [sys.executable, "-m", daemon, "pyspark_reading"], subprocess.PIPE
     with subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None

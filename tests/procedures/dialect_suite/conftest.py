@@ -16,6 +16,7 @@ from tests.procedures.dialect_suite.suite_engine import SuiteEngine
 SUITE = Path(__file__).with_name("test_dialect_suite.py")
 PREFIX = "Test"  # of the names under which pytest finds the suite's classes
 ENTRIES_USED = pytest.StashKey[set[str]]()
+REFUSED_BEFORE = pytest.StashKey[bool]()
 LISTED = pytest.StashKey[NotRun | None]()  # of every test of the suite
 
 
@@ -32,18 +33,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Reports a test that fails as listed as skipped. (As an xfail, each would cost the text of a long traceback.)"""
+    """A test that fails as listed passes: it was tried, and refused as the list says. One that does not is a failure.
+
+    (As an xfail, each would cost the text of a long traceback; a skip would say that nothing was tried.)
+    """
     if LISTED not in item.stash or call.when == "teardown":
         return
     listed, error = item.stash[LISTED], None if call.excinfo is None else call.excinfo.value
+    if listed is not None and (isinstance(error, listed.raises) or item.stash.get(REFUSED_BEFORE, False)):
+        call.excinfo = None
+        item.stash[REFUSED_BEFORE] = True  # in its setup: then the call finds nothing to run
+        return
     try:
-        if listed is not None and isinstance(error, listed.raises):
-            pytest.skip(listed.reason)
         if listed is not None and error is None and call.when == "call":
             pytest.fail(f"it passes: take it out of not_run.py ({listed.reason})", pytrace=False)
         if isinstance(error, pytest.skip.Exception):
             pytest.fail(f"it skips itself ({error}): list it in not_run.py", pytrace=False)
-    except (pytest.skip.Exception, pytest.fail.Exception):
+    except pytest.fail.Exception:
         call.excinfo = pytest.ExceptionInfo.from_current()
 
 
