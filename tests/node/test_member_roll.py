@@ -25,34 +25,34 @@ def stated(member: ClusterMember, index: int = 5) -> bytes:
 def test_members_that_were_met_are_missing_until_the_log_states_them() -> None:
     """One whose incarnation nobody knows is left out; other entries of the group state nothing."""
     roll = MemberRoll(GroupStates(), CLUSTER)
-    missing = roll.missing(LIVES)
+    missing = roll.missing_members(LIVES)
     assert [(member.node, member.incarnation, member.peer) for member in missing] == [
         (1, b"life-of1", "127.0.0.1:7101"),
         (2, b"life-of2", "127.0.0.1:7102"),
     ]
     roll.observe(4, encode_empty(partition=CLUSTER_GROUP, term=1, index=4))
-    assert roll.missing(LIVES) == missing
+    assert roll.missing_members(LIVES) == missing
     roll.observe(5, stated(missing[0]))
-    assert roll.missing(LIVES) == missing[1:]
-    assert list(roll.stated()) == missing[:1]
+    assert roll.missing_members(LIVES) == missing[1:]
+    assert list(roll.stated_members()) == missing[:1]
 
 
 def test_another_incarnation_is_stated_anew() -> None:
     """The log states the newest life of a disk."""
     roll = MemberRoll(GroupStates(), CLUSTER)
-    for member in roll.missing(LIVES):
+    for member in roll.missing_members(LIVES):
         roll.observe(5, stated(member))
-    assert roll.missing(LIVES) == []
-    assert [member.node for member in roll.missing({**LIVES, 2: b"life-two"})] == [2]
+    assert roll.missing_members(LIVES) == []
+    assert [member.node for member in roll.missing_members({**LIVES, 2: b"life-two"})] == [2]
 
 
 def test_a_start_knows_what_the_log_states() -> None:
     """From the fold of the log, of entries as of checkpoints."""
-    member = MemberRoll(GroupStates(), CLUSTER).missing(LIVES)[0]
+    member = MemberRoll(GroupStates(), CLUSTER).missing_members(LIVES)[0]
     states = GroupStates()
     states.observe(Lsn(BlockNumber(1), 0), decode_record(stated(member, index=1)))
-    assert list(MemberRoll(states, CLUSTER).stated()) == [member]
+    assert list(MemberRoll(states, CLUSTER).stated_members()) == [member]
     (checkpoint,) = states.checkpoints(oldest_block=1)
     again = GroupStates()
     again.observe(Lsn(BlockNumber(2), 0), decode_record(checkpoint))
-    assert list(MemberRoll(again, CLUSTER).stated()) == [member]
+    assert list(MemberRoll(again, CLUSTER).stated_members()) == [member]

@@ -315,7 +315,7 @@ class MemberNode(Node):
         """What the log does not state of the members that were met."""
         book = self._network.book
         met = {int(node): record.incarnation for node, record in book.records.items()}
-        return self._roll.missing({**met, self._ground.node: book.me.incarnation})
+        return self._roll.missing_members({**met, self._ground.node: book.me.incarnation})
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class MemberRoll:
             member = ClusterMember.from_record(decode_record(record))
             self._stated[member.node] = member
 
-    def missing(self, incarnations: Mapping[int, bytes]) -> list[ClusterMember]:
+    def missing_members(self, incarnations: Mapping[int, bytes]) -> list[ClusterMember]:
         """What the log does not state yet of the nodes whose incarnations are known, ascending."""
         wanted = [
             ClusterMember(of.node, incarnations[of.node], f"{of.peer[0]}:{of.peer[1]}", of.client)
@@ -45,6 +45,6 @@ class MemberRoll:
         ]
         return [member for member in wanted if self._stated.get(member.node) != member]
 
-    def stated(self) -> Iterable[ClusterMember]:
+    def stated_members(self) -> Iterable[ClusterMember]:
         """What the log states, ascending by node."""
         return [member for _, member in sorted(self._stated.items())]
