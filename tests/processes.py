@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cmdlog.child_process import ChildProcess
+from tests import warm_start
 
 
 def is_gone(process: int) -> bool:
@@ -23,8 +24,10 @@ def is_gone(process: int) -> bool:
 def watch_policies(monkeypatch: pytest.MonkeyPatch, *, starve: bool = False) -> list[int]:
     """The policies that are asked for, in order; with `starve` a process that asks for idle time gets none at all.
 
-    Each starts like everybody else: what only takes idle time while Python imports does not rest, and lets nobody in.
+    Each starts like everybody else: what only takes idle time while Python imports does not rest, and lets nobody in. A cold
+    start takes long enough to see that.
     """
+    monkeypatch.setenv(warm_start.SWITCH, "cold")
     policies: list[int] = []
 
     start = ChildProcess.__init__
