@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,23 +98,33 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
         yield versions
 
 
+SESSION = "tests/spark with the session"
 FIRST = (
-    "tests/spark/", "tests/project/", "tests/api/test_schemathesis.py", "tests/cli/test_demo.py", "tests/api/test_dashboard.py",
-    "tests/cli/test_limits.py", "tests/procedures/test_check.py", "tests/replay/test_pitr.py", "tests/testing/test_hashseed.py",
-    "tests/raft/test_sim.py", "tests/node/test_opening.py", "tests/client/test_client.py", "tests/api/test_flood.py",
-    "tests/wal/test_fault_log.py", "tests/raft/test_mutants.py", "tests/node/test_supervisor.py",
+    SESSION, "tests/project/", "tests/api/test_schemathesis.py", "tests/cli/test_demo.py", "tests/cluster/test_served.py",
+    "tests/api/test_dashboard.py", "tests/cli/test_limits.py", "tests/procedures/test_check.py", "tests/replay/test_pitr.py",
+    "tests/testing/test_hashseed.py", "tests/raft/test_sim.py", "tests/node/test_opening.py", "tests/client/test_client.py",
+    "tests/api/test_flood.py", "tests/wal/test_fault_log.py", "tests/raft/test_mutants.py", "tests/node/test_supervisor.py",
 )  # fmt: skip
 """Files that take longest, which are handed out first: the two processes then end together."""
 
-TOGETHER = ("tests/spark/", "tests/project/")
-"""Folders that one process gets: all of Spark has one JVM, and a second one would not fit beside it; the rules of the project
-parse every module once.
-"""
+
+@cache
+def handed_out_as(file: str) -> str:
+    """The file, or one name for files that one process gets: those of tests/spark that ask for the session, so that one JVM is
+    started, and the rules of the project, which parse every module once.
+
+    It is read from the text, since the process that hands out the files imports none.
+    """
+    if file.startswith("tests/project/"):
+        return "tests/project/"
+    asks = file.startswith("tests/spark/") and "spark: SparkSession" in (warm_start.ROOT / file).read_text()
+    return SESSION if asks else file
 
 
 def begin_order(item: pytest.Item) -> int:
     """When its file is handed out."""
-    return next((place for place, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+    name = handed_out_as(item.nodeid.split("::", 1)[0])
+    return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -131,17 +142,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Under `--dist loadfile` one process gets all of a folder in TOGETHER."""
+    """Under `--dist loadfile` one process gets all files of one name (`handed_out_as`)."""
     if config.option.dist != "loadfile":
         return None
     config.option.loadscopereorder = False  # files in the order of the collection, not those of many tests first
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class FoldersTogether(LoadFileScheduling):  # type: ignore[misc]
+    class OneProcessForEach(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return next(filter(nodeid.startswith, TOGETHER), nodeid.split("::", 1)[0])
+            return handed_out_as(nodeid.split("::", 1)[0])
 
-    return FoldersTogether(config, log)
+    return OneProcessForEach(config, log)
 
 
 @pytest.fixture

@@ -216,10 +216,15 @@ def become(order: dict[str, Any], fds: list[int], paths: list[str]) -> None:
         if os.getppid() == 1:
             os._exit(1)
         os.sched_yield()
-    _place(fds, order["fds"])
+    take_on(order, fds, paths)
     for limit, values in zip(LIMITS, order["limits"], strict=True):
         resource.setrlimit(limit, values)
     os.sched_setscheduler(0, order["policy"], os.sched_param(0))
+
+
+def take_on(order: dict[str, Any], fds: list[int], paths: list[str]) -> None:
+    """Descriptors, environment, folder, paths of modules, standard streams and arguments."""
+    _place(fds, order["fds"])
     os.environ.clear()
     os.environ.update(order["environ"])
     os.chdir(order["cwd"])

@@ -27,6 +27,7 @@ COMMANDS: Final = (
     "server.call",
     "server.stubs",
     "server.status",
+    "server.cluster",
     "directory.recover",
     "directory.fork",
     "directory.diff",

@@ -6,7 +6,7 @@ One rule: nothing is set on a part from outside afterwards. Where two parts need
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +61,7 @@ class NodeGround:
     inline: bool  # sites in the calling process
     outside: Outside
     skips: Sequence[tuple[int, int, int]] = ()  # partition, index, position: of entries that the start leaves to the sites
+    run_upto: Mapping[int, int] | None = None  # index up to which each state holds all; None: this node votes alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,11 @@ def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[B
 
     sequencer = Sequencer(
         clock,
-        _make_pipelines(settings, wal, term=boot.term),
+        _make_pipelines(settings, wal, term=boot.term, run_upto=ground.run_upto),
         sites,
         _log_controls(settings, wal, why_full),
         limits=_limits(settings),
-        start=SequencerStart(boot.catalog, wal.durable_block, boot.terms),
+        start=SequencerStart(boot.catalog, wal.durable_block, boot.terms, votes_alone=ground.run_upto is None),
         meter=meter,
         on_failure=on_failure,
     )
@@ -123,10 +124,10 @@ def _make_sites(settings: Settings, *, inline: bool) -> InlineSites | ProcessSit
     return ProcessSites(groups, call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
 
 
-def _make_pipelines(settings: Settings, wal: Log, *, term: int) -> list[PartitionPipeline]:
+def _make_pipelines(settings: Settings, wal: Log, *, term: int, run_upto: Mapping[int, int] | None) -> list[PartitionPipeline]:
     pipelines = []
     for partition in range(settings.partitions):
-        last = wal.recovered.groups.state(partition).last_index
+        last = wal.recovered.groups.state(partition).last_index if run_upto is None else run_upto[partition]
         pipelines.append(PartitionPipeline(partition, term, last + 1, last, marked_index=last, applied_block=wal.durable_block))
     return pipelines
 

@@ -107,6 +107,11 @@ class HybridClock:
                 raise ClockAhead(f"transaction id {txn_id} is {lead_ms} ms ahead of this node's clock")
             self.last = tick
 
+    def lift(self, tick: int) -> None:
+        """Later ticks will be greater than this one, however far it leads: a log that this node leads from now on has it."""
+        with self._lock:
+            self.last = max(self.last, tick)
+
     def closed(self) -> TxnId:
         """No id given from now on, on any partition, is less than or equal to this one."""
         return TxnId((self.last << PARTITION_BITS) | (1 << PARTITION_BITS) - 1)

@@ -25,11 +25,11 @@ from cmdlog.node.background.page_checks import PageChecks, unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.boot import adopt_fixed, check_fit, ensure_node, live_code, make_boot, reporter, table_changes, tell_recovery
 from cmdlog.node.outcome import CallOutcome, Done, Durability, NotReady
+from cmdlog.node.placing.housekeeping import Housekeeping
+from cmdlog.node.placing.key_owners import KeyOwners
+from cmdlog.node.placing.router import Placed, Router
 from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
-from cmdlog.node.sequencing.housekeeping import Housekeeping
-from cmdlog.node.sequencing.key_owners import KeyOwners
 from cmdlog.node.sequencing.log_wakeup import Waker
-from cmdlog.node.sequencing.router import Placed, Router
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.partition_health import Troubles

@@ -7,7 +7,7 @@ was not: either nothing was logged (`retry is safe`), or the caller cannot know 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cmdlog import errors
 from procedures.execution.failure_trace import FailureTrace
@@ -26,6 +26,10 @@ class CallRefused(errors.CmdlogError):
     code = "not_ready"
     status = 503
     retry_after_s: float | None = 1.0
+
+    def more(self) -> dict[str, Any]:
+        """Further members of the problem."""
+        return {}
 
     def again(self) -> CallRefused:
         """The same refusal for another caller: a raised exception carries its traceback and is not raised twice."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -37,6 +37,18 @@ SKIP_TIMEOUT_S: Final = 30.0  # for the log to take a skip; after that the next 
 log = structlog.get_logger("cmdlog.node")
 
 
+class Replica(Protocol):
+    """What the desk asks of a node that is one of several."""
+
+    def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
+        """A site has applied an entry."""
+        ...
+
+    def may_skip(self, partition: int, index: int) -> bool:
+        """Whether this node proposed the call, and still leads: nobody else has executed it."""
+        ...
+
+
 class SkipNotLogged(WalError):
     """A call that cannot run has to be skipped, and the log does not take the skip."""
 
@@ -61,14 +73,21 @@ class Desk:
         leave_out: Callable[[int, int, int], None],
         skips: Sequence[tuple[int, int, int]] = (),
     ) -> None:
+        self._replica: Replica | None = None
         self._directory, self._db, self._settings, self._boot = directory, db, settings, boot
         self._sequencer, self._snapshots, self._leave_out = sequencer, snapshots, leave_out
         self.troubles = Troubles(directory)
         self.failures = RecentFailures()
         self._skips = list(skips)  # partition, index, position; of this run, and of entries that a start left to the sites
 
+    def serve_replica(self, replica: Replica) -> None:
+        """The node is one of several."""
+        self._replica = replica
+
     def applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """A site has applied an entry."""
+        if self._replica is not None:
+            self._replica.executed(partition, index, answer)
         if answer is None:
             self._sequencer.answered(partition, index, (), b"")
             return
@@ -163,6 +182,9 @@ class Desk:
         if not places:
             log.error("multi_partition_call_retried", reason=fault.message)
             return
+        if self._replica is not None and not self._replica.may_skip(fault.partition, fault.index):
+            log.error("call_retried", partition=fault.partition, index=fault.index, reason=fault.message)
+            return
         told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         value = {"position": fault.position, "reason": fault.message}
         self._sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], told.put)
@@ -171,9 +193,13 @@ class Desk:
             call = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"
             raise SkipNotLogged(f"{call} must be skipped ({fault.message}), but the skip could not be logged")
         for partition, index in places:
-            self._skips.append((partition, index, fault.position))
-            self._leave_out(partition, index, fault.position)
+            self.leave_out(partition, index, fault.position)
         log.warning("call_skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
+
+    def leave_out(self, partition: int, index: int, position: int) -> None:
+        """The log has a skip of this call: the site that runs it, and its successors, leave it out."""
+        self._skips.append((partition, index, position))
+        self._leave_out(partition, index, position)
 
     def has_applied(self, partition: int, index: int) -> bool:
         """Whether the state file, whose site has ended, holds the entry."""

@@ -17,7 +17,7 @@ from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.failure_sets import Failures
-from cmdlog.node.sequencing.key_owners import KeyOwners
+from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import Troubles

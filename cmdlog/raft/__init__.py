@@ -3,7 +3,7 @@
 One `RaftCore` is one node of one group. Everything goes in by its methods and comes out of `ready`, so the
 same calls always have the same effects. The loop of a caller with one group:
 
-    core = Core(node, rng=random.Random(seed), settings=Settings(), restored=what_the_disk_had)
+    core = RaftCore(node, rng=random.Random(seed), settings=RaftSettings(), restored=what_the_disk_had)
     writing = deque()  # Readies whose writes are not durable yet, in order
     while True:
         event = next_event()  # time, message, proposal, finished write, finished copy
@@ -11,6 +11,7 @@ same calls always have the same effects. The loop of a caller with one group:
         elif event.is_message: core.step(event.message)
         elif event.is_proposal: core.propose(event.payloads)
         elif event.is_copy: core.report_snapshot(event.manifest, event.outcome)
+        elif event.is_fetch: core.report_entries(event.wanted, event.entries)
         elif event.is_durable:  # the oldest `event.count` writes are durable now
             for _ in range(event.count):
                 ready = writing.popleft()
@@ -23,6 +24,7 @@ same calls always have the same effects. The loop of a caller with one group:
             apply(ready.committed)
             answer(ready.reads)
             start_copy(ready.copy)
+            start_fetch(ready.fetch)
 
 This is the only list of the caller's duties. DECISIONS.md says why; other texts cite the numbers.
 
@@ -42,8 +44,9 @@ This is the only list of the caller's duties. DECISIONS.md says why; other texts
     committed configuration and returns as a learner under a new incarnation. Once that is committed, it
     starts with the place of that entry as `admitted`, now and at every later start. The same holds for
     any other disk that takes a former member's place.
- 7. *Apply* `committed` in order, each entry once. After a restart they begin after the manifest. Entries
-    of kinds other than normal are the group's own; their payload is not for the state machine.
+ 7. *Apply* `committed` in order, each entry once. After a restart they begin after the manifest, or after
+    `Restored.applied` where the state machine is durable by itself. Entries of kinds other than normal are
+    the group's own; their payload is not for the state machine.
  8. *Reads* are served once their index is applied. `None` means that the leader is gone: ask again.
  9. *Ticks* follow real time. After a pause, give all missed ticks before anything else.
 10. *Copies.* `copy` replaces any earlier one. Fetch the files that it names, check them by their
@@ -55,8 +58,13 @@ This is the only list of the caller's duties. DECISIONS.md says why; other texts
     A replay of one log takes code in log order.
 13. *Rejoin one node at a time.* A recovery does not count a node that votes again while it is still in
     the failure set.
+14. *After a forced recovery* every frame and hello names the cluster of the configuration's `epoch`
+    (`cluster_of_epoch`). Nothing leaves under the old name, and nodes of before are members only as new
+    incarnations, which the operator names.
+15. *Fetches.* `fetch` names entries that are durable here and no longer in memory. Read them, at most
+    `bytes_max` of them, and call `report_entries`; with None when they are gone. Every fetch is answered.
 
-`Groups` (in multi_raft.py) does 1 to 4 for all groups of a node. `collect` gives one block of records;
+`RaftGroups` (in multi_raft.py) does 1 to 4 for all groups of a node. `collect` gives one block of records;
 `durable` releases what was built on it and on all earlier blocks.
 
 `InvariantBroken` from any call ends this group alone; every later call raises it again.
@@ -77,7 +85,8 @@ from cmdlog.raft.errors import (
     Refusal,
 )
 from cmdlog.raft.messages import Entries, HardState, Message, Segment, SnapshotDescriptor
-from cmdlog.raft.ready import PlacedProposals, ReadResult, Ready
+from cmdlog.raft.progress import Sending
+from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, Ready, SoftState
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, Role
@@ -94,13 +103,16 @@ __all__ = [
     "CopyOutcome",
     "Drop",
     "Entries",
+    "EntriesWanted",
     "Franchise",
+    "GroupStatus",
     "HardState",
     "InvariantBroken",
     "MemberChange",
     "MembershipGuard",
     "Message",
     "NodeId",
+    "PeerStatus",
     "PlacedProposals",
     "ProposalRefused",
     "RaftCore",
@@ -113,6 +125,8 @@ __all__ = [
     "Restored",
     "Role",
     "Segment",
+    "Sending",
     "SnapshotDescriptor",
+    "SoftState",
     "Transition",
 ]

@@ -22,6 +22,7 @@ from cmdlog.raft.errors import BadConfiguration
 NodeId = NewType("NodeId", int)  # positive; a wiped disk comes back under the same id with a new incarnation, as a learner
 
 MEMBERS_MAX: Final = 64  # bounds what a configuration entry of a peer makes us allocate
+EPOCH_MAX: Final = (1 << 62) - 1
 NODE_ID_MAX: Final = (1 << 63) - 1
 _MEMBER_FIELDS: Final = ("voters", "outgoing", "learners", "learners_next")
 
@@ -40,6 +41,7 @@ class Configuration:
     learners_next: tuple[NodeId, ...] = ()
     auto_leave: bool = False  # the leader proposes the end of the joint configuration itself, once it is committed
     forced: bool = False  # made by an operator without a quorum: committed entries may be missing since
+    epoch: int = 0  # drawn at random by the latest forced recovery: the group is not that of before, and its frames say so
 
     def __post_init__(self) -> None:
         for members in (self.voters, self.outgoing, self.learners, self.learners_next):
@@ -51,6 +53,8 @@ class Configuration:
             raise BadConfiguration(f"learners {self.learners} overlap voters {self.voters} {self.outgoing}")
         if not set(self.learners_next) <= set(self.outgoing) - set(self.voters):
             raise BadConfiguration(f"learners_next {self.learners_next} must leave voters: {self.outgoing} to {self.voters}")
+        if not 0 <= self.epoch <= EPOCH_MAX or (self.epoch and not self.forced):
+            raise BadConfiguration(f"epoch {self.epoch} of a configuration that is{'' if self.forced else ' not'} forced")
         if self.auto_leave and not self.outgoing:
             raise BadConfiguration("auto_leave without outgoing voters")
         if not self.voters and (self.outgoing or self.learners):
@@ -73,6 +77,8 @@ class Configuration:
         """Canonical JSON: the payload of a configuration entry."""
         fields: dict[str, object] = {name: list(getattr(self, name)) for name in _MEMBER_FIELDS}
         fields |= {"auto_leave": self.auto_leave, "forced": self.forced}
+        if self.epoch:
+            fields["epoch"] = self.epoch
         return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
@@ -82,9 +88,10 @@ class Configuration:
             fields: Any = orjson.loads(data)
             voters, outgoing, learners, learners_next = (tuple(map(_node_id, fields.get(name, ()))) for name in _MEMBER_FIELDS)
             auto_leave, forced = (fields.get(name, False) is True for name in ("auto_leave", "forced"))
+            epoch = _node_id(fields.get("epoch", 0))
         except (ValueError, TypeError, AttributeError) as error:
             raise BadConfiguration(f"not a configuration: {error}") from None
-        return cls(voters, outgoing, learners, learners_next, auto_leave=auto_leave, forced=forced)
+        return cls(voters, outgoing, learners, learners_next, auto_leave=auto_leave, forced=forced, epoch=epoch)
 
 
 def _node_id(value: object) -> NodeId:

@@ -22,6 +22,7 @@ from cmdlog.raft.messages import (
     Append,
     AppendReply,
     Campaign,
+    Entries,
     Forward,
     HardState,
     Heartbeat,
@@ -30,6 +31,7 @@ from cmdlog.raft.messages import (
     Message,
     ReadReply,
     ReadRequest,
+    Removed,
     Segment,
     SnapshotCopyFailed,
     SnapshotDescriptor,
@@ -37,8 +39,9 @@ from cmdlog.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from cmdlog.raft.ready import PlacedProposals, Ready
-from cmdlog.raft.roles import candidate, follower, leader, membership, transfer, voting
+from cmdlog.raft.progress import Sending
+from cmdlog.raft.ready import EntriesWanted, PlacedProposals, Ready
+from cmdlog.raft.roles import candidate, fetching, follower, leader, membership, transfer, voting
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, Role, State
@@ -54,6 +57,7 @@ _CAMPAIGNING: Final[dict[type[Message], Handler]] = {
     VoteRequest: voting.on_vote_request,
     VoteReply: candidate.on_vote_reply,
     TimeoutNow: candidate.on_timeout_now,
+    Removed: voting.on_removed,
 }
 HANDLERS: Final[dict[Role, dict[type[Message], Handler]]] = {
     Role.FOLLOWER: {
@@ -63,6 +67,7 @@ HANDLERS: Final[dict[Role, dict[type[Message], Handler]]] = {
         InstallSnapshot: follower.on_install_snapshot,
         TimeoutNow: candidate.on_timeout_now,
         ReadReply: follower.on_read_reply,
+        Removed: voting.on_removed,
     },
     Role.PRE_CANDIDATE: _CAMPAIGNING,
     Role.CANDIDATE: _CAMPAIGNING,
@@ -141,6 +146,7 @@ class RaftCore(State):
         to disturb anyone, and answers to them."""
         if isinstance(message, VoteRequest):
             if voting.shields_leader(self, message):
+                voting.tell_removed(self, message)
                 self.drop(Drop.LEADER_ALIVE)
                 return
             if message.campaign is Campaign.PRE:
@@ -154,6 +160,9 @@ class RaftCore(State):
 
     def _step_older(self, message: Message) -> None:
         """A passed term means nothing any more; but its leader or candidate learns ours, or it would continue for ever."""
+        if isinstance(message, Removed):
+            voting.on_removed(self, message)  # what is committed stays so, whatever terms this node has spent since
+            return
         if isinstance(message, _FROM_LEADER):
             self.after.append(AppendReply(self.id, message.sender, self.term, Index(0)))
         elif isinstance(message, VoteRequest):
@@ -173,9 +182,12 @@ class RaftCore(State):
         """Asks for entries, in this order. Returns where they stand if they stay, or None when they were forwarded to the leader.
 
         The list now belongs to the log. Whether the entries are committed is known when `committed` passes their index; after a
-        change of leader their outcome is unknown until then, not failed. Raises: ProposalRefused (nothing was appended).
+        change of leader their outcome is unknown until then, not failed. Raises: ProposalRefused (nothing was appended),
+        ValueError for no payloads.
         """
         self._check_alive()
+        if not payloads:
+            raise ValueError("nothing is proposed")
         if self.role is _LEADER:
             placed = leader.propose(self, payloads)
             self.dirty = True
@@ -193,6 +205,24 @@ class RaftCore(State):
         reads.request(self, context)
         self.dirty = True
 
+    def campaign(self) -> None:
+        """Asks to lead now, without waiting for the time-out; while a leader is heard from, the others shield it. A leader leads
+        on. Raises: ProposalRefused where this node may not campaign."""
+        self._check_alive()
+        if self.role is _LEADER:
+            return
+        if not self.promotable:
+            raise ProposalRefused(Refusal.NO_SUCH_VOTER, f"node {self.id} itself", leader=self.leader)
+        candidate.on_timeout(self)
+
+    def report_unreachable(self, peer: NodeId) -> None:
+        """The connection to a peer is gone, and with it what was under way: the leader probes it instead of sending ahead."""
+        self._check_alive()
+        progress = self.progress.get(peer)
+        if progress is not None and progress.sending is Sending.REPLICATE:
+            progress.probe()
+            progress.paused = True  # until it is heard from
+
     def transfer(self, target: NodeId) -> None:
         """Offers leadership to another voter. Raises: ProposalRefused."""
         self._check_alive()
@@ -209,53 +239,88 @@ class RaftCore(State):
         self._check_alive()
         return membership.change(self, wanted, base=base, guard=guard)
 
-    def force_recovery(self, learners: Iterable[NodeId] = ()) -> PlacedProposals:
+    def promote(self, learners: Iterable[NodeId]) -> None:
+        """Names the learners that become voters, one after the other, as soon as they have caught up, in place of those named
+        before. The leader does it, so name them on every node. Learners that are not named stay what they are."""
+        self._check_alive()
+        self.to_promote = frozenset(learners)
+
+    def force_recovery(self, learners: Iterable[NodeId] = (), *, epoch: int | None = None) -> PlacedProposals:
         """See `membership.force_recovery`."""
         self._check_alive()
-        return membership.force_recovery(self, learners)
+        return membership.force_recovery(self, learners, epoch)
 
     # Out and back
 
-    def ready(self) -> Ready | None:
-        """What is to be done now, or None. It is taken with the call: the next Ready continues from here."""
+    def ready(self, bytes_max: int | None = None) -> Ready | None:
+        """What is to be done now, or None. It is taken with the call: the next Ready continues from here.
+
+        Its entries to write, and those to apply, are bounded by `ready_bytes_max` and by `bytes_max`; with 0 there are none this
+        time, but messages still leave. What is left waits for the next call.
+        """
         if self.failed is not None:
             raise self.failed
         if not self.dirty:
             return None
-        self.dirty = False
         if self.role is _LEADER:
             leader.fill(self)
         elif self.reads.to_ask:
             reads.ask_leader(self)
         log = self.log
-        entries = log.take_unstable() if log.taken < log.last else None
-        committed = log.take_committed() if log.handed < log.commit else None
-        hard, snapshot, copy = self._take_hard_state(entries is not None), self.installed, self.offered_copy
-        if entries is not None or hard is not None or snapshot is not None:
-            self.completion = Completion(self.completion.number + 1, log.last, log.last_term)
-            log.begin_write(self.completion, hard)
-        elif not (self.now or self.after or committed or self.read_results or copy):
-            return None
-        self.installed = self.offered_copy = None
+        entries = committed = soft = None
         now, self.now = self.now, []
-        after, self.after = self.after, []
+        after: list[Message] = []
+        self.dirty = False
+        if log.taken < log.last or log.handed < log.commit:
+            entries, committed = self.take_entries(bytes_max)
+            self.dirty = log.taken < log.last or (log.handed < log.commit and log.handed < log.stable)
+            if log.configurations[-1][1] is not self.judged:
+                self.soft_changed = True  # only what is appended or committed here can change who is a member
+        if log.taken == log.last:  # an acknowledgement waits for the last of the entries that it may speak of
+            after, self.after = self.after, after
+        hard, snapshot, copy, fetch = (
+            self._take_hard_state(entries is not None),
+            self.installed,
+            self.offered_copy,
+            self.offered_fetch,
+        )
+        written: Completion | None = None
+        if entries is not None or hard is not None or snapshot is not None:
+            written = self.completion = self._begin_write(hard)
+        if self.soft_changed:
+            soft = self.take_soft_state()
         results, self.read_results = self.read_results, []
-        return Ready(hard, snapshot, entries, now, after, committed, results, copy, self.completion)
+        if not (written or now or after or committed or results or copy or soft or fetch):
+            return None
+        self.installed = self.offered_copy = self.offered_fetch = None
+        return Ready(hard, snapshot, entries, now, after, committed, results, copy, written, soft, fetch)
+
+    def _begin_write(self, hard: HardState | None) -> Completion:
+        log = self.log
+        term = log.last_term if log.taken == log.last else log.term_at(log.taken)
+        completion = Completion(self.completion.number + 1, log.taken, log.base_term if term is None else term)
+        log.begin_write(completion, hard, now=self.ticks)
+        return completion
 
     def _take_hard_state(self, with_commit: bool) -> HardState | None:
         """The hard state when it must be written; beside entries, also when only the commit mark has moved."""
-        handed, commit = self.handed_hard, self.log.commit
-        if self.term == handed.term and self.vote == handed.vote and not (with_commit and commit != handed.commit):
+        handed, log = self.handed_hard, self.log
+        same = self.term == handed.term and self.vote == handed.vote
+        if same and not with_commit:
+            return None
+        commit = log.commit if log.commit <= log.taken else log.taken  # a mark above what is written would name a hole at restart
+        if same and commit == handed.commit:
             return None
         self.handed_hard = HardState(self.term, self.vote, commit)
         return self.handed_hard
 
-    def advance(self, completion: Completion) -> None:
-        """The write of a Ready, and every one before it, is durable. A completion that is of no write under way is ignored."""
+    def advance(self, completion: Completion | None) -> None:
+        """The write of a Ready, and every one before it, is durable. A completion that is of no write under way is ignored, and
+        so is the None of a Ready that writes nothing."""
         if self.failed is not None:
             raise self.failed
         log = self.log
-        if not log.writes or not (done := log.complete(completion)):
+        if completion is None or not log.writes or not (done := log.complete(completion)):
             return
         role = self.role
         if role is _LEADER:
@@ -264,6 +329,12 @@ class RaftCore(State):
             candidate.on_own_vote_durable(self)
         if log.handed < log.commit:
             self.dirty = True
+
+    def report_entries(self, wanted: EntriesWanted, entries: Entries | None) -> None:
+        """What a Ready's `fetch` asked for was read: entries from `wanted.first` on, or None, when the caller's log does not have
+        them any more."""
+        self._check_alive()
+        fetching.take_report(self, wanted, entries)
 
     # Snapshots
 
@@ -284,8 +355,7 @@ class RaftCore(State):
         if not self.manifest.index <= manifest.index <= self.log.handed or upto > manifest.index:
             raise ValueError(f"cannot compact to {upto} by a snapshot at {manifest.index}: handed out up to {self.log.handed}")
         self.manifest = manifest
-        pins = [progress.manifest.index for progress in self.progress.values() if progress.manifest is not None]
-        floor = min([upto, *pins])
+        floor = min([upto, *leader.pinned(self, upto)])
         if floor > self.log.base:
             self.log.compact(floor)
         return self.log.base
@@ -303,9 +373,12 @@ class RaftCore(State):
             return
         if not follower.covers(self, manifest):
             self.log.reset(manifest)
+            self.soft_changed = True
             if self.role is not Role.FOLLOWER:
                 self.become_follower(self.term, None)  # it campaigned with another log, and maybe another configuration
             self.manifest = self.installed = manifest
+        elif self.role is not Role.FOLLOWER and not self.promotable:
+            self.become_follower(self.term, None)  # its removal is committed, as the snapshot shows
         self._tell_leader(AppendReply, self.log.commit)
 
     def _tell_leader(self, kind: type[SnapshotCopyFailed] | type[AppendReply], index: Index) -> None:

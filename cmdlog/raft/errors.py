@@ -31,6 +31,8 @@ class Refusal(enum.Enum):
     NOT_LEADER = "not_leader"  # the error's `leader` names who to ask, when one is known
     TRANSFERRING = "transferring"  # leadership is on its way to another node; a time-out ends the wait
     IN_FLIGHT_BYTES = "in_flight_bytes"  # proposed and not yet committed bytes are at their limit
+    UNDURABLE_BYTES = "undurable_bytes"  # what waits for this node's own disk is at its limit
+    IN_FLIGHT_ENTRIES = "in_flight_entries"  # entries that are not committed yet are at their limit
     TOO_LARGE = "too_large"  # one payload is over the limit of an entry
     READS_PENDING = "reads_pending"  # unanswered reads are at their limit
     CHANGE_PENDING = "change_pending"  # an earlier configuration is not committed yet, or it is joint
@@ -39,6 +41,7 @@ class Refusal(enum.Enum):
     QUORUM_AT_RISK = "quorum_at_risk"  # the new voters that are heard from are no majority
     LAGGING = "lagging"  # a learner to be promoted is too far behind
     NO_SUCH_VOTER = "no_such_voter"  # the target of a transfer is not a voter
+    NOT_HEARD = "not_heard"  # the target of a transfer has said nothing for an election time-out, or not in this term
     LEADER_ALIVE = "leader_alive"  # a forced recovery was asked for while a leader is heard from
 
 
@@ -81,4 +84,5 @@ class Drop(enum.Enum):
     BEYOND_LOG = "beyond_log"  # speaks of entries that do not exist
     NO_FRANCHISE = "no_franchise"  # to a node that may have forgotten what it promised
     PROPOSAL_REFUSED = "proposal_refused"  # forwarded, and refused here; its client gets "unknown" by its time-out
+    NO_ROOM = "no_room"  # entries, while too many bytes of all groups wait for this node's disk
     STOPPED = "stopped"  # this group ended on a broken invariant, or is no more

@@ -18,12 +18,18 @@ from cmdlog.wal.ids import Index
 
 def _marks_in_order(state: State) -> bool:
     log = state.log
-    return log.base <= log.handed <= min(log.commit, log.stable) and log.stable <= log.taken <= log.last >= log.commit
+    return log.base <= log.held <= log.handed <= min(log.commit, log.stable) and log.stable <= log.taken <= log.last >= log.commit
 
 
 def _columns_agree(state: State) -> bool:
     log = state.log
-    return log.last - log.base == len(log.terms) == len(log.kinds) == len(log.payloads)
+    return log.last - log.base == len(log.terms) == len(log.kinds) and log.last - log.held == len(log.payloads)
+
+
+def _sizes_are_counted(state: State) -> bool:
+    log = state.log
+    above = sum(map(len, log.payloads[log.taken - log.held :]))
+    return log.held_bytes == sum(size for _, size in log.sizes) and log.untaken_bytes == above
 
 
 def _marks_of_the_end_agree(state: State) -> bool:
@@ -115,6 +121,7 @@ def _reads_are_counted(state: State) -> bool:
 INVARIANTS: Final[Sequence[tuple[str, Callable[[State], bool]]]] = (
     ("paper 5.3, 5.4: handed out <= committed and durable <= written <= last", _marks_in_order),
     ("the three columns of the log have one length", _columns_agree),
+    ("bytes of payloads count what is in memory", _sizes_are_counted),
     ("the log ends with the term that is noted beside its last index", _marks_of_the_end_agree),
     ("paper 5.1: terms never fall along the log, and none is above the current term", _terms_rise),
     ("paper 5.2 (persistent state): writes complete in order, and prove no more than later ones", _writes_in_order),
@@ -159,7 +166,8 @@ def _check_pair(one: State, other: State) -> None:
     if agree != sorted(agree, reverse=True):
         raise InvariantBroken("paper 5.3, Log Matching: logs that meet are equal before", f"nodes {one.id}, {other.id}")
     same = sum(agree)
-    if same and one.log.slice(Index(low + 1), Index(low + same - 1)) != other.log.slice(Index(low + 1), Index(low + same - 1)):
+    seen, upto = max(low, one.log.held, other.log.held) + 1, low + same - 1
+    if seen <= upto and one.log.slice(seen, upto) != other.log.slice(seen, upto):
         raise InvariantBroken("paper 5.3, Log Matching: same index and term, same entry", f"nodes {one.id}, {other.id}")
     if low + same - 1 < min(one.log.commit, other.log.commit):
         raise InvariantBroken("paper 5.4.3, State Machine Safety: committed entries are equal", f"nodes {one.id}, {other.id}")

@@ -24,6 +24,7 @@ NO_INDEX: Final = Index(0)  # the first entry of a log has index 1
 KIND_NORMAL: Final = 0  # the caller's opaque bytes: one batch of the command log
 KIND_EMPTY: Final = 1  # the entry that every leader begins its term with (paper, section 8)
 KIND_CONFIGURATION: Final = 2  # payload: Configuration.to_bytes()
+SIZE_UNKNOWN: Final = -1
 ENTRY_KINDS: Final = (KIND_NORMAL, KIND_EMPTY, KIND_CONFIGURATION)
 
 
@@ -35,6 +36,7 @@ class Entries:
     terms: list[Term]
     kinds: bytes  # one of ENTRY_KINDS per entry
     payloads: list[bytes]
+    size: int = field(default=SIZE_UNKNOWN, compare=False, repr=False)  # bytes of all payloads, where somebody has counted them
 
     def __len__(self) -> int:
         return len(self.terms)
@@ -90,6 +92,8 @@ class MessageKind(enum.IntEnum):
     FORWARD = 12
     HEARTBEAT_BUNDLE = 13
     HEARTBEAT_REPLY_BUNDLE = 14
+    REMOVED = 15
+    EXECUTED = 16
 
 
 class Campaign(enum.IntEnum):
@@ -197,8 +201,16 @@ class TimeoutNow(Message):
 
 
 @value
+class Removed(Message):
+    """To a node that asks for votes: the configuration at `index` is committed, and the receiver is in none from there on."""
+
+    kind = MessageKind.REMOVED
+    index: Index
+
+
+@value
 class ReadRequest(Message):
-    """A follower's reads want a read index. Contexts are the follower's own numbers (64 bits)."""
+    """A follower's reads want a read index. Contexts are the follower's own numbers (64 bits), different in all its starts."""
 
     kind = MessageKind.READ_REQUEST
     contexts: tuple[int, ...]
@@ -219,6 +231,19 @@ class Forward(Message):
 
     kind = MessageKind.FORWARD
     payloads: list[bytes]
+
+
+@value
+class Executed(Message):
+    """What the leader's state machine has executed, one row per batch; it belongs to no group, and its term is 0. Consensus
+    carries it and takes no notice of it. `terms` are the leader's in each group, `commits` what it knew committed then."""
+
+    kind = MessageKind.EXECUTED
+    groups: Sequence[PartitionId]
+    terms: Sequence[Term]
+    indexes: Sequence[Index]
+    commits: Sequence[Index]
+    digests: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)

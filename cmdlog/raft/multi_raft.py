@@ -19,12 +19,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from operator import itemgetter
+from typing import Any, Final
 
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.core import RaftCore
-from cmdlog.raft.errors import Drop, InvariantBroken
+from cmdlog.raft.entries import payload_bytes
+from cmdlog.raft.errors import Drop, InvariantBroken, ProposalRefused, Refusal
 from cmdlog.raft.messages import (
+    Append,
     Bundle,
     Entries,
     HardState,
@@ -35,10 +38,13 @@ from cmdlog.raft.messages import (
     Message,
     SnapshotDescriptor,
 )
-from cmdlog.raft.ready import ReadResult, Ready
+from cmdlog.raft.ready import EntriesWanted, PlacedProposals, ReadResult, Ready, SoftState
 from cmdlog.wal.ids import Index, PartitionId, Term
 
 GroupId = PartitionId
+ROUND_BYTES_MAX: Final = 16 << 20  # a few blocks of the log: what one group writes must not make the others wait for long
+
+UNDURABLE_BYTES_MAX: Final = 256 << 20  # of all groups: what a disk that stalls may cost in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +84,26 @@ class Round:
     committed: list[tuple[GroupId, Entries]]
     reads: list[tuple[GroupId, ReadResult]]
     copies: list[tuple[GroupId, SnapshotDescriptor]]
+    fetches: list[tuple[GroupId, EntriesWanted]]
+    soft_states: list[tuple[GroupId, SoftState]]  # of groups whose role or leader has changed
 
 
 class RaftGroups:
     """The groups of one node. One owner, one thread."""
 
-    def __init__(self, node: NodeId) -> None:
-        self.node = node
+    def __init__(
+        self, node: NodeId, *, round_bytes_max: int = ROUND_BYTES_MAX, undurable_bytes_max: int = UNDURABLE_BYTES_MAX
+    ) -> None:
+        self.node, self.round_bytes_max, self.undurable_bytes_max = node, round_bytes_max, undurable_bytes_max
+        self.undurable_bytes = 0  # of the entries in rounds that are not durable yet
         self.cores: dict[GroupId, RaftCore] = {}  # ascending by group
         self.tombstones: dict[GroupId, Tombstone] = {}
         self.failed: dict[GroupId, InvariantBroken] = {}
         self.drops: Counter[Drop] = Counter()  # messages for groups that are not here
-        self._rounds: deque[tuple[int, list[tuple[GroupId, RaftCore, Ready]]]] = deque()  # not durable yet
+        # Not durable yet: (number, bytes of entries, what was taken).
+        self._rounds: deque[tuple[int, int, list[tuple[GroupId, RaftCore, Ready]]]] = deque()
         self._number = 0
+        self._begin_with: GroupId | None = None  # the first group that the last round had no room for
 
     def add(self, group: GroupId, core: RaftCore) -> None:
         """Takes over a group. One that has a tombstone must come back with at least its term, and its vote.
@@ -126,6 +139,9 @@ class RaftGroups:
         if core is None:
             self.drops[Drop.STOPPED] += 1
             return
+        if self.undurable_bytes >= self.undurable_bytes_max and type(message) is Append and message.entries.terms:
+            self.drops[Drop.NO_ROOM] += 1  # its leader sends it again; votes and heartbeats are taken
+            return
         try:
             core.step(message)
         except InvariantBroken as error:
@@ -152,21 +168,52 @@ class RaftGroups:
             self._end(group, error)
             raise
 
+    def propose(self, group: GroupId, payloads: list[bytes]) -> PlacedProposals | None:
+        """`RaftCore.propose` of one group, while the node's disk keeps up with all of them.
+
+        Raises: KeyError as `ask`; ProposalRefused.
+        """
+        if self.undurable_bytes >= self.undurable_bytes_max:
+            raise ProposalRefused(Refusal.UNDURABLE_BYTES, f"{self.undurable_bytes} bytes of all groups wait for the disk")
+        placed: PlacedProposals | None = self.ask(group, lambda core: core.propose(payloads))
+        return placed
+
     def collect(self) -> Round | None:
-        """What all groups want now, or None. Take it again until there is none: a group that is its own majority may continue."""
+        """What all groups want now, or None. Take it again until there is none: a group that is its own majority may continue.
+
+        The entries to be written in one round, and those to be applied, are at most `round_bytes_max` and one entry. Groups that
+        the round has no room for still send; the next round begins with their entries.
+        """
         taken: list[tuple[GroupId, RaftCore, Ready]] = []
-        for group, core in list(self.cores.items()):
+        to_write = to_apply = 0
+        room = self.round_bytes_max
+        begin, self._begin_with = self._begin_with, None
+        for group, core in self._in_turn(begin):
+            if not core.dirty:
+                continue
             try:
-                ready = core.ready()
+                ready = core.ready(room)
             except InvariantBroken as error:
                 self._end(group, error)
                 continue
-            if ready is not None:
-                taken.append((group, core, ready))
+            if room <= 0 and self._begin_with is None and core.log.taken < core.log.last:
+                self._begin_with = group
+            if ready is None:
+                continue
+            taken.append((group, core, ready))
+            if ready.entries is not None:
+                to_write += payload_bytes(ready.entries)
+                room = min(room, self.round_bytes_max - to_write)
+            if ready.committed is not None:
+                to_apply += payload_bytes(ready.committed)
+                room = min(room, self.round_bytes_max - to_apply)
         if not taken:
             return None
+        if begin is not None:
+            taken.sort(key=itemgetter(0))
         self._number += 1
-        self._rounds.append((self._number, taken))
+        self._rounds.append((self._number, to_write, taken))
+        self.undurable_bytes += to_write
         return Round(
             self._number,
             [GroupRecord(group, ready.hard_state, ready.snapshot, ready.entries) for group, _, ready in taken if ready.writes],
@@ -174,6 +221,8 @@ class RaftGroups:
             [(group, ready.committed) for group, _, ready in taken if ready.committed is not None],
             [(group, result) for group, _, ready in taken for result in ready.reads],
             [(group, ready.copy) for group, _, ready in taken if ready.copy is not None],
+            [(group, ready.fetch) for group, _, ready in taken if ready.fetch is not None],
+            [(group, ready.soft_state) for group, _, ready in taken if ready.soft_state is not None],
         )
 
     def durable(self, number: int) -> list[Parcel]:
@@ -181,7 +230,9 @@ class RaftGroups:
         all before it are. Numbers that were reported before mean nothing."""
         released: list[tuple[GroupId, Message]] = []
         while self._rounds and self._rounds[0][0] <= number:
-            for group, core, ready in self._rounds.popleft()[1]:
+            _, written, taken = self._rounds.popleft()
+            self.undurable_bytes -= written
+            for group, core, ready in taken:
                 if self.cores.get(group) is not core:
                     continue  # ended or removed meanwhile: nothing may leave in its name
                 released += [(group, message) for message in ready.send_after_fsync]
@@ -190,6 +241,12 @@ class RaftGroups:
                 except InvariantBroken as error:
                     self._end(group, error)
         return self._parcels(released)
+
+    def _in_turn(self, begin: GroupId | None) -> list[tuple[GroupId, RaftCore]]:
+        cores = list(self.cores.items())
+        if begin is None:
+            return cores
+        return [*(each for each in cores if each[0] >= begin), *(each for each in cores if each[0] < begin)]
 
     def _end(self, group: GroupId, error: InvariantBroken) -> None:
         self.failed[group] = error

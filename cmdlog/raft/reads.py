@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.errors import ProposalRefused, Refusal
@@ -29,6 +29,9 @@ from cmdlog.wal.ids import Index
 
 if TYPE_CHECKING:
     from cmdlog.raft.state import State
+
+
+READ_NUMBER_MASK: Final = (1 << 62) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +47,28 @@ class Waiting:
 class Reads:
     """Reads under way at one node in one role. Invariant: `waiting` ascends by round; no round in it is confirmed."""
 
-    __slots__ = ("asked", "count", "lease_from", "lease_void", "parked", "round", "rounds_sent", "to_ask", "waiting")
+    __slots__ = (
+        "asked",
+        "commit_sent",
+        "count",
+        "lease_from",
+        "lease_void",
+        "parked",
+        "round",
+        "rounds_sent",
+        "to_ask",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.round = 0  # the latest one begun
+        self.commit_sent = Index(0)  # the commit mark that it carried
         self.waiting: deque[Waiting] = deque()
         self.parked: list[tuple[NodeId, tuple[int, ...]]] = []  # until an entry of the leader's term is committed
         self.count = 0  # reads waiting or parked
-        self.asked: dict[int, int] = {}  # at a follower: context to the tick at which it is given up, ascending
+        self.asked: dict[
+            int, tuple[int, int]
+        ] = {}  # at a follower: number on the wire -> (context, tick at which it is given up)
         self.to_ask: list[int] = []
         self.rounds_sent: deque[tuple[int, int]] = deque()  # with leases: (round, tick) not confirmed yet
         self.lease_from: int | None = None  # tick at which the latest confirmed round was sent
@@ -61,7 +78,7 @@ class Reads:
         """The node's own reads that have no answer."""
         parked = [context for requester, contexts in self.parked if requester == node for context in contexts]
         waiting = [context for read in self.waiting if read.requester == node for context in read.contexts]
-        return [*self.asked, *parked, *waiting]
+        return [*(context for context, _ in self.asked.values()), *parked, *waiting]
 
 
 # At the leader
@@ -89,9 +106,10 @@ def unpark(state: State) -> None:
 
 
 def begin_round_if_wanted(state: State) -> None:
-    """All reads that came since the last round share the next one."""
+    """All reads that came since the last round share the next one, which begins when no earlier read waits for a round under way:
+    however fast reads come, there is one round in a round trip. A round that is lost is made up for by the next heartbeat."""
     reads = state.reads
-    if reads.waiting[-1].round > reads.round:
+    if reads.waiting[0].round > reads.round:
         begin_round(state)
 
 
@@ -100,6 +118,7 @@ def begin_round(state: State) -> None:
     have it: beyond that it might hold other entries (paper, Figure 2, AppendEntries 5)."""
     reads, commit = state.reads, state.log.commit
     reads.round += 1
+    reads.commit_sent = commit
     if state.settings.lease_ticks:
         reads.rounds_sent.append((reads.round, state.ticks))
     for peer, progress in state.progress.items():
@@ -121,6 +140,8 @@ def confirm(state: State) -> None:
         read = reads.waiting.popleft()
         reads.count -= len(read.contexts)
         _answer(state, read.index, read.requester, read.contexts)
+    if reads.waiting:
+        state.dirty = True  # the next round may begin
 
 
 def _answer(state: State, index: Index, requester: NodeId, contexts: tuple[int, ...]) -> None:
@@ -153,8 +174,11 @@ def request(state: State, context: int) -> None:
     if state.leader == state.id:
         take_reads(state, state.id, (context,))
     else:
-        reads.asked[context] = state.ticks + state.settings.read_ticks
-        reads.to_ask.append(context)
+        # On the wire each read has a number that no other read of any start of this node had: an answer to one that was given up,
+        # or that a crash has ended, must not answer a later one.
+        state.read_number = number = (state.read_number + 1) & READ_NUMBER_MASK
+        reads.asked[number] = context, state.ticks + state.settings.read_ticks
+        reads.to_ask.append(number)
 
 
 def ask_leader(state: State) -> None:
@@ -169,9 +193,9 @@ def expire(state: State) -> None:
     """Gives up reads that the leader has not answered: request or answer may be lost."""
     asked = state.reads.asked
     while asked:
-        context, deadline = next(iter(asked.items()))
+        number, (context, deadline) = next(iter(asked.items()))
         if deadline > state.ticks:
             return
-        del asked[context]
+        del asked[number]
         state.read_results.append(ReadResult(context, None))
         state.dirty = True

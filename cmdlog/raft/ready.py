@@ -1,4 +1,4 @@
-"""What a core wants done: the only thing that comes out of it.
+"""What comes out of a core: what it wants done (`Ready`), and what it is (`GroupStatus`).
 
 One rule: everything in one Ready belongs to one moment, and Readies are handled in the order in which they were taken. The duties
 that go with each field are numbered in the package's head.
@@ -6,10 +6,18 @@ that go with each field are numbered in the package's head.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cmdlog.raft.configuration import Configuration, NodeId
 from cmdlog.raft.entries import Completion
 from cmdlog.raft.messages import Entries, HardState, Message, SnapshotDescriptor
+from cmdlog.raft.progress import Sending
 from cmdlog.raft.values import value
 from cmdlog.wal.ids import Index, Term
+
+if TYPE_CHECKING:
+    from cmdlog.raft.state import Role
 
 
 @value
@@ -30,6 +38,25 @@ class PlacedProposals:
 
 
 @value
+class EntriesWanted:
+    """Entries `first..last` that are in the caller's log alone: to be read for a follower, from the first one on, as many as
+    `bytes_max` allows and one at least; then `report_entries`, also when they cannot be read."""
+
+    first: Index
+    last: Index
+    bytes_max: int
+
+
+@value
+class SoftState:
+    """What a restart forgets: the role, who leads, and whether a committed configuration is without this node."""
+
+    role: Role
+    leader: NodeId | None
+    removed: bool
+
+
+@value
 class Ready:
     """Work for the caller; fields in the order in which they are to be written."""
 
@@ -41,9 +68,45 @@ class Ready:
     committed: Entries | None  # to be applied, in order, each once; durable here already
     reads: list[ReadResult]  # reads that are decided
     copy: SnapshotDescriptor | None  # start copying this, in place of any earlier one; then `report_snapshot`
-    completion: Completion  # give it to `advance` when this write and all earlier ones are durable
+    completion: Completion | None  # give it to `advance` when this write and all earlier ones are durable; None: no write
+    soft_state: SoftState | None = None  # when it has changed; nothing of it is durable
+    fetch: EntriesWanted | None = None  # to be read from the caller's log; there is one at a time
 
     @property
     def writes(self) -> bool:
         """Whether there is anything to make durable."""
-        return self.hard_state is not None or self.entries is not None or self.snapshot is not None
+        return self.completion is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """What a leader knows of one other node. `match` is the lag's other end; `silent_ticks` is None for a node that has said
+    nothing in this term."""
+
+    node: NodeId
+    match: Index
+    next: Index
+    sending: Sending
+    silent_ticks: int | None
+    in_flight_bytes: int
+    copy: SnapshotDescriptor | None  # the snapshot that it copies
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """One group at one moment, for operators and metrics."""
+
+    node: NodeId
+    role: Role
+    term: Term
+    leader: NodeId | None
+    removed: bool  # a committed configuration is without this node
+    base: Index  # the log in memory begins after it
+    applied: Index  # handed out
+    durable: Index
+    commit: Index
+    last: Index
+    configuration: Configuration
+    transfer: NodeId | None  # leadership is on its way to this node
+    copy: SnapshotDescriptor | None  # the snapshot that this node copies
+    peers: tuple[PeerStatus, ...]  # ascending by node; none but at a leader

@@ -24,11 +24,20 @@ class RaftSettings:
     window_messages_max: int = 64  # under way to one follower
     window_bytes_max: int = 8 << 20  # under way to one follower: a slow one costs this much memory of its socket, not more
     entry_bytes_max: int = 8 << 20  # of one payload; a batch of the log has 1 MiB
+    ready_bytes_max: int = 8 << 20  # of the entries to write, and of those to apply, in one Ready, unless the first is larger
+    ready_entries_max: int = 1 << 16  # likewise: entries may be empty
     proposed_bytes_max: int = 64 << 20  # proposed and not yet committed; beyond, proposals are refused
+    proposed_entries_max: int = 1 << 18  # likewise: payloads may be empty
+    log_bytes_max: int = 64 << 20  # payloads in memory; older ones, durable and handed out, are read from the caller's log
+    fetch_bytes_max: int = 4 << 20  # of what is read there at once, unless its first entry is larger
+    undurable_bytes_max: int = 64 << 20  # appended and not durable on the leader's own disk; beyond, proposals are refused
     reads_max: int = 16_384  # reads without an answer yet
     read_ticks: int = 20  # a follower's read that its leader has not answered is given up
     transfer_ticks: int = 10  # a transfer that has not succeeded is given up, and proposals are taken again
     copy_ticks_max: int = 12_000  # entries after a snapshot are kept so long for a follower that copies it
+    copy_bytes_max: int = (
+        256 << 20
+    )  # entries after a snapshot that are kept for such a follower, though a later snapshot has them
     promotion_entries_max: int = 1_000  # a learner this close to the leader's end may become a voter
 
     def __post_init__(self) -> None:

@@ -10,14 +10,15 @@ import enum
 import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from cmdlog.raft.configuration import Configuration, NodeId
 from cmdlog.raft.entries import Completion, EntryLog, decoded_configurations
 from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
-from cmdlog.raft.messages import KIND_EMPTY, Entries, HardState, Message, SnapshotDescriptor
+from cmdlog.raft.messages import KIND_EMPTY, NO_INDEX, Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import FollowerProgress
 from cmdlog.raft.reads import Reads
-from cmdlog.raft.ready import PlacedProposals, ReadResult
+from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, SoftState
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.wal.ids import Index, Term
 
@@ -47,6 +48,9 @@ class Restored:
     """What was durable. A new group starts on every first member from a manifest at index 0 with the first configuration; a node
     that joins starts from nothing.
 
+    `entries` may begin at or before the manifest: what the log still has there is kept for followers that are a little behind.
+    When they do not begin at index 1, the first one itself is given up: its term says where the log in memory begins.
+
     A node whose disk was replaced gets its word back by `admitted`: the committed entry that made it a member again after a
     committed configuration without it. Those who lack that entry take its word for that of its lost disk; so it has none in an
     earlier term, and gives none in an election before its own log has the entry, which every log that it votes for then has too.
@@ -57,6 +61,7 @@ class Restored:
     entries: Entries | None = None
     franchise: Franchise = Franchise.FULL
     admitted: PlacedProposals | None = None  # given at every start from then on
+    applied: Index = NO_INDEX  # what the state machine has by itself: entries up to there are not handed out again
 
 
 @dataclass(slots=True)
@@ -79,28 +84,40 @@ class State:
         "drops",
         "elapsed",
         "failed",
+        "fetch_for",
+        "fetched",
+        "fetched_for",
+        "fetching",
         "franchise",
         "handed_hard",
+        "handed_soft",
         "handover",
         "heartbeat_elapsed",
         "id",
         "installed",
+        "judged",
         "leader",
         "log",
         "manifest",
         "now",
         "offered_copy",
+        "offered_fetch",
         "progress",
         "proposed",
         "proposed_bytes",
+        "read_number",
         "read_results",
         "reads",
+        "removed",
+        "removed_at",
         "rng",
         "role",
         "settings",
+        "soft_changed",
         "term",
         "ticks",
         "timeout",
+        "to_promote",
         "vote",
         "votes",
     )
@@ -120,28 +137,42 @@ class State:
         self.offered_copy: SnapshotDescriptor | None = None  # for the next Ready
         self.installed: SnapshotDescriptor | None = None  # for the next Ready
         self._restore(restored)
+        self.read_number = rng.getrandbits(62)  # of the latest read that was passed on; begins at random with every start
         self.completion = Completion(rng.getrandbits(48), self.log.last, self.log.last_term)
         self.leader: NodeId | None = None
         self.role = Role.FOLLOWER
+        self.to_promote: frozenset[NodeId] = frozenset()  # learners that are to vote as soon as they have caught up
+        self.removed_at = Index(0)  # a peer knows of a committed configuration there, and that this node is in none from there on
+        self.removed = False  # whether the committed configuration `judged` is without this node
+        self.handed_soft = SoftState(self.role, self.leader, self.removed)  # what the caller knows
+        self.judged = Configuration()
         self.reads = Reads()
         self._leave_role()
+        self._wait_for_nobody()
 
     def _restore(self, restored: Restored) -> None:
         hard, self.log = restored.hard_state, EntryLog(restored.manifest)
         self.term, self.vote = hard.term, hard.vote
         self.handed_hard = hard
-        if (entries := restored.entries) is not None and entries.last > self.log.base:
-            skip = self.log.base + 1 - entries.first
-            if skip < 0:
+        if (entries := restored.entries) is not None and entries.last >= self.log.base and entries.terms:
+            if entries.first > self.log.base + 1:
                 raise self.broken("a log begins where its snapshot ends", f"{entries.first} after {self.log.base}")
-            kept = Entries(Index(entries.first + skip), entries.terms[skip:], entries.kinds[skip:], entries.payloads[skip:])
-            self.log.append(kept, decoded_configurations(kept))
-            self.log.stable = self.log.taken = self.log.last
+            if any(later < earlier for earlier, later in pairwise(entries.terms)):
+                raise self.broken("terms never fall along the log", f"entries {entries.first}..{entries.last}")
+            try:
+                self.log.restore(entries)
+            except BadConfiguration as error:
+                raise self.broken("a configuration entry of the log can be read", str(error)) from error
         if hard.commit > self.log.last:
             raise self.broken("what was committed is in the log", f"commit {hard.commit}, last {self.log.last}")
         if self.log.last_term > hard.term:
             raise self.broken("no entry is newer than the term", f"entry of {self.log.last_term}, term {hard.term}")
         self.log.commit_to(hard.commit)
+        if restored.applied > self.log.handed:
+            if restored.applied > self.log.stable:
+                raise self.broken("what was applied is in the log", f"applied {restored.applied}, last {self.log.last}")
+            self.log.commit_to(restored.applied)  # nothing else is ever applied
+            self.log.handed = restored.applied
         if (admitted := self.admitted) is not None and admitted.term > self.term:
             self.term, self.vote = admitted.term, None  # leaders of earlier terms may count on the lost disk
 
@@ -164,6 +195,8 @@ class State:
         A node whose removal is not known to be committed must, although it does not count itself: those who stay may lack the
         entry that removes it, and then only it can win and bring that entry to them (dissertation, section 4.2.2).
         """
+        if self.removed_at and self.removed_at >= self.configuration_index:
+            return False  # those who stay have the entry, so nobody needs this node any more
         return self.enfranchised and any(value.is_voter(self.id) for value in self.needed_configurations())
 
     @property
@@ -179,6 +212,55 @@ class State:
         """Whether an entry of the present term is committed: what a leader needs before reads and changes (dissertation 6.4)."""
         return self.log.term_at(self.log.commit) == self.term
 
+    def take_entries(self, bytes_max: int | None) -> tuple[Entries | None, Entries | None]:
+        """The next entries to write and the next to apply, as far as they fit (see `ready`)."""
+        log, settings = self.log, self.settings
+        most, limit = settings.ready_entries_max, settings.ready_bytes_max
+        if bytes_max is not None and bytes_max < limit:
+            limit = bytes_max
+            if limit <= 0:
+                return None, None
+        entries = log.take_unstable(most, limit) if log.taken < log.last else None
+        committed = log.take_committed(most, limit) if log.handed < log.commit else None
+        if log.held_bytes > settings.log_bytes_max:
+            log.evict(settings.log_bytes_max)
+        return entries, committed
+
+    def take_soft_state(self) -> SoftState | None:
+        """The soft state, when it has changed since it was last taken."""
+        self.soft_changed = False
+        at, configuration = self.log.configurations[-1]
+        if configuration is not self.judged and at <= self.log.commit:
+            self.judged = configuration
+            self.removed = bool(configuration.voters) and self.id not in configuration.members()
+        if self.removed_at and self.removed_at >= at:
+            self.removed = True
+        handed = self.handed_soft
+        if handed.role is self.role and handed.leader == self.leader and handed.removed is self.removed:
+            return None
+        self.handed_soft = SoftState(self.role, self.leader, self.removed)
+        return self.handed_soft
+
+    def status(self) -> GroupStatus:
+        """The group as this node sees it now; changes nothing."""
+        log, handover = self.log, self.handover
+        return GroupStatus(
+            self.id,
+            self.role,
+            self.term,
+            self.leader,
+            self.removed,
+            log.base,
+            log.handed,
+            log.stable,
+            log.commit,
+            log.last,
+            self.configuration,
+            handover.target if handover is not None else None,
+            self.copying,
+            tuple(_peer_status(peer, progress, self.ticks) for peer, progress in self.progress.items()),
+        )
+
     def needed_configurations(self) -> list[Configuration]:
         """The last configuration that is known to be committed, and those after it."""
         committed = next(at for at, _ in reversed(self.log.configurations) if at <= self.log.commit)
@@ -186,6 +268,7 @@ class State:
 
     def broken(self, invariant: str, detail: str) -> InvariantBroken:
         """Ends this group; the caller raises what it gets."""
+        self.dirty = True  # the next call of `ready` raises it
         self.failed = InvariantBroken(invariant, f"node {self.id}: {detail}")
         return self.failed
 
@@ -210,10 +293,14 @@ class State:
         self.votes: dict[NodeId, bool] = {}
         self.progress: dict[NodeId, FollowerProgress] = {}  # ascending by node: the order in which messages are made
         self.handover: Handover | None = None
+        self.fetching: EntriesWanted | None = None  # what the caller reads from its log
+        self.offered_fetch: EntriesWanted | None = None  # for the next Ready
+        self.fetched: Entries | None = None  # what it read last
+        self.fetch_for = self.fetched_for = NodeId(0)  # the peer that the read is for, and the one that the last was for
         self.proposed: deque[tuple[Index, int]] = deque()  # (last index, bytes) of what is not committed yet
         self.proposed_bytes = 0
         self.restart_timer()
-        self.dirty = True
+        self.dirty = self.soft_changed = True
 
     def restart_timer(self) -> None:
         """A new random wait, so that equal time-outs do not split votes for ever (paper, section 5.2)."""
@@ -237,6 +324,12 @@ class State:
         if term > self.term:
             self.term, self.vote = term, None
         self.role, self.leader = Role.FOLLOWER, leader
+        self._wait_for_nobody()
+
+    def _wait_for_nobody(self) -> None:
+        """A single voter campaigns with its next tick; as a candidate it waits for its own disk, as any other."""
+        if all(value.voters == (self.id,) and not value.joint for value in self.needed_configurations()):
+            self.timeout = 1
 
     def become_pre_candidate(self) -> None:
         """Asks whether it would win; neither term nor vote change (dissertation, section 9.6)."""
@@ -244,10 +337,10 @@ class State:
         self.role, self.leader = Role.PRE_CANDIDATE, None
         self.votes[self.id] = True
 
-    def become_candidate(self) -> None:
-        """Spends a term on a campaign. Its own vote counts when it is durable, like any other (see `core.advance`)."""
+    def become_candidate(self, term: Term | None = None) -> None:
+        """Spends a term, the next one, on a campaign. Its own vote counts when it is durable, like any other (`core.advance`)."""
         self._leave_role()
-        self.term, self.vote = Term(self.term + 1), self.id
+        self.term, self.vote = Term(self.term + 1) if term is None else term, self.id
         self.role, self.leader = Role.CANDIDATE, None
 
     def become_leader(self) -> None:
@@ -256,7 +349,7 @@ class State:
         self.role, self.leader = Role.LEADER, self.id
         self.copying = self.offered_copy = None  # its log has everything committed, so it needs no copy (paper, section 5.4)
         self.refresh_progress(self.log.last)
-        size = sum(map(len, self.log.payloads[self.log.commit - self.log.base :]))
+        size = sum(map(len, self.log.payloads[self.log.commit - self.log.held :]))
         self.count_proposed(size)
         self.log.append(Entries(Index(self.log.last + 1), [self.term], EMPTY_KINDS, [b""]), [])
 
@@ -284,7 +377,23 @@ class State:
         since = self.ticks - self.settings.election_ticks
         return {self.id, *(peer for peer, progress in self.progress.items() if progress.heard > since)}
 
+    def live(self) -> set[NodeId]:
+        """Of the active nodes, those that have said something in this leader's own term: nothing is known of others yet."""
+        since = self.ticks - self.settings.election_ticks
+        return {self.id, *(peer for peer, each in self.progress.items() if each.answered and each.heard > since)}
+
+    def best_successor(self) -> NodeId | None:
+        """The live voter, but for this node, whose log is known to reach furthest."""
+        live, configuration = self.live(), self.configuration
+        voters = [peer for peer in self.progress if peer in live and configuration.is_voter(peer)]
+        return max(voters, key=lambda peer: self.progress[peer].match, default=None)
+
     def count_proposed(self, size: int) -> None:
         """Counts bytes as proposed until the present end of the log is committed."""
         self.proposed.append((self.log.last, size))
         self.proposed_bytes += size
+
+
+def _peer_status(peer: NodeId, progress: FollowerProgress, now: int) -> PeerStatus:
+    silent = now - progress.heard if progress.answered else None
+    return PeerStatus(peer, progress.match, progress.next, progress.sending, silent, progress.in_flight_bytes, progress.manifest)

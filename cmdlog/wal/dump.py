@@ -21,7 +21,7 @@ from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import TEMP_SUFFIX, Files
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag, block_bytes
-from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_commit_mark, decode_digest
+from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_commit_mark, decode_digest, decode_empty
 from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn, txn_millis
 from cmdlog.wal.opening.restart import decide
@@ -180,6 +180,8 @@ def _decode_fully(record: Record, lsn: Lsn, path: str, offset: int) -> None:
             decode_batch(record).params()
         elif record.kind is RecordKind.COMMIT_MARK:
             decode_commit_mark(record)
+        elif record.kind is RecordKind.EMPTY:
+            decode_empty(record)
         elif record.kind is RecordKind.DIGEST:
             decode_digest(record)
         elif record.payload:
@@ -206,6 +208,8 @@ def _describe(lsn: Lsn, record: Record, names: dict[int, list[Mapping[str, Any]]
         return row | _describe_batch(record, names)
     if record.kind is RecordKind.COMMIT_MARK:
         return row | {"closed_txn": str(decode_commit_mark(record))}
+    if record.kind is RecordKind.EMPTY:
+        return row | ({"closed_txn": str(closed)} if (closed := decode_empty(record)) else {})
     if record.kind is RecordKind.DIGEST:
         digest = decode_digest(record)
         return row | {

@@ -17,13 +17,14 @@ from typing import Any, Final, Self
 from cmdlog.wal.format.batch import batch_catalog, batch_last_txn
 from cmdlog.wal.format.control_record import (
     CatalogVersion,
+    ClusterMember,
     GroupConfiguration,
     SnapshotMark,
     checksum_before,
     naming_record,
     vote_of,
 )
-from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark, encode_json
+from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark, decode_empty, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 
 _BATCH: Final = RecordKind.BATCH  # looked up once: in Python 3.11 that costs more than the comparison
@@ -66,6 +67,7 @@ class GroupState:
     term: int = 0
     vote: int | None = None
     commit: int = 0
+    commit_term: int = 0  # that the newest commit mark states: in a cluster's log the term of the entry at `commit`
     last_index: int = 0
     last_term: int = 0
     last_checksum: int = 0
@@ -74,13 +76,18 @@ class GroupState:
     configurations: list[Stated] = field(default_factory=list)
     schema: Stated | None = None  # the newest SCHEMA entry
     environment: Stated | None = None
+    shape: Stated | None = None  # the newest SHAPE entry
+    members: dict[int, Stated] = field(default_factory=dict)  # node -> its newest MEMBER entry
     catalogs: dict[int, LoggedCatalog] = field(default_factory=dict)
     snapshots: list[dict[str, Any]] = field(default_factory=list)  # marks, oldest first
 
     @property
     def configuration(self) -> dict[str, Any] | None:
-        """The configuration in force: the newest one in the log, committed or not (Raft, section 4.1)."""
-        return self.configurations[-1].value if self.configurations else None
+        """The configuration in force: the newest in the log, committed or not (Raft, section 4.1), with the shape."""
+        if not self.configurations:
+            return None
+        members = self.configurations[-1].value
+        return members if self.shape is None else {**self.shape.value, **members}
 
     @classmethod
     def from_checkpoint(cls, record: Record) -> GroupState:
@@ -142,7 +149,8 @@ class GroupStates:
         elif kind is _CHECKPOINT:
             self.by_partition[record.partition] = GroupState.from_checkpoint(record)
         elif kind is _COMMIT_MARK:
-            state.commit = max(state.commit, record.index)
+            if record.index > state.commit:
+                state.commit, state.commit_term = record.index, record.term
             state.closed_txn = max(state.closed_txn, decode_commit_mark(record))
             state.last_txn = max(state.last_txn, state.closed_txn)
             _trim_configurations(state)
@@ -203,6 +211,13 @@ class GroupStates:
             state.environment = Stated(record.index, record.term, record.json())
         elif kind is RecordKind.SCHEMA:
             state.schema = Stated(record.index, record.term, record.json())
+        elif kind is RecordKind.EMPTY:
+            state.closed_txn = max(state.closed_txn, decode_empty(record))
+            state.last_txn = max(state.last_txn, state.closed_txn)
+        elif kind is RecordKind.SHAPE:
+            state.shape = Stated(record.index, record.term, record.json())
+        elif kind is RecordKind.MEMBER:
+            state.members[ClusterMember.from_record(record).node] = Stated(record.index, record.term, record.json())
 
     def _hard_state(self, state: GroupState, term: int, vote: int | None) -> None:
         if (term, vote) != (state.term, state.vote) and term >= state.term:
@@ -224,6 +239,9 @@ def _cut(state: GroupState, index: int) -> None:
         state.schema = None
     if state.environment is not None and state.environment.index >= index:
         state.environment = None
+    if state.shape is not None and state.shape.index >= index:
+        state.shape = None
+    state.members = {node: stated for node, stated in state.members.items() if stated.index < index}
 
 
 def _trim_configurations(state: GroupState) -> None:
@@ -249,6 +267,9 @@ def _to_json(state: GroupState) -> dict[str, Any]:
         "configurations": [_stated_to_json(stated) for stated in state.configurations],
         "schema": _stated_to_json(state.schema),
         "environment": _stated_to_json(state.environment),
+        **({"commit_term": state.commit_term} if state.commit and state.commit_term != state.term else {}),
+        **({"shape": _stated_to_json(state.shape)} if state.shape is not None else {}),
+        **({"members": [_stated_to_json(stated) for _, stated in sorted(state.members.items())]} if state.members else {}),
         "catalogs": [[c.index, c.stated_block, c.used_block, c.value] for _, c in sorted(state.catalogs.items())],
         "snapshots": state.snapshots,
     }
@@ -262,6 +283,9 @@ def _from_json(value: dict[str, Any]) -> GroupState:
         configurations=[Stated(*parts) for parts in value["configurations"]],
         schema=_stated_json(value["schema"]),
         environment=_stated_json(value["environment"]),
+        commit_term=int(value.get("commit_term", value["term"] if value["commit"] else 0)),
+        shape=_stated_json(value.get("shape")),
+        members={ClusterMember.from_json(parts[2]).node: Stated(*parts) for parts in value.get("members", ())},
         catalogs={CatalogVersion.from_json(catalog.value).version: catalog for catalog in catalogs},
         snapshots=value["snapshots"],
     )

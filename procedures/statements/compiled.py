@@ -148,7 +148,9 @@ def _compile(statement: ClauseElement, dialect: StateDialect, column_keys: Seque
 
 def _columns_of_plain_change(statement: Any) -> list[str] | None:
     """Of a bare INSERT or UPDATE: all but the generated columns, which SQLAlchemy would set; None: it names its own."""
-    if not isinstance(statement, Insert | Update) or not any(column.computed is not None for column in statement.table.columns):
+    if not isinstance(statement, Insert | Update) or not any(
+        getattr(column, "computed", None) is not None for column in statement.table.columns
+    ):
         return None
     named = statement._values or statement._multi_values or getattr(statement, "select", None) is not None  # noqa: SLF001 - what it sets
     return None if named else [column.key for column in statement.table.columns if column.computed is None]

@@ -19,7 +19,7 @@ from replay.loop.entry_queue import EntryQueue
 from replay.machine_errors import named_fault
 
 _CATALOG: Final = RecordKind.CATALOG
-_CONFIGURATION: Final = RecordKind.CONFIGURATION
+_STATE_KEY_POLICY: Final = (RecordKind.CONFIGURATION, RecordKind.SHAPE)
 _CHECKPOINT: Final = RecordKind.CHECKPOINT
 _DIGEST: Final = RecordKind.DIGEST  # an enum member costs ten times a constant, for every record
 LOOK_EVERY_RECORDS: Final = 64  # whether all is done: a look costs as much as a record that is passed over
@@ -85,8 +85,9 @@ class ReplayLoop:
     def _read_cluster(self, record: Record) -> None:
         if record.kind is _CATALOG:
             self._add_catalog(CatalogVersion.from_record(record))
-        elif record.kind is _CONFIGURATION:
-            self.put_key_policy(GroupConfiguration.from_record(record).key_policy)
+        elif record.kind in _STATE_KEY_POLICY:
+            if limits := GroupConfiguration.from_record(record).key_policy:
+                self.put_key_policy(limits)
         elif record.kind is _CHECKPOINT:
             state = GroupState.from_checkpoint(record)
             for version, stated in state.catalogs.items():

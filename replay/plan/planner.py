@@ -26,6 +26,7 @@ from procedures.storage.state import Position
 from replay.engine import CatalogMissing
 from replay.errors import Incomplete, ReplayError, UntilUnreachable
 from replay.log.archive_reach import Reach
+from replay.log.evidence import BOOTSTRAP_INDEX
 from replay.log.scan import Scan, ScannedStream, scan
 from replay.log.source import LogSource, fold_end, open_source, partitions_of
 from replay.log.split_calls import check_whole, find_parted, names_of, settled
@@ -38,7 +39,7 @@ from snapshot.catalog import Passed, Snapshot, TimedChecks, list_snapshots
 LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
 STATE_FILE: Final = "state file"  # its name among the sources that were passed over
 REASONS_MAX: Final = 3  # that a refusal names
-Leave = Literal["nothing", "unproved"]
+Leave = Literal["nothing", "unproved", "unexecuted"]
 MissingCode = Literal["refused", "left"]
 Voters = Literal["alone", "any"]
 
@@ -70,7 +71,8 @@ def make_plan(
 
     `source` and `trust` are those of a caller that has the log open, and has checked who votes.
     `leave` "unproved": each stream is replayed to the last entry that the live run is known to have executed. A later call may
-    be the one that hangs, or that ended the process. `missing_code` "left": calls whose code the log does not hold, or holds
+    be the one that hangs, or that ended the process. "unexecuted": the same for a node that is one of several, where only what
+    was executed is known to be committed. `missing_code` "left": calls whose code the log does not hold, or holds
     changed, are only detected in the replay, which may set them aside. `voters` "any": for a caller that has decided over the
     logs of all nodes which one counts (`replay.plan.cluster_planner`); else the directory must be a sole voter's.
 
@@ -354,7 +356,10 @@ def _part(
 
 
 def _shortened(part: PartitionPlan, stream: ScannedStream, leave: Leave) -> PartitionPlan:
-    end = max(stream.proved, stream.last_index - LEFT_MAX, part.from_index)
+    if leave == "unexecuted":
+        end = max(min(max(stream.executed, BOOTSTRAP_INDEX), part.to_index), part.from_index)
+    else:
+        end = max(stream.proved, stream.last_index - LEFT_MAX, part.from_index)
     if leave == "nothing" or end >= part.to_index:
         return part
     return replace(part, to_index=end, to_term=0, to_checksum=0)

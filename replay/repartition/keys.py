@@ -5,10 +5,10 @@ One rule: a key that some old partition knew is known in every new partition to 
 A key's row does not say by which value its call was routed, only the partition that it ran on. So the keys of an old partition
 are *copied* to every new partition that has some of its slots: the retry goes to one of them and finds its answer, any other
 request gets the error that the key is used. (A node knows that such a key has several homes:
-`cmdlog.node.sequencing.key_owners`.) With 2 partitions instead of 1, each key is in both; the other way round each exists once.
+`cmdlog.node.placing.key_owners`.) With 2 partitions instead of 1, each key is in both; the other way round each exists once.
 
 Calls on all partitions were answered with a list of every partition's result. The list as it was is stored on the first
-partition, nothing on the others, and `cmdlog.node.sequencing.combine_replies` puts it together to the old answer. All partitions
+partition, nothing on the others, and `cmdlog.node.placing.combine_replies` puts it together to the old answer. All partitions
 know the same of these calls.
 
 Rows keep what is left of their time: activity clocks differ between partitions, so the new ones are set to the highest, and the

@@ -13,9 +13,9 @@ from sqlalchemy import Column, Integer, String
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
+from cmdlog.node.placing.router import Placed
 from cmdlog.node.queries.query import QueryResult
 from cmdlog.node.queries.worker import encode_result
-from cmdlog.node.sequencing.router import Placed
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.slot_map import Route, SlotMap, make_routes

@@ -77,15 +77,16 @@ class Script(ListSource):
         return block
 
 
-def write() -> dict[str, bytes]:
-    """File name -> content of the golden directory."""
+def write(log_records: list[bytes] | None = None) -> dict[str, bytes]:
+    """File name -> content of the golden directory; of a log with these records, or those of version 1."""
+    waiting = log_records or records()
     files = SimFiles()
     Log.create(
         files, DIRECTORY, IDENTITY, segment_bytes=SEGMENT_BYTES, segments=8, reserve_bytes=4096,
-        initial=records()[:4], generation=generations(0x1111),
+        initial=waiting[:4], generation=generations(0x1111),
     )  # fmt: skip
     log = Log.open(files, DIRECTORY, generation=generations(0x2222))
-    source = Script(records()[4:])
+    source = Script(waiting[4:])
     log.start(source, threads=0)
     while source.left:
         log.run_turn()
@@ -94,13 +95,13 @@ def write() -> dict[str, bytes]:
     return {name: files.read_file(f"{DIRECTORY}/{name}") for name in ("instance.json", *names)}
 
 
-def main() -> None:
-    """Writes the files below the folder that is named."""
-    for name, content in write().items():
-        path = Path(sys.argv[1]) / name
+def save(content: dict[str, bytes], folder: Path) -> None:
+    """Writes the files below the folder."""
+    for name, data in content.items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        path.write_bytes(data)
 
 
 if __name__ == "__main__":
-    main()
+    save(write(), Path(sys.argv[1]))

@@ -46,6 +46,8 @@ class Block:
 class Pipeline:
     """Is the log, the sites and the callers of one sequencer; it checks every promise at the moment it is due."""
 
+    votes_alone = True  # what is durable here is committed
+
     def __init__(
         self,
         partitions: int = 2,
@@ -77,7 +79,7 @@ class Pipeline:
             self,
             LogControls(self._kicked, self._hasten, room_bytes),
             limits=limits or Limits(),
-            start=SequencerStart(catalog=1, block=1),
+            start=SequencerStart(catalog=1, block=1, votes_alone=self.votes_alone),
             meter=StageTimings(["p"] * 10, partitions=partitions, now=self._now),
             on_failure=self.failures.append,
         )

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
-from cmdlog.node.sequencing.combine_replies import Gather
+from cmdlog.node.placing.combine_replies import Gather
 
 OK = [CallOutcome(0, 5, b'"a"'), CallOutcome(0, 9, b"2"), CallOutcome(0, 7, b"null")]
 

@@ -11,9 +11,9 @@ import pytest
 
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.snapshotter import Snapshotter
-from cmdlog.node.sequencing import housekeeping
-from cmdlog.node.sequencing.housekeeping import Housekeeping
-from cmdlog.node.sequencing.key_owners import KeyOwners
+from cmdlog.node.placing import housekeeping
+from cmdlog.node.placing.housekeeping import Housekeeping
+from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
 from tests.waiting import wait_for
 

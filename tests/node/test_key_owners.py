@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.node.sequencing.key_owners import EVERYWHERE, EXPIRED, FULL, SLICES, KeyOwners, look_up
+from cmdlog.node.placing.key_owners import EVERYWHERE, EXPIRED, FULL, SLICES, KeyOwners, look_up
 from procedures.execution.idempotency import time_mark
 from procedures.execution.idempotency_table import Figures, KeyRow, stored_keys
 from procedures.storage.state import PartitionState

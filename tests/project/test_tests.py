@@ -11,6 +11,7 @@ from tests.project.test_repository import PACKAGES, sources, syntax_nodes
 CLOCKS: Final = {("time", "sleep"), ("time", "monotonic"), ("time", "perf_counter"), ("threading", "Timer"), ("asyncio", "sleep")}
 MAY_SLEEP: Final = {
     "tests/waiting.py",  # the one place that waits
+    "tests/cluster/proxy.py",  # a network that is slow
     "tests/bench/test_load.py",  # a server that stalls, for load generators that have to see it
     "tests/node/apps/faulty.py",  # procedures that take their time, and a program that does not end
     "tests/client/test_client.py",  # a source and a reader of a batch that pause

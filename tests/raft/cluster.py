@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from cmdlog.raft import (
     Configuration,
     Entries,
+    EntriesWanted,
     Franchise,
     HardState,
     Message,
@@ -35,6 +36,19 @@ ROUNDS_MAX = 2_000  # of `settle`: more means that messages go in circles
 def node(value: int) -> NodeId:
     """Short name for a test's node ids."""
     return NodeId(value)
+
+
+def read_entries(durable: Entries, wanted: EntriesWanted) -> Entries | None:
+    """As many of the entries as fit, one at least; None when the first one is gone."""
+    begin = wanted.first - durable.first
+    if not 0 <= begin < len(durable):
+        return None
+    end, size = begin, 0
+    for payload in durable.payloads[begin : begin + wanted.last - wanted.first + 1]:
+        if end > begin and size + len(payload) > wanted.bytes_max:
+            break
+        end, size = end + 1, size + len(payload)
+    return Entries(wanted.first, durable.terms[begin:end], durable.kinds[begin:end], durable.payloads[begin:end])
 
 
 @dataclass
@@ -61,6 +75,11 @@ class Disk:
                 old.first, old.terms[:kept] + new.terms, old.kinds[:kept] + new.kinds, old.payloads[:kept] + new.payloads
             )
 
+    def entries_from(self, first: int) -> Entries:
+        """What is left when the log is cut before `first`."""
+        old, gone = self.entries, first - self.entries.first
+        return Entries(Index(first), old.terms[gone:], old.kinds[gone:], old.payloads[gone:])
+
     def restored(self) -> Restored:
         """What a restart begins from."""
         return Restored(self.hard_state, self.manifest, self.entries, self.franchise, self.admitted)
@@ -75,6 +94,7 @@ class Member:
         self.applied: list[tuple[int, bytes]] = []  # (index, payload) of normal entries, since the last start
         self.reads: list[ReadResult] = []
         self.copies: list[SnapshotDescriptor] = []
+        self.fetches: list[EntriesWanted] = []  # answered at once
         self.synced = True  # writes become durable at once; else with `sync`
 
     def take(self) -> list[Message]:
@@ -107,6 +127,9 @@ class Member:
             ]
         self.reads += ready.reads
         self.copies += [ready.copy] if ready.copy is not None else []
+        if ready.fetch is not None:
+            self.fetches.append(ready.fetch)
+            self.core.report_entries(ready.fetch, read_entries(self.disk.entries, ready.fetch))
 
 
 class Cluster:

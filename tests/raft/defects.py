@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.raft.defects_groups import OF_GROUPS
 from tests.raft.defects_members import OF_MEMBERS, Mutant
 
 __all__ = ["MUTANTS", "Mutant"]
@@ -109,15 +110,15 @@ MUTANTS: Final = (
     Mutant(
         "term-not-durable",
         "core.py",
-        "if self.term == handed.term and self.vote == handed.vote and not (",
-        "if self.vote == handed.vote and not (",
+        "same = self.term == handed.term and self.vote == handed.vote",
+        "same = self.vote == handed.vote",
         "a term is forgotten over a restart",
     ),
     Mutant(
         "vote-not-durable",
         "core.py",
-        "if self.term == handed.term and self.vote == handed.vote and not (",
-        "if self.term == handed.term and not (",
+        "same = self.term == handed.term and self.vote == handed.vote",
+        "same = self.term == handed.term",
         "a vote is forgotten over a restart",
     ),
     Mutant(
@@ -137,7 +138,7 @@ MUTANTS: Final = (
     Mutant(
         "apply-before-durable",
         "entries.py",
-        "        upto = min(self.commit, self.stable)\n",
+        "        upto = self.commit if self.commit < self.stable else self.stable\n",
         "        upto = self.commit\n",
         "a state machine is ahead of its own log",
     ),
@@ -356,6 +357,7 @@ MUTANTS: Final = (
         "a lease begins when answers come, not when the question left",
     ),
     *OF_MEMBERS,
+    *OF_GROUPS,
     # snapshots and transfers
     Mutant(
         "old-snapshot-installed",
@@ -367,15 +369,15 @@ MUTANTS: Final = (
     Mutant(
         "compacted-under-copy",
         "core.py",
-        "        floor = min([upto, *pins])\n",
+        "        floor = min([upto, *leader.pinned(self, upto)])\n",
         "        floor = upto\n",
         "the log behind a snapshot is gone while a follower copies it",
     ),
     Mutant(
         "copy-never-ends",
         "roles/leader.py",
-        "        progress.probe()\n\n\ndef _heard",
-        "        pass\n\n\ndef _heard",
+        "        progress.copy_failed(state.ticks, wait_ticks=state.settings.election_ticks)\n",
+        "        pass\n",
         "a failed copy leaves its follower waiting",
     ),
     Mutant(

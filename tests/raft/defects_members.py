@@ -87,7 +87,7 @@ OF_MEMBERS: Final = (
     Mutant(
         "quorum-at-risk",
         "roles/membership.py",
-        "    if not has_quorum(following, state.active()):\n",
+        "    if not has_quorum(following, state.live()):\n",
         "    if False:\n",
         "a change leaves a group without live majority",
     ),

@@ -119,7 +119,7 @@ class Host:
 
 
 def _as_ready(record: GroupRecord) -> Ready:
-    return Ready(record.hard_state, record.snapshot, record.entries, [], [], None, [], None, None)  # type: ignore[arg-type]
+    return Ready(record.hard_state, record.snapshot, record.entries, [], [], None, [], None, None)
 
 
 def _record_text(record: GroupRecord) -> str:

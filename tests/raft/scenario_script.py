@@ -198,7 +198,7 @@ class Script:
 
     def recover(self, words: list[str]) -> None:
         """`recover`"""
-        self.core(words[0]).force_recovery([NodeId(int(word)) for word in words[1:]])
+        self.core(words[0]).force_recovery([NodeId(int(word)) for word in words[1:]], epoch=5)
 
     # Snapshots
 
@@ -209,7 +209,7 @@ class Script:
         keep = [Index(int(word[5:])) for word in words if word.startswith("keep=")]
         manifest = core.manifest_at(index, (Segment("image", 4096, 0),))
         gone = core.compact(manifest, keep[0] if keep else index)
-        node.disk.manifest = manifest
+        node.disk.manifest, node.disk.entries = manifest, node.disk.entries_from(gone + 1)
         self.world.tell(f"{node.id} has a snapshot of {manifest.index}@{manifest.term} and its log from {gone + 1} on")
 
     def copied(self, words: list[str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from cmdlog.raft import Configuration, Entries, HardState, Message, NodeId, Ready, SnapshotDescriptor
@@ -24,6 +25,7 @@ from cmdlog.raft.messages import (
     InstallSnapshot,
     ReadReply,
     ReadRequest,
+    Removed,
     SnapshotCopyFailed,
     TimeoutNow,
     VoteReply,
@@ -61,6 +63,7 @@ def configuration_text(configuration: Configuration) -> str:
         if members
     ]
     parts += [name for name, holds in (("auto-leave", configuration.auto_leave), ("forced", configuration.forced)) if holds]
+    parts += [f"epoch {configuration.epoch}"] * bool(configuration.epoch)
     return ", ".join(parts) or "nobody"
 
 
@@ -132,6 +135,7 @@ _TEXTS: Final[dict[type[Message], Callable[[Any], str]]] = {
     InstallSnapshot: lambda m: f"snapshot t{m.term} {manifest_text(m.manifest)}",
     SnapshotCopyFailed: lambda m: f"snapshot failed t{m.term} at {m.index}",
     TimeoutNow: lambda m: f"campaign now t{m.term}",
+    Removed: lambda m: f"removed t{m.term} by {m.index}",
     ReadRequest: lambda m: f"read request t{m.term}: {_numbers(m.contexts)}",
     ReadReply: lambda m: f"read reply t{m.term} at {m.index}: {_numbers(m.contexts)}",
     Forward: lambda m: f"forward t{m.term}: {', '.join(map(payload_text, m.payloads))}",
@@ -175,14 +179,17 @@ def _entries(first: int, text: str) -> Entries:
 def configuration_of(text: str) -> Configuration:
     """The inverse of `configuration_text`."""
     members: dict[str, tuple[NodeId, ...]] = {}
-    flags = set()
+    flags, epoch = set(), 0
     for part in filter(None, text.split(", ")):
         name, _, numbers = part.partition(" ") if not part.startswith("next") else ("learners_next", "", part[14:])
-        if numbers:
+        if name == "epoch":
+            epoch = int(numbers)
+        elif numbers:
             members[name] = nodes(map(int, numbers.split()))
         else:
             flags.add(name)
-    return Configuration(**members, auto_leave="auto-leave" in flags, forced="forced" in flags)
+    configuration = Configuration(**members, auto_leave="auto-leave" in flags)  # type: ignore[arg-type]  # members alone
+    return replace(configuration, forced="forced" in flags, epoch=epoch)
 
 
 _READERS: Final[list[tuple[str, Callable[[NodeId, NodeId, list[str]], Message]]]] = [
@@ -211,6 +218,7 @@ _READERS: Final[list[tuple[str, Callable[[NodeId, NodeId, list[str]], Message]]]
     ),
     (r"snapshot failed t(\d+) at (\d+)", lambda s, r, f: SnapshotCopyFailed(s, r, _t(f[0]), _i(f[1]))),
     (r"campaign now t(\d+)", lambda s, r, f: TimeoutNow(s, r, _t(f[0]))),
+    (r"removed t(\d+) by (\d+)", lambda s, r, f: Removed(s, r, _t(f[0]), _i(f[1]))),
     (r"read request t(\d+): ([\d ]+)", lambda s, r, f: ReadRequest(s, r, _t(f[0]), tuple(map(int, f[1].split())))),
     (
         r"read reply t(\d+) at (\d+): ([\d ]+)",

@@ -136,8 +136,8 @@ class World:
             self._send(ready.send_now)
             node.number += ready.writes
             node.writing.append((node.number, ready))
-            node.completions[node.lives, node.number] = ready.completion
-            if ready.writes:
+            if ready.completion is not None:
+                node.completions[node.lives, node.number] = ready.completion
                 doing = f"is writing #{node.number}:" if node.slow else "writes"
                 self.tell(f"{node.id} {doing} {write_text(ready)}")
             self._hand_out(node, ready)

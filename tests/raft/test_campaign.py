@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from cmdlog.raft import Drop, Entries, Franchise, PlacedProposals, RaftSettings, Role
+from cmdlog.raft import (
+    Configuration,
+    Drop,
+    Entries,
+    Franchise,
+    HardState,
+    InvariantBroken,
+    PlacedProposals,
+    RaftCore,
+    RaftSettings,
+    Role,
+    SnapshotDescriptor,
+)
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Append, AppendReply, Campaign, Heartbeat, TimeoutNow, VoteReply, VoteRequest
+from cmdlog.raft.messages import Append, AppendReply, Campaign, Heartbeat, InstallSnapshot, TimeoutNow, VoteReply, VoteRequest
 from cmdlog.wal.ids import Index, Term
-from tests.raft.cluster import Cluster, Member, lead, solo
+from tests.raft.cluster import Cluster, Disk, Member, column, lead, node, solo
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
@@ -301,3 +315,56 @@ def test_a_node_with_a_newer_term_is_taken_back() -> None:
     cluster.tick(80)
     assert len({core.term for core in (cluster.core(member) for member in (1, 2, 3))}) == 1
     assert len(cluster.leaders()) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_single_voter_leads_after_its_first_tick(seed: int) -> None:
+    """There is nobody to wait for: a restart of a group of one costs no election time-out."""
+    cluster = Cluster((1,), seed=seed)
+    cluster.tick()
+    assert cluster.leaders() == [node(1)]
+    cluster.restart(1)
+    cluster.tick()
+    assert cluster.leaders() == [node(1)]
+
+
+def test_a_single_voter_waits_for_its_own_disk() -> None:
+    """Its vote counts when it is written: a slow disk must not make it spend a term with every tick."""
+    member = solo(1, voters=(1,))
+    member.synced = False
+    for _ in range(8):
+        member.core.tick()
+        member.take()
+    assert (member.core.role, member.core.term) == (Role.CANDIDATE, 1)
+    member.sync()
+    assert member.core.role is Role.LEADER
+
+
+def test_a_voter_of_a_configuration_under_way_is_not_single() -> None:
+    """Its log ends with a second voter that may have voted for somebody else."""
+    member = solo(1, voters=(1, 2), term=1)
+    alone = Configuration(voters=(node(1),), outgoing=(node(1), node(2)))
+    member.core.step(Append(node(2), node(1), Term(1), Term(0), Index(0), column(1, 1, kinds=b"\2", payloads=[alone.to_bytes()])))
+    member.take()
+    member.core.become_follower(Term(2), None)
+    assert member.core.timeout >= 10
+
+
+def test_a_configuration_without_voters_is_refused_everywhere() -> None:
+    """In its force a node would win without any vote."""
+    member = solo(1, term=1)
+    core = member.core
+    core.step(Append(node(2), node(1), Term(1), Term(0), Index(0), column(1, 1, kinds=b"\2", payloads=[b"{}"])))
+    core.step(InstallSnapshot(node(2), node(1), Term(1), SnapshotDescriptor(Index(9), Term(1))))
+    member.take()
+    assert core.log.last == 0
+    assert core.copying is None
+    assert core.drops[Drop.BAD_CONFIGURATION] == 2
+
+
+@pytest.mark.parametrize("payload", [b"junk", b"{}"])
+def test_a_damaged_configuration_on_disk_ends_the_group_by_name(payload: bytes) -> None:
+    """The entry is named: it is a finding of the log."""
+    damaged = Disk(HardState(Term(1)), entries=column(1, 1, 1, kinds=b"\0\2", payloads=[b"x", payload]))
+    with pytest.raises(InvariantBroken, match="entry 2"):
+        RaftCore(node(1), rng=random.Random(1), restored=damaged.restored())

@@ -10,11 +10,12 @@ from cmdlog.raft.configuration import MEMBERS_MAX, nodes
 
 def test_bytes_give_back_the_configuration() -> None:
     """Canonical: equal values are equal bytes; fields of a newer version are skipped."""
-    whole = Configuration(nodes((1, 2, 6)), nodes((1, 2, 3)), nodes((4,)), nodes((3,)), auto_leave=True, forced=True)
+    whole = Configuration(nodes((1, 2, 6)), nodes((1, 2, 3)), nodes((4,)), nodes((3,)), auto_leave=True, forced=True, epoch=5)
     for each in (whole, Configuration(), Configuration(voters=nodes((1,)))):
         assert Configuration.from_bytes(each.to_bytes()) == each
     assert Configuration.from_bytes(b'{"voters": [1], "newer": {}}') == Configuration(voters=nodes((1,)))
-    assert whole.to_bytes().startswith(b'{"auto_leave":true,"forced":true,"learners":[4],')
+    assert whole.to_bytes().startswith(b'{"auto_leave":true,"epoch":5,"forced":true,"learners":[4],')
+    assert b"epoch" not in Configuration(voters=nodes((1,)), forced=True).to_bytes()
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,8 @@ def test_bytes_that_are_no_configuration_are_refused(data: bytes) -> None:
         {"voters": (1 << 63,)},
         {"voters": tuple(range(1, MEMBERS_MAX + 2))},
         {"voters": (1,), "learners": (1,)},
+        {"voters": (1,), "epoch": 7},
+        {"voters": (1,), "forced": True, "epoch": -1},
         {"voters": (1,), "outgoing": (2,), "learners": (2,)},
         {"voters": (1,), "outgoing": (1, 2), "learners_next": (1,)},
         {"voters": (1,), "learners_next": (2,)},

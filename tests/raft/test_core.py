@@ -83,6 +83,17 @@ def test_proposals_beyond_the_bytes_in_flight_are_refused_until_some_are_committ
     assert core.proposed_bytes == 1
 
 
+def test_proposals_beyond_the_entries_in_flight_are_refused() -> None:
+    """Empty payloads have no bytes, but each costs memory on every node."""
+    core = lead(solo(settings=RaftSettings(proposed_entries_max=10)))
+    core.propose([b""] * 9)
+    with pytest.raises(ProposalRefused) as refused:
+        core.propose([b""])
+    assert refused.value.reason is Refusal.IN_FLIGHT_ENTRIES
+    with pytest.raises(ValueError, match="nothing"):
+        core.propose([])
+
+
 def test_a_new_leader_counts_what_its_predecessor_left_uncommitted() -> None:
     """The bound holds over a change of leaders."""
     core = lead(solo(terms=[1, 1]))

@@ -11,6 +11,8 @@ from cmdlog.raft.messages import KIND_CONFIGURATION, Entries
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import column
 
+WHOLE = {"entries_max": 99, "bytes_max": 999}
+
 
 class Writer:
     """Takes writes from a log and completes them by number, as a ring of threads would."""
@@ -20,10 +22,10 @@ class Writer:
 
     def take(self) -> Completion:
         """Asks the log what to write; returns what will complete it."""
-        self.log.take_unstable()
+        self.log.take_unstable(**WHOLE)
         self.taken += 1
         completion = Completion(self.taken, self.log.last, self.log.last_term)
-        self.log.begin_write(completion, None)
+        self.log.begin_write(completion, None, now=0)
         return completion
 
 
@@ -163,12 +165,12 @@ def test_committed_entries_are_handed_out_once_and_only_when_durable_here() -> N
     log = a_log(1, 1, 1)
     completion = Writer(log).take()
     log.commit_to(Index(2))
-    assert log.take_committed() is None
+    assert log.take_committed(**WHOLE) is None
     log.complete(completion)
-    handed = log.take_committed()
+    handed = log.take_committed(**WHOLE)
     assert handed is not None
     assert (handed.first, handed.last) == (1, 2)
-    assert log.take_committed() is None
+    assert log.take_committed(**WHOLE) is None
 
 
 def test_commit_never_goes_back() -> None:
@@ -185,7 +187,7 @@ def test_a_batch_fits_entries_and_bytes_but_has_one_entry_at_least() -> None:
     log.append(Entries(Index(1), [Term(1)] * 4, bytes(4), [b"x" * 10, b"x" * 50, b"x" * 10, b"x" * 10]), [])
     sizes = []
     for first, entries_max, bytes_max in ((1, 9, 99), (1, 2, 99), (1, 9, 61), (2, 9, 20), (3, 9, 10)):
-        entries, size = log.batch(Index(first), entries_max=entries_max, bytes_max=bytes_max)
+        entries, size = log.batch(Index(first), log.last, entries_max=entries_max, bytes_max=bytes_max)
         sizes.append((entries.first, len(entries), size))
     assert sizes == [(1, 4, 80), (1, 2, 60), (1, 2, 60), (2, 1, 50), (3, 1, 10)]
 
@@ -193,11 +195,11 @@ def test_a_batch_fits_entries_and_bytes_but_has_one_entry_at_least() -> None:
 def test_equal_batches_are_one_object_until_the_log_is_cut() -> None:
     """Followers share what is sent, so that it is encoded once; a cut ends the sharing."""
     log = a_log(1, 1)
-    first, _ = log.batch(Index(1), entries_max=9, bytes_max=99)
-    again, _ = log.batch(Index(1), entries_max=9, bytes_max=99)
+    first, _ = log.batch(Index(1), log.last, entries_max=9, bytes_max=99)
+    again, _ = log.batch(Index(1), log.last, entries_max=9, bytes_max=99)
     assert first is again
     log.merge(column(2, 2), [])
-    assert log.batch(Index(1), entries_max=9, bytes_max=99)[0].terms == [1, 2]
+    assert log.batch(Index(1), log.last, entries_max=9, bytes_max=99)[0].terms == [1, 2]
 
 
 def test_compaction_keeps_the_term_and_configuration_at_its_end() -> None:
@@ -208,7 +210,7 @@ def test_compaction_keeps_the_term_and_configuration_at_its_end() -> None:
     log.append(column(2, 1, 1, 2), [(Index(2), second), (Index(4), third)])
     log.complete(Writer(log).take())
     log.commit_to(Index(3))
-    log.take_committed()
+    log.take_committed(**WHOLE)
     log.compact(Index(3))
     assert (log.base, log.base_term, log.terms, log.last) == (3, 1, [2], 4)
     assert (log.configuration_at(Index(3)), log.configuration_at(Index(4))) == (second, third)

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from cmdlog.raft import HardState, Role
+import random
+
+import pytest
+
+from cmdlog.raft import (
+    Act,
+    Configuration,
+    ConfigurationChange,
+    HardState,
+    InvariantBroken,
+    MemberChange,
+    Message,
+    RaftCore,
+    Restored,
+    Role,
+    SnapshotDescriptor,
+)
+from cmdlog.raft.configuration import nodes
 from cmdlog.raft.messages import Append, AppendReply, Campaign, Heartbeat, HeartbeatReply, VoteReply, VoteRequest
 from cmdlog.wal.ids import Index, Term
-from tests.raft.cluster import Member, column, lead, node, solo
+from tests.raft.cluster import Cluster, Member, column, lead, node, solo
 
 
 def _votes(member: Member) -> list[bool]:
@@ -102,3 +119,85 @@ def test_reads_that_were_lost_with_the_role_are_not_answered_by_the_next_one() -
     core.step(HeartbeatReply(node(2), node(1), core.term, 99))
     member.take()
     assert len(member.reads) == 1
+
+
+def test_a_snapshot_has_the_configuration_of_its_own_index() -> None:
+    """A configuration that stands above it, committed or not, is not yet in force there."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.tick(2)
+    cluster.passes = lambda message: False
+    leader.change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, node(9)),)))
+    cluster.settle()
+    assert leader.configuration_index > leader.log.handed
+    assert leader.manifest_at(leader.log.handed, ()).configuration.learners == ()
+
+
+def test_a_new_leader_ends_the_joint_configuration_of_its_predecessor() -> None:
+    """The predecessor's entry that ends it is lost; the joint one is committed already when the new leader wins."""
+    cluster = Cluster((1, 2, 3), others=(4,))
+    cluster.elect(1)
+    cluster.tick(2)
+    cluster.core(1).change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, node(4)),)))
+    cluster.settle()
+    cluster.tick(3)
+
+    def passes(message: Message) -> bool:
+        leaving = isinstance(message, Append) and 2 in message.entries.kinds and not cluster.core(1).configuration.outgoing
+        return not (leaving and message.sender == 1)
+
+    cluster.passes = passes
+    steps = MemberChange(Act.ADD_VOTER, node(4)), MemberChange(Act.REMOVE, node(3))
+    cluster.core(1).change(ConfigurationChange(steps))
+    cluster.settle()
+    assert cluster.core(2).configuration.joint
+    assert cluster.core(2).log.commit >= cluster.core(2).configuration_index
+    cluster.cut(1)
+    for member in (3, 4):
+        for _ in range(10):  # they shield the old leader no more
+            cluster.core(member).tick()
+    leader = cluster.core(2)
+    leader.campaign()
+    cluster.settle()
+    cluster.tick(3)
+    assert leader.role is Role.LEADER
+    assert leader.configuration.voters == nodes((1, 2, 4))
+    assert not leader.configuration.joint
+
+
+@pytest.mark.parametrize("kind", ["heartbeat", "append"])
+def test_whatever_a_leader_says_begins_a_new_wait(kind: str) -> None:
+    """A follower of a leader that only sends the one or the other does not campaign."""
+    member = solo(1, term=1)
+    for number in range(100):
+        member.core.tick()
+        beat = Heartbeat(node(2), node(1), Term(1), Index(0), number)
+        append = Append(node(2), node(1), Term(1), Term(0), Index(0), column(1))
+        member.core.step(beat if kind == "heartbeat" else append)
+        member.take()
+        assert (member.core.elapsed, member.core.role) == (0, Role.FOLLOWER)
+
+
+def test_a_hole_between_snapshot_and_log_is_refused() -> None:
+    """Entries 2 on, after a snapshot at 0: the first one is missing."""
+    first = SnapshotDescriptor(configuration=Configuration(voters=nodes((1,))))
+    with pytest.raises(InvariantBroken, match="begins where its snapshot ends"):
+        RaftCore(node(1), rng=random.Random(0), restored=Restored(HardState(Term(1)), first, column(2, 1, 1)))
+
+
+def test_terms_that_fall_along_a_restored_log_are_refused() -> None:
+    """A disk that says so has mixed two histories."""
+    first = SnapshotDescriptor(configuration=Configuration(voters=nodes((1,))))
+    with pytest.raises(InvariantBroken, match="terms never fall"):
+        RaftCore(node(1), rng=random.Random(0), restored=Restored(HardState(Term(3)), first, column(1, 2, 1, 3)))
+
+
+def test_no_snapshot_is_of_what_was_not_handed_out() -> None:
+    """Neither of an uncommitted entry nor of one that the caller has not been given."""
+    member = solo(1, terms=(1, 1, 1), commit=2)
+    with pytest.raises(ValueError, match="no snapshot at 1"):
+        member.core.manifest_at(Index(1), ())
+    member.take()
+    assert member.core.manifest_at(Index(2), ()).index == 2
+    with pytest.raises(ValueError, match="no snapshot at 3"):
+        member.core.manifest_at(Index(3), ())

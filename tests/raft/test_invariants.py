@@ -44,6 +44,7 @@ def _progress(name: str, value: object) -> Callable[[RaftCore], None]:
 
 DAMAGE: list[tuple[str, Callable[[RaftCore], None]]] = [
     ("handed out", _log("handed", Index(9))),
+    ("bytes of payloads", lambda core: setattr(core.log, "held_bytes", core.log.held_bytes + 1)),
     ("one length", lambda core: core.log.payloads.append(b"")),
     ("beside its last index", _log("last_term", Term(9))),
     ("never fall", lambda core: core.log.terms.__setitem__(0, Term(99))),

@@ -11,6 +11,7 @@ import pytest
 
 import cmdlog.raft
 from cmdlog.raft.messages import MessageKind
+from cmdlog.raft.wire.control_frames import SAYING_FIELDS, ControlKind, RefusalReason
 from cmdlog.raft.wire.layout import FIELD, FIXED_FIELDS, HEAD_FIELDS, MESSAGES_MAX, NO_GROUP, Addressed, FrameFault, Tag
 from cmdlog.raft.wire.secure_frames import (
     FRAME_BYTES_MAX,
@@ -47,6 +48,7 @@ def placed(fields: Sequence[tuple[str, str]]) -> Iterator[tuple[int, int, str]]:
     ("title", "fields"),
     [
         ("Hello", (*LENGTH_FIELDS, *HELLO_FIELDS)),
+        ("Control frame", (*LENGTH_FIELDS, *LINK_FIELDS, *SAYING_FIELDS)),
         ("Frame", (*LENGTH_FIELDS, *LINK_FIELDS, *ORDER_FIELDS)),
         ("Message", HEAD_FIELDS),
     ],
@@ -66,6 +68,15 @@ def test_the_document_has_every_kind() -> None:
     ]
     assert rows == expected
     assert list(FIXED_FIELDS) == list(MessageKind)
+
+
+def test_the_document_has_every_control_kind_and_reason() -> None:
+    """Numbers and names are those of the code."""
+    rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", section("Control frame"), flags=re.MULTILINE)
+    assert [(int(number), name) for number, name in rows] == [
+        *((kind.value, kind.name) for kind in ControlKind),
+        *((reason.value, reason.name) for reason in RefusalReason),
+    ]
 
 
 def test_the_document_has_every_tag_and_fault() -> None:

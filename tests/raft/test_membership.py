@@ -21,7 +21,8 @@ from cmdlog.raft import (
     Transition,
 )
 from cmdlog.raft.configuration import NodeId, nodes
-from cmdlog.raft.messages import KIND_CONFIGURATION, Append, AppendReply, Heartbeat
+from cmdlog.raft.messages import KIND_CONFIGURATION, Append, AppendReply, Campaign, Heartbeat, Removed, VoteRequest
+from cmdlog.raft.wire.secure_frames import cluster_of_epoch
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, Disk, column, lead, node, solo
 from tests.raft.completeness import suffice, unseeing
@@ -115,7 +116,7 @@ def test_one_change_at_a_time_and_only_after_an_own_commit() -> None:
         core.change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, E),)))
     assert refusal(refused) is Refusal.CHANGE_PENDING
     core.step(AppendReply(B, A, core.term, Index(3)))
-    core.transfer(C)
+    core.transfer(B)
     with pytest.raises(ChangeRefused) as refused:
         core.change(PROMOTE_D)
     assert refusal(refused) is Refusal.TRANSFERRING
@@ -314,6 +315,7 @@ def test_a_removing_leader_alone_is_no_majority_of_the_others() -> None:
     member = solo()
     core = lead(member)
     core.step(AppendReply(B, A, core.term, Index(1)))
+    core.step(AppendReply(C, A, core.term, Index(1)))
     core.change(ConfigurationChange((MemberChange(Act.REMOVE, A),)))
     member.take()
     core.step(AppendReply(B, A, core.term, Index(2)))
@@ -379,18 +381,18 @@ def test_a_lost_majority_is_recovered_by_force_and_marked() -> None:
         survivor.force_recovery()
     assert refusal(refused) is Refusal.LEADER_ALIVE
     cluster.tick_one(3, 20)
-    survivor.force_recovery(nodes((2,)))
+    survivor.force_recovery(nodes((2,)), epoch=9)
     assert survivor.leader is None
     cluster.settle()
     assert survivor.leader == C
-    assert survivor.configuration == Configuration(voters=(C,), learners=(B,), forced=True)
+    assert survivor.configuration == Configuration(voters=(C,), learners=(B,), forced=True, epoch=9)
     cluster.passes = lambda message: A not in {message.sender, message.receiver}
     cluster.core(2).timeout = 99
     cluster.tick(2)
     assert cluster.applied(2) == [b"x"]
     survivor.change(ConfigurationChange((MemberChange(Act.ADD_VOTER, B),)))
     cluster.settle()
-    assert cluster.core(2).configuration == Configuration(voters=nodes((2, 3)), forced=True)
+    assert cluster.core(2).configuration == Configuration(voters=nodes((2, 3)), forced=True, epoch=9)
 
 
 def test_a_node_that_may_have_forgotten_recovers_nothing() -> None:
@@ -419,3 +421,122 @@ def test_heartbeats_keep_a_learner_from_nothing() -> None:
     member = solo(4, learners=(4,))
     member.core.step(Heartbeat(A, node(4), Term(1), Index(0), 0))
     assert member.core.leader == A
+
+
+def test_a_new_leader_counts_nobody_as_alive_that_it_has_not_heard() -> None:
+    """Right after a change of leaders, removing the last live voter would leave a group that can commit nothing."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.tick(5)
+    cluster.cut(3)
+    cluster.tick(40)
+    cluster.core(1).transfer(B)
+    cluster.settle()
+    leader = cluster.core(2)
+    assert leader.role is Role.LEADER
+    with pytest.raises(ChangeRefused) as refused:
+        leader.change(ConfigurationChange((MemberChange(Act.REMOVE, A),)))
+    assert refused.value.reason is Refusal.QUORUM_AT_RISK
+    cluster.heal()
+    cluster.tick()
+    leader.change(ConfigurationChange((MemberChange(Act.REMOVE, A),)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leader_that_removes_itself_hands_over(seed: int) -> None:
+    """Those who stay have a leader before a tick has passed."""
+    cluster = Cluster(seed=seed)
+    cluster.elect(1)
+    cluster.tick(3)
+    cluster.core(1).change(ConfigurationChange((MemberChange(Act.REMOVE, A),)))
+    cluster.settle()
+    assert [core.role for core in map(cluster.core, (1, 2, 3))].count(Role.LEADER) == 1
+    assert cluster.core(1).role is Role.FOLLOWER
+
+
+@pytest.mark.parametrize("pre_vote", [True, False])
+def test_a_removed_node_that_was_not_told_campaigns_once_and_is_told(pre_vote: bool) -> None:
+    """Its removal was committed without its answer, so the leader sends it nothing more; who is asked for a vote says so."""
+    cluster = Cluster(settings=RaftSettings(pre_vote=pre_vote))
+    leader = cluster.elect(1)
+    cluster.tick(2)
+    cluster.passes = lambda message: not (message.sender == C and isinstance(message, AppendReply))
+    leader.change(ConfigurationChange((MemberChange(Act.REMOVE, C),)))
+    cluster.settle()
+    cluster.heal()
+    removed = cluster.core(3)
+    assert C not in leader.progress
+    assert removed.promotable
+    cluster.tick(40)
+    assert not removed.promotable
+    assert removed.status().removed
+    term, asked = removed.term, removed.drops.copy()
+    cluster.tick(200)
+    assert (removed.role, removed.term, removed.drops) == (Role.FOLLOWER, term, asked)
+    assert cluster.leaders() == [A]
+
+
+def test_a_member_again_after_a_removal_may_campaign_again() -> None:
+    """What it was told of an earlier configuration does not bind it once its log has a later one."""
+    member = solo(3, terms=(1,), term=1)
+    core = member.core
+    core.step(Removed(A, C, Term(1), Index(5)))
+    assert not core.promotable
+    kinds, back = bytes([0, 0, 0, 0, KIND_CONFIGURATION]), Configuration(voters=nodes((1, 2, 3)))
+    core.step(
+        Append(A, C, Term(1), Term(1), Index(1), column(2, 1, 1, 1, 1, 1, kinds=kinds, payloads=[b""] * 4 + [back.to_bytes()]))
+    )
+    assert core.configuration_index == 6
+    assert core.promotable
+    core.step(Removed(A, C, Term(1), Index(5)))
+    assert core.promotable
+
+
+def test_a_node_without_configuration_calls_nobody_removed() -> None:
+    """It knows no group yet; and a member that asks is told nothing of the kind."""
+    fresh, member = solo(4, voters=()), solo(1)
+    for each in (fresh, member):
+        each.core.step(VoteRequest(C, each.core.id, Term(1), Campaign.PRE, Index(0), Term(0)))
+        assert not any(isinstance(message, Removed) for message in each.take())
+
+
+def test_a_forced_survivor_leaves_the_terms_and_the_cluster_of_the_others() -> None:
+    """A majority that lives after all elects in the terms that follow: same index and term, other entries. The survivor's term
+    is beyond them, two survivors draw two epochs, and their frames are those of other clusters."""
+    survivors = [solo(member, term=7, terms=(1, 7)) for member in (1, 2)]
+    for member in survivors:
+        member.core.force_recovery()
+        member.take()
+    terms = [member.core.term for member in survivors]
+    assert min(terms) > 7 + 1_000_000
+    epochs = [member.core.configuration.epoch for member in survivors]
+    assert terms[0] != terms[1]
+    cluster = bytes(range(16))
+    named = {cluster_of_epoch(cluster, epoch) for epoch in (0, *epochs)}
+    assert len(named) == 3
+    assert cluster in named
+    changed = survivors[0].core
+    while changed.role is not Role.LEADER:
+        changed.tick()
+        survivors[0].take()
+    changed.change(ADD_D)
+    assert changed.configuration.epoch == epochs[0]
+
+
+def test_named_learners_become_voters_when_they_have_caught_up() -> None:
+    """One after the other, by whoever leads; a learner that is silent, lags or is not named stays one."""
+    cluster = Cluster(others=(4, 5, 6), settings=RaftSettings(promotion_entries_max=5))
+    leader = cluster.elect(1)
+    cluster.tick()
+    leader.change(ConfigurationChange(tuple(MemberChange(Act.ADD_LEARNER, each) for each in nodes((4, 5, 6)))))
+    cluster.settle()
+    for member in (1, 2, 3):
+        cluster.core(member).promote((D, E))
+    cluster.cut(5)
+    leader.propose([b"x"] * 20)
+    cluster.tick(30)
+    assert (leader.configuration.voters, leader.configuration.learners) == (nodes((1, 2, 3, 4)), nodes((5, 6)))
+    cluster.heal()
+    cluster.core(1).transfer(B)
+    cluster.tick(30)
+    assert cluster.core(2).configuration == Configuration(voters=nodes((1, 2, 3, 4, 5)), learners=nodes((6,)))

@@ -13,8 +13,10 @@ from cmdlog.raft import (
     Drop,
     HardState,
     InvariantBroken,
+    ProposalRefused,
     RaftCore,
     RaftSettings,
+    Refusal,
     Restored,
     Role,
     SnapshotDescriptor,
@@ -249,3 +251,52 @@ def test_quiet_groups_want_nothing() -> None:
     assert own.collect() is None
     own.tick()
     assert own.collect() is None
+
+
+def test_a_round_is_bounded_in_bytes_and_groups_take_turns() -> None:
+    """Groups without room in a round send all the same, and the next round begins with them; nothing of any group is lost."""
+    network = Network(4)
+    network.elect(4)
+    leading = network.nodes[A]
+    leading.round_bytes_max = 100
+    for group in range(4):
+        leading.ask(GroupId(group), lambda core: core.propose([b"x" * 40] * 3))
+    rounds = []
+    while (taken := leading.collect()) is not None:
+        rounds.append(taken)
+    first = rounds[0]
+    assert {group for group, _ in first.send_now[0].messages} == {0, 1, 2, 3}
+    written = [{r.group: len(r.entries) for r in each.records if r.entries is not None} for each in rounds]
+    assert written == [{0: 2, 1: 1}, {2: 2, 3: 1}, {0: 1, 1: 1, 2: 1}, {1: 1, 3: 2}]
+    for each in rounds:
+        leading.durable(each.number)
+    assert all(core.log.stable == core.log.last for core in leading.cores.values())
+
+
+def test_a_node_whose_disk_stalls_takes_no_more_entries_of_any_group() -> None:
+    """Memory is bounded over all groups, on leaders and on followers; votes and heartbeats are still taken."""
+    network = Network(3)
+    network.elect(3)
+    leading, following = network.nodes[A], network.nodes[B]
+    leading.undurable_bytes_max = following.undurable_bytes_max = 100
+    leading.propose(GroupId(0), [b"x" * 120])
+    taken = leading.collect()
+    assert taken is not None
+    with pytest.raises(ProposalRefused) as refused:
+        leading.propose(GroupId(1), [b"y"])
+    assert refused.value.reason is Refusal.UNDURABLE_BYTES
+    (append,) = (message for parcel in taken.send_now if parcel.receiver == B for _, message in parcel.messages)
+    following.step(GroupId(0), append)
+    writing = following.collect()
+    assert writing is not None
+    assert following.undurable_bytes == 120
+    term = following.cores[GroupId(1)].term
+    following.step(GroupId(1), Append(A, B, term, term, Index(1), column(2, term)))
+    following.step(GroupId(1), Append(A, B, term, term, Index(1), column(2)))
+    following.step(GroupId(1), Heartbeat(A, B, term, Index(1), 5))
+    assert following.drops == {Drop.NO_ROOM: 1}
+    assert following.cores[GroupId(1)].log.last == 1
+    following.durable(writing.number)
+    leading.durable(taken.number)
+    assert (leading.undurable_bytes, following.undurable_bytes) == (0, 0)
+    leading.propose(GroupId(1), [b"y"])

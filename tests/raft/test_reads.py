@@ -10,6 +10,7 @@ from cmdlog.raft import (
     Drop,
     MemberChange,
     MembershipGuard,
+    Message,
     ProposalRefused,
     RaftCore,
     RaftSettings,
@@ -78,7 +79,11 @@ def test_a_read_that_comes_while_a_round_is_under_way_waits_for_the_next() -> No
     member.take()
     core.read_index(2)
     member.take()
-    confirm(core, B, core.reads.round - 1)
+    first = core.reads.round
+    confirm(core, B, first)
+    member.take()
+    assert [read.context for read in member.reads] == [1]
+    confirm(core, C, first)
     member.take()
     assert [read.context for read in member.reads] == [1]
     confirm(core, B)
@@ -152,13 +157,14 @@ def test_a_followers_read_without_answer_is_given_up() -> None:
     core.tick()
     core.read_index(6)
     sent = [message for message in member.take() if isinstance(message, ReadRequest)]
-    assert [message.contexts for message in sent] == [(5, 6)]
+    ((first, second),) = (message.contexts for message in sent)
+    assert second == first + 1
     for _ in range(3):
         core.tick()
     member.take()
     assert member.reads == [ReadResult(5, None)]
     core.tick()
-    core.step(ReadReply(B, A, Term(1), Index(0), (5, 6)))
+    core.step(ReadReply(B, A, Term(1), Index(0), (first, second)))
     member.take()
     assert member.reads == [ReadResult(5, None), ReadResult(6, None)]
     assert core.drops[Drop.STALE_REPLY] == 2
@@ -289,3 +295,80 @@ def test_appends_do_not_confirm_rounds() -> None:
     core.step(AppendReply(B, A, core.term, Index(2)))
     member.take()
     assert member.reads == []
+
+
+def test_an_answer_from_before_a_restart_answers_no_later_read() -> None:
+    """Its index may be below what was acknowledged before the later read began, and the caller's contexts may begin again."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.tick(2)
+    late: list[Message] = []
+
+    def passes(message: Message) -> bool:
+        late.extend([message] if isinstance(message, ReadReply) else [])
+        return not isinstance(message, ReadReply)
+
+    cluster.passes = passes
+    cluster.core(2).read_index(1)
+    cluster.settle()
+    cluster.tick()
+    cluster.restart(2)
+    cluster.tick(2)
+    cluster.core(1).propose([b"acknowledged"])
+    cluster.settle()
+    follower = cluster.core(2)
+    follower.read_index(1)
+    follower.step(late[0])
+    cluster.settle()
+    assert cluster.members[B].reads == []
+    assert follower.drops[Drop.STALE_REPLY] == 1
+    cluster.heal()
+    cluster.core(2).read_index(2)
+    cluster.settle()
+    assert [(read.context, read.index) for read in cluster.members[B].reads] == [(2, cluster.core(1).log.commit)]
+
+
+def test_reads_that_come_one_by_one_share_rounds() -> None:
+    """One round is under way and one waits: a thousand reads, each in a Ready of its own, cost two rounds and not a thousand."""
+    member = a_leader()
+    core = member.core
+    before = core.reads.round
+    for context in range(1000):
+        core.read_index(context)
+        member.take()
+    assert core.reads.round == before + 1
+    confirm(core, B)
+    member.take()
+    assert core.reads.round == before + 2
+    confirm(core, B)
+    member.take()
+    assert [read.context for read in member.reads] == list(range(1000))
+
+
+def test_reads_whose_round_was_lost_are_answered_after_the_next_heartbeat() -> None:
+    """No round waits for ever behind one whose messages are gone."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.tick()
+    cluster.passes = lambda message: not isinstance(message, Heartbeat)
+    leader.read_index(1)
+    cluster.settle()
+    leader.read_index(2)
+    cluster.settle()
+    cluster.heal()
+    cluster.tick()
+    assert [read.context for read in cluster.members[A].reads] == [1, 2]
+
+
+def test_followers_learn_the_last_commit_with_the_next_tick() -> None:
+    """However rare heartbeats are: an idle group does not leave its replicas behind. Nothing more is sent then."""
+    cluster = Cluster(settings=RaftSettings(heartbeat_ticks=6))
+    leader = cluster.elect(1)
+    cluster.tick(12)
+    leader.propose([b"x"])
+    cluster.settle()
+    cluster.tick()
+    assert cluster.core(2).log.commit == cluster.core(3).log.commit == leader.log.commit
+    began = leader.reads.round
+    cluster.tick(3)
+    assert leader.reads.round == began

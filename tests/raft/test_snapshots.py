@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 
-from cmdlog.raft import Configuration, CopyOutcome, Drop, Message, RaftCore, RaftSettings, Role, Segment, SnapshotDescriptor
+from cmdlog.raft import (
+    Configuration,
+    CopyOutcome,
+    Drop,
+    HardState,
+    Message,
+    RaftCore,
+    RaftSettings,
+    Restored,
+    Role,
+    Segment,
+    SnapshotDescriptor,
+)
 from cmdlog.raft.configuration import NodeId, nodes
+from cmdlog.raft.invariants import check_invariants
 from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, InstallSnapshot, SnapshotCopyFailed
 from cmdlog.raft.progress import Sending
 from cmdlog.wal.ids import Index, Term
-from tests.raft.cluster import Cluster, Member, column, lead, solo
+from tests.raft.cluster import Cluster, Member, column, lead, node, solo
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 FILES = (Segment("0001.snap", 4_096, 7),)
@@ -70,7 +86,9 @@ def test_a_failed_copy_is_told_and_tried_again() -> None:
     cluster = behind()
     follower = cluster.members[C]
     follower.core.report_snapshot(follower.copies[0], CopyOutcome.FAILED)
-    cluster.settle()
+    cluster.tick(9)
+    assert len(follower.copies) == 1
+    cluster.tick(2)
     assert len(follower.copies) == 2
     follower.core.report_snapshot(SnapshotDescriptor(Index(3), Term(1), TRIO), CopyOutcome.COMPLETE)  # not the one under way
     assert follower.core.log.base == 0
@@ -272,7 +290,7 @@ def test_a_restart_goes_on_behind_the_manifest() -> None:
     cluster.members[A].disk.manifest = compact(leader, 3)
     cluster.restart(1)
     core = cluster.core(1)
-    assert (core.log.base, core.log.last, core.log.payloads) == (3, 4, [b"z"])
+    assert (core.log.base, core.log.handed, core.log.last, core.log.payloads[3:]) == (0, 3, 4, [b"z"])
     assert core.configuration == TRIO
 
 
@@ -290,3 +308,127 @@ def test_a_follower_answers_for_what_is_committed() -> None:
     (reply,) = member.take()
     assert isinstance(reply, AppendReply)
     assert (reply.index, reply.rejected) == (2, False)
+
+
+def test_a_copy_that_shows_the_own_removal_committed_ends_a_campaign() -> None:
+    """The log has overtaken the copy, which only moves the commit mark: with it the removal is known to be committed."""
+    member = solo(3, voters=(1, 2, 3), term=1)
+    core = member.core
+    left = Configuration(voters=nodes((1, 2)))
+    manifest = SnapshotDescriptor(Index(4), Term(1), left)
+    core.step(InstallSnapshot(node(1), node(3), Term(1), manifest))
+    member.take()
+    entries = column(1, 1, 1, 1, 1, kinds=bytes([1, 0, 2, 0]), payloads=[b"", b"a", left.to_bytes(), b"b"])
+    core.step(Append(node(2), node(3), Term(2), Term(0), Index(0), entries))
+    while core.role is not Role.PRE_CANDIDATE:
+        core.tick()
+    member.take()
+    core.report_snapshot(manifest, CopyOutcome.COMPLETE)
+    check_invariants(core)
+    assert (core.role, core.log.commit, core.promotable) == (Role.FOLLOWER, 4, False)
+
+
+def test_a_copy_that_fails_at_once_is_offered_again_later_and_later() -> None:
+    """Without a wait the two nodes would do nothing else; after a success the next failure waits as the first did."""
+    cluster = behind()
+    member = cluster.members[C]
+    offers = []
+    for tick in range(200):
+        if member.copies:
+            offers.append(tick)
+            member.core.report_snapshot(member.copies.pop(), CopyOutcome.FAILED)
+            cluster.settle()
+            assert not member.copies
+        cluster.tick()
+    waits = [later - earlier for earlier, later in itertools.pairwise(offers)]
+    assert waits == sorted(waits)
+    assert waits[0] >= 10
+    assert waits[-1] > 50
+    while not member.copies:
+        cluster.tick()
+    member.core.report_snapshot(member.copies.pop(), CopyOutcome.COMPLETE)
+    cluster.tick(2)
+    assert cluster.core(1).progress[C].copy_failures == 0
+
+
+def test_the_log_is_not_kept_for_a_receiver_that_is_silent() -> None:
+    """It may be gone for good: after an election time-out its copy is given up, and the log may be cut."""
+    cluster = behind()
+    leader = cluster.core(1)
+    assert leader.progress[C].sending is Sending.SNAPSHOT
+    cluster.cut(3)
+    cluster.tick(10)
+    assert leader.progress[C].sending is Sending.PROBE
+    assert compact(leader, leader.log.handed).index == leader.log.base
+    cluster.heal()
+    cluster.tick(3)
+    assert leader.progress[C].sending is Sending.SNAPSHOT
+
+
+def test_the_log_kept_for_a_copy_is_bounded_in_bytes() -> None:
+    """Where entries are large, time alone would fill a ring of log files."""
+    cluster = behind(RaftSettings(copy_bytes_max=1_000))
+    leader = cluster.core(1)
+    pin = leader.progress[C].manifest
+    assert pin is not None
+    for rounds in range(4):
+        leader.propose([b"x" * 300])
+        cluster.tick()
+        compact(leader, leader.log.handed)
+        assert (leader.log.base == pin.index) == (rounds < 3)
+    assert leader.progress[C].sending is Sending.PROBE
+
+
+def test_entries_kept_behind_a_snapshot_survive_a_restart() -> None:
+    """A follower that is one entry behind a restarted leader gets that entry, not a copy of everything."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    for number in range(20):
+        leader.propose([b"%d" % number])
+        cluster.tick()
+    cluster.cut(3)
+    leader.propose([b"one more"])
+    cluster.tick()
+    disk = cluster.members[A].disk
+    disk.manifest = compact(leader, leader.log.handed, upto=leader.log.handed - 15)
+    kept = leader.log.base
+    disk.entries = disk.entries_from(kept + 1)
+    cluster.heal()
+    cluster.cut(2)
+    cluster.restart(1)
+    again = cluster.core(1)
+    assert (again.log.base, again.log.handed) == (kept + 1, disk.manifest.index)
+    assert again.ready() is None
+    while again.role is not Role.LEADER:
+        cluster.tick()
+    cluster.tick(3)
+    assert cluster.core(3).log.last == again.log.last
+    assert cluster.members[C].copies == []
+
+
+@pytest.mark.parametrize("first", [1, 2, 4, 5])
+def test_a_log_that_begins_before_its_manifest(first: int) -> None:
+    """Marks are the manifest's; the configuration in force stands where its entry does."""
+    pair = Configuration(voters=nodes((1, 2)))
+    payloads = [b"", pair.to_bytes(), b"c", b"d", b"e", b"f"]
+    entries = column(first, *([1] * (7 - first)), kinds=bytes([0, 2, 0, 0, 0, 0])[first - 1 :], payloads=payloads[first - 1 :])
+    restored = Restored(HardState(Term(1), None, Index(5)), SnapshotDescriptor(Index(4), Term(1), pair), entries)
+    core = RaftCore(A, rng=random.Random(1), restored=restored)
+    log = core.log
+    assert (log.base, log.base_term) == ({1: 0, 2: 2, 4: 4, 5: 4}[first], 0 if first == 1 else 1)
+    assert (log.handed, log.commit, log.stable, log.taken, log.last) == (4, 5, 6, 6, 6)
+    assert core.configuration == pair
+    assert core.configuration_index == {1: 2, 2: 2, 4: 4, 5: 4}[first]
+    check_invariants(core)
+    ready = core.ready()
+    assert ready is not None
+    assert ready.entries is None
+    assert ready.committed is not None
+    assert (ready.committed.first, ready.committed.payloads) == (5, [b"e"])
+
+
+def test_a_log_that_conflicts_with_its_manifest_keeps_nothing_before_it() -> None:
+    """Its entries before the manifest's end are not those that the snapshot stands for."""
+    restored = Restored(HardState(Term(3)), SnapshotDescriptor(Index(2), Term(2), TRIO), column(1, 1, 1, 3))
+    core = RaftCore(A, rng=random.Random(1), restored=restored)
+    assert (core.log.base, core.log.base_term, core.log.terms) == (2, 2, [3])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.raft import Act, ConfigurationChange, MemberChange, ProposalRefused, Refusal, Role, Transition
+from cmdlog.raft import Act, ConfigurationChange, MemberChange, ProposalRefused, RaftSettings, Refusal, Role, Transition
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Append, TimeoutNow
-from tests.raft.cluster import Cluster
+from cmdlog.raft.messages import Append, AppendReply, TimeoutNow
+from tests.raft.cluster import Cluster, lead, solo
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
@@ -100,3 +100,78 @@ def test_a_transfer_to_a_node_that_leaves_ends_with_its_removal() -> None:
     cluster.settle()
     assert leader.configuration.members() == (A, B)
     assert leader.propose([b"x"]) is not None
+
+
+def test_leadership_is_offered_to_nobody_that_is_silent() -> None:
+    """Proposals would stop until the transfer times out, for a node that is gone."""
+    core = lead(solo())
+    with pytest.raises(ProposalRefused) as refused:
+        core.transfer(B)
+    assert refused.value.reason is Refusal.NOT_HEARD
+    core.step(AppendReply(B, A, core.term, core.log.last))
+    core.transfer(B)
+
+
+def test_a_leader_whose_disk_hangs_hands_over() -> None:
+    """The others would commit for ever what is applied and answered nowhere here; its memory would grow without end."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.tick(2)
+    cluster.members[A].synced = False
+    leader.propose([b"x"])
+    cluster.tick(12)
+    assert leader.role is Role.FOLLOWER
+    assert len(cluster.leaders()) == 1
+
+
+def test_a_leader_whose_disk_hangs_steps_down_when_nobody_takes_over() -> None:
+    """The offer is lost; the others elect by their time-outs."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.tick(2)
+    cluster.members[A].synced = False
+    cluster.passes = lambda message: not isinstance(message, TimeoutNow)
+    leader.propose([b"x"])
+    cluster.tick(15)
+    assert cluster.leaders() == [A]
+    cluster.tick(10)
+    assert leader.role is Role.FOLLOWER
+    cluster.tick(40)
+    assert len(cluster.leaders()) == 1
+
+
+def test_a_leader_whose_disk_hangs_leads_on_where_nobody_else_can() -> None:
+    """Alone, or with a majority only with itself, stepping down would help nobody."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.cut(3)
+    cluster.tick(12)
+    cluster.members[A].synced = False
+    cluster.passes = lambda message: 3 not in (message.sender, message.receiver) and not isinstance(message, TimeoutNow)
+    leader.propose([b"x"])
+    cluster.tick(40)
+    assert leader.role is Role.LEADER
+    alone = Cluster((1,))
+    alone.tick()
+    alone.members[A].synced = False
+    alone.core(1).propose([b"x"])
+    alone.tick(40)
+    assert alone.core(1).role is Role.LEADER
+
+
+def test_what_the_own_disk_has_not_written_is_bounded() -> None:
+    """Commits by the others release no memory of a leader whose disk is slow."""
+    cluster = Cluster(settings=RaftSettings(undurable_bytes_max=100))
+    leader = cluster.elect(1)
+    cluster.tick(2)
+    member = cluster.members[A]
+    member.synced = False
+    leader.propose([b"x" * 60])
+    cluster.settle()
+    assert (leader.log.commit, leader.proposed_bytes, leader.log.undurable_bytes) == (2, 0, 60)
+    with pytest.raises(ProposalRefused) as refused:
+        leader.propose([b"y" * 60])
+    assert refused.value.reason is Refusal.UNDURABLE_BYTES
+    member.sync()
+    leader.propose([b"y" * 60])
+    assert leader.log.undurable_bytes == 60

@@ -15,6 +15,7 @@ from cmdlog.raft.messages import (
     AppendReply,
     Campaign,
     Entries,
+    Executed,
     Forward,
     Heartbeat,
     HeartbeatBundle,
@@ -23,6 +24,7 @@ from cmdlog.raft.messages import (
     InstallSnapshot,
     ReadReply,
     ReadRequest,
+    Removed,
     Segment,
     SnapshotCopyFailed,
     SnapshotDescriptor,
@@ -77,6 +79,20 @@ MESSAGES: Final[list[Addressed]] = [
     (GROUP, InstallSnapshot(ME, PEER, TERM, SnapshotDescriptor(Index(1), Term(1), Configuration(voters=nodes([1]))))),
     (GROUP, Forward(ME, PEER, TERM, [])),
     (GROUP, ReadRequest(ME, PEER, TERM, ())),
+    (GROUP, Removed(ME, PEER, TERM, Index(12))),
+    (
+        NO_GROUP,
+        Executed(
+            ME,
+            PEER,
+            Term(0),
+            [PartitionId(0), GROUP],
+            [TERM, Term(9)],
+            [Index(4), Index(1)],
+            [Index(5), Index(2)],
+            [0, 2**64 - 1],
+        ),
+    ),
 ]
 """Every kind, and what an append may look like: mixed terms, kinds and sizes, equal sizes, one entry, none, empty ones."""
 

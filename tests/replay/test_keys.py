@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cmdlog.node.outcome import CallOutcome, Reply
-from cmdlog.node.sequencing.combine_replies import Gather
+from cmdlog.node.placing.combine_replies import Gather
 from procedures.execution.idempotency import KeyPolicy, time_mark
 from procedures.execution.idempotency_table import Figures, KeyTable, stored_keys
 from procedures.storage.state import PartitionState

@@ -1,9 +1,9 @@
-"""One Spark session for all tests of this folder; `tests/conftest.py` sends the whole folder to one worker process."""
+"""One Spark session and one server for tests of this folder. `tests/conftest.py` has one process run all that use the session."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,11 +15,21 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The path of a Python that has imported what Spark's need."""
+    from tests.spark.warm_pythons import importing
+
+    with importing(tmp_path_factory.mktemp("python")) as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def spark(warm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two cores where a task may fail three times. Tests that use it are slow, the first one by its start."""
     from replay.spark import session
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", warm_python)
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "testing")  # of a store that a test starts; a session's Pythons have the environment of its start
         running = session(
@@ -28,7 +38,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             scratch=str(tmp_path_factory.mktemp("spark")),
             tuning="start",
             conf={
-                "spark.python.daemon.module": "tests.spark.warm_daemon",  # half of the wall time of tests whose tasks fail
+                "spark.python.task.killTimeout": "0",  # of a cancelled task's Python, after Spark has seen that it is cancelled
                 "spark.sql.shuffle.partitions": "2",
                 "spark.default.parallelism": "2",
                 "spark.sql.adaptive.enabled": "false",
@@ -37,13 +47,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             },
         )
     yield running
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         running.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """`cmdlog serve` of an application that counts, and also misbehaves."""
+    """`cmdlog serve` of an application that counts, and also misbehaves. Each test counts under ids of its own."""
     from cmdlog.testing import Server
 
     running = Server("tests.node.apps.faulty:db", tmp_path_factory.mktemp("server"), partitions=2, key_window_s=3600)

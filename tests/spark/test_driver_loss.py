@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 UP_S_MAX = 120.0
 GONE_S_MAX = 60.0
 CALLS = 400
-QUICK = ["--master", "local[2,4]", "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
+QUICK = [
+    "--master=local[2,4]", "--conf=spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "--conf=spark.sql.codegen.wholeStage=false", "--conf=spark.sql.codegen.factoryMode=NO_CODEGEN",
+]  # fmt: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -10,19 +10,16 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cmdlog.cli import main
-from replay.spark.base.executor_zip import DISCOVERED, PACKAGES, code_version, ship, sources, write_zip
+from replay.spark.base.executor_zip import DISCOVERED, PACKAGES, code_version, sources, write_zip
 from replay.spark.base.options import parse_options
 from replay.spark.base.version_check import OtherVersions
 from replay.spark.datasource.source import CallReader, TableReader
 from replay.spark.datasource.stream import CallStream
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 TREE = Path(__file__).parents[2]
 ASK = "from replay.spark.base import executor_zip as code; import pyspark_cmdlog; print(code.__file__, code.code_version())"
@@ -74,13 +71,6 @@ def test_one_changed_line_is_another_version(tmp_path: Path) -> None:
     (version,) = told_by(tmp_path)[1:]
     assert version != code_version()
     assert version.partition("-")[0] == code_version().partition("-")[0]
-
-
-@pytest.mark.slow
-def test_local_session_gets_no_zip(spark: SparkSession) -> None:
-    """Workers on this machine have the package from where the driver has it."""
-    assert ship(spark) == code_version()
-    assert not [uri for uri in spark.sparkContext.listFiles if "cmdlog" in uri]
 
 
 def test_reader_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from pyarrow import parquet
 
 from cmdlog.client.feed_sender import Feeder, key_of
 from cmdlog.testing import Server
@@ -18,14 +20,14 @@ from replay.spark.feeding.feed import RANGE_ROWS_MIN, Rows, _ranges, feed
 from replay.spark.feeding.input import BadCalls, CallFiles, chance_stated
 from replay.spark.feeding.task import ServerAway, call_of
 from replay.spark.jobs.job import TaskError
-from replay.spark.jobs.staging import OtherJob
+from replay.spark.jobs.staging import SUFFIX, OtherJob
 from tests.spark.failing_work import DyingFeeder
+from tests.spark.test_feed_faults import IDS, counters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.slow
-IDS = 5
 BUMPS = 600
 
 
@@ -33,12 +35,6 @@ def bumps(spark: SparkSession, first_id: int) -> DataFrame:
     """Calls that each add 1, in two files."""
     calls = f"struct({first_id} + id % {IDS} AS id, 1 AS amount) AS params"
     return spark.range(0, BUMPS, 1, 2).selectExpr("'bump' AS procedure", calls)
-
-
-def counters(server: Server, first_id: int) -> list[int]:
-    """What the server holds."""
-    rows = server.client.query("SELECT id, n FROM counters ORDER BY id").dicts()
-    return [row["n"] for row in rows if first_id <= row["id"] < first_id + IDS]
 
 
 def test_each_row_is_executed_once_though_its_senders_die(spark: SparkSession, server: Server, tmp_path: Path) -> None:
@@ -133,7 +129,7 @@ def test_one_file_is_sent_on_all_cores_or_in_order(
 ) -> None:
     """A file is cut into as many ranges as tasks go side by side, each row is in one of them; on request it is one range."""
     monkeypatch.setattr(sys.modules["replay.spark.feeding.feed"], "RANGE_ROWS_MIN", 100)
-    cases: list[tuple[int, Rows, int]] = [(90, "side by side", 2), (100, "in order", 1)]
+    cases: list[tuple[int, Rows, int]] = [(90, "side by side", 2), (95, "in order", 1)]
     for first, rows, ranges in cases:
         seen = set[int]()
         calls, out = call_file(tmp_path / f"{first}.json", first), str(tmp_path / f"out{first}")
@@ -204,6 +200,27 @@ def test_frames_of_chance_are_compared_by_columns_and_files(spark: SparkSession,
     assert files[0]["columns"] == files[1]["columns"]
     assert files[0]["files"] != files[1]["files"]
     assert chance_stated(bumps(spark, 70)) is None
+
+
+def test_rows_of_chance_are_pinned_by_the_first_run(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """A DataFrame of rand() gives other rows each time; what takes effect is what was written down first, in both runs."""
+    calls = spark.range(0, 400, 1, 2).selectExpr(
+        "'bump' AS procedure", f"struct(400 + id % {IDS} AS id, cast(rand() * 1000000 AS int) AS amount) AS params"
+    )
+    send = DyingFeeder(Feeder(server.url), str(tmp_path), 100, gives_up=True)
+    out = tmp_path / "out"
+    with pytest.raises(TaskError, match="enough"):
+        feed(calls, send, job="chance", to=str(out))
+    pinned = [
+        orjson.loads(params)
+        for name in sorted(os.listdir(f"{out}{SUFFIX}/calls"))
+        if name.endswith(".parquet")
+        for params in parquet.read_table(f"{out}{SUFFIX}/calls/{name}").column("params").to_pylist()
+    ]
+    assert 0 < sum(counters(server, 400)) <= sum(row["amount"] for row in pinned)
+    assert feed(calls, Feeder(server.url), job="chance", to=str(out)).manifest["statuses"] == {"ok": 400}
+    wanted = [sum(row["amount"] for row in pinned if row["id"] == 400 + n) for n in range(IDS)]
+    assert counters(server, 400) == wanted
 
 
 def test_calls_that_end_badly_are_reported(spark: SparkSession, server: Server, tmp_path: Path) -> None:

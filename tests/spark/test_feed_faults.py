@@ -1,8 +1,7 @@
-"""Feeding while everything around fails: each row takes effect exactly once. A session is only needed for a DataFrame."""
+"""Feeding while everything around fails: each row takes effect exactly once. No session needed."""
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import orjson
@@ -23,17 +22,10 @@ from cmdlog.client.feed_sender import Feeder
 from cmdlog.results import Result
 from cmdlog.testing import Server
 from replay.spark.base.version_check import versions
-from replay.spark.feeding.feed import feed
 from replay.spark.feeding.task import feed_file
-from replay.spark.jobs.job import TaskError
-from replay.spark.jobs.staging import SUFFIX
 from replay.spark.jobs.task_attempt import Attempt, carry_out
 from tests.client.scripted import ScriptedServer, Step, problem
-from tests.spark.failing_work import DyingFeeder
 from tests.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
 IDS = 5
@@ -270,24 +262,3 @@ def test_wait_for_a_server_ends_with_its_next_answer(server: Server, tmp_path: P
             attempt.count_calls(number)
     assert [reason.split(",")[0] for reason in seen] == ["server is not ready or busy (status 503)", "server did not answer"]
     assert orjson.loads((tmp_path / "progress" / "c000000").read_bytes())["waiting"] == ""
-
-
-def test_rows_of_chance_are_pinned_by_the_first_run(spark: SparkSession, server: Server, tmp_path: Path) -> None:
-    """A DataFrame of rand() gives other rows each time; what takes effect is what was written down first, in both runs."""
-    calls = spark.range(0, 400, 1, 2).selectExpr(
-        "'bump' AS procedure", f"struct(400 + id % {IDS} AS id, cast(rand() * 1000000 AS int) AS amount) AS params"
-    )
-    send = DyingFeeder(Feeder(server.url), str(tmp_path), 100, gives_up=True)
-    out = tmp_path / "out"
-    with pytest.raises(TaskError, match="enough"):
-        feed(calls, send, job="chance", to=str(out))
-    pinned = [
-        orjson.loads(params)
-        for name in sorted(os.listdir(f"{out}{SUFFIX}/calls"))
-        if name.endswith(".parquet")
-        for params in parquet.read_table(f"{out}{SUFFIX}/calls/{name}").column("params").to_pylist()
-    ]
-    assert 0 < sum(counters(server, 400)) <= sum(row["amount"] for row in pinned)
-    assert feed(calls, Feeder(server.url), job="chance", to=str(out)).manifest["statuses"] == {"ok": 400}
-    wanted = [sum(row["amount"] for row in pinned if row["id"] == 400 + n) for n in range(IDS)]
-    assert counters(server, 400) == wanted

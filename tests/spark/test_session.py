@@ -14,7 +14,8 @@ import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.spark_options import spark_session
-from replay.spark.session import MasterSilent, check_master
+from replay.spark.base.executor_zip import code_version, ship
+from replay.spark.session import DAEMON, MasterSilent, _environment, check_master
 from tests.spark.reading import made, made_large
 
 if TYPE_CHECKING:
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 
 @pytest.mark.slow
 def test_session_has_the_settings_of_the_command_log(spark: SparkSession) -> None:
-    """UTC, loopback, no web page, a retry for failed tasks, and this very interpreter in the workers."""
+    """UTC, loopback, no web page, a retry for failed tasks, our daemon, and this very interpreter in the workers."""
     conf = spark.conf
     assert conf.get("spark.sql.session.timeZone") == "UTC"
     assert conf.get("spark.master") == "local[2,4]"
     assert conf.get("spark.driver.host") == "127.0.0.1"
+    assert conf.get("spark.python.daemon.module") == DAEMON
     assert spark.sparkContext.uiWebUrl is None
     assert spark.range(1).mapInArrow(_interpreter, "path string").collect()[0].path == sys.executable
 
@@ -40,12 +42,30 @@ def test_environment_of_this_process_stays(spark: SparkSession) -> None:
     assert "discover" not in os.environ.get("PYTHONPATH", "")
 
 
+@pytest.mark.parametrize("chosen", [None, "/opt/python"])
+def test_workers_run_this_python_unless_another_was_chosen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: str | None
+) -> None:
+    """Java inherits its path; what the user has set stays."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("PYSPARK_PYTHON", chosen)
+    assert _environment("local[2,4]", str(tmp_path), "start")["PYSPARK_PYTHON"] == (chosen or sys.executable)
+
+
 @pytest.mark.slow
 def test_running_session_is_used(spark: SparkSession) -> None:
     """A second call gives the session that runs: a process has one JVM."""
     from replay.spark import session
 
     assert session("other") is spark
+
+
+@pytest.mark.slow
+def test_local_session_gets_no_zip(spark: SparkSession) -> None:
+    """Workers on this machine have the package from where the driver has it."""
+    assert ship(spark) == code_version()
+    assert not [uri for uri in spark.sparkContext.listFiles if "cmdlog" in uri]
 
 
 @pytest.mark.slow
@@ -77,9 +97,12 @@ except Exception as error:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.torture
 def test_read_that_ends_early_prints_no_trace(tmp_path: Path) -> None:
-    """`show()` closes the socket of a Python that still writes; that it does is nobody's error, while a defect is still shown."""
+    """`show()` closes the socket of a Python that still writes; that it does is nobody's error, while a defect is still shown.
+
+    `test_quiet_daemon.py` holds the same of the daemon alone, without a second Java.
+    """
     node = made_large(tmp_path / "node").directory
     done = subprocess.run([sys.executable, "-c", SHOWN, node], capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout.count("only showing top 1 row") == 3

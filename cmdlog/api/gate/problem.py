@@ -40,6 +40,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "log_full": (503, "The log has no room until a snapshot frees a segment"),
     "disk_full": (503, "The volume of the data directory is full"),
     "not_ready": (503, "Not ready yet; retrying is safe"),
+    "no_quorum": (503, "No node of the cluster leads at present; retrying is safe"),
     "too_many_connections": (503, "Too many connections; all are busy"),
     "sessions_full": (503, "No room for another idempotency key"),
     "outcome_unknown": (504, "The call may have been executed; retry with the same idempotency key to find out"),
@@ -139,7 +140,7 @@ def forbidden(*roles: str) -> Problem:
 
 def of_refused(refused: CallRefused) -> Problem:
     """What the node refused, under the code that the refusal names."""
-    return Problem(refused.code, str(refused), retry_after_s=refused.retry_after_s)
+    return Problem(refused.code, str(refused), retry_after_s=refused.retry_after_s, **refused.more())
 
 
 def of_outcome(outcome: CallOutcome, trace: FailureTrace | None) -> Problem:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.settings_sources import load_settings
@@ -26,6 +27,7 @@ from cmdlog.node.settings import TABLE, SettingRow
 from cmdlog.signal_handlers import handled
 
 if TYPE_CHECKING:
+    from cmdlog.node.member.member_ground import MemberGround
     from cmdlog.node.node import Node
 
 USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "token_file", "tls_cert_file", "tls_key_file"))
@@ -57,6 +59,30 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The cmdlog.toml to read.", envvar="CMDLOG_CONFIG")
 ]
 
+JoinOption = Annotated[
+    Path | None,
+    typer.Option("--join", metavar="FILE", help="The cluster file, of a node that is one of several.", rich_help_panel="Cluster"),
+]
+NodeOption = Annotated[
+    int | None, typer.Option("--node", metavar="NUMBER", help="Which node of the cluster this is.", rich_help_panel="Cluster")
+]
+SecretOption = Annotated[
+    Path | None,
+    typer.Option("--cluster-secret-file", metavar="FILE", help="The secret that the nodes share.", rich_help_panel="Cluster"),
+]
+PeerHostOption = Annotated[
+    str | None,
+    typer.Option(
+        "--peer-host",
+        metavar="HOST",
+        help="Listen for the other nodes here, not where the cluster file says.",
+        rich_help_panel="Cluster",
+    ),
+]
+PeerPortOption = Annotated[
+    int | None, typer.Option("--peer-port", metavar="PORT", help="The same; 0: any that is free.", rich_help_panel="Cluster")
+]
+
 
 def register(program: typer.Typer) -> None:
     """Adds the command."""
@@ -64,14 +90,49 @@ def register(program: typer.Typer) -> None:
 
 
 def serve(
-    app: AppArgument, data: DataOption = Path("cmdlog-data"), config: ConfigOption = None, json: JsonFlag = False, **flags: Any
+    app: AppArgument,
+    data: DataOption = Path("cmdlog-data"),
+    config: ConfigOption = None,
+    join: JoinOption = None,
+    *,
+    node: NodeOption = None,
+    cluster_secret_file: SecretOption = None,
+    peer_host: PeerHostOption = None,
+    peer_port: PeerPortOption = None,
+    json: JsonFlag = False,
+    **flags: Any,
 ) -> None:
     """Loads everything that can fail cheaply first, then listens, then opens the node, and then reports the address."""
     with stopped_in_order(), naming(data):
-        _serve(app, data, config, flags)
+        member = None
+        if join is not None:
+            member = _member_ground(join, node, cluster_secret_file, peer_host, peer_port)
+            flags["partitions"] = str(member.cluster.shape["partitions"])
+        elif (node, cluster_secret_file, peer_host, peer_port) != (None,) * 4:
+            raise CommandFailed(
+                "--node, --cluster-secret-file and --peer-… are for a node of a cluster", hint="--join FILE names it", exit_code=2
+            )
+        _serve(app, data, config, flags, member)
 
 
-def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any]) -> None:
+def _member_ground(join: Path, node: int | None, secret: Path | None, host: str | None, port: int | None) -> MemberGround:
+    """Which node of which cluster this is."""
+    from cmdlog.cluster.cluster_file import ClusterFile
+    from cmdlog.cluster.transport.cluster_secret import read_secret
+    from cmdlog.node.member.member_ground import MemberGround
+
+    cluster = ClusterFile.load(join)
+    if node is None or secret is None:
+        raise CommandFailed(
+            "--join needs --node and --cluster-secret-file",
+            hint=f"{join} lists nodes {', '.join(map(str, cluster.nodes))}",
+            exit_code=2,
+        )
+    peer = cluster.member(node).peer
+    return MemberGround(cluster, node, read_secret(secret), (host or peer[0], peer[1] if port is None else port))
+
+
+def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], member: MemberGround | None) -> None:
     from cmdlog.api.server import Events, threads_of
     from cmdlog.api.server import serve as serve_http
     from cmdlog.cli.logging_setup import configure_logs
@@ -89,6 +150,10 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any]) 
 
     def open_node(progress: Callable[[Any], None]) -> Node:
         start.announce_creation()
+        if member is not None:
+            from cmdlog.node.member.member_node import MemberNode
+
+            return MemberNode.join(str(data), db, settings, member, target=app, progress=progress)
         return Node.open(str(data), db, settings, target=app, progress=progress)
 
     notices = ServiceNotices()

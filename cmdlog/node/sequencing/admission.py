@@ -43,8 +43,8 @@ class Admission:
         self.inflight_bytes += size_bytes
         self.pending_bytes += size_bytes
 
-    def refuse(self, reason: CallRefused) -> None:
-        """From now on every call is refused with this reason."""
+    def refuse(self, reason: CallRefused | None) -> None:
+        """From now on every call is refused with this reason; None: calls are taken."""
         self.refusal = reason
 
     def raise_refusal(self) -> None:

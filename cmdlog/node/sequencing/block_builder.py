@@ -30,6 +30,10 @@ class Closing:
         self._pipelines, self._streams, self._busy = pipelines, pipelines.by_partition, pipelines.busy
         self._limits, self._clock, self._catalog = limits, clock, catalog
 
+    def run_catalog(self, version: int) -> None:
+        """Batches from now on run this version of the code."""
+        self._catalog = version
+
     def close_batches(self, bytes_max: int) -> tuple[Taken, int]:
         """What the block of this size gets, and how many bytes of calls (`Pending.size_bytes`) that closes."""
         taken: Taken = []

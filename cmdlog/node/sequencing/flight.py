@@ -175,7 +175,12 @@ class Flight:
         """Who waits until it is durable, and is no longer answered when it is."""
         waiting = list(compress(self.dones, map(not_, self.lax))) if self.stage is EXECUTED else []
         self.stage, self.outcomes = (READY, ()) if self.stage is EXECUTED else (self.stage, ())
-        return waiting if self.on_durable is None else [self.on_durable, *waiting]
+        return [*self.drop_waiting_entry(), *waiting]
+
+    def drop_waiting_entry(self) -> list[Done]:
+        """Who waits until it is committed, if it is a control entry, and is no longer answered when it is."""
+        waiting, self.on_durable = self.on_durable, None
+        return [] if waiting is None else [waiting]
 
     def replace_callers(self, done: Done) -> list[Done]:
         """From now on `done` gets all its outcomes; who would have got them."""

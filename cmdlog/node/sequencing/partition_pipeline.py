@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import orjson
 
 from cmdlog.node.outcome import CallRefused, Done, Reply
-from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES, Flight, Pending, Read
+from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES, DURABLE, Flight, Pending, Read
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import PARTITION_BITS
@@ -94,6 +94,45 @@ class PartitionPipeline:
         self.flights.append(flight)
         self.unsent.append(flight)
         return flight
+
+    def follow(self, record: bytes, index: int, *, before: Flight | None) -> Flight:
+        """An entry that another node proposed: it has no callers here. It precedes what this node proposed, from `before` on."""
+        flight = Flight(index, (), [], 0, record)
+        self.next_index = max(self.next_index, index + 1)
+        if before is None:
+            self.flights.append(flight)
+            self.unsent.append(flight)
+        else:
+            self.flights.insert(self.flights.index(before), flight)
+            self.unsent.insert(self.unsent.index(before), flight)
+        return flight
+
+    def begin_leading(self, term: int, index: int) -> None:
+        """What is placed from now on gets this term, and indexes from `index` on."""
+        self.term, self.next_index = term, index
+
+    def uncommitted(self) -> list[Flight]:
+        """What this node proposed and is not committed, in order."""
+        return [flight for flight in self.flights if flight.stage is not DURABLE]
+
+    def drop_uncommitted(self) -> list[Flight]:
+        """Removes and returns what was proposed here and is not committed. No site has it."""
+        dropped = self.uncommitted()
+        self.flights = deque(flight for flight in self.flights if flight.stage is DURABLE)
+        self.unsent = deque(item for item in self.unsent if isinstance(item, Read) or item.stage is DURABLE)
+        self.next_index = self.durable_index + 1
+        return dropped
+
+    def drop_entries(self) -> list[Done]:
+        """Removes control entries that were not proposed; who waits for them."""
+        dones = [done for _, _, done in self.entries]
+        self.entries.clear()
+        return dones
+
+    @property
+    def applied_index(self) -> int:
+        """The last entry that the site has answered, as far as it was given any."""
+        return self.flights[0].index - 1 if self.flights else self.durable_index
 
     def hurry(self, *, upto: Flight, now: float) -> float:
         """The site may have a written flight, and so those before it, which are written too: blocks are reported in order."""
@@ -190,6 +229,7 @@ class PartitionPipeline:
         dones = [done for _, _, done in self.entries]
         procedures: list[int] = []
         dones += [done for _, done, _ in self.held]
+        dones += [done for flight in self.uncommitted() for done in flight.drop_waiting_entry()]
         for batch in (*self.closed, self.open, *self.flights):
             if not isinstance(batch, Read):
                 dones += batch.dones

@@ -30,7 +30,13 @@ class PipelineSet:
     """See the module. `ended`: all callers were answered `outcome_unknown`; what comes afterwards has no caller."""
 
     def __init__(
-        self, pipelines: Iterable[PartitionPipeline], deliver: Deliver, log: LogControls, *, now: Callable[[], float]
+        self,
+        pipelines: Iterable[PartitionPipeline],
+        deliver: Deliver,
+        log: LogControls,
+        *,
+        now: Callable[[], float],
+        proposes: bool = True,
     ) -> None:
         self.lock = threading.RLock()
         self.by_partition = {pipeline.partition: pipeline for pipeline in pipelines}
@@ -38,6 +44,7 @@ class PipelineSet:
         self.log = log
         self.now = now
         self.ended = False
+        self.proposes = proposes  # this node numbers entries: it votes alone, or leads
         self._deliver = deliver
 
     def pump(self, pipeline: PartitionPipeline, now: float = 0.0) -> None:
@@ -71,6 +78,10 @@ class PipelineSet:
         """A wedged log is reported to all callers by `failed`, so waking it raises nothing."""
         with contextlib.suppress(WalError):
             self.log.kick()
+
+    def set_proposes(self, proposes: bool) -> None:
+        """Whether this node numbers entries from now on."""
+        self.proposes = proposes
 
     def end(self) -> bool:
         """Nothing is answered any more; False if that is so already."""

@@ -29,14 +29,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, Done, NotReady, Reply, UnknownOutcome
+from cmdlog.node.outcome import CallRefused, CallTooLarge, Done, NotReady, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.block_builder import Closing, Taken
+from cmdlog.node.sequencing.commits import Commits
 from cmdlog.node.sequencing.control_records import Notes
 from cmdlog.node.sequencing.flight import (
     BATCH_OVERHEAD_BYTES,
     CALL_OVERHEAD_BYTES,
-    Flight,
     Pending,
     RawOutcome,
     answer,
@@ -46,6 +46,7 @@ from cmdlog.node.sequencing.opening import Opening, size_of
 from cmdlog.node.sequencing.partition_pipeline import Deliver, Limits, PartitionPipeline, TakenBlock
 from cmdlog.node.sequencing.pipeline_set import LogControls, PipelineSet
 from cmdlog.node.sequencing.read_requests import ReadRequests
+from cmdlog.node.sequencing.replicated_pipelines import ReplicatedPipelines
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.operator_error import full_text
 from cmdlog.wal.format.record import RecordKind
@@ -58,6 +59,7 @@ class SequencerStart:
     catalog: int
     block: int
     terms: Sequence[bytes] = ()
+    votes_alone: bool = True  # what is durable here is committed
 
 
 class Sequencer:
@@ -80,20 +82,21 @@ class Sequencer:
         self.blocks = 0  # taken so far
         self.waits = False  # somebody waits until what was taken last is durable
         self.hasty = 0  # batches that were taken, are not written, and may be executed once they are
-        self._written_block = start.block
-        self._pipelines = PipelineSet(streams, deliver, log, now=meter.now)
+        self._written_block, self._votes_alone = start.block, start.votes_alone
+        self._pipelines = PipelineSet(streams, deliver, log, now=meter.now, proposes=start.votes_alone)
         self._lock, self._streams, self._busy = self._pipelines.lock, self._pipelines.by_partition, self._pipelines.busy
         self._pump, self._kick = self._pipelines.pump, self._pipelines.wake_log
         self._on_failure = on_failure
         self._taken: deque[TakenBlock] = deque()  # from `take` until `durable`
         self._unwritten: deque[TakenBlock] = deque()  # from `take` until `written`
-        self._settling = 0  # batches that a site has answered, and somebody waits until they are durable
         self.admission = Admission(limits, room_bytes=log.room_bytes, why_full=log.why_full)
         self._notes = Notes(room_bytes=log.notes_room_bytes)
         self._closing = Closing(self._pipelines, limits, clock, catalog=start.catalog)
         self.opening = Opening(start.terms, self._pipelines)
         self.standstill = Standstill(self._pipelines, self.admission)
         self.reads = ReadRequests(self._pipelines, self.admission, self.opening, meter)
+        self.commits = Commits(self._pipelines, self.admission, self.reads, meter)
+        self.replicated = ReplicatedPipelines(self._pipelines, self.commits, self.admission, self._closing)
 
     # -- callers ---------------------------------------------------------------------------------------------------------
 
@@ -150,12 +153,12 @@ class Sequencer:
     def add_entry(self, partition: int, kind: RecordKind, value: dict[str, Any], done: Done) -> None:
         """Places a control entry ahead of what waits; `done` is called once it is durable, or with an unknown outcome."""
         with self._lock:
-            gone = self._pipelines.ended
-            if not gone:
+            ended, proposes = self._pipelines.ended, self._pipelines.proposes
+            if not ended and proposes:
                 self._busy[partition] = stream = self._streams[partition]
                 stream.entries.append((kind, value, done))
-        if gone:
-            done(UnknownOutcome("the node has failed"))
+        if ended or not proposes:
+            done(UnknownOutcome("the node has failed" if ended else "this node does not lead"))
         self._kick()
 
     def add_record(self, record: bytes, done: Callable[[], None] | None = None) -> None:
@@ -182,7 +185,7 @@ class Sequencer:
     def flush_notes(self) -> None:
         """Gives notes a block of their own unless calls bring one; called when the node is idle."""
         with self._lock:
-            due = self._notes.find_due(self._streams.values()) or self.opening.waits
+            due = self._notes.find_due(self._own_marks()) or self.opening.waits
         if due:
             self._kick()
 
@@ -210,7 +213,7 @@ class Sequencer:
                 self._notes.put_back(notes)
                 return ()
             records = [flight.record for _, flight in taken] + [record for record, _ in notes]
-            records += self._notes.commit_marks(self._streams.values(), closed=self.clock.closed())
+            records += self._notes.commit_marks(self._own_marks(), closed=self.clock.closed())
             self._notes.taken()
             if not records:
                 return ()
@@ -253,26 +256,12 @@ class Sequencer:
                     self._pump(stream, stream.hurry(upto=flight, now=self._now()))
 
     def durable(self, block: int) -> None:
-        """The oldest taken block survives power loss: committed, since this node is the only voter."""
-        settled: list[Flight] = []
-        told: list[tuple[Done, Reply]] = []
+        """The oldest taken block survives power loss: committed, if this node is the only voter."""
         now = self._now()
         with self._lock:
             taken = self._taken.popleft()
-            for stream, flight in taken.flights:
-                if stream.make_durable(flight, now):
-                    settled.append(flight)
-                    self._answer_executed(flight, now)
-                if flight.on_durable is not None and not self._pipelines.ended:
-                    told.append((flight.on_durable, CallOutcome(0, flight.txn_ids[0], b"")))
-            for stream, _ in taken.flights:
-                self._pump(stream, now)
-                if stream.held:
-                    told += self.reads.release(stream)
-        for flight in settled:
-            answer(flight, flight.outcomes, lax=False)
-        for done, reply in told:
-            done(reply)
+            due = self.commits.commit(taken.flights if self._votes_alone else (), now)
+        due.give()
         for note_done in taken.note_dones:
             note_done()
 
@@ -290,7 +279,7 @@ class Sequencer:
             self.admission.refuse(refusal)
             dones = self._drop_all()
             self.admission.clear()
-            self._settling = 0
+            self.commits.forget_all()
         unknown = UnknownOutcome(why)
         for done in dones:
             done(unknown)
@@ -310,7 +299,7 @@ class Sequencer:
             self._pipelines.pass_step(flight)
             waits = flight.execute(outcomes, now)
             if waits:
-                self._settling += 1
+                self.commits.note_executed()
                 self.admission.release_lax(flight)
             else:
                 self.admission.release(flight)
@@ -359,7 +348,7 @@ class Sequencer:
         """Nothing is open, on its way to a site, at one, or waiting to be durable."""
         with self._lock:
             under_way = any(s.flights or s.open.params or s.closed or s.entries for s in self._streams.values())
-            return not (under_way or self.reads.under_way or self._settling)
+            return not (under_way or self.reads.under_way or self.commits.settling)
 
     def applied_block(self, partition: int) -> int:
         """Every entry that the site has not answered lies in this block or a later one."""
@@ -374,15 +363,13 @@ class Sequencer:
 
     # -- inside, under the lock ------------------------------------------------------------------------------------------
 
+    def _own_marks(self) -> Iterable[PartitionPipeline]:
+        """The streams whose commit this node states by itself."""
+        return self._streams.values() if self._votes_alone else ()
+
     def _admit(self, calls: int, size_bytes: int) -> None:
         overhead_bytes = BATCH_OVERHEAD_BYTES * len(self._streams) + self.opening.bytes
         self.admission.admit(calls, size_bytes, overhead_bytes=overhead_bytes)
-
-    def _answer_executed(self, flight: Flight, now: float) -> None:
-        """It was executed before it was durable, and now it is: the others of its calls are answered."""
-        self.meter.stages["settle"].add(now - flight.answered_at, len(flight.lax) - flight.lax_calls)
-        self.admission.release_rest(flight)
-        self._settling -= 1
 
     def _drop_all(self) -> list[Done]:
         """Empties everything; who waits."""

@@ -83,6 +83,8 @@ def on_install_snapshot(state: State, message: InstallSnapshot) -> None:
     manifest = message.manifest
     if manifest.term > message.term:
         state.drop(Drop.BAD_ENTRIES)
+    elif not manifest.configuration.voters:
+        state.drop(Drop.BAD_CONFIGURATION)
     elif covers(state, manifest):
         state.after.append(AppendReply(state.id, message.sender, state.term, state.log.commit))
     elif state.copying != manifest:
@@ -100,8 +102,8 @@ def covers(state: State, manifest: SnapshotDescriptor) -> bool:
 
 def on_read_reply(state: State, message: ReadReply) -> None:
     """The leader confirmed reads; those that were given up meanwhile are passed over."""
-    for context in message.contexts:
-        if state.reads.asked.pop(context, None) is None:
+    for number in message.contexts:
+        if (asked := state.reads.asked.pop(number, None)) is None:
             state.drop(Drop.STALE_REPLY)
         else:
-            state.read_results.append(ReadResult(context, message.index))
+            state.read_results.append(ReadResult(asked[0], message.index))

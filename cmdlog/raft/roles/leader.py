@@ -5,7 +5,8 @@ it is of the leader's own term (paper, section 5.4.2 and Figure 8). The leader i
 write.
 
 Entries are sent when a Ready is taken (`fill`), not when they are proposed: proposals, acknowledgements and freed windows that
-come in between share one message per follower. Followers learn of a commit with the next entries or the next heartbeat.
+come in between share one message per follower. Followers learn of a commit with the next entries or the next heartbeat; when
+everything is committed, a heartbeat goes with the next tick, however rare they are.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from cmdlog.raft.messages import (
 from cmdlog.raft.progress import FollowerProgress, Sending
 from cmdlog.raft.quorum import has_quorum, joint_committed
 from cmdlog.raft.ready import PlacedProposals
-from cmdlog.raft.roles import membership, transfer
+from cmdlog.raft.roles import fetching, membership, transfer
 from cmdlog.raft.state import State
 from cmdlog.wal.ids import Index
 
@@ -49,8 +50,13 @@ def propose(state: State, payloads: list[bytes]) -> PlacedProposals:
     if state.proposed_bytes and state.proposed_bytes + size > settings.proposed_bytes_max:
         raise ProposalRefused(Refusal.IN_FLIGHT_BYTES, f"{state.proposed_bytes} bytes are not committed yet")
     log, term, count = state.log, state.term, len(payloads)
+    waiting = log.untaken_bytes + log.writing_bytes
+    if waiting and waiting + size > settings.undurable_bytes_max:
+        raise ProposalRefused(Refusal.UNDURABLE_BYTES, f"{waiting} bytes wait for the own disk")
+    if log.last - log.commit + count > settings.proposed_entries_max and log.commit < log.last:
+        raise ProposalRefused(Refusal.IN_FLIGHT_ENTRIES, f"{log.last - log.commit} entries are not committed yet")
     first = Index(log.last + 1)
-    log.append(Entries(first, [term] * count, bytes(count), payloads), size=size)
+    log.append(Entries(first, [term] * count, bytes(count), payloads, size))
     state.count_proposed(size)
     return PlacedProposals(first, term)
 
@@ -87,8 +93,12 @@ def tick(state: State) -> None:
             state.become_follower(state.term, None)
             return
     transfer.expire(state)
+    if state.to_promote and state.elapsed == 0:
+        membership.promote_caught_up(state)
+    if state.log.writes and _disk_hangs(state):
+        return
     state.heartbeat_elapsed += 1
-    if state.heartbeat_elapsed >= settings.heartbeat_ticks:
+    if state.heartbeat_elapsed >= settings.heartbeat_ticks or _commit_is_unsent(state):
         state.heartbeat_elapsed = 0
         state.dirty = True
         reads.begin_round(state)
@@ -97,10 +107,34 @@ def tick(state: State) -> None:
             _tick_copy(state, peer, progress)
 
 
+def _commit_is_unsent(state: State) -> bool:
+    """With nothing under way no message brings the last commit to the followers: it does not wait for a rare heartbeat."""
+    log = state.log
+    return log.commit == log.last and state.reads.commit_sent < log.commit
+
+
+def _disk_hangs(state: State) -> bool:
+    """Whether the role ended because the own disk does not answer. The others commit without it, but nothing is applied or
+    answered here. After an election time-out leadership is offered to a voter that is heard from; after a second one, this node
+    steps down, if the others can elect: a leader that cannot write is worth less than none."""
+    election = state.settings.election_ticks
+    waited = state.ticks - state.log.writes[0].begun
+    if waited < election:
+        return False
+    if waited >= 2 * election and has_quorum(state.configuration, state.live() - {state.id}):
+        state.become_follower(state.term, None)
+        return True
+    if state.handover is None and (successor := state.best_successor()) is not None:
+        transfer.begin_transfer(state, successor)
+    return False
+
+
 def _tick_copy(state: State, peer: NodeId, progress: FollowerProgress) -> None:
-    """The manifest is sent again now and then, since it may be lost; in the end the log is no longer kept for the copy."""
+    """The manifest is sent again now and then, since it may be lost. The log is no longer kept for a copy that takes too long, or
+    whose receiver is silent: it may be gone for good, and the log of this node is bounded."""
     progress.copy_ticks += 1
-    if progress.copy_ticks >= state.settings.copy_ticks_max:
+    silent = progress.heard <= state.ticks - state.settings.election_ticks
+    if silent or progress.copy_ticks >= state.settings.copy_ticks_max:
         progress.probe()
     elif progress.copy_ticks % state.settings.election_ticks == 0:
         _send_manifest(state, peer, progress)
@@ -128,7 +162,10 @@ def _send_entries(state: State, peer: NodeId, progress: FollowerProgress) -> boo
     if prev_term is None:
         _offer_copy(state, peer, progress)
         return False
-    entries, size = log.batch(progress.next, entries_max=settings.append_entries_max, bytes_max=settings.append_bytes_max)
+    if progress.next <= log.held:
+        return fetching.send_fetched(state, peer, progress, prev_term)
+    most, bytes_max = settings.append_entries_max, settings.append_bytes_max
+    entries, size = log.batch(progress.next, log.last, entries_max=most, bytes_max=bytes_max)
     state.now.append(Append(state.id, peer, state.term, prev_term, log.commit, entries))
     progress.sent(Index(entries.first + len(entries.terms) - 1), size)
     return True
@@ -146,7 +183,7 @@ def _send_empty(state: State, peer: NodeId, progress: FollowerProgress) -> None:
 
 def _offer_copy(state: State, peer: NodeId, progress: FollowerProgress) -> None:
     """The follower's next entry is compacted. Nobody keeps a log for a node that does not answer."""
-    if progress.heard > state.ticks - state.settings.election_ticks:
+    if progress.heard > state.ticks - state.settings.election_ticks and state.ticks >= progress.copy_from:
         progress.copy(state.manifest)
         _send_manifest(state, peer, progress)
 
@@ -154,6 +191,21 @@ def _offer_copy(state: State, peer: NodeId, progress: FollowerProgress) -> None:
 def _send_manifest(state: State, peer: NodeId, progress: FollowerProgress) -> None:
     assert progress.manifest is not None
     state.now.append(InstallSnapshot(state.id, peer, state.term, progress.manifest))
+
+
+def pinned(state: State, upto: Index) -> list[Index]:
+    """Indexes after which the log is kept for copies under way. One that alone would keep too many bytes up to `upto` is given
+    up: its receiver copies a later snapshot."""
+    log, indexes = state.log, list[Index]()
+    for progress in state.progress.values():
+        if progress.manifest is None:
+            continue
+        at = progress.manifest.index
+        if log.bytes_between(at, upto) > state.settings.copy_bytes_max:
+            progress.probe()
+        else:
+            indexes.append(at)
+    return indexes
 
 
 # Answers
@@ -199,7 +251,7 @@ def on_snapshot_failed(state: State, message: SnapshotCopyFailed) -> None:
     if progress.manifest is None or progress.manifest.index != message.index:
         state.drop(Drop.STALE_REPLY)
     else:
-        progress.probe()
+        progress.copy_failed(state.ticks, wait_ticks=state.settings.election_ticks)
 
 
 def _heard(state: State, sender: NodeId) -> FollowerProgress | None:
@@ -207,7 +259,7 @@ def _heard(state: State, sender: NodeId) -> FollowerProgress | None:
     if progress is None:
         state.drop(Drop.UNKNOWN_SENDER)
     else:
-        progress.heard = state.ticks
+        progress.heard, progress.answered = state.ticks, True
     return progress
 
 

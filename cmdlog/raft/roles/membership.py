@@ -15,14 +15,15 @@ from typing import Final
 
 from cmdlog.raft import reads
 from cmdlog.raft.confchange import apply_change, check_base, leave_joint
-from cmdlog.raft.configuration import Configuration, ConfigurationChange, NodeId, nodes
-from cmdlog.raft.errors import ChangeRefused, Refusal
-from cmdlog.raft.messages import KIND_CONFIGURATION, Entries
+from cmdlog.raft.configuration import Act, Configuration, ConfigurationChange, MemberChange, NodeId, nodes
+from cmdlog.raft.errors import BadChange, ChangeRefused, Refusal
+from cmdlog.raft.messages import KIND_CONFIGURATION, Entries, TimeoutNow
 from cmdlog.raft.quorum import has_quorum
 from cmdlog.raft.ready import PlacedProposals
 from cmdlog.raft.state import Role, State
-from cmdlog.wal.ids import Index
+from cmdlog.wal.ids import Index, Term
 
+FORCED_TERMS: Final = 1 << 20  # more terms than a group spends in its life
 _CONFIGURATION_KINDS: Final = bytes([KIND_CONFIGURATION])
 
 
@@ -63,8 +64,20 @@ def _check_life(state: State, following: Configuration) -> None:
         progress = state.progress.get(node)
         if progress is None or progress.match < needed:
             raise ChangeRefused(Refusal.LAGGING, f"node {node} is not a learner that has caught up")
-    if not has_quorum(following, state.active()):
-        raise ChangeRefused(Refusal.QUORUM_AT_RISK, f"heard from {sorted(state.active())} of voters {following.voters}")
+    if not has_quorum(following, state.live()):
+        raise ChangeRefused(Refusal.QUORUM_AT_RISK, f"heard from {sorted(state.live())} of voters {following.voters}")
+
+
+def promote_caught_up(state: State) -> None:
+    """Makes a voter of the first named learner that a change would be taken for now; the others wait for that to be committed."""
+    for node in sorted(state.to_promote.intersection(state.configuration.learners)):
+        if node not in state.live():
+            continue
+        try:
+            change(state, ConfigurationChange((MemberChange(Act.ADD_VOTER, node),)), base=None, guard=MembershipGuard.CHECKED)
+        except (ChangeRefused, BadChange):
+            continue
+        return
 
 
 def _append(state: State, configuration: Configuration) -> PlacedProposals:
@@ -90,20 +103,27 @@ def on_commit(state: State, before: Index) -> None:
     if configuration.auto_leave:
         _append(state, leave_joint(configuration))
     elif not configuration.is_voter(state.id):
-        # It led, without counting itself, until the others could continue without it (paper, section 6).
+        # It led, without counting itself, until the others could continue without it (paper, section 6). One of them is asked to
+        # campaign at once, after the commit of the removal: waiting for a time-out would leave them without a leader for long.
+        if (successor := state.best_successor()) is not None:
+            state.now.append(TimeoutNow(state.id, successor, state.term))
         state.become_follower(state.term, None)
 
 
-def force_recovery(state: State, learners: Iterable[NodeId]) -> PlacedProposals:
+def force_recovery(state: State, learners: Iterable[NodeId], epoch: int | None) -> PlacedProposals:
     """A majority is lost for good and an operator accepts what is lost with it: this node becomes the only voter.
 
     The configuration is marked `forced`, and so is every later one. The operator chooses the survivor with the best (last term,
-    last index); the other survivors may come along as learners. Raises: ChangeRefused while a leader is heard from.
+    last index); the other survivors may come along as learners. It writes without an election, so a majority that lives after
+    all, or a second survivor, may use the same terms for other entries. Therefore the term goes far above theirs, and the group
+    leaves the cluster that it was of: `epoch`, drawn here when it is None, is the same for all groups of the node, and every
+    frame carries it from now on (duty 14). Raises: ChangeRefused while a leader is heard from.
     """
     if state.leader is not None:
         raise ChangeRefused(Refusal.LEADER_ALIVE, leader=state.leader)
     if not state.enfranchised:
         raise ChangeRefused(Refusal.NO_SUCH_VOTER, "this node may have forgotten what it voted for and acknowledged")
-    configuration = Configuration(voters=(state.id,), learners=nodes(learners), forced=True)
-    state.become_candidate()
+    drawn = epoch or 1 + state.rng.getrandbits(61)
+    configuration = Configuration(voters=(state.id,), learners=nodes(learners), forced=True, epoch=drawn)
+    state.become_candidate(Term(state.term + FORCED_TERMS + drawn % FORCED_TERMS))
     return _append(state, configuration)

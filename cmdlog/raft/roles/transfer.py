@@ -21,6 +21,8 @@ def begin_transfer(state: State, target: NodeId) -> None:
         raise ProposalRefused(Refusal.NOT_LEADER, leader=state.leader)
     if target == state.id or not state.configuration.is_voter(target):
         raise ProposalRefused(Refusal.NO_SUCH_VOTER, f"node {target}")
+    if target not in state.live():
+        raise ProposalRefused(Refusal.NOT_HEARD, f"node {target} in this term, lately")
     state.handover = Handover(target, state.ticks + state.settings.transfer_ticks)
     state.dirty = True
     hand_over(state)

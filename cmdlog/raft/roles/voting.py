@@ -7,8 +7,8 @@ itself: that configuration may be behind, and a learner that does not know of it
 from __future__ import annotations
 
 from cmdlog.raft.errors import Drop
-from cmdlog.raft.messages import Campaign, VoteReply, VoteRequest
-from cmdlog.raft.state import State
+from cmdlog.raft.messages import Campaign, Removed, VoteReply, VoteRequest
+from cmdlog.raft.state import Role, State
 from cmdlog.wal.ids import Term
 
 
@@ -23,8 +23,28 @@ def shields_leader(state: State, request: VoteRequest) -> bool:
     return heard or (settings.lease_ticks > 0 and state.ticks < settings.election_ticks)
 
 
+def tell_removed(state: State, request: VoteRequest) -> None:
+    """Tells a node that asks for votes when a committed configuration is without it, and all later ones are: the commit of its
+    removal did not reach it, it is sent nothing any more, and would campaign for ever."""
+    needed = state.needed_configurations()
+    if needed[0].voters and not any(request.sender in value.members() for value in needed):
+        at = next(at for at, value in state.log.configurations if value is needed[0])
+        state.now.append(Removed(state.id, request.sender, state.term, at))
+
+
+def on_removed(state: State, message: Removed) -> None:
+    """A committed configuration is without this node. It waits, and campaigns no more unless its log gets a later one."""
+    if message.index < state.configuration_index:
+        state.drop(Drop.STALE_REPLY)
+        return
+    state.removed_at, state.soft_changed = max(state.removed_at, message.index), True
+    if state.role is Role.PRE_CANDIDATE or state.role is Role.CANDIDATE:
+        state.become_follower(state.term, None)
+
+
 def on_vote_request(state: State, request: VoteRequest) -> None:
     """Grants or refuses. A vote is durable before it is sent; a pre-vote changes nothing and may leave at once."""
+    tell_removed(state, request)
     if not state.enfranchised:
         state.drop(Drop.NO_FRANCHISE)
         return

@@ -20,11 +20,13 @@ from cmdlog.raft.configuration import Configuration, NodeId
 from cmdlog.raft.errors import BadConfiguration
 from cmdlog.raft.messages import (
     ENTRY_KINDS,
+    NO_TERM,
     Append,
     AppendReply,
     Bundle,
     Campaign,
     Entries,
+    Executed,
     Forward,
     Heartbeat,
     HeartbeatBundle,
@@ -35,6 +37,7 @@ from cmdlog.raft.messages import (
     MessageKind,
     ReadReply,
     ReadRequest,
+    Removed,
     Segment,
     SnapshotCopyFailed,
     SnapshotDescriptor,
@@ -197,7 +200,8 @@ def _append(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Res
         kinds = fields.get(Tag.KINDS, kinds)
         if len(kinds) != count or kinds.strip(_ENTRY_KINDS):
             raise Malformed
-    return Append(sender, receiver, term, prev_term, commit, Entries(first, terms, kinds, _payloads(count, rest)))
+    entries = Entries(first, terms, kinds, _payloads(count, rest), rest[3] - rest[2])
+    return Append(sender, receiver, term, prev_term, commit, entries)
 
 
 _ENTRY_KINDS: Final = bytes(ENTRY_KINDS)
@@ -281,6 +285,15 @@ def _heartbeat_reply_bundle(sender: NodeId, receiver: NodeId, _: Term, __: Any, 
     return HeartbeatReplyBundle(sender, receiver, groups, *columns)  # type: ignore[arg-type]
 
 
+def _executed(sender: NodeId, receiver: NodeId, _: Term, __: Any, rest: _Rest) -> Executed:
+    fields = rest[0]
+    groups, (terms, indexes, commits) = _columns(fields, Tag.TERMS, Tag.INDEXES, Tag.COMMITS)
+    digests = list(unpack_column(UINT64, _required(fields, Tag.DIGESTS), COLUMN_MAX))  # of 64 bits, unlike indexes
+    if len(digests) != len(groups):
+        raise Malformed
+    return Executed(sender, receiver, NO_TERM, groups, terms, indexes, commits, digests)  # type: ignore[arg-type]
+
+
 def _vote_request(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, _: _Rest) -> VoteRequest:
     campaign, last_index, last_term = fixed
     return VoteRequest(sender, receiver, term, _campaign(campaign), last_index, last_term)
@@ -311,8 +324,10 @@ _MAKERS: Final[dict[MessageKind, _Maker]] = {
         sender, receiver, term, fixed[0], _contexts(rest)
     ),
     MessageKind.FORWARD: _forward,
+    MessageKind.REMOVED: lambda sender, receiver, term, fixed, _: Removed(sender, receiver, term, *fixed),
     MessageKind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
     MessageKind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,
+    MessageKind.EXECUTED: _executed,
 }
 _FORMS: Final[dict[int, _Form]] = {
     kind.value: (FIXED[kind].size, FIXED[kind].unpack_from, make) for kind, make in _MAKERS.items()

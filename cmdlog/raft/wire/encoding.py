@@ -18,6 +18,7 @@ from cmdlog.raft.messages import (
     AppendReply,
     Bundle,
     Entries,
+    Executed,
     Forward,
     Heartbeat,
     HeartbeatBundle,
@@ -28,6 +29,7 @@ from cmdlog.raft.messages import (
     MessageKind,
     ReadReply,
     ReadRequest,
+    Removed,
     Segment,
     SnapshotCopyFailed,
     TimeoutNow,
@@ -198,6 +200,10 @@ def _timeout_now(group: PartitionId, m: TimeoutNow) -> bytes:
     return _meta(MessageKind.TIMEOUT_NOW, group, m.term)
 
 
+def _removed(group: PartitionId, m: Removed) -> bytes:
+    return _meta(MessageKind.REMOVED, group, m.term, m.index)
+
+
 def _read_request(group: PartitionId, m: ReadRequest) -> bytes:
     return _meta_with(pack_field(Tag.CONTEXTS, pack_column(UINT64, m.contexts)), MessageKind.READ_REQUEST, group, m.term)
 
@@ -215,6 +221,15 @@ def _heartbeat_reply_bundle(group: PartitionId, m: HeartbeatReplyBundle) -> byte
     return _meta_with(_bundle_fields(m), MessageKind.HEARTBEAT_REPLY_BUNDLE, group, 0)
 
 
+def _executed(group: PartitionId, m: Executed) -> bytes:
+    columns = (
+        (Tag.GROUPS, UINT32, m.groups), (Tag.TERMS, UINT64, m.terms), (Tag.INDEXES, UINT64, m.indexes),
+        (Tag.COMMITS, UINT64, m.commits), (Tag.DIGESTS, UINT64, m.digests),
+    )  # fmt: skip
+    fields = b"".join(pack_field(tag, pack_column(code, values)) for tag, code, values in columns)
+    return _meta_with(fields, MessageKind.EXECUTED, group, 0)
+
+
 def _bundle_fields(m: Bundle) -> bytes:
     columns = ((Tag.GROUPS, UINT32, m.groups), (Tag.TERMS, UINT64, m.terms), (Tag.ROUNDS, UINT64, m.rounds))
     return b"".join(pack_field(tag, pack_column(code, values)) for tag, code, values in columns)
@@ -229,8 +244,10 @@ _ENCODERS: Final[dict[type, Callable[[PartitionId, Any], bytes]]] = {
     InstallSnapshot: _install_snapshot,
     SnapshotCopyFailed: _snapshot_failed,
     TimeoutNow: _timeout_now,
+    Removed: _removed,
     ReadRequest: _read_request,
     ReadReply: _read_reply,
     HeartbeatBundle: _heartbeat_bundle,
     HeartbeatReplyBundle: _heartbeat_reply_bundle,
+    Executed: _executed,
 }

@@ -77,6 +77,8 @@ class Tag(enum.IntEnum):
     TERMS = 9  # uint64 per group
     COMMITS = 10  # uint64 per group
     ROUNDS = 11  # uint64 per group
+    INDEXES = 12  # uint64 per row
+    DIGESTS = 13  # uint64 per row
 
 
 HEAD_FIELDS: Final = (
@@ -103,6 +105,8 @@ FIXED_FIELDS: Final[dict[MessageKind, tuple[tuple[str, str], ...]]] = {
     MessageKind.FORWARD: (("count", "I"),),
     MessageKind.HEARTBEAT_BUNDLE: (),
     MessageKind.HEARTBEAT_REPLY_BUNDLE: (),
+    MessageKind.REMOVED: (("index", "Q"),),
+    MessageKind.EXECUTED: (),
 }
 
 

@@ -79,6 +79,14 @@ _pack_trailer, _unpack_trailer = TRAILER.pack, TRAILER.unpack_from
 _crc32c: Final = google_crc32c.value
 
 
+def cluster_of_epoch(cluster: bytes, epoch: int) -> bytes:
+    """What frames and hellos say as `cluster` [16] after a forced recovery: members of before are refused by that name. 0 is the
+    cluster as it was made."""
+    if not epoch:
+        return cluster
+    return blake2b(cluster + epoch.to_bytes(8, "little"), digest_size=len(cluster), person=b"raft epoch").digest()
+
+
 class Seal(enum.IntEnum):
     """How much of a frame the MAC vouches for. Both ends of a link are set to the same; another one is refused."""
 

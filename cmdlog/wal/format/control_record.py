@@ -99,6 +99,29 @@ class GroupConfiguration:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterMember:
+    """MEMBER: which life of a node's disk belongs to the cluster, and where the node is reached."""
+
+    node: int
+    incarnation: bytes  # [8]
+    peer: str  # host:port for the other nodes
+    client: str  # URL for clients
+
+    @classmethod
+    def from_record(cls, record: Record) -> Self:
+        with naming_record(record):
+            return cls.from_json(record.json())
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(int(value["node"]), bytes.fromhex(value["incarnation"]), str(value["peer"]), str(value["client"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """The payload."""
+        return {"node": self.node, "incarnation": self.incarnation.hex(), "peer": self.peer, "client": self.client}
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotMark:
     """SNAPSHOT_MARK: a durable, verified snapshot whose last entry is the one at the record's index."""
 

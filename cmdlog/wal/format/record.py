@@ -36,6 +36,7 @@ RECORD: Final = Layout(
 )
 DIGEST: Final = Layout("Digest payload", ("rows_digest", "Q"), ("catalog", "I"), ("count", "I"))
 COMMIT_MARK: Final = Layout("Commit mark payload", ("closed_txn", "Q"))
+EMPTY: Final = Layout("Empty payload", ("closed_txn", "Q"))
 
 RECORD_BYTES_MAX: Final = 64 << 20  # bounds every allocation that a length field can cause
 ZSTD_FROM_BYTES: Final = 512
@@ -55,6 +56,9 @@ class RecordKind(enum.IntEnum):
     CATALOG = 4  # cluster group: a code bundle under the next catalog version
     ENVIRONMENT = 5  # cluster group: versions of Python, SQLite and packages
     SKIP = 6  # one call of an earlier batch is not to be run
+    EMPTY = 7  # begins a leader's term, or closes transaction ids where no call does
+    SHAPE = 8  # cluster group: partitions, slot map, key policy of a cluster whose members may change
+    MEMBER = 9  # cluster group: one node's incarnation and addresses
     HARD_STATE = 16  # term, vote
     COMMIT_MARK = 17  # index = committed here; closed TxnId
     DIGEST = 18  # what the batch at `index` did on this node
@@ -129,10 +133,13 @@ def encode_record(kind: RecordKind, payload: bytes, *, partition: int, term: int
     return b"".join((head, crc.to_bytes(4, "little"), _ZERO4, payload))
 
 
-def encode_json(kind: RecordKind, value: Mapping[str, Any], *, partition: int, term: int, index: int) -> bytes:
-    """A record with a canonical JSON payload, compressed when that pays."""
+def encode_json(
+    kind: RecordKind, value: Mapping[str, Any], *, partition: int, term: int, index: int, compress: bool = True
+) -> bytes:
+    """A record with a canonical JSON payload, compressed when that pays. Without `compress` its bytes follow from the value
+    alone: another build of the compressor makes other bytes."""
     payload = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-    if len(payload) < ZSTD_FROM_BYTES:
+    if len(payload) < ZSTD_FROM_BYTES or not compress:
         return encode_record(kind, payload, partition=partition, term=term, index=index)
     packed = zstandard.ZstdCompressor().compress(payload)
     return encode_record(kind, packed, partition=partition, term=term, index=index, flags=_FLAG_ZSTD)
@@ -184,6 +191,23 @@ def decode_body(body: bytes) -> Iterator[tuple[int, Record]]:
 def encode_commit_mark(*, partition: int, term: int, commit: int, closed_txn: int) -> bytes:
     """The group is committed up to `commit`; no later entry of it has a TxnId <= `closed_txn`."""
     return encode_record(RecordKind.COMMIT_MARK, COMMIT_MARK.pack(closed_txn), partition=partition, term=term, index=commit)
+
+
+def encode_empty(*, partition: int, term: int, index: int, closed_txn: int = 0) -> bytes:
+    """An entry without effect. Without `closed_txn` it has no payload: then its bytes follow from its place alone."""
+    payload = EMPTY.pack(closed_txn) if closed_txn else b""
+    return encode_record(RecordKind.EMPTY, payload, partition=partition, term=term, index=index)
+
+
+def decode_empty(record: Record) -> int:
+    """The closed TxnId; 0 where it closes none."""
+    payload = record.payload
+    if not payload:
+        return 0
+    if len(payload) != EMPTY.bytes:
+        raise BadRecord("empty payload")
+    closed: int = EMPTY.unpack_from(payload)[0]
+    return closed
 
 
 def decode_commit_mark(record: Record) -> int:

@@ -9,9 +9,11 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tests.raft.sim.history import FAULTY_UNITS, HAPPENINGS, run
+from tests.raft.sim.multi_raft import run_groups
 
 CHUNK_SEEDS = 20
 
@@ -67,7 +69,10 @@ def main() -> int:
     parser.add_argument(
         "--units", type=int, default=FAULTY_UNITS, help=f"with --seed: how long there are faults [{FAULTY_UNITS}]"
     )
+    parser.add_argument("--groups", action="store_true", help="several groups per node over one shared log, seed after seed")
     given = parser.parse_args()
+    if given.groups:
+        return simulate_groups(range(given.first, given.first + given.seeds) if given.seed is None else [given.seed], given.trace)
     if given.seed is not None:
         print(run(given.seed, story=print if given.trace else None, units=given.units))
         return 0
@@ -75,6 +80,19 @@ def main() -> int:
     total = simulate(given.first, given.first + given.seeds, jobs=given.jobs, stop=given.first_failure)
     report(total, took_s=time.monotonic() - began, jobs=given.jobs)
     return 1 if total.failures else 0
+
+
+def simulate_groups(seeds: Iterable[int], trace: bool) -> int:
+    """Runs the seeds, and says which failed, and what happened in the others; 1 when one failed."""
+    counts, failed = Counter[str](), 0
+    for seed in seeds:
+        try:
+            counts.update(run_groups(seed, story=print if trace else None))
+        except Exception as error:  # noqa: BLE001 - whatever happens in a seed is what it shows
+            failed += 1
+            print(f"seed {seed}: {error}\n    python -m tests.raft.sim --groups --seed {seed} --trace", flush=True)
+    print(", ".join(f"{name} {number}" for name, number in sorted(counts.items())))
+    return 1 if failed else 0
 
 
 def simulate(first: int, last: int, *, jobs: int, stop: bool) -> Tally:

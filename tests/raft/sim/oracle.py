@@ -171,7 +171,7 @@ class Oracle:
                 raise Violation(f"node {node.id} has a snapshot at {log.base} of what was never committed [7]")
         for index in range(before + 1, log.commit + 1):
             at = index - log.base - 1
-            self._commit(node, index, (log.terms[at], log.kinds[at], log.payloads[at]))
+            self._commit(node, index, (log.terms[at], log.kinds[at], log.payloads[index - log.held - 1]))
         if core.role is Role.LEADER:
             self._watch_leaders_commit(node, core)
 

@@ -101,6 +101,9 @@ def _settings(rng: random.Random, *, leases: bool) -> RaftSettings:
         append_bytes_max=rng.choice((20, 200, 1 << 20)),
         window_messages_max=rng.choice((1, 2, 8, 64)),
         proposed_bytes_max=rng.choice((60, 1 << 20)),
+        ready_bytes_max=rng.choice((10, 40, 8 << 20)),
+        log_bytes_max=rng.choice((20, 100, 64 << 20)),
+        fetch_bytes_max=rng.choice((10, 40, 4 << 20)),
         copy_ticks_max=rng.choice((20, 12_000)),
         promotion_entries_max=rng.choice((2, 1000)),
     )

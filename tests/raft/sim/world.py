@@ -19,6 +19,7 @@ from typing import Any, Final
 from cmdlog.raft import (
     Configuration,
     Entries,
+    EntriesWanted,
     Franchise,
     HardState,
     Message,
@@ -33,12 +34,14 @@ from cmdlog.raft import (
 from cmdlog.raft.core import CopyOutcome
 from cmdlog.raft.messages import KIND_NORMAL
 from cmdlog.wal.ids import Index
+from tests.raft.cluster import read_entries
 from tests.raft.sim.oracle import Oracle, Violation
 from tests.raft.sim.swarm import Swarm
 from tests.raft.sim.wires import Wire, Wires
 
 UNITS_PER_TICK: Final = 4
 DOWN_UNITS_MAX: Final = 300
+FETCH_UNITS_MAX: Final = 10
 
 State = dict[int, tuple[int, int, int]]
 """Key -> (index, client, number) of the write that it holds."""
@@ -324,11 +327,29 @@ class World:
                 self.on_read(node, result.context, False)
             else:
                 node.reads.append((result.index, result.context))
+        self._begin_work(node, ready)
+        if node.reads:
+            self._serve_reads(node)
+
+    def _begin_work(self, node: Node, ready: Ready) -> None:
+        """Copies and reads of the own log take time."""
         if ready.copy is not None:
             node.copy = ready.copy
             self.after(self.rng.randrange(1, self.swarm.copy_units_max + 1), self._copied, node, node.life, ready.copy)
-        if node.reads:
-            self._serve_reads(node)
+        if ready.fetch is not None:
+            self.after(self.rng.randrange(1, FETCH_UNITS_MAX + 1), self._fetched, node, node.life, ready.fetch)
+
+    def _fetched(self, node: Node, life: int, wanted: EntriesWanted) -> None:
+        """Entries were read from the node's own log, or are gone from it."""
+        if node.life != life or node.core is None:
+            return
+        if node.paused:
+            self._when_awake(node, self._fetched, node, life, wanted)
+            return
+        found = read_entries(node.disk.entries, wanted)
+        self.oracle.counts["entries gone" if found is None else "entries fetched"] += 1
+        node.core.report_entries(wanted, found)
+        self.drain(node)
 
     def _complete(self, node: Node, life: int) -> None:
         """Writes whose time has come are durable, in order; what was built on them leaves."""

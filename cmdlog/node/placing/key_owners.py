@@ -129,6 +129,8 @@ class KeyOwners:
         """The call that claimed the key is answered, or was refused. `stored`: its outcome may be in a table."""
         short = int.from_bytes(key[:8], "little")
         with self._lock:
+            if short not in self._under_way:
+                return  # claimed before `clear`
             calls = self._under_way.pop(short) - 1
             if calls:
                 self._under_way[short] = calls
@@ -155,6 +157,18 @@ class KeyOwners:
 
     def _homes_of(self, owner: int) -> Iterable[int]:
         return self._homes[SHARED_HOMES - owner] if owner <= SHARED_HOMES else (owner,)
+
+    def clear(self) -> None:
+        """Forgets everything: the states say more, since another node has led."""
+        with self._lock:
+            self._owner.clear()
+            self._homes.clear()
+            self._counts.clear()
+            self._under_way.clear()
+            self._slices = deque([(self._clock(), [])])
+            self._old.clear()
+            self._new.clear()
+            self._sweep, self._mark = None, bytes(8)
 
     def load(self, connection: apsw.Connection, partition: int) -> None:
         """What a state file holds, before any call."""

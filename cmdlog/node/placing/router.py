@@ -12,8 +12,8 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, Done, Durability, Reply, UnknownOutcome
-from cmdlog.node.sequencing.combine_replies import Gather
-from cmdlog.node.sequencing.key_owners import EVERYWHERE, EXPIRED, FULL, KeyOwners
+from cmdlog.node.placing.combine_replies import Gather
+from cmdlog.node.placing.key_owners import EVERYWHERE, EXPIRED, FULL, KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import Route, SlotMap

@@ -19,7 +19,7 @@ from typing import Final
 
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.snapshotter import Snapshotter
-from cmdlog.node.sequencing.key_owners import KeyOwners, look_up
+from cmdlog.node.placing.key_owners import KeyOwners, look_up
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.wal.errors import WalError
 from procedures.execution.idempotency_table import Figures, KeyRow
@@ -72,6 +72,6 @@ class Housekeeping:
         self._speeds.save({partition: newest.name for partition, newest in self._snapshots.newest_of_each().items()})
 
     def _look_up(self, partition: int, after: int) -> tuple[Figures, list[KeyRow]] | None:
-        """See `cmdlog.node.sequencing.key_owners.Look`."""
+        """See `cmdlog.node.placing.key_owners.Look`."""
         answered = self._sequencer.watermarks()[partition]["applied"]
         return look_up(state_path(self._directory, partition), after=after, answered=answered)

@@ -1,0 +1,124 @@
+"""The cluster file: which nodes make a cluster, and what it begins with. Every node gets a copy.
+
+One rule: it holds no secret and nothing that changes. What changes later (members, code, tables) is in the log.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import orjson
+
+from cmdlog.operator_error import OperatorError
+
+FORMAT: Final = 1
+NODES_MAX: Final = 9
+
+
+class BadClusterFile(OperatorError):
+    """The file is not one that `cmdlog cluster init` wrote, or does not fit this node."""
+
+    kind = "BadClusterFile"
+    exit_code = 2
+    hint = "`cmdlog cluster init` makes the file; every node gets the same one"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAddress:
+    """Where one node is reached."""
+
+    node: int
+    peer: tuple[str, int]  # host and port for the other nodes
+    client: str  # URL for clients
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """What every node of a new cluster knows."""
+
+    cluster_id: bytes  # [16]
+    database: str  # name of the application's `Database`
+    members: tuple[MemberAddress, ...]  # ascending by node
+    shape: Mapping[str, Any]  # partitions, slots, key_policy
+    genesis: str  # digest of what every log begins with
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return tuple(member.node for member in self.members)
+
+    def member(self, node: int) -> MemberAddress:
+        """Raises: BadClusterFile."""
+        for member in self.members:
+            if member.node == node:
+                return member
+        raise BadClusterFile(f"node {node} is not a member: the cluster file lists {', '.join(map(str, self.nodes))}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "cluster_id": str(uuid.UUID(bytes=self.cluster_id)),
+            "database": self.database,
+            "members": [
+                {"node": member.node, "peer": f"{member.peer[0]}:{member.peer[1]}", "client": member.client}
+                for member in self.members
+            ],
+            "shape": self.shape,
+            "genesis": self.genesis,
+        }
+
+    def save(self, path: Path) -> None:
+        """Writes a new file. Raises: FileExistsError, OSError."""
+        data = orjson.dumps(self.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        with open(path, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Raises: BadClusterFile."""
+        try:
+            value = orjson.loads(path.read_bytes())
+            if value["format"] != FORMAT:
+                raise BadClusterFile(f"{path} has format {value['format']}, and this program reads {FORMAT}")
+            members = [
+                MemberAddress(int(member["node"]), parse_address(str(member["peer"])), str(member["client"]))
+                for member in value["members"]
+            ]
+            check_members(members)
+            if int(value["shape"]["partitions"]) < 1:
+                raise ValueError(f"{value['shape']['partitions']} partitions")
+            return cls(
+                uuid.UUID(str(value["cluster_id"])).bytes,
+                str(value["database"]),
+                tuple(sorted(members, key=lambda member: member.node)),
+                value["shape"],
+                str(value["genesis"]),
+            )
+        except OSError as error:
+            raise BadClusterFile(f"cannot read {path}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadClusterFile(f"{path} is no cluster file: {error!r}") from None
+
+
+def check_members(members: Sequence[MemberAddress]) -> None:
+    """Each node once, and no two at one address: they would count as two votes. Raises: ValueError."""
+    numbers = [member.node for member in members]
+    if not 1 <= len(numbers) <= NODES_MAX or min(numbers) < 1 or len(set(numbers)) != len(numbers):
+        raise ValueError(f"the nodes are {numbers}: 1 to {NODES_MAX} different positive numbers are possible")
+    if len({member.peer for member in members}) != len(members):
+        raise ValueError("two nodes have the same peer address")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """host:port. Raises: ValueError."""
+    bracketed, _, port = text.rpartition(":")
+    host = bracketed.strip("[]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is no host:port")
+    return host, int(port)

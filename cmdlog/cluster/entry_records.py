@@ -1,0 +1,72 @@
+"""Entries of consensus as records of the log, and back.
+
+One rule: an entry has the same bytes on every disk. A payload is the whole record, encoded once by the leader that proposed it.
+What consensus makes itself (the empty entry of a term, a configuration) is sent without a record, so its record follows from its
+place alone: it is never compressed, since another build of the compressor would give other bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY, KIND_NORMAL, Entries
+from cmdlog.wal.format.record import RECORD, BadRecord, Record, RecordKind, decode_record, encode_empty, encode_record
+
+_BATCH: Final = int(RecordKind.BATCH)
+_LAST_ENTRY: Final = 15  # kinds from 16 on are notes of one node
+
+
+def records_of(group: int, entries: Entries) -> list[bytes]:
+    """The records of these entries of a group, in order."""
+    if not entries.kinds.strip(b"\0"):
+        return entries.payloads
+    places = enumerate(zip(entries.kinds, entries.terms, entries.payloads, strict=True), entries.first)
+    return [_record_of(group, index, term, kind, payload) for index, (kind, term, payload) in places]
+
+
+def _record_of(group: int, index: int, term: int, kind: int, payload: bytes) -> bytes:
+    if kind == KIND_NORMAL:
+        return payload
+    if kind == KIND_EMPTY:
+        return encode_empty(partition=group, term=term, index=index)
+    return encode_record(RecordKind.CONFIGURATION, payload, partition=group, term=term, index=index)
+
+
+def entry_of(record: Record) -> tuple[int, bytes]:
+    """Kind and payload of the entry that a record of the log holds; the inverse of `records_of`."""
+    if record.kind is RecordKind.CONFIGURATION:
+        return KIND_CONFIGURATION, record.payload
+    if record.kind is RecordKind.EMPTY and not record.payload:
+        return KIND_EMPTY, b""
+    return KIND_NORMAL, record.raw
+
+
+def place_of(record: bytes) -> tuple[int, int, int, int]:
+    """Kind, group, term and index that an encoded record states. Raises: BadRecord."""
+    if len(record) < RECORD.bytes:
+        raise BadRecord("shorter than a record header")
+    _, kind, _, group, term, index, _, _ = RECORD.unpack_from(record)
+    return kind, group, term, index
+
+
+def check_entries(group: int, entries: Entries) -> None:
+    """What a peer sends must say itself that it belongs where it is put: it is written and executed as it is.
+
+    Raises: BadRecord.
+    """
+    places = enumerate(zip(entries.kinds, entries.terms, entries.payloads, strict=True), entries.first)
+    for index, (kind, term, payload) in places:
+        if kind != KIND_NORMAL:
+            if kind == KIND_EMPTY and payload:
+                raise BadRecord(f"an empty entry of {len(payload)} bytes")
+            continue
+        record = decode_record(payload)
+        in_place = (record.partition, record.term, record.index) == (group, term, index)
+        if not in_place or not record.is_entry or entry_of(record)[0] != KIND_NORMAL:  # a restart must find what was sent
+            said = f"{record.kind.name} of group {record.partition}, term {record.term}, index {record.index}"
+            raise BadRecord(f"{said} sent as the entry of group {group}, term {term}, index {index}")
+
+
+def is_entry(record: bytes) -> bool:
+    """Whether an encoded record is an entry, which is replicated, or a note of this node alone."""
+    return record[4] <= _LAST_ENTRY

@@ -1,0 +1,83 @@
+"""What the driver of consensus drives: the machine that makes entries and runs them, and who watches the leaders.
+
+One rule: everything is called under the driver's lock and must not block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import Entries, SnapshotDescriptor
+from cmdlog.raft.ready import EntriesWanted, ReadResult
+from cmdlog.wal.ids import Term
+
+
+class Machine(Protocol):
+    """What makes entries and runs them: the node's sequencer and sites. Called under the driver's lock; must not block."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """About what `take_records` would return; read without a lock."""
+        ...
+
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
+        """Entries of the groups that this node leads, each with the term and index that it was given (`lead`), and notes."""
+        ...
+
+    def written(self, block: int) -> None:
+        """The oldest `take_records` that returned any is in the page cache."""
+        ...
+
+    def durable(self, block: int) -> None:
+        """The same survives power loss here. Its entries need not be committed."""
+        ...
+
+    def committed(self, group: int, entries: Entries) -> None:
+        """The next entries of the group are committed, and durable here: they may be run."""
+        ...
+
+    def run_marked(self, partitions: Iterable[int]) -> None:
+        """The leader has executed more of these partitions."""
+        ...
+
+    def read(self, group: int, result: ReadResult) -> None:
+        """A read that was asked for is decided."""
+        ...
+
+    def fetch(self, group: int, wanted: EntriesWanted, terms: Sequence[int], block: int | None) -> None:
+        """Entries are to be read from the log, where they lie in `block` or later; `RaftCore.report_entries` is called with
+        them, or with None."""
+        ...
+
+    def copy_offered(self, group: int, descriptor: SnapshotDescriptor) -> None:
+        """This node is too far back: it would have to copy that snapshot of the group. `RaftCore.report_snapshot` is called."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """The log is wedged, or a group broke an invariant: nothing is acknowledged any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStanding:
+    """What one group is at a moment."""
+
+    term: Term
+    leader: NodeId | None
+    leads: bool
+    confirmed: bool  # it leads, and an entry of its own term is committed: it knows what is committed
+
+
+class Watcher(Protocol):
+    """Who decides what a change of leaders means. Called under the driver's lock."""
+
+    def changed(self, views: Mapping[int, GroupStanding]) -> None:
+        """Some group has another view than when this was called last."""
+        ...
+
+    def ticked(self, views: Mapping[int, GroupStanding]) -> None:
+        """A tick has passed."""
+        ...

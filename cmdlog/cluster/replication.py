@@ -1,0 +1,379 @@
+"""The driver of consensus: it feeds the log with what all groups want written, and gives back what is durable and committed.
+
+One rule: everything here happens under one lock, in the order of the log's blocks. What was built on a write leaves, is committed
+or is answered only when that write and all before it are durable (`cmdlog.raft`, duties 1 to 5).
+
+    a call      machine -> propose -> collect -----------------> round -> block -> durable -> advance -> committed -> machine
+    a message   network -> step    -> collect -> sent at once                    `-> sent after the write
+
+A *round* is what all groups want at one moment. It goes into one block where it fits, else into consecutive ones: a prefix is
+legal on disk, since nothing of it was acknowledged; the round counts as durable with its last block. A round that writes nothing
+is durable with the one before it.
+
+The log pulls (`RecordSource`), so a block closes exactly when a log thread is free, and takes whatever has come until then: that
+is the group commit of a follower, too. Threads: the log's pool threads, and the network's thread, which brings time and messages.
+Nothing in here blocks. Locks are taken in this order: driver, machine, log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from cmdlog.cluster.commit_marks import CommitMarks
+from cmdlog.cluster.entry_blocks import EntryBlocks
+from cmdlog.cluster.entry_records import check_entries, is_entry, place_of, records_of
+from cmdlog.cluster.executed_marks import ExecutedMarks
+from cmdlog.cluster.replicated_machine import GroupStanding, Machine, Watcher
+from cmdlog.raft import InvariantBroken, RaftCore
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import Append, Executed, HeartbeatBundle, HeartbeatReplyBundle, Message
+from cmdlog.raft.multi_raft import GroupRecord, Parcel, RaftGroups, Round
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.format.block import RECORD_ALIGN
+from cmdlog.wal.format.record import BadRecord, RecordKind, encode_json
+from cmdlog.wal.group_state import GroupStates
+from cmdlog.wal.ids import Index, PartitionId
+
+KEPT_ENTRIES: Final = 4096  # in memory behind what is committed, for followers that are a little behind
+ROUND_OVERHEAD_BYTES: Final = 256  # of each group in a round: hard state, empty entry, commit mark
+
+
+@dataclass(slots=True)
+class _WaitingRound:
+    """What is to be written for one round, and what follows when it is durable."""
+
+    number: int  # of the newest round that is durable with it
+    records: deque[bytes]
+    from_machine: bool = False  # it has what the machine gave: it is reported to it
+    marks: dict[int, int] = field(default_factory=dict)  # group -> commit that its marks state
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block that the log has taken."""
+
+    rounds: list[_WaitingRound] = field(default_factory=list)  # whose last record is in it
+    records: list[bytes] = field(default_factory=list)  # until it is written
+
+
+class Replication:
+    """See the module. The log's `RecordSource`."""
+
+    def __init__(
+        self,
+        groups: RaftGroups,
+        machine: Machine,
+        watcher: Watcher,
+        *,
+        send: Callable[[list[Parcel]], None],
+        kick: Callable[[], None],
+        marks: ExecutedMarks,
+        states: GroupStates,
+        entry_blocks: EntryBlocks,
+    ) -> None:
+        """`send` takes parcels for peers and never blocks; `kick` tells the log that there is something to take; `states`: every
+        group as the log has it; `entry_blocks`: where its entries lie."""
+        self._groups, self._machine, self._watcher = groups, machine, watcher
+        self._send, self._kick = send, kick
+        self.lock = threading.RLock()
+        self._waiting: deque[_WaitingRound] = deque()  # not wholly taken by the log
+        self._unwritten: deque[_Block] = deque()
+        self._undurable: deque[_Block] = deque()
+        self._waiting_bytes = 0
+        self._votes = dict(states.votes)
+        self._marks = CommitMarks()
+        self._executed = marks
+        self.entry_blocks = entry_blocks  # read it under the lock
+        # group -> commit that a durable mark states; read it under the lock
+        self.marked = {group: state.commit for group, state in states.by_partition.items()}
+        self._views: dict[int, GroupStanding] = {}
+        self._wants_block = False
+        self.failure: BaseException | None = None
+        self.bad_entries = 0  # messages of peers whose entries were not what they said
+
+    # -- time, peers, requests -------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """One unit of time has passed."""
+        with self.lock:
+            if self.failure is None:
+                self._groups.tick()
+                self._pump()
+                self._watcher.ticked(self._views)
+                self._pump()
+                if parcels := self._executed.due(self._groups.node, self._peers()):
+                    self._send(parcels)
+                if not self._waiting and not self._undurable and (marks := self._marks.idle()):
+                    self._add_round(_WaitingRound(0, deque(marks)))
+        self._kick_if_wanted()
+
+    def receive(self, messages: Sequence[tuple[int, Message | HeartbeatBundle | HeartbeatReplyBundle]]) -> None:
+        """Messages of one peer, in order."""
+        with self.lock:
+            if self.failure is not None:
+                return
+            for group, message in messages:
+                self._step(PartitionId(group), message)
+            self._pump()
+        self._kick_if_wanted()
+
+    def ask(self, group: int, request: Callable[[RaftCore], Any]) -> Any:
+        """Runs a request on one group, and does what follows from it.
+
+        Raises: KeyError when the group is not here or has ended; what the request raises.
+        """
+        try:
+            with self.lock:
+                answer = self._groups.ask(PartitionId(group), request)
+                self._pump()
+        finally:
+            self._kick_if_wanted()
+        return answer
+
+    def wake(self) -> None:
+        """The machine has something for the log."""
+        self._kick()
+
+    def ends(self) -> dict[int, tuple[int, int]]:
+        """Of every group its term, and the index that its next entry gets if this node proposes it."""
+        with self.lock:
+            return {group: (core.term, core.log.last + 1) for group, core in self._groups.cores.items()}
+
+    @property
+    def last_txn(self) -> int:
+        """The highest transaction id of what was committed in this run."""
+        return self._marks.last_txn
+
+    def forget_run(self) -> None:
+        """Lets go of entries in memory that every live follower has, but for the last ones; under the lock."""
+        for group, core in self._groups.cores.items():
+            handed = core.log.handed
+            matched = min((progress.match for progress in core.progress.values()), default=handed)
+            upto = min(handed - KEPT_ENTRIES, matched)
+            if upto > core.log.base:
+                core.compact(core.manifest_at(Index(handed), ()), Index(upto))
+                self.entry_blocks.forget(group, min(upto, self.marked.get(group, 0)))
+
+    def views(self) -> dict[int, GroupStanding]:
+        """What every group is now."""
+        with self.lock:
+            return dict(self._views)
+
+    def _step(self, group: PartitionId, message: Message | HeartbeatBundle | HeartbeatReplyBundle) -> None:
+        if isinstance(message, HeartbeatBundle | HeartbeatReplyBundle):
+            self._groups.take_heartbeats(message)
+            return
+        if isinstance(message, Append) and message.entries.terms:
+            try:
+                check_entries(group, message.entries)
+            except BadRecord:
+                self.bad_entries += 1
+                return
+        if isinstance(message, Executed):
+            leaders = {int(group): (view.term, view.leader) for group, view in self._views.items()}
+            if touched := self._executed.take_marks(message, leaders):
+                self._machine.run_marked(touched)
+            return
+        self._groups.step(group, message)
+
+    def executed(self, partition: int, index: int, digest: int) -> None:
+        """A site of this node has executed the entry. Any thread."""
+        with self.lock:
+            core = self._groups.cores.get(PartitionId(partition))
+            if core is not None:
+                self._executed.executed(partition, term=core.term, index=index, commit=core.log.handed, digest=digest)
+
+    def _peers(self) -> list[NodeId]:
+        """Every other node of any group."""
+        return sorted(
+            {node for core in self._groups.cores.values() for node in core.configuration.members()} - {self._groups.node}
+        )
+
+    # -- the log: cmdlog.wal.writing.watermarks.RecordSource -------------------------------------------------------------------
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._waiting_bytes + self._machine.pending_bytes
+
+    def take_records(self, bytes_max: int) -> Sequence[bytes]:
+        """The next block: the rest of rounds before, then a round with what the machine gives."""
+        with self.lock:
+            if self.failure is not None:
+                return ()
+            room = bytes_max - self._waiting_bytes - ROUND_OVERHEAD_BYTES * len(self._groups.cores)
+            if room > bytes_max // 2 or not self._waiting:
+                self._propose(max(room, 1))
+            block = _Block()
+            records = block.records
+            left = bytes_max
+            while self._waiting:
+                waiting = self._waiting[0]
+                while waiting.records:
+                    size = _on_disk(waiting.records[0])
+                    if size > left and records:
+                        break
+                    left -= size
+                    self._waiting_bytes -= size
+                    records.append(waiting.records.popleft())
+                if waiting.records:
+                    self._wants_block = True
+                    break
+                block.rounds.append(self._waiting.popleft())
+            if records:
+                self._unwritten.append(block)
+                self._undurable.append(block)
+        self._kick_if_wanted()
+        return records
+
+    def written(self, block: int) -> None:
+        """The oldest taken block is in the page cache."""
+        with self.lock:
+            taken = self._unwritten.popleft()
+            self.entry_blocks.add_block(block, taken.records)
+            taken.records = []
+            for waiting in taken.rounds:
+                if waiting.from_machine:
+                    self._machine.written(block)
+
+    def durable(self, block: int) -> None:
+        """The oldest taken block survives power loss: what was built on it leaves."""
+        with self.lock:
+            for waiting in self._undurable.popleft().rounds:
+                self.marked.update(waiting.marks)
+                self._release(waiting.number)
+                if waiting.from_machine:
+                    self._machine.durable(block)
+            self._pump()
+        self._kick_if_wanted()
+
+    def failed(self, error: WalError) -> None:
+        """The log is wedged: this node is silent from now on (duty 5)."""
+        self._fail(error)
+
+    # -- inside, under the lock ------------------------------------------------------------------------------------------
+
+    def _propose(self, bytes_max: int) -> None:
+        """What the machine gives becomes proposals, and a round together with whatever else the groups want."""
+        taken = self._machine.take_records(bytes_max)
+        if not taken:
+            return
+        notes = []
+        for record in taken:
+            if not is_entry(record):
+                notes.append(record)
+                continue
+            _, group, term, index = place_of(record)
+            placed = self._groups.ask(PartitionId(group), partial(RaftCore.propose, payloads=[record]))
+            if placed is None or (placed.term, placed.first) != (term, index):
+                raise InvariantBroken("an entry is where the sequencer put it", f"{group}/{term}/{index}, proposed as {placed}")
+        round_ = self._groups.collect()
+        if round_ is None:
+            self._add_round(_WaitingRound(0, deque(notes), from_machine=True))
+            return
+        self._handle(round_, notes, from_machine=True)
+
+    def _pump(self) -> None:
+        """Takes from the groups until they want nothing more."""
+        while (round_ := self._groups.collect()) is not None:
+            self._handle(round_)
+        if self._groups.failed:
+            group, error = next(iter(self._groups.failed.items()))
+            self._fail(InvariantBroken(f"group {group}: {error}", "the group has ended"))
+            return
+        self._notify_watcher()
+
+    def _handle(self, round_: Round, notes: Sequence[bytes] = (), *, from_machine: bool = False) -> None:
+        """Does what a round says, in the order of the duties."""
+        if round_.send_now:
+            self._send(round_.send_now)
+        records = self._records_of(round_)
+        records += notes
+        for group, entries in round_.committed:
+            self._marks.committed(group, entries)
+            self._machine.committed(group, entries)
+        if records or from_machine:
+            self._add_round(_WaitingRound(round_.number, deque(records), from_machine))
+        elif (last := self._last_round()) is not None:
+            last.number = round_.number
+        else:
+            self._release(round_.number)
+        for group, result in round_.reads:
+            self._machine.read(group, result)
+        for group, wanted in round_.fetches:
+            log = self._groups.cores[group].log
+            terms = log.terms[wanted.first - log.base - 1 : wanted.last - log.base]
+            self._machine.fetch(group, wanted, terms, self.entry_blocks.block_of(group, wanted.first))
+        for group, descriptor in round_.copies:
+            self._machine.copy_offered(group, descriptor)
+
+    def _records_of(self, round_: Round) -> list[bytes]:
+        """Hard states of all groups, then their entries, then commit marks: a block's order."""
+        heads: list[bytes] = []
+        entries: list[bytes] = []
+        marks: list[bytes] = []
+        for record in round_.records:
+            hard = record.hard_state
+            if hard is not None and self._is_new_vote(record):
+                value = {"vote": hard.vote}
+                heads.append(encode_json(RecordKind.HARD_STATE, value, partition=record.group, term=hard.term, index=0))
+            if record.entries is not None:
+                entries += records_of(record.group, record.entries)
+            marks += self._marks.due(record.group)
+        return heads + entries + marks
+
+    def _is_new_vote(self, record: GroupRecord) -> bool:
+        hard = record.hard_state
+        assert hard is not None
+        known = self._votes.get(record.group)
+        self._votes[record.group] = hard.term, hard.vote
+        return known != (hard.term, hard.vote)
+
+    def _add_round(self, waiting: _WaitingRound) -> None:
+        waiting.marks = self._marks.take_new()
+        self._waiting.append(waiting)
+        self._waiting_bytes += sum(map(_on_disk, waiting.records))
+        self._wants_block = True
+
+    def _last_round(self) -> _WaitingRound | None:
+        """The newest round that is not durable."""
+        if self._waiting:
+            return self._waiting[-1]
+        return next((block.rounds[-1] for block in reversed(self._undurable) if block.rounds), None)
+
+    def _release(self, number: int) -> None:
+        """The round and all before it are durable."""
+        if parcels := self._groups.durable(number):
+            self._send(parcels)
+
+    def _notify_watcher(self) -> None:
+        """Tells the watcher when some group has another view."""
+        views: dict[int, GroupStanding] = {group: _view_of(core) for group, core in self._groups.cores.items()}
+        if views != self._views:
+            self._views = views
+            self._watcher.changed(views)
+
+    def _fail(self, error: BaseException) -> None:
+        with self.lock:
+            if self.failure is not None:
+                return
+            self.failure = error
+        self._machine.failed(error)
+
+    def _kick_if_wanted(self) -> None:
+        if self._wants_block and self.failure is None:
+            self._wants_block = False
+            self._kick()
+
+
+def _view_of(core: RaftCore) -> GroupStanding:
+    leads = core.leader == core.id
+    return GroupStanding(core.term, core.leader, leads, leads and core.term_committed)
+
+
+def _on_disk(record: bytes) -> int:
+    return len(record) + RECORD_ALIGN

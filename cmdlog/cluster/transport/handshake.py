@@ -1,0 +1,137 @@
+"""The beginning of a connection: two hellos, then both ends pin each other's incarnation and say so.
+
+    caller                          called
+      hello  ------------------------>
+      <--------------------------------  hello, with the caller's nonce
+      pins the called one's incarnation
+      PINNED ------------------------>   the session proves that the caller is alive
+                                         pins the caller's incarnation, and accepts its process
+      <--------------------------------  PINNED, or REFUSED
+      accepts the called one's process
+      messages ---------------------->
+
+One rule: the ends take turns. So nothing is unread when one hangs up, and the reason reaches the other end. A hello alone changes
+nothing, since it may be a recorded one: the called end writes to its disk only for a caller that knows the session.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cmdlog.cluster.transport.framed_connection import FramedConnection
+from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
+from cmdlog.operator_error import OperatorError
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.wire.control_frames import (
+    ControlKind,
+    ControlOpener,
+    ControlSealer,
+    ProcessStart,
+    RefusalReason,
+)
+from cmdlog.raft.wire.layout import BadFrame, FrameFault
+from cmdlog.raft.wire.secure_frames import NONCE_BYTES, Hello, Link, Peer, Seal, Secret, decode_hello, make_links
+
+
+class RefusedByPeer(OperatorError):
+    """The other end has proved who it is, and does not speak with this node."""
+
+    hint = "the peer's own log names what it knows of this node"
+
+    def __init__(self, node: NodeId, reason: int) -> None:
+        known = {member.value for member in RefusalReason}
+        self.reason = RefusalReason(reason).name.lower() if reason in known else f"reason_{reason}"
+        super().__init__(f"node {node} refuses this node: {self.reason}", kind=self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCredentials:
+    """What this node proves itself with."""
+
+    book: PeerBook
+    secret: Secret
+    seal: Seal
+
+    @property
+    def me(self) -> Peer:
+        return self.book.me
+
+    @property
+    def cluster(self) -> bytes:
+        return self.book.identity.cluster_id
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Both directions of a connection whose ends know each other, and the seals of what they say about it."""
+
+    peer: Peer
+    outgoing: Link
+    incoming: Link
+    controls_out: ControlSealer
+    controls_in: ControlOpener
+
+
+async def call_peer(
+    connection: FramedConnection, ours: PeerCredentials, node: NodeId, pin: Callable[[Peer], Awaitable[None]]
+) -> Session:
+    """The caller's part up to its PINNED. Raises: BadFrame, ConnectionEnded, PeerRefused; what `pin` raises."""
+    call = Hello(ours.cluster, ours.me, node, os.urandom(NONCE_BYTES))
+    connection.write(call.encode(ours.secret))
+    frame = await connection.receive()
+    answer = decode_hello(frame, secret=ours.secret, cluster=ours.cluster, receiver=ours.me.node, echo=call.nonce)
+    if answer.sender.node != node:
+        raise BadFrame(FrameFault.SENDER, f"node {answer.sender.node} answers at the address of node {node}")
+    there, back = make_links(call, answer, ours.secret, ours.seal)
+    session = _session(ours, answer.sender, outgoing=there, incoming=back)
+    with naming_refusals(connection, session):
+        await pin(answer.sender)
+    connection.write(session.controls_out.seal(ControlKind.PINNED, ours.book.start.number))
+    return session
+
+
+async def answer_peer(connection: FramedConnection, ours: PeerCredentials) -> tuple[Session, ProcessStart]:
+    """The called end's part up to the caller's PINNED, which proves that the caller is alive and has pinned us.
+
+    Raises: BadFrame, ConnectionEnded, RefusedByPeer.
+    """
+    call = decode_hello(await connection.receive(), secret=ours.secret, cluster=ours.cluster, receiver=ours.me.node)
+    answer = Hello(ours.cluster, ours.me, call.sender.node, os.urandom(NONCE_BYTES), echo=call.nonce)
+    connection.write(answer.encode(ours.secret))
+    there, back = make_links(call, answer, ours.secret, ours.seal)
+    session = _session(ours, call.sender, outgoing=back, incoming=there)
+    return session, await read_pinned(connection, session)
+
+
+async def read_pinned(connection: FramedConnection, session: Session) -> ProcessStart:
+    """Which process the other end is, once it has pinned us. Raises: RefusedByPeer, BadFrame, ConnectionEnded."""
+    said = session.controls_in.open(await connection.receive())
+    if said.kind == ControlKind.REFUSED:
+        raise RefusedByPeer(session.peer.node, said.value)
+    if said.kind != ControlKind.PINNED:
+        raise BadFrame(FrameFault.MALFORMED, f"control frame of kind {said.kind} before the end of the handshake")
+    return said.start
+
+
+def refuse(connection: FramedConnection, session: Session, reason: RefusalReason) -> None:
+    """Says why, and hangs up."""
+    connection.write(session.controls_out.seal(ControlKind.REFUSED, reason))
+    connection.hang_up()
+
+
+@contextmanager
+def naming_refusals(connection: FramedConnection, session: Session) -> Iterator[None]:
+    """Before an error of this end goes its way, the other end learns that it is refused, and why."""
+    try:
+        yield
+    except OperatorError as error:
+        refuse(connection, session, error.reason if isinstance(error, PeerRefused) else RefusalReason.UNAVAILABLE)
+        raise
+
+
+def _session(ours: PeerCredentials, peer: Peer, *, outgoing: Link, incoming: Link) -> Session:
+    controls_out = ControlSealer(outgoing, ours.secret, ours.book.start.process)
+    return Session(peer, outgoing, incoming, controls_out, ControlOpener(incoming, ours.secret))

@@ -1,0 +1,76 @@
+"""Takes the connections that come in, and holds those that have not proved who they are within limits.
+
+One rule: a stranger costs a socket for `hello_s`, and nothing else. Of too many strangers the one that has waited longest makes
+room: a peer is done within moments, so it is never the one that waits, while one that only occupies a place is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from cmdlog.cluster.transport.quiet_log import QuietLog
+
+PAUSE_S: Final = 0.25  # when no descriptor is left; the callers wait in the kernel's queue
+BACKLOG: Final = 128
+
+Welcome = Callable[[socket.socket], Awaitable[None]]
+"""Leads a connection to the end of its handshake, or closes it; must not raise."""
+
+
+class PeerAcceptor:
+    """Of one listening socket; a task of the loop runs it."""
+
+    def __init__(self, listener: socket.socket, welcome: Welcome, quiet: QuietLog, *, strangers_max: int) -> None:
+        listener.setblocking(False)
+        self._listener, self._welcome, self._quiet, self._strangers_max = listener, welcome, quiet, strangers_max
+        self._strangers: dict[asyncio.Task[None], None] = {}  # oldest first
+        self.evicted = 0
+
+    @property
+    def strangers(self) -> int:
+        """Connections that have not proved who they are."""
+        return len(self._strangers)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(self._listener)
+            except OSError as error:
+                self._quiet.log("peer_accept_failed", error.errno, why=str(error))
+                await asyncio.sleep(PAUSE_S)
+            else:
+                self._take_stranger(sock)
+
+    def close(self) -> None:
+        """Takes nobody any more, and hangs up on those who are still strangers."""
+        self._listener.close()
+        for task in list(self._strangers):
+            task.cancel()
+
+    def _take_stranger(self, sock: socket.socket) -> None:
+        while len(self._strangers) >= self._strangers_max:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.cancel()
+            self.evicted += 1
+            self._quiet.log("peer_strangers_evicted", limit=self._strangers_max)
+        begun = False
+
+        async def lead() -> None:
+            nonlocal begun
+            begun = True
+            await self._welcome(sock)
+
+        def forget(task: asyncio.Task[None]) -> None:
+            self._strangers.pop(task, None)
+            if not begun:  # cancelled before its first step: nobody else closes the socket
+                sock.close()
+
+        task = asyncio.get_running_loop().create_task(lead())
+        self._strangers[task] = None
+        task.add_done_callback(forget)

@@ -1,0 +1,87 @@
+"""Whether a process that has proved to hold the secret becomes this node's connection with a peer.
+
+One rule: two processes are never the same peer at the same time. Copies of one directory have the same node id and the same
+incarnation, so the pin does not tell them apart; each would vote, and consensus would count two votes of one node. Thus a process
+that is connected stays the peer as long as it answers: another one that claims to be the same node is refused, however often it
+calls. When the one that was connected is gone, a later start of the directory takes its place for good, and what then comes back
+with an earlier or the same number of start is refused (`peer_book`). So two copies never take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
+from cmdlog.cluster.transport.handshake import RefusedByPeer
+from cmdlog.cluster.transport.known_peer import KnownPeer, Notify
+from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
+from cmdlog.cluster.transport.peer_transport import NoticeKind, PeerNotice
+from cmdlog.cluster.transport.quiet_log import QuietLog
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
+from cmdlog.raft.wire.secure_frames import Peer
+
+COPIES = frozenset({RefusalReason.DUPLICATE, RefusalReason.EARLIER_START})
+COPIES_TEXT = frozenset(reason.name.lower() for reason in COPIES)
+
+
+class PeerAdmission:
+    """Used in the loop's thread; the book is written in another one, so that heartbeats do not wait for the disk."""
+
+    def __init__(
+        self, book: PeerBook, known: Callable[[NodeId], KnownPeer | None], notify: Notify, quiet: QuietLog, challenge_s: float
+    ) -> None:
+        self._book, self._known, self._notify, self._quiet, self._challenge_s = book, known, notify, quiet, challenge_s
+        self.duplicates = 0
+
+    async def pin(self, peer: Peer) -> None:
+        """Holds the incarnation of a peer that has answered our call; durable on return. Raises: PeerRefused, WalError."""
+        self._member(peer)
+        self._book.check(peer)
+        await asyncio.to_thread(self._book.pin, peer)
+
+    async def accept(
+        self, connection: FramedConnection, peer: Peer, start: ProcessStart, attach: Callable[[KnownPeer], None]
+    ) -> None:
+        """Attaches the connection of a process that has pinned us; its incarnation and start are durable before that.
+
+        Raises: PeerRefused, WalError, ConnectionEnded.
+        """
+        known = self._member(peer)
+        async with known.turn:
+            self._book.check(peer, start)
+            await self._displace(known, peer, start)
+            is_new = await asyncio.to_thread(self._book.acquaint, peer, start)
+            if connection.is_ending or self._known(peer.node) is not known:
+                raise ConnectionEnded("the connection ended during its handshake")
+            attach(known)
+        if is_new:
+            self._notify(PeerNotice(NoticeKind.CONFIRMED, peer.node, peer.incarnation.hex()))
+
+    def report(self, error: PeerRefused | RefusedByPeer, node: NodeId) -> None:
+        """Counts and logs a refusal, by either end, and passes it on."""
+        theirs = isinstance(error, RefusedByPeer)
+        self._quiet.log(
+            "peer_refuses_us" if theirs else "peer_refused", node, error.kind, node=node, reason=error.kind, why=str(error)
+        )
+        kind = NoticeKind.REFUSED_BY_PEER if theirs else NoticeKind.REFUSED
+        self._notify(PeerNotice(kind, node, error.kind))
+        if error.kind in COPIES_TEXT:
+            self.duplicates += 1
+            self._notify(PeerNotice(NoticeKind.DUPLICATE, node, str(error)))
+
+    def _member(self, peer: Peer) -> KnownPeer:
+        known = self._known(peer.node)
+        if known is None:
+            raise PeerRefused(peer, RefusalReason.NOT_A_MEMBER, "the node is no peer of this one")
+        return known
+
+    async def _displace(self, known: KnownPeer, peer: Peer, start: ProcessStart) -> None:
+        """Ends the connections with another process of the peer. Raises: PeerRefused when one of them still answers."""
+        rivals = [link for link in known.links if link.start.process != start.process]
+        if any(await asyncio.gather(*(rival.challenge(self._challenge_s) for rival in rivals))):
+            detail = f"start {start.number} of its directory calls, while the process of start {rivals[0].start.number} answers"
+            raise PeerRefused(peer, RefusalReason.DUPLICATE, detail)
+        for rival in rivals:
+            rival.end("another process has taken the place of this one")

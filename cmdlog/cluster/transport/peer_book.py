@@ -1,0 +1,228 @@
+"""`cluster/peers.json`: which life of every peer's disk this node has met, and which peers have met this one's.
+
+One rule: nothing of a peer is processed before its incarnation is durable here. The first one that is seen of a node id is
+*pinned*; another one of that id is refused by name until `admit` replaces it, because an emptied disk, or one restored from a
+backup, has forgotten its votes.
+
+A pin alone is not enough: two of three disks may be emptied at once and come back as strangers to each other. So a peer also
+*confirms* that it has pinned this node's incarnation, and a node takes part in no election before all initial members have
+(`confirmed`). From then on each of them refuses whatever comes back in its place.
+
+The book also counts the starts of its own directory. A copy of the directory counts on from the same number, so two processes
+with the same number are two copies, and a lower number after a higher one is a copy or a restored backup: a peer refuses both.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import google_crc32c
+import orjson
+
+from cmdlog.operator_error import OperatorError
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.wire.control_frames import PROCESS_BYTES, ProcessStart, RefusalReason
+from cmdlog.raft.wire.secure_frames import Peer
+from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.errors import Corrupt, DiskFull, Foreign, NewerFormat, Wedged
+from cmdlog.wal.files import Files
+
+FORMAT: Final = 1
+CLUSTER_FOLDER: Final = "cluster"
+BOOK_NAME: Final = "peers.json"
+FORMER_MAX: Final = 64  # incarnations of one node that are known to be over; older ones are refused as unknown
+
+
+class PeerRefused(OperatorError):
+    """A peer that this node does not speak with, and why."""
+
+    hint = "compare the node's directory with what `cluster/peers.json` of the others names; a replaced disk has to be admitted"
+
+    def __init__(self, peer: Peer, reason: RefusalReason, detail: str) -> None:
+        self.peer, self.reason = peer, reason
+        super().__init__(
+            f"node {peer.node}, incarnation {peer.incarnation.hex()}, refused: {reason.name.lower()}: {detail}",
+            kind=reason.name.lower(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRecord:
+    """What is known of one node."""
+
+    incarnation: bytes  # [8]
+    confirmed: bool = False  # it has pinned our incarnation
+    start: ProcessStart | None = None  # the last one that was accepted
+    former: tuple[bytes, ...] = ()  # incarnations that were replaced, oldest first
+
+
+class PeerBook:
+    """The open book of a node. Any thread; a call that changes something returns when the change is durable."""
+
+    def __init__(
+        self, files: Files, path: str, identity: Identity, records: dict[NodeId, PeerRecord], start: ProcessStart
+    ) -> None:
+        self.identity, self.start, self._files, self._path = identity, start, files, path
+        self._records = records
+        self._guard = threading.Lock()
+        self._wedged: Exception | None = None
+
+    @classmethod
+    def open(cls, files: Files, directory: str, identity: Identity) -> PeerBook:
+        """Opens the book of a node directory, makes it where there is none, and counts this start; durable on return.
+
+        The caller holds the directory's lock. Raises: Corrupt, Foreign, NewerFormat, DiskFull, WriteFailed.
+        """
+        folder = os.path.join(directory, CLUSTER_FOLDER)
+        path = os.path.join(folder, BOOK_NAME)
+        if not files.exists(folder):
+            files.mkdir(folder)
+        files.fsync_dir(directory)  # also where it is there: who made it may have died before this
+        records, starts = _read_book(files, path, identity) if files.exists(path) else ({}, 0)
+        book = cls(files, path, identity, records, ProcessStart(starts + 1, os.urandom(PROCESS_BYTES)))
+        book._save(records)
+        return book
+
+    @property
+    def me(self) -> Peer:
+        """This node."""
+        return Peer(NodeId(self.identity.node_id), self.identity.incarnation)
+
+    @property
+    def records(self) -> dict[NodeId, PeerRecord]:
+        """What is known of every node, by id."""
+        return self._records  # replaced as a whole, never changed
+
+    @property
+    def confirmed(self) -> frozenset[NodeId]:
+        """Peers that have pinned our incarnation durably."""
+        return frozenset(node for node, record in self._records.items() if record.confirmed)
+
+    def check(self, peer: Peer, start: ProcessStart | None = None) -> None:
+        """Whether `pin`, and `acquaint` if its start is known, would take this peer. Changes nothing. Raises: PeerRefused."""
+        _judge(self._records.get(peer.node), peer, start)
+
+    def pin(self, peer: Peer) -> None:
+        """Holds the incarnation of a node that is met for the first time. Raises: PeerRefused; those of `admit`."""
+        with self._guard:
+            record = _judge(self._records.get(peer.node), peer, None)
+            self._put(peer.node, record)
+
+    def acquaint(self, peer: Peer, start: ProcessStart) -> bool:
+        """The peer has proved to be alive and said that it has pinned us: holds that, and which process it is.
+
+        Returns whether the confirmation is new. Raises: PeerRefused; those of `admit`.
+        """
+        with self._guard:
+            record = _judge(self._records.get(peer.node), peer, start)
+            self._put(peer.node, replace(record, confirmed=True, start=start))
+            return not record.confirmed
+
+    def admit(self, node: NodeId, incarnation: bytes) -> None:
+        """Replaces the incarnation of a node, by a decision of the cluster; it has to confirm ours again.
+
+        Raises: ValueError for one that was replaced before; DiskFull, and then nothing has changed; WriteFailed, Wedged.
+        """
+        with self._guard:
+            record = self._records.get(node)
+            if record is None:
+                self._put(node, PeerRecord(incarnation))
+            elif incarnation in record.former:
+                raise ValueError(f"incarnation {incarnation.hex()} of node {node} was replaced and never comes back")
+            elif incarnation != record.incarnation:
+                former = (*record.former, record.incarnation)[-FORMER_MAX:]
+                self._put(node, PeerRecord(incarnation, former=former))
+
+    def _put(self, node: NodeId, record: PeerRecord) -> None:
+        if self._records.get(node) != record:
+            records = dict(sorted({**self._records, node: record}.items()))
+            self._save(records)
+            self._records = records
+
+    def _save(self, records: dict[NodeId, PeerRecord]) -> None:
+        if self._wedged is not None:
+            raise Wedged(f"{self._path} refuses writes after: {self._wedged}")
+        try:
+            self._files.write_file_atomic(self._path, _encode_book(self.identity, records, self.start.number))
+        except DiskFull:
+            raise
+        except Exception as error:
+            self._wedged = error  # a sync that failed may not be tried again: it would succeed and prove nothing
+            raise
+
+
+def _judge(record: PeerRecord | None, peer: Peer, start: ProcessStart | None) -> PeerRecord:
+    """What is known of the peer, or a new record. Raises: PeerRefused."""
+    if record is None:
+        return PeerRecord(peer.incarnation)
+    if peer.incarnation in record.former:
+        raise PeerRefused(peer, RefusalReason.STALE_INCARNATION, f"{record.incarnation.hex()} has taken its place")
+    if peer.incarnation != record.incarnation:
+        raise PeerRefused(peer, RefusalReason.UNKNOWN_INCARNATION, f"{record.incarnation.hex()} is the one that is known")
+    known = record.start
+    if start is None or known is None:
+        return record
+    if start.number < known.number:
+        detail = f"start {start.number} of its directory, but start {known.number} was seen before"
+        raise PeerRefused(peer, RefusalReason.EARLIER_START, detail)
+    if start.number == known.number and start.process != known.process:
+        raise PeerRefused(peer, RefusalReason.DUPLICATE, f"another process has made start {start.number} of its directory")
+    return record
+
+
+# -- the file ------------------------------------------------------------------------------------------------------------
+
+
+def _encode_book(identity: Identity, records: dict[NodeId, PeerRecord], starts: int) -> bytes:
+    value: dict[str, Any] = {
+        "format": FORMAT,
+        "cluster_id": str(uuid.UUID(bytes=identity.cluster_id)),
+        "node_id": identity.node_id,
+        "incarnation": identity.incarnation.hex(),
+        "starts": starts,
+        "peers": {str(node): _record_text(record) for node, record in records.items()},
+    }
+    return orjson.dumps({**value, "checksum": _checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _record_text(record: PeerRecord) -> dict[str, Any]:
+    start = record.start
+    return {
+        "incarnation": record.incarnation.hex(),
+        "confirmed": record.confirmed,
+        "start": None if start is None else [start.number, start.process.hex()],
+        "former": [former.hex() for former in record.former],
+    }
+
+
+def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId, PeerRecord], int]:
+    """Records, and how often the directory was started. Raises: Corrupt, Foreign, NewerFormat."""
+    try:
+        value = orjson.loads(files.read_file(path))
+    except orjson.JSONDecodeError as error:
+        raise Corrupt("the book of peers is not JSON", path=path) from error
+    if not isinstance(value, dict) or value.pop("checksum", None) != _checksum(value):
+        raise Corrupt("the book of peers does not match its checksum", path=path)
+    if value["format"] != FORMAT:
+        raise NewerFormat(f"{path} has format {value['format']}, this program reads up to {FORMAT}")
+    writer = Identity(uuid.UUID(value["cluster_id"]).bytes, value["node_id"], bytes.fromhex(value["incarnation"]))
+    if not identity.owns(writer):
+        raise Foreign(f"{path} belongs to {writer}, this directory to {identity}")
+    records = {NodeId(int(node)): _record(found) for node, found in value["peers"].items()}
+    if writer.incarnation != identity.incarnation:  # an adopted directory: what the peers have pinned is the life before
+        records = {node: replace(record, confirmed=False) for node, record in records.items()}
+    return records, value["starts"]
+
+
+def _record(text: dict[str, Any]) -> PeerRecord:
+    start = None if text["start"] is None else ProcessStart(text["start"][0], bytes.fromhex(text["start"][1]))
+    former = tuple(bytes.fromhex(incarnation) for incarnation in text["former"])
+    return PeerRecord(bytes.fromhex(text["incarnation"]), text["confirmed"], start, former)
+
+
+def _checksum(value: dict[str, Any]) -> str:
+    return f"{google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)):08x}"

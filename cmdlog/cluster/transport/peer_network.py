@@ -1,0 +1,339 @@
+"""The network between nodes: a thread with an event loop that carries messages and gives ticks.
+
+One rule: the loop's thread does nothing but this, so heartbeats leave in time while the node is busy, and everything about a
+connection happens in it alone. `send` only queues and wakes the loop, once for a burst.
+
+Each node calls each of its peers, and sends by the connection that it made; what a peer says comes by the connection that the
+peer made. So no two ends have to agree which of two connections stays, and a direction that is lost is noticed by its sender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+import uvloop
+
+from cmdlog.cluster.transport.framed_connection import FramedConnection
+from cmdlog.cluster.transport.handshake import (
+    PeerCredentials,
+    RefusedByPeer,
+    answer_peer,
+    call_peer,
+    naming_refusals,
+    read_pinned,
+)
+from cmdlog.cluster.transport.known_peer import KnownPeer
+from cmdlog.cluster.transport.outbox import Outbox
+from cmdlog.cluster.transport.peer_acceptor import BACKLOG, PeerAcceptor
+from cmdlog.cluster.transport.peer_admission import PeerAdmission
+from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
+from cmdlog.cluster.transport.peer_caller import PeerCaller
+from cmdlog.cluster.transport.peer_link import IncomingLink, OutgoingLink
+from cmdlog.cluster.transport.peer_tls import PeerTls
+from cmdlog.cluster.transport.peer_transport import (
+    Address,
+    NetworkStatus,
+    PeerHandler,
+    PeerNotice,
+    TransportSettings,
+    address_text,
+    fault_text,
+)
+from cmdlog.cluster.transport.quiet_log import QuietLog
+from cmdlog.cluster.transport.ticker import Ticker
+from cmdlog.operator_error import OperatorError
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.multi_raft import Parcel
+from cmdlog.raft.wire.control_frames import ControlKind
+from cmdlog.raft.wire.layout import Addressed, BadFrame, FrameFault
+from cmdlog.raft.wire.secure_frames import Peer, Seal, Secret
+
+logger = structlog.get_logger("cmdlog.cluster")
+
+
+class CannotListen(OperatorError):
+    """The address for peers cannot be had."""
+
+    hint = "check the address, and whether another process listens there"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where this node is called, and by what TLS; without it, payloads are protected by digests of their own."""
+
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: any that is free
+    tls: PeerTls | None = None
+
+    @property
+    def seal(self) -> Seal:
+        return Seal.WHOLE if self.tls is None else Seal.HEADS
+
+
+class PeerNetwork:
+    """A `PeerTransport` over TCP. Made in any thread; `start` begins, `stop` ends, and it is not started twice."""
+
+    def __init__(
+        self, book: PeerBook, secret: Secret, handler: PeerHandler, endpoint: Endpoint, settings: TransportSettings | None = None
+    ) -> None:
+        self.book, self._handler, self._endpoint, self._settings = book, handler, endpoint, settings or TransportSettings()
+        self._ours = PeerCredentials(book, secret, endpoint.seal)
+        self._encoder = secret.encoder(endpoint.seal)
+        self._known: dict[NodeId, KnownPeer] = {}  # replaced as a whole, in the loop's thread
+        self._wanted: dict[NodeId, Address] = {}
+        self._callers: dict[NodeId, asyncio.Task[None]] = {}
+        self._stranger_faults: Counter[FrameFault] = Counter()
+        self._woken = False
+        self._quiet = QuietLog()
+        self._admission = PeerAdmission(book, self._known_peer, self._notify, self._quiet, self._settings.challenge_s)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._acceptor: PeerAcceptor | None = None
+        self._listener: socket.socket | None = None
+        self._thread = threading.Thread(target=self._run, name="cmdlog-peers", daemon=True)
+        self._ready = threading.Event()
+
+    # -- any thread ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listens, and begins with the ticks. Raises: CannotListen."""
+        endpoint = self._endpoint
+        try:
+            family, _, _, _, address = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)[0]
+            self._listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        except OSError as error:
+            raise CannotListen(f"cannot listen for peers on {endpoint.host}:{endpoint.port}: {error}") from None
+        self._address: Address = self._listener.getsockname()[:2]
+        self._thread.start()
+        self._ready.wait()
+
+    def stop(self) -> None:
+        """Closes all connections and ends the thread; what still waits to be sent is lost. Idempotent."""
+        if self._loop is not None and self._stopping is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._stopping.set)
+            if threading.get_ident() != self._thread.ident:
+                self._thread.join()
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, once it is started."""
+        assert self._listener is not None
+        return self._address
+
+    def send(self, parcels: Iterable[Parcel]) -> None:
+        known = self._known
+        for parcel in parcels:
+            if (peer := known.get(parcel.receiver)) is not None:
+                peer.outbox.put(parcel)
+        if known and not self._woken:  # none are known before `start`: nobody would be woken
+            self._woken = True
+            self._in_loop(self._flush)
+
+    def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
+        """Before `start` too."""
+        self._wanted = {node: address for node, address in sorted(peers.items()) if node != self.book.me.node}
+        self._in_loop(self._replace_peers)
+
+    def status(self) -> NetworkStatus:
+        known, records, acceptor = self._known, self.book.records, self._acceptor
+        return NetworkStatus(
+            listens_on=address_text(self.address),
+            peers=[peer.status(records.get(node)) for node, peer in known.items()],
+            strangers=acceptor.strangers if acceptor else 0,
+            strangers_evicted=acceptor.evicted if acceptor else 0,
+            faults=fault_text(self._stranger_faults),
+            duplicates=self._admission.duplicates,
+        )
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        loop = self._loop
+        if loop is None:
+            return
+        if threading.get_ident() == self._thread.ident:
+            loop.call_soon(call)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nothing is sent any more
+            loop.call_soon_threadsafe(call)
+
+    # -- the loop's thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                self._loop = runner.get_loop()
+                self._loop.set_exception_handler(_log_failure)
+                runner.run(self._serve())
+        finally:
+            self._ready.set()  # `start` does not wait for a thread that has failed
+
+    async def _serve(self) -> None:
+        """Until `stop`."""
+        assert self._listener is not None
+        loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._ticker = Ticker(self._settings.tick_s, self._give_ticks)
+        acceptor = PeerAcceptor(self._listener, self._welcome, self._quiet, strangers_max=self._settings.strangers_max)
+        self._acceptor = acceptor
+        accepting = loop.create_task(acceptor.run())
+        self._replace_peers()
+        self._tick()
+        self._check_lives()
+        self._ready.set()
+        await self._stopping.wait()
+        accepting.cancel()
+        acceptor.close()
+        self._wanted = {}
+        self._replace_peers()
+
+    def _replace_peers(self) -> None:
+        peers = self._wanted
+        for node in self._known.keys() - peers.keys():
+            self._callers.pop(node).cancel()
+            self._known[node].end("the node is no peer any more")
+        known = {node: self._known.get(node) or self._new_peer(node, address) for node, address in peers.items()}
+        for node, peer in known.items():
+            peer.call_elsewhere(peers[node])
+        self._known = known
+        for node in known.keys() - self._callers.keys():
+            caller = PeerCaller(known[node], self._connect, self._admission, self._quiet, self._settings)
+            self._callers[node] = asyncio.get_running_loop().create_task(caller.run())
+
+    def _known_peer(self, node: NodeId) -> KnownPeer | None:
+        return self._known.get(node)
+
+    def _new_peer(self, node: NodeId, address: Address) -> KnownPeer:
+        limits = self._settings
+        outbox = Outbox(bytes_max=limits.queue_bytes_max, messages_max=limits.queue_messages_max)
+        return KnownPeer(node, address, outbox, self._notify, self._report_link)
+
+    def _flush(self) -> None:
+        self._woken = False  # first: what is put from here on wakes the loop again
+        for peer in self._known.values():
+            if peer.outgoing is not None:
+                peer.outgoing.flush()
+
+    async def _connect(self, known: KnownPeer) -> OutgoingLink:
+        """Calls a peer; on return its messages leave by the connection."""
+        connection, settings = FramedConnection(silence_s=self._settings.silence_s), self._settings
+        try:
+            async with asyncio.timeout(settings.connect_s):
+                await self._open_connection(connection, known.address)
+            async with asyncio.timeout(settings.hello_s):
+                return await self._introduce(connection, known)
+        except BaseException:
+            connection.drop()
+            raise
+
+    async def _open_connection(self, connection: FramedConnection, address: Address) -> None:
+        host, port = address
+        tls: dict[str, Any] = {}
+        if self._endpoint.tls is not None:
+            tls = {"ssl": self._endpoint.tls.caller, "server_hostname": host, "ssl_handshake_timeout": self._settings.hello_s}
+        await asyncio.get_running_loop().create_connection(lambda: connection, host, port, **tls)
+
+    async def _introduce(self, connection: FramedConnection, known: KnownPeer) -> OutgoingLink:
+        secret = self._ours.secret
+        session = await call_peer(connection, self._ours, known.node, self._admission.pin)
+        start = await read_pinned(connection, session)
+        link = OutgoingLink(connection, session, start, outbox=known.outbox, secret=secret, encoder=self._encoder)
+        with naming_refusals(connection, session):
+            await self._admission.accept(connection, session.peer, start, lambda peer: peer.attach_outgoing(link))
+        return link
+
+    async def _welcome(self, sock: socket.socket) -> None:
+        """Leads a connection that came in to the end of its handshake, or closes it."""
+        connection, settings = FramedConnection(silence_s=self._settings.silence_s), self._settings
+        tls: dict[str, Any] = {}
+        if self._endpoint.tls is not None:
+            tls = {"ssl": self._endpoint.tls.called, "ssl_handshake_timeout": settings.hello_s}
+        try:
+            async with asyncio.timeout(settings.hello_s):
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, **tls)
+                await self._answer(connection)
+        except (OSError, BadFrame) as error:  # TLS and time-outs are OSErrors
+            if isinstance(error, BadFrame):
+                self._stranger_faults[error.fault] += 1
+                self._quiet.log("peer_frame_refused", error.fault, reason=error.fault.value, why=str(error))
+        except OperatorError as error:
+            self._quiet.log("peer_not_accepted", error.kind, why=str(error))
+        finally:
+            if not connection.delivers:
+                connection.drop()
+
+    async def _answer(self, connection: FramedConnection) -> None:
+        session, start = await answer_peer(connection, self._ours)
+        node = session.peer.node
+
+        def attach(known: KnownPeer) -> None:
+            link = IncomingLink(
+                connection,
+                session,
+                start,
+                secret=self._ours.secret,
+                deliver=lambda messages: self._deliver(session.peer, messages),
+            )
+            known.attach_incoming(link)
+            connection.write(session.controls_out.seal(ControlKind.PINNED, self.book.start.number))
+
+        try:
+            with naming_refusals(connection, session):
+                await self._admission.accept(connection, session.peer, start, attach)
+        except PeerRefused as error:
+            self._admission.report(error, node)
+
+    # -- what the driver is given ----------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._ticker.give_due()
+        asyncio.get_running_loop().call_later(self._ticker.wait_s, self._tick)
+
+    def _give_ticks(self, ticks: int) -> None:
+        self._guarded(lambda: self._handler.on_tick(ticks))
+
+    def _deliver(self, peer: Peer, messages: list[Addressed]) -> None:
+        self._ticker.give_due()
+        if self.book.records[peer.node].incarnation == peer.incarnation:  # it may have been replaced since the handshake
+            self._guarded(lambda: self._handler.on_messages(peer.node, messages))
+
+    def _notify(self, notice: PeerNotice) -> None:
+        self._guarded(lambda: self._handler.on_notice(notice))
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """A defect of the handler is logged with its trace; the network still works for the others."""
+        try:
+            call()
+        except Exception:
+            logger.exception("peer_handler_failed")
+
+    def _report_link(self, node: NodeId, error: Exception) -> None:
+        """A connection has ended for a reason."""
+        if isinstance(error, RefusedByPeer):
+            self._admission.report(error, node)
+        elif isinstance(error, BadFrame):
+            self._quiet.log("peer_frame_refused", node, error.fault, node=node, reason=error.fault.value, why=str(error))
+        else:
+            self._quiet.log("peer_connection_lost", node, level=logging.INFO, node=node, why=str(error))
+
+    def _check_lives(self) -> None:
+        for peer in self._known.values():
+            for link in peer.links:
+                if self.book.records[peer.node].incarnation != link.peer.incarnation:
+                    link.end("another incarnation was admitted")
+                else:
+                    link.check_life(self._settings.silence_probes)
+        asyncio.get_running_loop().call_later(self._settings.probe_s, self._check_lives)
+
+
+def _log_failure(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What no one else has caught."""
+    logger.error("peer_network_failed", why=str(context.get("message")), exc_info=context.get("exception"))

@@ -1,0 +1,95 @@
+"""Who leads: one node leads all groups, and takes calls only when it knows what the leader before it did.
+
+One rule: the leader of the cluster group is the node that takes calls. It campaigns for the other groups; a node that leads one
+of those without leading the cluster group hands it over. Calls are taken when every group is led here, and an entry of the
+present terms is committed in each: then this node has all that was ever acknowledged. What is left to do before the first call is
+in `cmdlog.node.member.takeover`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from cmdlog.cluster.replicated_machine import GroupStanding
+from cmdlog.raft import ProposalRefused, RaftCore
+from cmdlog.raft.configuration import NodeId
+from cmdlog.wal.ids import CLUSTER_GROUP
+
+ASK_AGAIN_TICKS: Final = 5  # between two campaigns, or offers, for a group that somebody else leads
+
+log = structlog.get_logger("cmdlog.cluster")
+
+
+class Standing(enum.Enum):
+    """What this node is for clients."""
+
+    FOLLOWING = "following"
+    TAKING_OVER = "taking_over"  # it leads, and does not take calls yet
+    LEADING = "leading"
+
+
+class Leadership:
+    """Under the driver's lock."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        ask: Callable[[int, Callable[[RaftCore], Any]], Any],
+        *,
+        began: Callable[[tuple[int, ...]], None],
+        ended: Callable[[NodeId | None], None],
+    ) -> None:
+        """`ask` runs a request on a group. `began`: all groups are led here, in these terms; `ended`: that is over, and who leads
+        now."""
+        self._node, self._ask, self._began, self._ended = node, ask, began, ended
+        self.standing = Standing.FOLLOWING
+        self.leader: NodeId | None = None  # of the cluster group
+        self.terms: tuple[int, ...] = ()  # of the present leadership, by group
+        self._ticks = self._asked_at = 0
+
+    def changed(self, views: Mapping[int, GroupStanding]) -> None:
+        """Some group has another leader or term."""
+        leader = views[CLUSTER_GROUP].leader
+        if leader != self.leader:
+            log.info("leader_changed", node=self._node, leader=leader, term=views[CLUSTER_GROUP].term)
+            self.leader = leader
+        terms = tuple(view.term for view in views.values())
+        leads_all = all(view.confirmed for view in views.values())
+        if self.standing is not Standing.FOLLOWING and (not leads_all or terms != self.terms):
+            self.standing = Standing.FOLLOWING
+            self._ended(leader)
+        if self.standing is Standing.FOLLOWING and leads_all:
+            self.standing, self.terms = Standing.TAKING_OVER, terms
+            self._began(terms)
+
+    def ticked(self, views: Mapping[int, GroupStanding]) -> None:
+        """Gathers the groups at the node that leads the cluster group."""
+        self._ticks += 1
+        if self._ticks - self._asked_at < ASK_AGAIN_TICKS:
+            return
+        cluster = views[CLUSTER_GROUP]
+        for group, view in views.items():
+            if group == CLUSTER_GROUP or view.leads is cluster.leads:
+                continue
+            self._asked_at = self._ticks
+            if cluster.leads and view.leader is None:
+                self._try(group, RaftCore.campaign)
+            elif view.leads and cluster.leader is not None:
+                self._try(group, partial(RaftCore.transfer, target=cluster.leader))
+
+    def take_calls(self, terms: tuple[int, ...]) -> bool:
+        """The take-over of these terms is done; False when it is not this node's any more."""
+        if self.standing is not Standing.TAKING_OVER or terms != self.terms:
+            return False
+        self.standing = Standing.LEADING
+        return True
+
+    def _try(self, group: int, request: Callable[[RaftCore], Any]) -> None:
+        with contextlib.suppress(ProposalRefused, KeyError):
+            self._ask(group, request)

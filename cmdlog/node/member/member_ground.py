@@ -1,0 +1,54 @@
+"""What a node that is one of several is made of and refuses: values and errors."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from cmdlog.cluster.cluster_file import ClusterFile
+from cmdlog.node.outcome import NotReady
+from cmdlog.raft import RaftSettings
+from cmdlog.raft.wire.secure_frames import Secret
+
+
+class NoLeader(NotReady):
+    """No node of the cluster is known to take calls at present."""
+
+    code = "no_quorum"
+    retry_after_s = 0.5
+
+
+class NotLeading(NotReady):
+    """Another node takes the calls: `leader` is its URL for clients, "" while it takes over."""
+
+    retry_after_s = 0.1
+
+    def __init__(self, message: str, leader: str = "") -> None:
+        super().__init__(message)
+        self.leader = leader
+
+    def more(self) -> dict[str, Any]:
+        return {"leader": self.leader} if self.leader else {}
+
+    def again(self) -> NotLeading:
+        return NotLeading(str(self), self.leader)
+
+
+class MemberState(enum.Enum):
+    """Kudu's words for the life of a replica's node."""
+
+    BOOTSTRAPPING = "bootstrapping"
+    CONFIGURING = "configuring"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberGround:
+    """Which node of which cluster."""
+
+    cluster: ClusterFile
+    node: int
+    secret: Secret
+    listen: tuple[str, int] | None = None  # for peers; None: as the cluster file says
+    raft: RaftSettings = field(default_factory=RaftSettings)

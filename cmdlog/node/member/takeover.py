@@ -1,0 +1,91 @@
+"""What a node does between winning all groups and its first call.
+
+One rule: each step is for the terms it began in. When these are over the steps end without effect: the next leader repeats
+them.
+
+    clock      ticks are above every TxnId in the logs, whatever clock gave them
+    places     the sequencer numbers entries from the logs' ends on
+    parted     a multi-partition call that some partition lacks is skipped where it is: nobody was answered
+    executed   everything committed is run by the sites here
+    keys       the index of idempotency keys is loaded from the states
+    calls      are taken
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from cmdlog.node.outcome import CallOutcome, Reply
+
+LOOK_S: Final = 0.005
+
+log = structlog.get_logger("cmdlog.cluster")
+
+
+class TakeoverSteps(Protocol):
+    """What the member gives; each returns False when the terms are over."""
+
+    def lift_clock(self, terms: tuple[int, ...]) -> bool: ...
+    def give_places(self, terms: tuple[int, ...]) -> bool: ...
+    def skip_parted(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
+    def still(self, terms: tuple[int, ...]) -> bool: ...
+    def all_run(self) -> bool: ...
+    def load_keys(self) -> None: ...
+    def take_calls(self, terms: tuple[int, ...]) -> bool: ...
+
+
+class Takeover:
+    """Runs the steps in a thread of its own, for the newest terms alone."""
+
+    def __init__(self, steps: TakeoverSteps, failed: Callable[[BaseException], None]) -> None:
+        self._steps, self._failed = steps, failed
+        self._wanted: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cmdlog-takeover", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def begin_takeover(self, terms: tuple[int, ...]) -> None:
+        """All groups are led here. Any thread; does not wait."""
+        self._wanted.put(terms)
+
+    def wake(self) -> None:
+        """Something that a step may wait for has happened."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        self._wanted.put(None)
+        self._woken.set()
+        if self._thread.ident is not None:  # a node may be closed before it speaks with anybody
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (terms := self._wanted.get()) is not None:
+            try:
+                done = self._take_over(terms)
+            except BaseException as error:  # noqa: BLE001 -- a node that cannot take over must not stay silent about it
+                self._failed(error)
+                return
+            log.info("takeover_ended", terms=list(terms), leads=done)
+
+    def _take_over(self, terms: tuple[int, ...]) -> bool:
+        steps = self._steps
+        if not (steps.lift_clock(terms) and steps.give_places(terms)):
+            return False
+        told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        skipped = steps.skip_parted(terms, told.put)
+        if skipped and not isinstance(told.get(), CallOutcome):
+            return False
+        while steps.still(terms) and not steps.all_run():
+            self._woken.wait(LOOK_S)
+            self._woken.clear()
+        if not steps.still(terms):
+            return False
+        steps.load_keys()
+        return steps.take_calls(terms)

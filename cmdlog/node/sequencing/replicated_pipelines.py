@@ -1,0 +1,105 @@
+"""The pipelines of a node that is one of several: what consensus hands out becomes flights, what was proposed here is committed.
+
+One rule: a site gets what is committed, in the order of its partition, from any proposer. Callers wait on the node that
+proposed their call; when it leads no more, those whose calls are not known to be committed are answered `outcome_unknown`, and
+those whose calls were not proposed are refused: of these nothing is logged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+from cmdlog.node.outcome import CallRefused, Done, UnknownOutcome
+from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.sequencing.block_builder import Closing
+from cmdlog.node.sequencing.commits import Commits
+from cmdlog.node.sequencing.flight import Flight
+from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
+from cmdlog.node.sequencing.pipeline_set import PipelineSet
+
+
+class ReplicatedPipelines:
+    """Thread-safe, by the lock of the pipelines."""
+
+    def __init__(self, pipelines: PipelineSet, commits: Commits, admission: Admission, closing: Closing) -> None:
+        self._pipelines, self._commits, self._admission, self._closing = pipelines, commits, admission, closing
+        self._lock, self._streams = pipelines.lock, pipelines.by_partition
+
+    # -- what consensus says ---------------------------------------------------------------------------------------------
+
+    def commit(self, partition: int, entries: Iterable[tuple[int, bytes]], block_of: Callable[[int], int | None]) -> None:
+        """The partition's next entries (index, record) are committed; those that its state holds already are passed over.
+
+        `block_of` says in which block of this node's log an entry lies.
+        """
+        with self._lock:
+            stream = self._streams[partition]
+            own, flights = deque(stream.uncommitted()), list[tuple[PartitionPipeline, Flight]]()
+            for index, record in entries:
+                if index <= stream.durable_index:
+                    continue
+                if own and own[0].index <= index:
+                    flight = own.popleft()
+                else:  # of an earlier leader: it may have waited for an entry of this one, as a parted call for its skip
+                    flight = stream.follow(record, index, before=own[0] if own else None)
+                if flight.index != index:
+                    raise RuntimeError(f"partition {partition}: {index} is committed before {flight.index}, proposed here")
+                flight.write(block_of(index) or flight.block)
+                flights.append((stream, flight))
+            due = self._commits.commit(flights, self._pipelines.now())
+        due.give()
+
+    def lead(self, places: Mapping[int, tuple[int, int]], *, catalog: int) -> None:
+        """From now on this node proposes: (term, next index) by partition. Calls are refused until `accept_calls`."""
+        with self._lock:
+            for partition, (term, index) in places.items():
+                self._streams[partition].begin_leading(term, index)
+            self._closing.run_catalog(catalog)
+            self._pipelines.set_proposes(True)
+
+    def accept_calls(self) -> None:
+        """Calls are taken."""
+        with self._lock:
+            self._admission.refuse(None)
+
+    def step_down(self, refusal: CallRefused, why: str) -> int:
+        """This node leads no more, and calls are refused so. How many callers were answered `outcome_unknown`."""
+        refused: list[Done] = []
+        unknown: list[Done] = []
+        with self._lock:
+            self._admission.refuse(refusal)
+            self._pipelines.set_proposes(False)
+            for stream in self._streams.values():
+                withdrawn = stream.withdraw(refused=True)
+                self._admission.forget(withdrawn)
+                refused += [done for pending in withdrawn for done in pending.dones]
+                for flight in stream.drop_uncommitted():
+                    self._admission.release(flight)
+                    unknown += flight.dones
+                    unknown += flight.drop_waiting_entry()
+                unknown += stream.drop_entries()
+                self._pipelines.pass_reads(stream)
+        for done in refused:
+            done(refusal.again())
+        for done in unknown:
+            done(UnknownOutcome(why))
+        return len(unknown)
+
+    def proposed(self, partition: int, index: int) -> bool:
+        """Whether this node proposed the batch, and its callers still wait."""
+        with self._lock:
+            return any(flight.index == index and flight.dones for flight in self._streams[partition].flights)
+
+    # -- what others ask -------------------------------------------------------------------------------------------------
+
+    def run_up_to(self) -> dict[int, int]:
+        """Index of the last entry that each partition's site has answered, of those that it was given."""
+        with self._lock:
+            return {partition: stream.applied_index for partition, stream in self._streams.items()}
+
+    @property
+    def idle(self) -> bool:
+        """Every committed entry is run."""
+        with self._lock:
+            return not any(stream.flights for stream in self._streams.values())

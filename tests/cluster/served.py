@@ -1,0 +1,136 @@
+"""Real nodes of a cluster: `cmdlog serve --join` as processes on loopback, which may be killed, stopped and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.waiting import wait_for
+
+APP = "procedures.samples.bank:db"
+SMALL = ("--segment-bytes", "1MiB", "--segments", "16", "--log-reserve-bytes", "64KiB", "--call-bytes-max", "256KiB")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at this moment."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return ports
+
+
+class ServedCluster:
+    """Nodes 1 to `count`. Ends what it started."""
+
+    def __init__(self, folder: Path, *, count: int = 3, partitions: int = 2) -> None:
+        self.folder, self.nodes = folder, range(1, count + 1)
+        ports = free_ports(2 * count)
+        self.urls = {node: f"http://127.0.0.1:{ports[node - 1]}" for node in self.nodes}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        members = [f"--member={node}=127.0.0.1:{ports[count + node - 1]},{self.urls[node]}" for node in self.nodes]
+        self.run(
+            "cluster", "init", APP, *members, "--partitions", str(partitions), "--to", "cluster.json",
+            "--cluster-secret-file", "secret",
+        )  # fmt: skip
+
+    def run(self, *arguments: str) -> str:
+        """A command of the program, which must succeed; what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "cmdlog.cli", *arguments], cwd=self.folder, env=self._environment(),
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "0"}
+
+    def start(self, *nodes: int) -> None:
+        """Starts these nodes, or all."""
+        for node in nodes or self.nodes:
+            with open(self.folder / f"log{node}", "ab") as log:
+                self._processes[node] = subprocess.Popen(
+                    [
+                        sys.executable, "-m", "cmdlog.cli", "serve", APP, "--data", f"n{node}", "--join", "cluster.json",
+                        "--node", str(node), "--cluster-secret-file", "secret",
+                        "--port", self.urls[node].rsplit(":", 1)[1], *SMALL,
+                    ],
+                    cwd=self.folder, env=self._environment(), stdout=log, stderr=log,
+                )  # fmt: skip
+
+    def kill(self, node: int, number: int = signal.SIGKILL) -> None:
+        """Ends a node; with SIGTERM in order."""
+        process = self._processes.pop(node)
+        process.send_signal(number)
+        process.wait(60)
+
+    def pause(self, node: int, *, over: bool = False) -> None:
+        """Stops a node's process, or lets it go on."""
+        self._processes[node].send_signal(signal.SIGCONT if over else signal.SIGSTOP)
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    # -- clients ---------------------------------------------------------------------------------------------------------
+
+    def status(self, node: int) -> dict[str, Any]:
+        """What the node says of itself; {} while it does not answer."""
+        try:
+            answer = httpx.get(f"{self.urls[node]}/v1/status", timeout=5)
+        except httpx.HTTPError:
+            return {}
+        return answer.json() if answer.status_code == 200 else {}
+
+    def leader(self, among: Sequence[int] = ()) -> int:
+        """The node that takes calls, once there is one."""
+
+        def look() -> int:
+            for node in among or self.nodes:
+                if self.status(node).get("cluster", {}).get("standing") == "leading":
+                    return node
+            return 0
+
+        return wait_for(look, 90, self.logs)
+
+    def logs(self) -> str:
+        return "\n".join((self.folder / f"log{node}").read_text(errors="replace")[-3000:] for node in self.nodes)
+
+    def call(self, procedure: str, params: dict[str, Any], key: str, *, only: Sequence[int] = ()) -> dict[str, Any]:
+        """A call under its key, at whichever node takes it, until it has an outcome."""
+        nodes = list(only or self.nodes)
+
+        def attempt() -> dict[str, Any]:
+            for node in nodes:
+                try:
+                    answer = httpx.post(
+                        f"{self.urls[node]}/v1/procedures/{procedure}",
+                        json=params,
+                        headers={"Idempotency-Key": key} if key else {},
+                        timeout=10,
+                    )
+                except httpx.HTTPError:
+                    continue
+                if answer.status_code not in (503, 504):
+                    return {"status": answer.status_code, **answer.json()}
+            return {}
+
+        return wait_for(attempt, 90, self.logs)
+
+    def positions(self) -> dict[int, tuple[tuple[int, int], ...]]:
+        """Of every node that answers: what each partition has committed, and run."""
+        found = {}
+        for node in self.nodes:
+            if parts := self.status(node).get("partitions"):
+                found[node] = tuple((part["committed"], part["applied"]) for _, part in sorted(parts.items()))
+        return found

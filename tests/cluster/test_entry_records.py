@@ -1,0 +1,163 @@
+"""Entries of consensus and records of the log: the same bytes everywhere, and each at the place that it states."""
+
+from __future__ import annotations
+
+import pytest
+
+from cmdlog.cluster.entry_records import check_entries, entry_of, is_entry, place_of, records_of
+from cmdlog.raft import Configuration
+from cmdlog.raft.configuration import nodes
+from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY, KIND_NORMAL
+from cmdlog.wal.format.record import (
+    ZSTD_FROM_BYTES,
+    BadRecord,
+    RecordKind,
+    decode_record,
+    encode_commit_mark,
+    encode_digest,
+    encode_empty,
+    encode_json,
+    encode_record,
+)
+from tests.cluster.entrykit import batch, batches, column
+
+GROUP = 5
+MEMBERS = Configuration(voters=nodes((1, 2, 3))).to_bytes()
+MIXED = column(
+    7,
+    (2, KIND_EMPTY, b""),
+    (2, KIND_NORMAL, batch(8, term=2, group=GROUP)),
+    (2, KIND_CONFIGURATION, MEMBERS),
+    (3, KIND_EMPTY, b""),
+)
+
+
+def test_batches_are_their_own_records() -> None:
+    """A payload is the whole record: what the leader encoded is what every disk gets."""
+    entries = batches(4, 1, 1, 2, group=GROUP)
+    assert records_of(GROUP, entries) == entries.payloads
+
+
+def test_every_record_states_the_place_of_its_entry() -> None:
+    """Kind, group, term and index, also of what consensus makes itself."""
+    places = [place_of(record) for record in records_of(GROUP, MIXED)]
+    assert places == [
+        (RecordKind.EMPTY, GROUP, 2, 7),
+        (RecordKind.BATCH, GROUP, 2, 8),
+        (RecordKind.CONFIGURATION, GROUP, 2, 9),
+        (RecordKind.EMPTY, GROUP, 3, 10),
+    ]
+
+
+def test_entries_come_back_from_their_records() -> None:
+    """A restart gives consensus the kinds and payloads that were written; the records are valid."""
+    found = [entry_of(decode_record(record)) for record in records_of(GROUP, MIXED)]
+    assert found == list(zip(MIXED.kinds, MIXED.payloads, strict=True))
+
+
+def test_records_of_consensus_have_the_same_bytes_on_every_disk() -> None:
+    """They follow from the place and the members alone, and these bytes are for ever: the nodes of a cluster may run different
+    builds."""
+    empty, _, configuration, _ = records_of(GROUP, MIXED)
+    assert empty.hex() == "2000000007000500020000000000000007000000000000005436ea2700000000"
+    assert configuration == encode_record(RecordKind.CONFIGURATION, MEMBERS, partition=GROUP, term=2, index=9)
+    assert configuration[32:] == MEMBERS
+
+
+def test_a_large_configuration_is_not_compressed() -> None:
+    """Another build of the compressor would give other bytes."""
+    members = Configuration(voters=nodes(range(10**17, 10**17 + 60))).to_bytes()
+    assert len(members) > ZSTD_FROM_BYTES
+    (record,) = records_of(GROUP, column(1, (1, KIND_CONFIGURATION, members)))
+    assert (decode_record(record).flags, decode_record(record).payload) == (0, members)
+    assert entry_of(decode_record(record)) == (KIND_CONFIGURATION, members)
+
+
+def test_an_entry_that_closes_transaction_ids_is_a_proposal() -> None:
+    """Only the empty entry without a payload is the one that begins a term; the other one must keep what it states."""
+    record = encode_empty(partition=GROUP, term=1, index=1, closed_txn=1024)
+    assert entry_of(decode_record(record)) == (KIND_NORMAL, record)
+
+
+def test_a_place_needs_a_whole_header() -> None:
+    """Fewer bytes than a header state nothing."""
+    record = batch(3, term=2, group=GROUP)
+    assert place_of(record[:32]) == (RecordKind.BATCH, GROUP, 2, 3)
+    with pytest.raises(BadRecord, match="shorter than a record header"):
+        place_of(record[:31])
+
+
+def test_entries_at_their_place_are_accepted() -> None:
+    """Whatever kinds a leader sends."""
+    check_entries(GROUP, MIXED)
+    check_entries(GROUP, batches(1, 1, 2, 2, group=GROUP))
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (batch(8, term=2, group=GROUP + 1), "BATCH of group 6, term 2, index 8"),
+        (batch(8, term=1, group=GROUP), "BATCH of group 5, term 1, index 8"),
+        (batch(9, term=2, group=GROUP), "BATCH of group 5, term 2, index 9"),
+        (batch(7, term=2, group=GROUP), "BATCH of group 5, term 2, index 7"),
+    ],
+    ids=["group", "term", "later index", "earlier index"],
+)
+def test_an_entry_that_names_another_place_is_refused(payload: bytes, said: str) -> None:
+    """It is written and executed as it is: at a place that is not its own it would be found there by nobody."""
+    good = batch(7, term=2, group=GROUP)
+    with pytest.raises(BadRecord, match=f"{said} sent as the entry of group 5, term 2, index 8"):
+        check_entries(GROUP, column(7, (2, KIND_NORMAL, good), (2, KIND_NORMAL, payload)))
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        encode_commit_mark(partition=GROUP, term=2, commit=8, closed_txn=0),
+        encode_digest(partition=GROUP, term=2, index=8, rows_digest=1, catalog=1, result_hashes=b""),
+        encode_json(RecordKind.HARD_STATE, {"vote": 2}, partition=GROUP, term=2, index=8),
+    ],
+    ids=["commit mark", "digest", "hard state"],
+)
+def test_a_note_is_no_entry(note: bytes) -> None:
+    """A peer cannot make this node vote, or call something committed, by an entry."""
+    assert not is_entry(note)
+    with pytest.raises(BadRecord, match="sent as the entry"):
+        check_entries(GROUP, column(8, (2, KIND_NORMAL, note)))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        encode_record(RecordKind.CONFIGURATION, MEMBERS, partition=GROUP, term=2, index=8),
+        encode_empty(partition=GROUP, term=2, index=8),
+    ],
+    ids=["configuration", "empty"],
+)
+def test_a_record_that_only_consensus_makes_is_no_proposal(record: bytes) -> None:
+    """Consensus would take it for a proposal now, and after a restart for new members or the beginning of a term."""
+    with pytest.raises(BadRecord, match="sent as the entry"):
+        check_entries(GROUP, column(8, (2, KIND_NORMAL, record)))
+
+
+def test_damaged_bytes_are_refused() -> None:
+    """The record's own checksum travels with it."""
+    payload = bytearray(batch(8, term=2, group=GROUP))
+    payload[-1] ^= 1
+    with pytest.raises(BadRecord, match="record crc"):
+        check_entries(GROUP, column(8, (2, KIND_NORMAL, bytes(payload))))
+    with pytest.raises(BadRecord, match="shorter"):
+        check_entries(GROUP, column(8, (2, KIND_NORMAL, b"")))
+
+
+def test_an_empty_entry_has_no_payload() -> None:
+    """Its record follows from its place, so bytes that were sent with it would be lost."""
+    with pytest.raises(BadRecord, match="an empty entry of 3 bytes"):
+        check_entries(GROUP, column(1, (1, KIND_EMPTY, b"abc")))
+
+
+@pytest.mark.parametrize("kind", list(RecordKind))
+def test_entries_are_the_kinds_below_16(kind: RecordKind) -> None:
+    """`is_entry` of bytes says what `Record.is_entry` says of the decoded record."""
+    record = encode_record(kind, b"", partition=GROUP, term=1, index=1)
+    assert is_entry(record) == decode_record(record).is_entry == (kind < 16)

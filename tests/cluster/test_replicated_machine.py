@@ -1,0 +1,27 @@
+"""Both machines, the node's and the simulation's, are what the driver drives; both watchers are what it reports to."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from cmdlog.cluster.replicated_machine import Machine, Watcher
+from cmdlog.node.member.leadership import Leadership
+from cmdlog.node.member.sequenced_machine import SequencedMachine
+from tests.cluster.world import ListMachine
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol"),
+    [(SequencedMachine, Machine), (ListMachine, Machine), (Leadership, Watcher), (ListMachine, Watcher)],
+    ids=["node", "simulation", "leadership", "simulated leadership"],
+)
+def test_it_has_what_the_driver_calls(kind: type, protocol: type) -> None:
+    """Every method of the protocol, with its parameters by name."""
+    wanted = {name: member for name, member in vars(protocol).items() if not name.startswith("_")}
+    assert wanted
+    for name, member in wanted.items():
+        found = inspect.getattr_static(kind, name)
+        if inspect.isfunction(member):
+            assert list(inspect.signature(found).parameters) == list(inspect.signature(member).parameters), name

@@ -1,0 +1,132 @@
+"""A cluster of real processes: the leader is killed, everything is killed, and nothing acknowledged is lost or doubled."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cluster.served import ServedCluster
+from tests.node.rig import rows
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ServedCluster]:
+    """Three nodes that are starting."""
+    served = ServedCluster(tmp_path)
+    served.start()
+    yield served
+    served.close()
+
+
+def level(cluster: ServedCluster, nodes: int = 3) -> object:
+    """All nodes have committed and run the same."""
+    found = cluster.positions()
+    return found if len(found) == nodes and len(set(found.values())) == 1 and all(a == b for a, b in found[1]) else None
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_or_doubled_when_leaders_are_killed(cluster: ServedCluster) -> None:
+    """Deposits under keys; each key twice. The leader is killed twice, then all nodes at once."""
+    cluster.leader()
+    account = {"branch": 1, "customer": 1}
+    assert cluster.call("open_account", {**account, "savings": 0, "checking": 0}, "open")["status"] == 200
+    first: dict[int, str] = {}
+    gone = 0
+    for number in range(30):
+        if number in (8, 16):
+            gone = cluster.leader()
+            cluster.kill(gone)
+        answer = cluster.call("deposit_checking", {**account, "amount": 1}, f"d{number}")
+        assert answer["status"] == 200, answer
+        first[number] = answer["txn_id"]
+        if number in (12, 20):
+            cluster.start(gone)
+    assert cluster.call("set_rate", {"name": "base", "basis_points": 7}, "rate")["status"] == 200
+    wait_for(lambda: level(cluster), 90, cluster.logs)
+    for node in cluster.nodes:
+        cluster.kill(node)
+    cluster.start()
+    cluster.leader()
+    for number, txn_id in first.items():
+        assert cluster.call("deposit_checking", {**account, "amount": 1}, f"d{number}")["txn_id"] == txn_id
+    assert cluster.call("balance", account, "")["result"] in (30, {"checking": 30}, 30.0)
+    wait_for(lambda: level(cluster), 90, cluster.logs)
+
+
+ACCOUNT = {"branch": 1, "customer": 1}
+
+
+@pytest.mark.timeout(300)
+def test_leader_that_stops_or_sleeps_costs_no_call(cluster: ServedCluster) -> None:
+    """Under calls the leader gets SIGTERM, the next one SIGSTOP past an election: every call has one effect, what slept follows
+    and answers no stale read, and a recovery of the three directories has the same balances."""
+    cluster.leader()
+    assert cluster.call("open_account", {**ACCOUNT, "savings": 0, "checking": 0}, "open")["status"] == 200
+    first = cluster.leader()
+    with calls_under_way(cluster) as answers:
+        more_than(answers, 5)
+        cluster.kill(first, signal.SIGTERM)
+        more_than(answers, 5)
+        sleeper = cluster.leader()
+        assert sleeper != first
+        cluster.start(first)
+        wait_for(lambda: cluster.status(first).get("cluster", {}).get("leader") == sleeper, 90, cluster.logs)
+        cluster.pause(sleeper)
+        awake = [node for node in cluster.nodes if node != sleeper]
+        cluster.leader(awake)
+        cluster.pause(sleeper, over=True)
+        assert httpx.post(f"{cluster.urls[sleeper]}/v1/procedures/balance", json=ACCOUNT, timeout=60).status_code == 503
+        more_than(answers, 5)
+    assert [answer for answer in answers if answer["status"] != 200] == []
+    wait_for(lambda: cluster.status(sleeper).get("cluster", {}).get("standing") == "following", 90, cluster.logs)
+    assert cluster.call("balance", ACCOUNT, "")["result"] == len(answers)
+    wait_for(lambda: level(cluster), 90, cluster.logs)
+    for node in cluster.nodes:
+        cluster.kill(node, signal.SIGTERM)
+    cluster.run("recover", "n1", "n2", "n3", "--to", "OUT")
+    assert balances(cluster.folder / "OUT") == [(1, 1, len(answers))]
+
+
+@contextlib.contextmanager
+def calls_under_way(cluster: ServedCluster) -> Iterator[list[dict[str, Any]]]:
+    """Deposits of 1, each under its own key until it has an outcome; the outcomes."""
+    answers: list[dict[str, Any]] = []
+    over = threading.Event()
+
+    def deposit() -> None:
+        for number in itertools.count():
+            if over.is_set():
+                return
+            answers.append(cluster.call("deposit_checking", {**ACCOUNT, "amount": 1}, f"under_way{number}"))
+
+    thread = threading.Thread(target=deposit)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        over.set()
+        thread.join()
+
+
+def more_than(answers: list[dict[str, Any]], count: int) -> None:
+    """So many more calls have an outcome."""
+    before = len(answers)
+    wait_for(lambda: len(answers) > before + count, 90)
+
+
+def balances(directory: Path) -> list[tuple[Any, ...]]:
+    """What both partitions of a restored directory hold."""
+    return [
+        row for partition in range(2) for row in rows(directory, partition, "SELECT branch, customer, checking FROM accounts")
+    ]

@@ -1,0 +1,150 @@
+"""Who becomes a peer's connection: members, with the known incarnation, and one process of each at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
+from cmdlog.cluster.transport.handshake import RefusedByPeer
+from cmdlog.cluster.transport.known_peer import KnownPeer
+from cmdlog.cluster.transport.peer_admission import PeerAdmission
+from cmdlog.cluster.transport.peer_book import PeerRefused
+from cmdlog.cluster.transport.peer_transport import NoticeKind
+from cmdlog.cluster.transport.quiet_log import QuietLog
+from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
+from cmdlog.raft.wire.secure_frames import Peer
+from tests.cluster.transport.fake_transport import FakeTransport
+from tests.cluster.transport.linkkit import AGAIN, START, PeerBench, Wire, turn_until
+from tests.cluster.transport.netkit import THREE, TWO, identity_of, open_book
+
+PEER = Peer(TWO, identity_of(2).incarnation)
+
+
+class Gate:
+    """An admission for one known peer."""
+
+    def __init__(self, folder: Path, challenge_s: float = 0.01) -> None:
+        self.bench = PeerBench()
+        self.book = open_book(folder, identity_of(1))
+        self.members = {TWO: self.bench.peer}
+        self.admission = PeerAdmission(self.book, self.members.get, self.bench.notices.append, QuietLog(), challenge_s)
+        self.attached: list[KnownPeer] = []
+
+    async def accept(self, start: ProcessStart, peer: Peer = PEER) -> None:
+        """A process that has proved to hold the secret."""
+        connection = FramedConnection(silence_s=1.0)
+        FakeTransport(connection)
+        await self.admission.accept(connection, peer, start, self.attached.append)
+
+    async def refusal(self, start: ProcessStart, peer: Peer = PEER) -> RefusalReason:
+        """Why it is refused."""
+        with pytest.raises(PeerRefused) as refused:
+            await self.accept(start, peer)
+        return refused.value.reason
+
+
+def test_what_is_accepted_is_durable_before_it_is_attached(tmp_path: Path) -> None:
+    """Incarnation, confirmation and start; the confirmation is noticed once."""
+
+    async def body() -> None:
+        gate = Gate(tmp_path)
+        await gate.admission.pin(PEER)
+        assert gate.book.confirmed == frozenset()
+        await gate.accept(START)
+        await gate.accept(START)
+        assert gate.attached == [gate.bench.peer] * 2
+        assert open_book(tmp_path, identity_of(1)).records[TWO].start == START
+        assert [notice.kind for notice in gate.bench.notices] == [NoticeKind.CONFIRMED]
+
+    asyncio.run(body())
+
+
+def test_only_members_are_accepted(tmp_path: Path) -> None:
+    """And nothing is stored of others."""
+
+    async def body() -> None:
+        gate = Gate(tmp_path)
+        stranger = Peer(THREE, b"life-of3")
+        assert await gate.refusal(START, stranger) is RefusalReason.NOT_A_MEMBER
+        with pytest.raises(PeerRefused):
+            await gate.admission.pin(stranger)
+        assert gate.book.records == {}
+
+    asyncio.run(body())
+
+
+def test_a_process_that_answers_keeps_its_place(tmp_path: Path) -> None:
+    """Whatever the other one's start is; nothing of it is stored."""
+
+    async def body() -> None:
+        gate, wire = Gate(tmp_path, challenge_s=60.0), Wire()
+        await gate.accept(START)
+        gate.bench.peer.attach_incoming(wire.incoming)
+        wire.outgoing.open(lambda: None)
+        asked = asyncio.ensure_future(gate.refusal(AGAIN))
+        await turn_until(lambda: wire.called_end.written)
+        wire.carry()
+        assert await asked is RefusalReason.DUPLICATE
+        assert gate.book.records[TWO].start == START
+        assert not wire.called_end.aborted
+
+    asyncio.run(body())
+
+
+def test_a_process_that_is_gone_makes_room(tmp_path: Path) -> None:
+    """Its connection may be half open for long; a later start takes its place for good."""
+
+    async def body() -> None:
+        gate, wire = Gate(tmp_path), Wire()
+        await gate.accept(START)
+        gate.bench.peer.attach_incoming(wire.incoming)
+        await gate.accept(AGAIN)
+        assert wire.called_end.aborted
+        assert await gate.refusal(START) is RefusalReason.EARLIER_START
+
+    asyncio.run(body())
+
+
+def test_the_same_process_is_not_challenged(tmp_path: Path) -> None:
+    """It calls again because its connection was lost."""
+
+    async def body() -> None:
+        gate, wire = Gate(tmp_path), Wire()
+        gate.bench.peer.attach_incoming(wire.incoming)
+        await gate.accept(START)
+        assert wire.called_end.written == b""
+
+    asyncio.run(body())
+
+
+def test_a_connection_that_ended_meanwhile_is_not_attached(tmp_path: Path) -> None:
+    """Nor is one whose node was removed while it was written down."""
+
+    async def body() -> None:
+        gate, connection = Gate(tmp_path), FramedConnection(silence_s=1.0)
+        FakeTransport(connection).lose()
+        with pytest.raises(ConnectionEnded):
+            await gate.admission.accept(connection, PEER, START, gate.attached.append)
+        assert gate.attached == []
+
+    asyncio.run(body())
+
+
+def test_refusals_are_noticed_and_copies_counted(tmp_path: Path) -> None:
+    """By this end and by the other one."""
+    gate = Gate(tmp_path)
+    gate.admission.report(PeerRefused(PEER, RefusalReason.UNKNOWN_INCARNATION, "another"), TWO)
+    assert gate.admission.duplicates == 0
+    gate.admission.report(PeerRefused(PEER, RefusalReason.EARLIER_START, "a backup"), TWO)
+    gate.admission.report(RefusedByPeer(TWO, RefusalReason.DUPLICATE), TWO)
+    assert gate.admission.duplicates == 2
+    assert [notice.kind for notice in gate.bench.notices] == [
+        NoticeKind.REFUSED,
+        NoticeKind.REFUSED,
+        NoticeKind.DUPLICATE,
+        NoticeKind.REFUSED_BY_PEER,
+        NoticeKind.DUPLICATE,
+    ]

@@ -1,0 +1,238 @@
+"""The book of peers: what is pinned stays, what is refused is named, and nothing counts before it is durable."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from cmdlog.cluster.transport.peer_book import FORMER_MAX, PeerBook, PeerRefused
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
+from cmdlog.raft.wire.secure_frames import Peer
+from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError, Wedged
+from tests.wal.sim.simfiles import Fault, SimCrash, SimFiles
+
+ME = Identity(bytes(range(16)), 1, b"life-of1")
+TWO = NodeId(2)
+FIRST, SECOND, THIRD = Peer(TWO, b"life-one"), Peer(TWO, b"life-two"), Peer(TWO, b"lifethre")
+START, NEXT = ProcessStart(4, b"process4"), ProcessStart(5, b"process5")
+PATH = "/cluster/peers.json"
+
+
+def after_cut(files: SimFiles) -> SimFiles:
+    """The disk after a power cut that keeps only what was synced."""
+    return files.power_cut(random.Random(0), "none")
+
+
+def reopened(files: SimFiles, identity: Identity = ME) -> PeerBook:
+    """After a power cut."""
+    return PeerBook.open(after_cut(files), "/", identity)
+
+
+def refusal(call: Callable[[], object]) -> RefusalReason:
+    """Why a peer was refused."""
+    with pytest.raises(PeerRefused) as refused:
+        call()
+    assert refused.value.kind == refused.value.reason.name.lower()
+    return refused.value.reason
+
+
+def test_the_first_incarnation_is_pinned_for_good() -> None:
+    """Over power cuts, and again by the same one."""
+    files = SimFiles()
+    book = PeerBook.open(files, "/", ME)
+    book.pin(FIRST)
+    book.pin(FIRST)
+    book = reopened(files)
+    assert book.records[TWO].incarnation == FIRST.incarnation
+    assert refusal(lambda: book.pin(SECOND)) is RefusalReason.UNKNOWN_INCARNATION
+    assert refusal(lambda: book.acquaint(SECOND, START)) is RefusalReason.UNKNOWN_INCARNATION
+    assert book.confirmed == frozenset()
+
+
+def test_a_confirmation_is_kept() -> None:
+    """It comes with the peer's start, and is new once."""
+    files = SimFiles()
+    book = PeerBook.open(files, "/", ME)
+    book.pin(FIRST)
+    assert book.acquaint(FIRST, START)
+    assert not book.acquaint(FIRST, NEXT)
+    book = reopened(files)
+    assert book.confirmed == {TWO}
+    assert book.records[TWO].start == NEXT
+
+
+def test_an_admitted_incarnation_takes_the_place_of_the_pinned_one() -> None:
+    """It has to confirm again; the one before is stale from then on, and never comes back."""
+    files = SimFiles()
+    book = PeerBook.open(files, "/", ME)
+    book.acquaint(FIRST, START)
+    book.admit(TWO, SECOND.incarnation)
+    book.admit(TWO, SECOND.incarnation)
+    book = reopened(files)
+    assert book.confirmed == frozenset()
+    assert refusal(lambda: book.pin(FIRST)) is RefusalReason.STALE_INCARNATION
+    assert refusal(lambda: book.pin(THIRD)) is RefusalReason.UNKNOWN_INCARNATION
+    assert book.acquaint(SECOND, ProcessStart(1, b"process1"))  # another disk counts from the beginning
+    with pytest.raises(ValueError, match="never comes back"):
+        book.admit(TWO, FIRST.incarnation)
+
+
+def test_a_node_that_was_never_met_can_be_admitted() -> None:
+    """The cluster knows its incarnation before it calls."""
+    book = PeerBook.open(SimFiles(), "/", ME)
+    book.admit(TWO, SECOND.incarnation)
+    assert refusal(lambda: book.pin(FIRST)) is RefusalReason.UNKNOWN_INCARNATION
+    book.pin(SECOND)
+
+
+def test_former_incarnations_are_bounded() -> None:
+    """The newest are known by name."""
+    book = PeerBook.open(SimFiles(), "/", ME)
+    for number in range(FORMER_MAX + 5):
+        book.admit(TWO, b"life%4d" % number)
+    assert len(book.records[TWO].former) == FORMER_MAX
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        (ProcessStart(4, b"another!"), RefusalReason.DUPLICATE),
+        (ProcessStart(3, b"process3"), RefusalReason.EARLIER_START),
+        (ProcessStart(3, b"process4"), RefusalReason.EARLIER_START),
+    ],
+)
+def test_a_copy_is_known_by_its_start(start: ProcessStart, reason: RefusalReason) -> None:
+    """The same number from another process, or a lower one, is another directory with the same identity."""
+    files = SimFiles()
+    PeerBook.open(files, "/", ME).acquaint(FIRST, START)
+    book = reopened(files)
+    assert refusal(lambda: book.check(FIRST, start)) is reason
+    assert refusal(lambda: book.acquaint(FIRST, start)) is reason
+    book.check(FIRST, START)
+    book.check(FIRST, NEXT)
+
+
+def test_every_start_of_a_directory_has_another_number() -> None:
+    """Also when the power goes right after it."""
+    files, starts = SimFiles(), list[ProcessStart]()
+    for _ in range(4):
+        starts.append(PeerBook.open(files, "/", ME).start)
+        files = after_cut(files)
+    assert [start.number for start in starts] == [1, 2, 3, 4]
+    assert len({start.process for start in starts}) == 4
+
+
+def test_an_adopted_directory_is_confirmed_by_nobody() -> None:
+    """Its peers have pinned the life before; what it has pinned of them stays."""
+    files = SimFiles()
+    PeerBook.open(files, "/", ME).acquaint(FIRST, START)
+    book = reopened(files, ME.succeeded())
+    assert book.confirmed == frozenset()
+    assert book.records[TWO].incarnation == FIRST.incarnation
+
+
+# -- the file ------------------------------------------------------------------------------------------------------------
+
+
+def edited(change: Callable[[dict[str, Any]], None], *, checksum: bool = True) -> SimFiles:
+    """A disk whose book was changed."""
+    from cmdlog.cluster.transport.peer_book import _checksum
+
+    files = SimFiles()
+    PeerBook.open(files, "/", ME).acquaint(FIRST, START)
+    value = orjson.loads(files.read_file(PATH))
+    sum_ = value.pop("checksum")
+    change(value)
+    files.write_file_atomic(PATH, orjson.dumps({**value, "checksum": _checksum(value) if checksum else sum_}))
+    return files
+
+
+@pytest.mark.parametrize(
+    ("files", "error"),
+    [
+        (edited(lambda value: value.update(starts=0), checksum=False), Corrupt),
+        (edited(lambda value: value.update(format=2)), NewerFormat),
+        (edited(lambda value: value.update(node_id=3)), Foreign),
+        (edited(lambda value: value.update(incarnation="00" * 8)), Foreign),
+    ],
+    ids=["changed", "newer", "another node's", "another life's"],
+)
+def test_a_book_that_is_not_ours_is_refused(files: SimFiles, error: type[WalError]) -> None:
+    """It would confirm what nobody has confirmed."""
+    with pytest.raises(error):
+        PeerBook.open(files, "/", ME)
+
+
+def test_a_torn_book_is_corrupt() -> None:
+    """It is written atomically, so a part of one is damage."""
+    files = SimFiles()
+    PeerBook.open(files, "/", ME)
+    files.write_file_atomic(PATH, b'{"format": 1')
+    with pytest.raises(Corrupt, match="JSON"):
+        PeerBook.open(files, "/", ME)
+
+
+def test_a_crash_at_any_operation_keeps_what_was_promised() -> None:
+    """Whatever `pin`, `acquaint` and `admit` returned is there after it; and the number of starts never falls."""
+    count = SimFiles()
+    story(count, [])
+    for stop in range(1, len(count.trace) + 1):
+        files, done = SimFiles(), list[str]()
+        files.crash_at(stop)
+        with pytest.raises(SimCrash):
+            story(files, done)
+        book = reopened(files)
+        assert book.start.number > ("open" in done)
+        record = book.records.get(TWO)
+        if "admit" in done:
+            assert record is not None
+            assert (record.incarnation, record.former) == (SECOND.incarnation, (FIRST.incarnation,))
+        elif "acquaint" in done:
+            assert record is not None
+            assert record.confirmed or record.incarnation == SECOND.incarnation
+        elif "pin" in done:
+            assert record is not None
+
+
+def story(files: SimFiles, done: list[str]) -> None:
+    """Every change once; what returned is in `done`."""
+    book = PeerBook.open(files, "/", ME)
+    done.append("open")
+    for name, call in (
+        ("pin", lambda: book.pin(FIRST)),
+        ("acquaint", lambda: book.acquaint(FIRST, START)),
+        ("admit", lambda: book.admit(TWO, SECOND.incarnation)),
+    ):
+        call()
+        done.append(name)
+
+
+def test_a_failed_sync_wedges_the_book() -> None:
+    """Nothing is pinned, and no later write is believed."""
+    files = SimFiles()
+    book = PeerBook.open(files, "/", ME)
+    files.fail_at(1, Fault.IO_ERROR, kinds=frozenset({"fsync"}))
+    with pytest.raises(WalError):
+        book.pin(FIRST)
+    assert book.records == {}
+    with pytest.raises(Wedged):
+        book.pin(FIRST)
+
+
+def test_a_full_disk_changes_nothing() -> None:
+    """When there is space again, the peer is pinned."""
+    files = SimFiles()
+    book = PeerBook.open(files, "/", ME)
+    capacity, files.capacity_bytes = files.capacity_bytes, 0
+    with pytest.raises(WalError):
+        book.pin(FIRST)
+    assert book.records == {}
+    files.capacity_bytes = capacity
+    book.pin(FIRST)
+    assert book.records[TWO].incarnation == FIRST.incarnation

@@ -1,0 +1,518 @@
+"""The network over TCP under attack: strangers, forgers, damage, slow and vanished peers, copies of a node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cmdlog.cluster.transport.peer_network import CannotListen, Endpoint, PeerNetwork
+from cmdlog.cluster.transport.peer_transport import NoticeKind
+from cmdlog.cluster.transport.ticker import Ticker
+from cmdlog.raft.wire.control_frames import ControlKind, ProcessStart, RefusalReason
+from cmdlog.raft.wire.secure_frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, LENGTH, Peer, Secret
+from tests.cluster.proxy import HOLD, PASS, SWALLOW, Proxy, Rule
+from tests.cluster.transport.netkit import (
+    CLUSTER,
+    ONE,
+    QUICK,
+    SECRET,
+    THREE,
+    TWO,
+    RawPeer,
+    Recorder,
+    appended,
+    beats,
+    identity_of,
+    joined,
+    make_node,
+    open_book,
+    running,
+)
+from tests.cluster.transport.test_ticker import Clock
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+NOWHERE = ("127.0.0.1", 1)  # nobody listens there
+
+
+# -- strangers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"secret": Secret(b"another secret of 32 bytes......")}, "mac"),
+        ({"identity": identity_of(2, cluster=bytes(16))}, "cluster"),
+        ({"receiver": 3}, "receiver"),
+        ({"node": 1}, "receiver"),
+    ],
+)
+def test_a_stranger_is_answered_nothing(tmp_path: Path, change: dict[str, object], fault: str) -> None:
+    """No secret, another cluster, another node, our own id: the connection ends, the reason is counted, nothing is stored."""
+    one = make_node(tmp_path, 1)
+    with running(one), RawPeer(one.address, **change) as raw:  # type: ignore[arg-type]
+        one.network.set_peers({TWO: NOWHERE})
+        raw.say(raw.call.encode(raw.secret))
+        assert raw.read() == b""
+        assert wait_for(lambda: one.network.status().faults) == {fault: 1}
+        assert one.book.records == {}
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\n\r\n", bytes(200), os.urandom(500), LENGTH.pack(HELLO_BYTES_MAX + 1), b"\xff\xff\xff\xff"],
+)
+def test_garbage_on_the_port_is_refused(tmp_path: Path, garbage: bytes) -> None:
+    """Also a length beyond a hello: a stranger is given no memory."""
+    one = make_node(tmp_path, 1)
+    with running(one), socket.create_connection(one.address, timeout=20) as stranger:
+        stranger.sendall(garbage)
+        wait_for(lambda: sum(one.network.status().faults.values()) == 1)
+
+
+def test_a_thousand_silent_strangers_keep_no_peer_out(tmp_path: Path) -> None:
+    """Those that wait longest make room, so their number is bounded and a peer comes through at once."""
+    one, two = make_node(tmp_path, 1, settings=replace(QUICK, strangers_max=50)), make_node(tmp_path, 2)
+    strangers = []
+    with running(one, two):
+        for _ in range(1000):
+            strangers.append(socket.create_connection(one.address, timeout=20))
+        wait_for(lambda: one.network.status().strangers_evicted >= 900)
+        assert one.network.status().strangers <= 50
+        one.network.set_peers({TWO: two.address})
+        two.network.set_peers({ONE: one.address})
+        wait_for(lambda: one.connected(TWO))
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_a_stranger_that_says_nothing_is_hung_up_on(tmp_path: Path) -> None:
+    """After `hello_s`."""
+    one = make_node(tmp_path, 1, settings=replace(QUICK, hello_s=0.05))
+    with running(one), socket.create_connection(one.address, timeout=20) as stranger:
+        assert stranger.recv(1) == b""
+        wait_for(lambda: one.network.status().strangers == 0)
+
+
+def test_a_recorded_hello_changes_nothing(tmp_path: Path) -> None:
+    """It is authentic, and answered; but without the session nobody is pinned, and no later frame is taken."""
+    one = make_node(tmp_path, 1)
+    with running(one):
+        one.network.set_peers({TWO: NOWHERE})
+        with RawPeer(one.address) as peer:
+            assert peer.introduce().kind == ControlKind.PINNED
+            peer.say(peer.sealed(1))
+            wait_for(lambda: one.handler.indexes_of(TWO))
+        with socket.create_connection(one.address, timeout=20) as attacker:
+            attacker.sendall(peer.said)
+            wait_for(lambda: one.network.status().faults == {"session": 1})
+        assert one.handler.indexes_of(TWO) == [1]
+
+
+def test_a_hello_alone_pins_nobody(tmp_path: Path) -> None:
+    """A recorded one may be of a disk that is long gone."""
+    one = make_node(tmp_path, 1)
+    with running(one):
+        one.network.set_peers({TWO: NOWHERE})
+        with RawPeer(one.address) as peer:
+            peer.greet()
+        wait_for(lambda: one.network.status().strangers == 0)
+        assert one.book.records == {}
+
+
+# -- frames --------------------------------------------------------------------------------------------------------------
+
+
+def test_frames_of_another_connection_are_refused(tmp_path: Path) -> None:
+    """Recorded on one connection of a peer, played on its next one."""
+    one = make_node(tmp_path, 1)
+    with running(one):
+        one.network.set_peers({TWO: NOWHERE})
+        with RawPeer(one.address) as first:
+            first.introduce()
+            frame = first.sealed(1)
+            first.say(frame)
+            wait_for(lambda: one.handler.indexes_of(TWO))
+            process = first.process
+        with RawPeer(one.address) as second:
+            second.process = process
+            assert second.introduce().kind == ControlKind.PINNED
+            second.say(frame)
+            assert second.hung_up()
+        assert wait_for(lambda: one.peer(TWO).faults) == {"session": 1}
+        assert one.handler.indexes_of(TWO) == [1]
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (lambda frame: frame + frame, "sequence"),
+        (lambda frame: frame[:90] + bytes([frame[90] ^ 1]) + frame[91:], "checksum"),
+        (lambda frame: frame[:-1] + bytes([frame[-1] ^ 1]), "mac"),
+        (lambda frame: LENGTH.pack(len(frame) - 5) + frame[4:-5], "mac"),
+        (lambda _: LENGTH.pack(FRAME_BYTES_MAX + 1), "length"),
+        (lambda _: LENGTH.pack(3) + bytes(200), "length"),
+        (lambda frame: frame[:4] + b"XX" + frame[6:], "magic"),
+    ],
+    ids=["repeated", "bit of meta", "bit of payload", "truncated", "oversized", "undersized", "magic"],
+)
+def test_a_damaged_frame_ends_the_connection(tmp_path: Path, damage: object, fault: str) -> None:
+    """Nothing of it is taken, the reason is counted, and the peer may connect again."""
+    one = make_node(tmp_path, 1)
+    with running(one):
+        one.network.set_peers({TWO: NOWHERE})
+        with RawPeer(one.address) as peer:
+            peer.introduce()
+            peer.say(damage(peer.sealed(1)))  # type: ignore[operator]
+            assert peer.hung_up()
+        faults = wait_for(lambda: one.peer(TWO).faults)
+        assert sum(faults.values()) == 1
+        assert set(faults) <= {fault, "malformed", "checksum"}
+        heard = one.handler.indexes_of(TWO)
+        assert heard == ([1] if fault == "sequence" else [])
+        with RawPeer(one.address) as again:
+            again.process = peer.process
+            assert again.introduce().kind == ControlKind.PINNED
+
+
+def test_a_peer_that_only_calls_is_sent_nothing(tmp_path: Path) -> None:
+    """What this node says goes by a connection of its own; without one it is dropped and counted."""
+    one = make_node(tmp_path, 1)
+    with running(one):
+        one.network.set_peers({TWO: NOWHERE})
+        with RawPeer(one.address) as peer:
+            peer.introduce()
+            one.network.send([appended(ONE, TWO, 1)])
+            assert one.peer(TWO).dropped_messages == 1
+
+
+def test_a_flipped_bit_on_the_line_is_survived(tmp_path: Path) -> None:
+    """The connection ends, another one follows, and what is sent then arrives."""
+    one, two = make_node(tmp_path, 1), make_node(tmp_path, 2)
+    with running(one, two), Proxy(two.address) as proxy:
+        proxy.set_rules(there=Rule(flip_at=20_000))
+        one.network.set_peers({TWO: proxy.address})
+        two.network.set_peers({ONE: one.address})
+        wait_for(lambda: one.connected(TWO))
+
+        def arrives() -> bool:
+            one.network.send([appended(ONE, TWO, index, 1000) for index in range(1, 40)])
+            return bool(two.peer(ONE).faults)
+
+        wait_for(arrives)
+        proxy.set_rules(there=PASS)
+
+        def last_arrives() -> bool:
+            one.network.send([appended(ONE, TWO, 77)])
+            return 77 in two.handler.indexes_of(ONE)
+
+        wait_for(last_arrives)
+
+
+# -- peers that are slow, gone or back -----------------------------------------------------------------------------------
+
+
+def test_a_slow_peer_costs_its_window_and_delays_nobody(tmp_path: Path) -> None:
+    """Of what does not fit, the rest is dropped and counted; other peers hear everything; heartbeats come before the rest."""
+    settings = replace(QUICK, queue_bytes_max=1 << 20, silence_s=60.0)
+    one, two, three = (make_node(tmp_path, number, settings=settings) for number in (1, 2, 3))
+    with running(one, two, three), Proxy(two.address) as proxy:
+        one.network.set_peers({TWO: proxy.address, THREE: three.address})
+        two.network.set_peers({ONE: one.address})
+        three.network.set_peers({ONE: one.address})
+        wait_for(lambda: one.connected(TWO) and one.connected(THREE))
+        proxy.set_rules(there=HOLD)
+        size = 64 << 10
+        for index in range(1, 401):
+            one.network.send([appended(ONE, TWO, index, size), appended(ONE, THREE, index)])
+            assert one.peer(TWO).queue_bytes <= 1 << 20
+        wait_for(lambda: three.handler.indexes_of(ONE) == list(range(1, 401)))
+        assert one.peer(TWO).dropped_messages > 100
+        one.network.send([beats(ONE, TWO, {0: 1})])
+        one.network.send([beats(ONE, TWO, {0: 2, 1: 2})])
+        waiting = one.peer(TWO).queue_messages
+        assert waiting
+        proxy.set_rules(there=PASS)
+        wait_for(lambda: 400 - one.peer(TWO).dropped_messages == len(two.handler.indexes_of(ONE)))
+        order = [type(message).__name__ for _, message in two.handler.heard[ONE]]
+        assert order.count("HeartbeatBundle") == 1  # the later one has taken the place of the earlier one
+        assert order.index("HeartbeatBundle") < len(order) - waiting
+
+
+def test_a_one_way_cut_is_noticed_and_heals(tmp_path: Path) -> None:
+    """The answers do not come: the caller drops the connection, says so, and calls again until it is heard."""
+    settings = replace(QUICK, silence_s=0.2)
+    one, two = make_node(tmp_path, 1, settings=settings), make_node(tmp_path, 2, settings=settings)
+    with running(one, two), Proxy(two.address) as proxy:
+        one.network.set_peers({TWO: proxy.address})
+        two.network.set_peers({ONE: one.address})
+        wait_for(lambda: one.connected(TWO))
+        proxy.set_rules(back=HOLD)
+        wait_for(lambda: one.peer(TWO).connected_since_s is None)
+        wait_for(lambda: proxy.connections > 1)
+        proxy.set_rules(back=PASS)
+        wait_for(lambda: one.connected(TWO))
+
+
+def test_a_half_open_connection_is_dropped(tmp_path: Path) -> None:
+    """Everything that is sent is taken and lost, as by a machine that is gone: both ends notice."""
+    settings = replace(QUICK, silence_s=0.2, hello_s=0.3)
+    one, two = make_node(tmp_path, 1, settings=settings), make_node(tmp_path, 2, settings=settings)
+    with running(one, two), Proxy(two.address) as proxy:
+        one.network.set_peers({TWO: proxy.address})
+        two.network.set_peers({ONE: one.address})
+        wait_for(lambda: one.connected(TWO))
+        proxy.set_rules(there=SWALLOW, back=SWALLOW)
+        wait_for(lambda: one.peer(TWO).connected_since_s is None and two.peer(ONE).calls_since_s is None)
+        proxy.set_rules(there=PASS, back=PASS)
+        proxy.close_connections()
+        wait_for(lambda: one.connected(TWO))
+
+
+def test_a_throttled_line_is_no_silence(tmp_path: Path) -> None:
+    """A frame that takes longer than `silence_s` does not cost its connection, as long as bytes come in."""
+    settings = replace(QUICK, silence_s=0.4)
+    one, two = make_node(tmp_path, 1, settings=settings), make_node(tmp_path, 2, settings=settings)
+    with running(one, two), Proxy(two.address) as proxy:
+        one.network.set_peers({TWO: proxy.address})
+        two.network.set_peers({ONE: one.address})
+        wait_for(lambda: one.connected(TWO))
+        connections = proxy.connections
+        proxy.set_rules(there=Rule(bytes_per_s=3e6))
+        one.network.send([appended(ONE, TWO, 1, 4 << 20)])
+        wait_for(lambda: two.handler.indexes_of(ONE))
+        assert proxy.connections == connections
+
+
+def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
+    """Reset in the middle, then refused for a while."""
+    one, two = make_node(tmp_path, 1), make_node(tmp_path, 2)
+    with running(one, two), Proxy(two.address) as proxy:
+        one.network.set_peers({TWO: proxy.address})
+        two.network.set_peers({ONE: one.address})
+        wait_for(lambda: one.connected(TWO))
+        proxy.close_connections(accepts=False)
+        wait_for(lambda: one.handler.has(NoticeKind.DISCONNECTED, TWO))
+        proxy.close_connections(accepts=True)
+        wait_for(lambda: one.connected(TWO))
+        assert one.peer(TWO).last_error == ""
+
+
+def test_a_peer_that_moves_is_called_elsewhere(tmp_path: Path) -> None:
+    """`set_peers` with another address ends the old connection."""
+    one, two = make_node(tmp_path, 1), make_node(tmp_path, 2)
+    with running(one, two), Proxy(two.address) as proxy:
+        one.network.set_peers({TWO: NOWHERE})
+        two.network.set_peers({ONE: one.address})
+        wait_for(lambda: one.peer(TWO).last_error)
+        one.network.set_peers({TWO: proxy.address})
+        wait_for(lambda: one.connected(TWO))
+        one.network.set_peers({TWO: two.address})
+        wait_for(lambda: one.peer(TWO).address.endswith(str(two.address[1])) and one.connected(TWO))
+
+
+# -- who may be a peer ---------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_no_peer_is_refused_by_name(tmp_path: Path) -> None:
+    """It holds the secret, and is told why nobody speaks with it."""
+    one = make_node(tmp_path, 1)
+    with running(one), RawPeer(one.address) as raw:
+        said = raw.introduce()
+        assert (said.kind, said.value) == (ControlKind.REFUSED, RefusalReason.NOT_A_MEMBER)
+        assert raw.read() == b""
+        assert one.book.records == {}
+
+
+def test_another_node_at_a_peers_address_is_refused(tmp_path: Path) -> None:
+    """An address that was given to the wrong node."""
+    one, three = make_node(tmp_path, 1), make_node(tmp_path, 3)
+    with running(one, three):
+        three.network.set_peers({ONE: one.address})
+        one.network.set_peers({TWO: three.address})
+        wait_for(lambda: one.peer(TWO).last_error)
+        assert TWO not in one.book.records
+
+
+def copy_of(folder: Path, node: int) -> Path:
+    """The directory of a node, elsewhere."""
+    target = folder / "copy"
+    shutil.copytree(folder / f"node-{node}", target / f"node-{node}")
+    return target
+
+
+def test_a_copy_of_a_running_node_never_takes_its_place(tmp_path: Path) -> None:
+    """Both have one identity. The one that is connected answers, so the other is refused, however often it calls; all see it."""
+    with joined(tmp_path, 3) as (one, two, three):
+        copy = make_node(copy_of(tmp_path, 2), 2)
+        with running(copy):
+            copy.network.set_peers({ONE: one.address, THREE: three.address})
+            wait_for(lambda: one.network.status().duplicates and three.network.status().duplicates)
+            wait_for(lambda: copy.handler.has(NoticeKind.DUPLICATE, ONE) and copy.handler.has(NoticeKind.DUPLICATE, THREE))
+            assert {"duplicate"} == set(copy.handler.details(NoticeKind.REFUSED_BY_PEER))
+            assert copy.handler.heard == {}
+            two.network.send([appended(TWO, ONE, 1)])
+            wait_for(lambda: one.handler.indexes_of(TWO) == [1])
+            assert one.book.records[TWO].start == two.book.start
+
+
+def test_two_copies_do_not_take_turns(tmp_path: Path) -> None:
+    """When the one that was connected is gone the other takes its place; what comes back then is refused for good."""
+    with joined(tmp_path, 2) as (one, two):
+        elsewhere = copy_of(tmp_path, 2)
+        two.network.stop()
+        wait_for(lambda: one.peer(TWO).calls_since_s is None)
+        copy = make_node(elsewhere, 2)
+        with running(copy):
+            one.network.set_peers({TWO: copy.address})
+            copy.network.set_peers({ONE: one.address})
+            wait_for(lambda: one.connected(TWO))
+            assert one.book.records[TWO].start == copy.book.start
+        wait_for(lambda: one.peer(TWO).calls_since_s is None)
+        back = make_node(tmp_path, 2)  # the first directory's second start, as the copy's was
+        with running(back):
+            back.network.set_peers({ONE: one.address})
+            wait_for(lambda: back.handler.has(NoticeKind.DUPLICATE, ONE))
+            assert one.book.records[TWO].start == copy.book.start
+            assert one.network.status().duplicates
+
+
+def test_a_restored_backup_is_refused(tmp_path: Path) -> None:
+    """Its directory has an earlier count of starts than the peers have seen: it has forgotten votes that they may count."""
+    with joined(tmp_path, 2) as (one, two):
+        backup = copy_of(tmp_path, 2)
+        two.network.stop()
+        for _ in range(2):
+            again = make_node(tmp_path, 2)
+            with running(again):
+                again.network.set_peers({ONE: one.address})
+                wait_for(lambda again=again: one.book.records[TWO].start == again.book.start)  # type: ignore[misc]
+            wait_for(lambda: one.peer(TWO).calls_since_s is None)
+        restored = make_node(backup, 2)
+        with running(restored):
+            restored.network.set_peers({ONE: one.address})
+            wait_for(lambda: restored.handler.has(NoticeKind.REFUSED_BY_PEER, ONE))
+            assert "earlier_start" in restored.handler.details(NoticeKind.REFUSED_BY_PEER)
+
+
+def test_an_admitted_incarnation_ends_the_connections_of_the_one_before(tmp_path: Path) -> None:
+    """It was connected when the cluster replaced it, and is refused by name from then on."""
+    with joined(tmp_path, 2) as (one, two):
+        one.book.admit(TWO, b"2nd-life")
+        wait_for(lambda: one.peer(TWO).connected_since_s is None and one.peer(TWO).calls_since_s is None)
+        wait_for(lambda: "stale_incarnation" in two.handler.details(NoticeKind.REFUSED_BY_PEER))
+
+
+# -- what the driver is given --------------------------------------------------------------------------------------------
+
+
+class StoppedNetwork:
+    """A network whose thread does not run, with a clock that a test moves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.book, self.handler, self.clock = open_book(folder, identity_of(1)), Recorder(), Clock()
+        self.network = PeerNetwork(self.book, SECRET, self.handler, Endpoint())
+        self.network._ticker = Ticker(0.5, self.network._give_ticks, now=self.clock)
+        self.book.acquaint(PEER, ProcessStart(1, b"process2"))
+
+    def deliver(self) -> None:
+        """A frame of node 2 has come in."""
+        self.network._deliver(PEER, appended(TWO, ONE, 1).messages)  # type: ignore[arg-type]
+
+
+PEER = Peer(TWO, identity_of(2).incarnation)
+
+
+def test_missed_ticks_come_before_what_waited(tmp_path: Path) -> None:
+    """After a pause of the process, also when the socket is read before the timer runs."""
+    stopped, seen = StoppedNetwork(tmp_path), list[int]()
+    stopped.handler.before_messages = lambda: seen.append(stopped.handler.ticks)
+    stopped.clock.now_s += 5.0
+    stopped.deliver()
+    assert seen == [10]
+
+
+def test_nothing_of_a_replaced_incarnation_is_delivered(tmp_path: Path) -> None:
+    """From the moment that `admit` returns, whatever is in the socket."""
+    stopped = StoppedNetwork(tmp_path)
+    stopped.deliver()
+    stopped.book.admit(TWO, b"2nd-life")
+    stopped.deliver()
+    assert stopped.handler.indexes_of(TWO) == [1]
+
+
+# -- the thread ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
+    """Said at the start, with the address."""
+    one = make_node(tmp_path, 1)
+    with running(one), pytest.raises(CannotListen, match=str(one.address[1])):
+        make_node(tmp_path, 2, endpoint=Endpoint(port=one.address[1]))
+
+
+def test_stopping_twice_and_sending_after_it_is_harmless(tmp_path: Path) -> None:
+    """Nothing is sent any more, and the thread has ended."""
+    before = threading.active_count()
+    one = make_node(tmp_path, 1)
+    one.network.stop()
+    one.network.stop()
+    one.network.send([appended(ONE, TWO, 1)])
+    one.network.set_peers({TWO: NOWHERE})
+    assert threading.active_count() <= before
+
+
+def test_a_handler_that_fails_stops_nothing(tmp_path: Path) -> None:
+    """Its defect is logged; ticks and messages continue."""
+    with joined(tmp_path, 2) as (one, two):
+        heard = list[int]()
+
+        def fail_once() -> None:
+            heard.append(1)
+            if len(heard) == 1:
+                raise RuntimeError("a defect of the driver")
+
+        two.handler.before_messages = fail_once
+        one.network.send([appended(ONE, TWO, 1)])
+        wait_for(lambda: heard)
+        one.network.send([appended(ONE, TWO, 2)])
+        wait_for(lambda: two.handler.indexes_of(ONE) == [2])
+
+
+def test_many_threads_may_send(tmp_path: Path) -> None:
+    """Each thread's messages keep their order."""
+    with joined(tmp_path, 2) as (one, two):
+
+        def send(base: int) -> None:
+            for index in range(base, base + 200):
+                one.network.send([appended(ONE, TWO, index)])
+
+        threads = [threading.Thread(target=send, args=(1 + 1000 * number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_for(lambda: len(two.handler.indexes_of(ONE)) == 800)
+        heard = two.handler.indexes_of(ONE)
+        for number in range(4):
+            assert [index for index in heard if index // 1000 == number] == list(range(1 + 1000 * number, 201 + 1000 * number))
+
+
+def test_the_status_counts_what_goes_each_way(tmp_path: Path) -> None:
+    """Bytes and frames, out at one end and in at the other; the round trip is measured."""
+    with joined(tmp_path, 2) as (one, two):
+        one.network.send([appended(ONE, TWO, 1, 5000)])
+        wait_for(lambda: two.handler.indexes_of(ONE))
+        sent, got = one.peer(TWO), two.peer(ONE)
+        assert sent.out_frames == got.in_frames == 1
+        assert min(sent.out_bytes, got.in_bytes) > 5000
+        assert (sent.queue_bytes, sent.queue_messages, sent.dropped_messages, sent.faults) == (0, 0, 0, {})
+        assert (sent.confirmed, sent.incarnation) == (True, identity_of(2).incarnation.hex())
+        wait_for(lambda: one.peer(TWO).round_trip_s)
+        assert one.book.identity.cluster_id == CLUSTER

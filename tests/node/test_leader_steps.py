@@ -1,0 +1,74 @@
+"""The steps of a take-over act for the present terms alone."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cmdlog.node.member.leader_steps import LeaderSteps
+from cmdlog.node.member.leadership import Standing
+from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS
+
+TERMS = (3, 4)
+
+
+class Parts:
+    """Stand-ins that note what a step does to them."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+        note = self.done.append
+        self.driver = SimpleNamespace(
+            lock=threading.RLock(), last_txn=77 << PARTITION_BITS, ends=lambda: {0: (3, 9), CLUSTER_GROUP: (4, 2)}
+        )
+        self.machine = SimpleNamespace(
+            lead=lambda places, catalog: note(("lead", places, catalog)), all_run=False,
+            parted=lambda: [SimpleNamespace(places=[(0, 5)]), SimpleNamespace(places=[(1, 6)])],
+        )  # fmt: skip
+        present: Any = SimpleNamespace(standing=Standing.TAKING_OVER, terms=TERMS)
+        present.take_calls = lambda terms: terms == TERMS == present.terms
+        self.leadership = present
+        self.sequencer = SimpleNamespace(
+            clock=SimpleNamespace(lift=lambda tick: note(("lift", tick))),
+            add_entries=lambda entries, done: note([(p, kind.name, value["index"]) for p, kind, value in entries]),
+            replicated=SimpleNamespace(accept_calls=lambda: note("accept")),
+        )
+        parts: tuple[Any, ...] = (self.driver, self.machine, self.leadership, self.sequencer, SimpleNamespace())
+        self.steps = LeaderSteps(*parts, catalog=2, states={})
+
+
+@pytest.fixture
+def parts() -> Parts:
+    """A node that takes over."""
+    return Parts()
+
+
+def test_the_steps_of_the_present_terms(parts: Parts) -> None:
+    """The clock is lifted, entries get places, parted calls are skipped wherever they are, calls are taken."""
+    steps = parts.steps
+    assert steps.lift_clock(TERMS)
+    assert steps.give_places(TERMS)
+    assert steps.skip_parted(TERMS, lambda _reply: None) == 2
+    assert not steps.all_run()
+    assert steps.take_calls(TERMS)
+    assert parts.done == [
+        ("lift", 77), ("lead", {0: (3, 9), CLUSTER_GROUP: (4, 2)}, 2), [(0, "SKIP", 5), (1, "SKIP", 6)], "accept",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("over", ["terms", "standing"])
+def test_steps_of_terms_that_are_over_do_nothing(parts: Parts, over: str) -> None:
+    """Another node may lead by then: no place is given, and no call is taken."""
+    if over == "terms":
+        parts.leadership.terms = (4, 4)
+    else:
+        parts.leadership.standing = Standing.FOLLOWING
+        parts.leadership.terms = ()
+    assert not parts.steps.still(TERMS)
+    assert not parts.steps.give_places(TERMS)
+    assert not parts.steps.take_calls(TERMS)
+    assert "accept" not in parts.done
+    assert not any(done[0] == "lead" for done in parts.done)

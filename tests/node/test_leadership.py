@@ -1,0 +1,142 @@
+"""Who leads: all groups at one node, confirmed, and one take-over per set of terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cmdlog.cluster.replicated_machine import GroupStanding
+from cmdlog.node.member.leadership import ASK_AGAIN_TICKS, Leadership, Standing
+from cmdlog.raft import ProposalRefused
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.errors import Refusal
+from cmdlog.wal.ids import CLUSTER_GROUP, Term
+
+US, OTHER = NodeId(1), NodeId(2)
+
+
+class World:
+    """Node 1, with the cluster group and two partitions."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.refuses = False
+        self.events: list[object] = []
+        self.leadership = Leadership(
+            US, self.ask, began=self.events.append, ended=lambda leader: self.events.append(("over", leader))
+        )
+
+    def ask(self, group: int, request: Callable[[Any], Any]) -> None:
+        self.asked.append(group)
+        if self.refuses:
+            raise ProposalRefused(Refusal.NOT_LEADER)
+
+    def see(self, *groups: GroupStanding) -> None:
+        self.leadership.changed(views(*groups))
+
+    def tick(self, *groups: GroupStanding, ticks: int = ASK_AGAIN_TICKS) -> list[int]:
+        self.asked = []
+        for _ in range(ticks):
+            self.leadership.ticked(views(*groups))
+        return self.asked
+
+
+def views(*groups: GroupStanding) -> dict[int, GroupStanding]:
+    """The cluster group first."""
+    return dict(zip((CLUSTER_GROUP, 0, 1), groups, strict=True))
+
+
+def view(leader: NodeId | None, term: int = 3, *, confirmed: bool = True) -> GroupStanding:
+    """A group as this node sees it."""
+    return GroupStanding(Term(term), leader, leader == US, leader == US and confirmed)
+
+
+OURS, THEIRS, NOBODYS = view(US), view(OTHER), view(None)
+
+
+def test_a_take_over_begins_when_every_group_is_confirmed() -> None:
+    """An unconfirmed group may hide entries that were acknowledged."""
+    world = World()
+    world.see(OURS, OURS, view(US, confirmed=False))
+    world.see(view(US, confirmed=False), OURS, OURS)
+    world.see(OURS, OURS, THEIRS)
+    assert world.leadership.standing is Standing.FOLLOWING
+    assert world.events == []
+    world.see(OURS, view(US, 4), OURS)
+    assert world.leadership.standing.value == "taking_over"
+    assert world.events == [(3, 4, 3)]
+    world.see(OURS, view(US, 4), OURS)
+    assert world.events == [(3, 4, 3)]
+
+
+def test_calls_are_taken_in_the_terms_that_began() -> None:
+    """A take-over of other terms, or of none, has no effect; nor has a second one."""
+    world = World()
+    assert not world.leadership.take_calls(())
+    world.see(OURS, OURS, OURS)
+    assert not world.leadership.take_calls((3, 3, 2))
+    assert world.leadership.take_calls((3, 3, 3))
+    assert world.leadership.standing is Standing.LEADING
+    assert not world.leadership.take_calls((3, 3, 3))
+
+
+def test_one_lost_group_ends_the_leadership() -> None:
+    """Who leads now is named, and an old take-over takes no calls."""
+    world = World()
+    world.see(OURS, OURS, OURS)
+    world.see(THEIRS, OURS, OURS)
+    assert world.leadership.standing is Standing.FOLLOWING
+    assert world.leadership.leader == OTHER
+    assert world.events == [(3, 3, 3), ("over", OTHER)]
+    assert not world.leadership.take_calls((3, 3, 3))
+    world.see(THEIRS, THEIRS, OURS)
+    assert len(world.events) == 2
+
+
+def test_a_new_term_is_a_new_take_over() -> None:
+    """Between two views a group may have been led by another node: what that one committed is not run yet."""
+    world = World()
+    world.see(OURS, OURS, OURS)
+    assert world.leadership.take_calls((3, 3, 3))
+    world.see(OURS, view(US, 5), OURS)
+    assert world.leadership.standing is Standing.TAKING_OVER
+    assert world.events == [(3, 3, 3), ("over", US), (3, 5, 3)]
+    assert not world.leadership.take_calls((3, 3, 3))
+    assert world.leadership.take_calls((3, 5, 3))
+
+
+def test_the_leader_of_the_cluster_group_campaigns_for_groups_without_a_leader() -> None:
+    """Not for those that somebody leads, who hands them over; and not at every tick."""
+    world = World()
+    assert world.tick(OURS, NOBODYS, OURS, ticks=ASK_AGAIN_TICKS - 1) == []
+    assert world.tick(OURS, NOBODYS, OURS, ticks=1) == [0]
+    assert world.tick(OURS, NOBODYS, THEIRS, ticks=ASK_AGAIN_TICKS - 1) == []
+    assert world.tick(OURS, NOBODYS, THEIRS, ticks=1) == [0]
+    assert world.tick(OURS, OURS, OURS) == []
+
+
+def test_a_group_is_handed_to_the_leader_of_the_cluster_group() -> None:
+    """By the node that leads it, if it is known who that is."""
+    world = World()
+    requests: list[Callable[[Any], Any]] = []
+    world.leadership = Leadership(US, lambda _group, request: requests.append(request), began=print, ended=print)
+    world.tick(THEIRS, OURS, THEIRS)
+    (request,) = requests
+    assert request.keywords == {"target": OTHER}  # type: ignore[attr-defined]
+    requests.clear()
+    world.tick(NOBODYS, OURS, NOBODYS)
+    assert requests == []
+
+
+def test_a_follower_asks_for_nothing() -> None:
+    """Groups without a leader are the business of the cluster group's leader."""
+    world = World()
+    assert world.tick(THEIRS, NOBODYS, THEIRS) == []
+
+
+def test_a_refused_request_is_made_again() -> None:
+    """A group may be between two leaders."""
+    world = World()
+    world.refuses = True
+    assert world.tick(OURS, NOBODYS, OURS) == [0]
+    assert world.tick(OURS, NOBODYS, OURS) == [0]

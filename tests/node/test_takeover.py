@@ -1,0 +1,149 @@
+"""The steps of a take-over: in order, for the newest terms, and none without those before it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from cmdlog.node.member.takeover import Takeover
+from cmdlog.node.outcome import CallOutcome, Reply, UnknownOutcome
+
+TERMS = (3, 3, 3)
+DONE = CallOutcome(0, 0, b"")
+
+
+class Steps:
+    """Writes down the steps; one of them may find that the terms are over."""
+
+    def __init__(self, *, over_at: str = "", parted: int = 0, reply: Reply = DONE) -> None:
+        self.over_at, self.parted, self.reply = over_at, parted, reply
+        self.steps: list[str] = []
+        self.alive = True
+        self.runs = 0  # looks until everything is run
+        self.on_look: Callable[[], None] = lambda: None
+        self.ended: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
+        self.failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+
+    def _step(self, name: str) -> bool:
+        self.steps.append(name)
+        if name == self.over_at:
+            self.alive = False
+        return self.alive
+
+    def lift_clock(self, terms: tuple[int, ...]) -> bool:
+        return self._step("clock")
+
+    def give_places(self, terms: tuple[int, ...]) -> bool:
+        return self._step("places")
+
+    def skip_parted(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
+        self._step("parted")
+        if self.parted:
+            done(self.reply)
+        return self.parted
+
+    def still(self, terms: tuple[int, ...]) -> bool:
+        return self.alive
+
+    def all_run(self) -> bool:
+        self._step("look")
+        self.on_look()
+        self.runs -= 1
+        return self.runs < 0
+
+    def load_keys(self) -> None:
+        self._step("keys")
+
+    def take_calls(self, terms: tuple[int, ...]) -> bool:
+        self.ended.put(terms)
+        return self._step("calls")
+
+    def take_over(self) -> bool:
+        """The steps, in this thread."""
+        return Takeover(self, self.failures.put)._take_over(TERMS)
+
+
+@contextmanager
+def running(steps: Steps) -> Iterator[Takeover]:
+    """A take-over with its thread."""
+    takeover = Takeover(steps, steps.failures.put)
+    takeover.start()
+    yield takeover
+    takeover.stop()
+
+
+@pytest.mark.parametrize("parted", [0, 2])
+def test_the_steps_are_taken_in_order(parted: int) -> None:
+    """Calls come last, whether or not a call was parted."""
+    steps = Steps(parted=parted)
+    assert steps.take_over()
+    assert steps.steps == ["clock", "places", "parted", "look", "keys", "calls"]
+
+
+def test_keys_are_loaded_when_everything_is_run() -> None:
+    """What a site has not run yet has keys that no state holds."""
+    steps = Steps()
+    steps.runs = 2
+    assert steps.take_over()
+    assert steps.steps[3:] == ["look", "look", "look", "keys", "calls"]
+
+
+@pytest.mark.parametrize(("over_at", "last"), [("clock", "clock"), ("places", "places"), ("parted", "parted"), ("look", "look")])
+def test_terms_that_are_over_end_the_steps(over_at: str, last: str) -> None:
+    """Whoever leads next repeats them: no keys, no calls."""
+    steps = Steps(over_at=over_at)
+    steps.runs = 3
+    assert not steps.take_over()
+    assert steps.steps[-1] == last
+
+
+def test_terms_that_end_with_the_last_entry_take_no_calls() -> None:
+    """Everything is run, and somebody else leads by now."""
+    steps = Steps(over_at="look")
+    assert not steps.take_over()
+    assert steps.steps[-1] == "look"
+
+
+def test_a_skip_that_was_not_committed_ends_the_steps() -> None:
+    """The call could still be run by another node."""
+    steps = Steps(parted=1, reply=UnknownOutcome("this node leads no more"))
+    assert not steps.take_over()
+    assert steps.steps == ["clock", "places", "parted"]
+
+
+def test_calls_that_are_not_taken_are_not_a_success() -> None:
+    """The terms may be over at the very last step."""
+    steps = Steps(over_at="calls")
+    assert not steps.take_over()
+
+
+def test_every_leadership_is_taken_over() -> None:
+    """Each with its own terms, in the thread of the take-over, also after one that was given up."""
+    steps = Steps(over_at="clock")
+    with running(steps) as takeover:
+        takeover.begin_takeover((1, 1, 1))
+        takeover.begin_takeover((2, 2, 2))
+    assert steps.steps == ["clock", "clock"]
+    steps = Steps()
+    with running(steps) as takeover:
+        takeover.begin_takeover((1, 1, 1))
+        takeover.begin_takeover((2, 2, 2))
+        assert [steps.ended.get(timeout=10), steps.ended.get(timeout=10)] == [(1, 1, 1), (2, 2, 2)]
+
+
+def test_a_failure_is_reported() -> None:
+    """A node that cannot take over must not stay silent, and stops as usual."""
+    steps = Steps()
+    error = OSError("the state cannot be read")
+
+    def fail() -> None:
+        raise error
+
+    steps.on_look = fail
+    with running(steps) as takeover:
+        takeover.begin_takeover(TERMS)
+        assert steps.failures.get(timeout=10) is error
+    assert steps.steps[-1] == "look"
