@@ -24,8 +24,8 @@ def is_gone(process: int) -> bool:
 def watch_policies(monkeypatch: pytest.MonkeyPatch, *, starve: bool = False) -> list[int]:
     """The policies that are asked for, in order; with `starve` a process that asks for idle time gets none at all.
 
-    Each starts like everybody else: what only takes idle time while Python imports does not rest, and lets nobody in. It starts
-    cold, so that it is seen before it asks.
+    Each starts like everybody else: what only takes idle time while Python imports does not rest, and lets nobody in. A cold
+    start takes long enough to see that.
     """
     monkeypatch.setenv(warm_start.SWITCH, "cold")
     policies: list[int] = []

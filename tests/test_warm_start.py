@@ -71,3 +71,14 @@ def test_program_that_needs_a_start_of_its_own_gets_it(variable: str, monkeypatc
     monkeypatch.setenv("TZ", "UTC")
     with pytest.raises(AssertionError, match="a cold start"):
         subprocess.run([sys.executable, "-m", "cmdlog", "version"], check=True, env={**os.environ, variable: "2"})
+
+
+def test_program_that_finds_another_product_gets_a_start_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of one of our names, on the path or in the current folder, is what the program imports."""
+    monkeypatch.setattr(warm_start, "_start_cold", refuse)
+    (tmp_path / "replay").mkdir()
+    for folder, path in ((tmp_path, ""), (tmp_path.parent, str(tmp_path))):
+        with pytest.raises(AssertionError, match="a cold start"):
+            subprocess.run(
+                [sys.executable, "-m", "cmdlog", "version"], check=True, cwd=folder, env={**os.environ, "PYTHONPATH": path}
+            )

@@ -22,6 +22,7 @@ import fcntl
 import gc
 import importlib
 import io
+import itertools
 import json
 import os
 import resource
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+HOME: Final = str(ROOT)
 PRODUCT: Final = ("cmdlog", "procedures", "replay", "snapshot")
 IMPORTED: Final = (
     "cmdlog.api.app", "cmdlog.api.server", "cmdlog.cli.app", "cmdlog.cli.server.serve", "cmdlog.node.background.page_checks",
@@ -100,7 +102,8 @@ def _is_ours(args: Any, environ: dict[str, str], cwd: Any) -> bool:
     """Whether the process of the imports can stand for the start."""
     if os.environ.get(SWITCH) == "cold" or isinstance(args, str | bytes) or environ.get("PYTHONHASHSEED") not in SEEDS:
         return False
-    module = next(iter(_program([os.fspath(one) for one in args])), "")
+    words = [os.fspath(one) for one in args]
+    module = next(iter(_program(words)), "")
     if not (module.partition(".")[0] in PRODUCT or module in OF_TESTS):
         return False
     if any(name.startswith("LD_") for name in environ):  # what the linker reads
@@ -109,8 +112,10 @@ def _is_ours(args: Any, environ: dict[str, str], cwd: Any) -> bool:
         return False
     if any(name.startswith("PYTHON") and name not in OBEYED and os.environ.get(name) != environ[name] for name in environ):
         return False
-    folder = Path(cwd or ".").resolve()
-    return folder == ROOT or not any((folder / name).exists() for name in PRODUCT)
+    places = [] if words[1] == "-P" else [os.fspath(cwd or ".")]
+    places += filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
+    before = itertools.takewhile(lambda place: place != HOME, map(os.path.realpath, places))
+    return not any(os.path.exists(f"{place}/{name}") for place in before for name in PRODUCT)
 
 
 def _program(words: list[str]) -> list[str]:

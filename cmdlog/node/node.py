@@ -158,20 +158,19 @@ class Node:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         settings, sequencer, wal = self.settings, self.sequencer, self._wal
         wal.start(
-            self.sequencer,
-            threads=settings.log_threads,
-            sync=sync,
-            async_window_s=settings.async_window_ms / 1000,
-            waits=lambda: sequencer.waits,
-            early=lambda: sequencer.hasty > 0,
-            timed=self.meter.syncs.add,
+            sequencer, threads=settings.log_threads, sync=sync, async_window_s=settings.async_window_ms / 1000,
+            waits=lambda: sequencer.waits, early=lambda: sequencer.hasty > 0, timed=self.meter.syncs.add,
             whole_ring=settings.preallocate == "ring",
-        )
+        )  # fmt: skip
         if left:
             catch_up(self._desk, left, settings)
         self._open_log()
         self._positions = self._sites.start(self._desk)
-        self._parts.archiver.start()
+        try:
+            self._parts.archiver.start()
+        except BaseException:  # no thread is to be had: the caller gets no node, by which it could end the sites
+            self._sites.close()
+            raise
 
     def attach(self, loop: AbstractEventLoop | None = None) -> None:
         """Lets calls in. Sites are read by this event loop, whose thread then runs `done`; None: by threads of the node."""

@@ -178,7 +178,11 @@ class MemberNode(Node):
             whole_ring=self.settings.preallocate == "ring",
         )
         self._positions = self._sites.start(self._desk)
-        self._parts.archiver.start()
+        try:
+            self._parts.archiver.start()
+        except BaseException:
+            self._sites.close()
+            raise
 
     def attach(self, loop: AbstractEventLoop | None = None) -> None:
         """Begins to speak with the other nodes; calls are accepted once a leader has taken over."""
