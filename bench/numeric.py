@@ -6,7 +6,6 @@ Run: `python bench/numeric.py [--quick]`. Both run in one call, in turns; the be
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from decimal import Decimal
@@ -19,9 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 from sqlalchemy import Column, Integer, Numeric, bindparam, func, insert, select, update
 
 from bench._common import Bench, make_parser
+from bench._in_a_call import run_twice
 from procedures import Database, Transaction
-from procedures.execution.executor import Executor, Invocations
-from procedures.storage.state import PartitionState
 
 ROUNDS = 4000
 RUNS = 5  # of one statement in a round
@@ -80,15 +78,7 @@ def main() -> None:
     bench = Bench("numeric", options.seed, options.quick)
     bench.head()
     ROUNDS_OF[0] = 800 if options.quick else ROUNDS
-    with tempfile.TemporaryDirectory() as folder:
-        state = PartitionState.open(Path(folder) / "0.db", partition=0)
-        executor = Executor(state, lambda _: db, digest_rows=True, millis_of=lambda txn: txn >> 21, progress=None)
-        executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, statements=db.schema_statements())
-        for call in (0, 1):
-            FOUND.clear()
-            batch = Invocations(2 + call, 1, 0, catalog=1, txn_ids=[2 + call], procedures=[0], params=[[call]], keys=None)
-            if executor.apply(batch).bodies != [b"null"]:
-                raise SystemExit("the procedure failed")
+    run_twice(db, FOUND.clear)
     for name, took in FOUND.items():
         print(f"{name:24} {took:8.2f} us")
     for kind in KINDS:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -148,6 +148,15 @@ class Replication:
     def last_txn(self) -> int:
         """The highest transaction id of what was committed in this run."""
         return self._marks.last_txn
+
+    def first_needed_block(self, run_upto: Mapping[int, int]) -> int | None:
+        """The first block that a restart needs: of entries that no durable mark calls committed, and of those after `run_upto`
+        (index by group), which the state does not hold: they may be committed, and wait for other partitions or the leader.
+        None: nothing is needed."""
+        with self.lock:
+            needed = {group: min(commit, run_upto.get(group, commit)) + 1 for group, commit in self.marked.items()}
+            blocks = [self.entry_blocks.block_of(group, index) for group, index in needed.items()]
+        return min((block for block in blocks if block is not None), default=None)
 
     def forget_run(self) -> None:
         """Lets go of entries in memory that every live follower has, but for the last ones; under the lock."""

@@ -3,8 +3,8 @@
 One rule: consensus gets exactly what is durable (`cmdlog.raft`, duty 6): term and vote, the entries that the log holds, and how
 far they are known committed. What a state holds was committed, whether a mark says so or not.
 
-A group begins in memory at a *base*: an entry that is committed and run here. The log is read once, from the newest segment whose
-head is at or below the base of every group.
+A group begins in memory at a *base*: an entry that is committed and run here, so that what is committed and not run is handed
+out. The log is read once, from the newest segment whose head is at or below the base of every group.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class _Line:
             stated = next((s for s in reversed(state.configurations) if s.index <= self.base), state.configurations[0])
             self.configuration = Configuration.from_bytes(orjson.dumps(stated.value))
 
-    def restored(self, group: int, state: GroupState, run: Place) -> Restored:
+    def restored(self, group: int, state: GroupState, committed: Place, run: Place) -> Restored:
         """What consensus is given. Raises: BadRecord."""
-        term = run.term if run.index == self.base else self.base_term
+        term = next((place.term for place in (committed, run) if place.index == self.base), self.base_term)
         if term < 0 or self.configuration is None:
             raise BadRecord(f"the log does not reach back to entry {self.base} of group {group}")
         if self.last != state.last_index:  # consensus would forget what it has acknowledged
@@ -73,7 +73,7 @@ class _Line:
             entries = Entries(Index(self.base + 1), [Term(term) for term in terms], bytes(kinds), list(payloads))
         vote = None if state.vote is None else NodeId(state.vote)
         manifest = SnapshotDescriptor(Index(self.base), Term(term), self.configuration)
-        return Restored(HardState(Term(state.term), vote, Index(max(run.index, self.base))), manifest, entries)
+        return Restored(HardState(Term(state.term), vote, Index(max(committed.index, self.base))), manifest, entries)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -93,7 +93,8 @@ def restore_groups(
     Raises: BadRecord, when the log does not hold what it says; InvariantBroken; Corrupt.
     """
     committed = {group: _committed(state, run.get(group)) for group, state in states.by_partition.items()}
-    from_block, bases = _choose_bases(source, {group: place.index for group, place in committed.items()})
+    done = {group: run.get(group, place) for group, place in committed.items()}  # a state may lack what is committed
+    from_block, bases = _choose_bases(source, {group: max(place.index, 1) for group, place in done.items()})
     lines = {group: _Line(base) for group, base in bases.items()}
     fold, blocks = GroupStates(), EntryBlocks()
     for lsn, record in source.read(from_block=from_block):
@@ -106,7 +107,7 @@ def restore_groups(
         line.note_base(fold.by_partition[record.partition])
     groups = RaftGroups(NodeId(node))
     for group, line in sorted(lines.items()):
-        restored = line.restored(group, states.by_partition[group], committed[group])
+        restored = line.restored(group, states.by_partition[group], committed[group], done[group])
         groups.add(PartitionId(group), RaftCore(NodeId(node), rng=rng, settings=settings, restored=restored))
     return groups, blocks
 
@@ -117,13 +118,13 @@ def _committed(state: GroupState, run: Place | None) -> Place:
     return max(marked, run or marked)
 
 
-def _choose_bases(source: LogSource, committed: Mapping[int, int]) -> tuple[int, dict[int, int]]:
-    """The block from which the log is read, and where each group begins: a little before what is committed, or there."""
-    wanted = {group: max(index - KEPT_ENTRIES, 1) for group, index in committed.items()}
+def _choose_bases(source: LogSource, done: Mapping[int, int]) -> tuple[int, dict[int, int]]:
+    """The block from which the log is read, and where each group begins: a little before what is run here, or there."""
+    wanted = {group: max(index - KEPT_ENTRIES, 1) for group, index in done.items()}
     heads: dict[int, int] = {}
     for first_block in reversed(source.first_blocks):
         groups = source.checkpoint(first_block).by_partition
         heads = {group: groups[group].last_index if group in groups else 0 for group in wanted}
         if all(heads[group] <= base for group, base in wanted.items()):
             break
-    return first_block, {group: min(max(base, heads[group]), committed[group]) for group, base in wanted.items()}
+    return first_block, {group: min(max(base, heads[group]), done[group]) for group, base in wanted.items()}

@@ -49,3 +49,15 @@ def test_three_nodes_elect_replicate_and_converge() -> None:
 def test_histories_with_crashes_and_cuts(seed: int) -> None:
     """Kills, power cuts, cut links, lost and doubled messages; then all is well again."""
     history(seed, steps=3000, faults=True)
+
+
+def test_the_log_keeps_what_is_committed_and_not_run() -> None:
+    """A durable commit mark does not let go of an entry that waits for the leader or for other partitions."""
+    world = history(2, steps=2000, faults=False)
+    driver = world.nodes[1].driver
+    marked = driver.marked[0]
+    assert marked > 6
+    blocks = driver.entry_blocks
+    assert driver.first_needed_block({0: 4, 1: driver.marked[1]}) == blocks.block_of(0, 5)
+    free = driver.first_needed_block({})
+    assert free is None or free > (blocks.block_of(0, 5) or 0)

@@ -187,6 +187,14 @@ def test_a_state_behind_the_mark_takes_nothing_back() -> None:
     assert Member([batch(3), batch(4), mark(4)]).core({0: Place(3, 1)}).log.commit == 4
 
 
+def test_what_is_committed_and_not_run_is_handed_out(kept: pytest.MonkeyPatch) -> None:
+    """A state far behind the mark, such as of a site that stood still: its next entry is the first after the base."""
+    core = Member(*run_of(3, 9), [mark(9)]).core({0: Place(4, 1)})
+    assert core.log.commit == 9
+    assert core.log.base <= 4
+    assert core.log.handed <= 4
+
+
 def test_a_state_beyond_the_log_is_refused() -> None:
     """The log has lost what was acknowledged: this node must not vote."""
     with pytest.raises(InvariantBroken, match="commit 50, last 4"):

@@ -152,10 +152,9 @@ class SimNode:
 
     def anchor(self) -> None:
         """What no durable mark calls committed, and the last blocks, are kept."""
-        blocks = [max(1, self.log.durable_block - BLOCKS_KEPT)]
-        for group in self.groups.cores:
-            blocks.append(self.driver.entry_blocks.block_of(group, self.driver.marked.get(group, 0) + 1) or blocks[0])
-        self.log.anchors.set("test", Lsn(BlockNumber(min(blocks)), 0))
+        kept = max(1, int(self.log.durable_block) - BLOCKS_KEPT)
+        needed = self.driver.first_needed_block({})
+        self.log.anchors.set("test", Lsn(BlockNumber(kept if needed is None else min(kept, needed)), 0))
 
     def turn(self) -> None:
         """The log takes a block, if there is one."""

@@ -126,7 +126,7 @@ def test_what_a_cluster_begins_with_follows_from_program_shape_and_members() -> 
 
 
 def test_start_adds_nothing_to_the_log(tmp_path: Path) -> None:
-    """No term, no code, no tables: what is new is proposed by whoever leads."""
+    """No term, no code, no tables: what is new is proposed by the leader."""
     cluster = a_cluster(3)
     make(tmp_path, cluster, node=2)
     said = boot(tmp_path, cluster)

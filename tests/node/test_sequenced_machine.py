@@ -197,7 +197,7 @@ def test_statement_is_answered_once_it_is_committed(rig: Rig) -> None:
     assert rig.machine.follow() == []
 
 
-def test_leader_that_follows_gives_back_whoever_waits(rig: Rig) -> None:
+def test_leader_that_follows_gives_back_those_who_wait(rig: Rig) -> None:
     """Proposed or not: each once, and nothing of them is proposed or answered later."""
     replies: list[tuple[str, Reply]] = []
     rig.lead()

@@ -524,7 +524,7 @@ def test_a_forced_survivor_leaves_the_terms_and_the_cluster_of_the_others() -> N
 
 
 def test_named_learners_become_voters_when_they_have_caught_up() -> None:
-    """One after the other, by whoever leads; a learner that is silent, lags or is not named stays one."""
+    """One after the other, by the leader; a learner that is silent, lags or is not named stays one."""
     cluster = Cluster(others=(4, 5, 6), settings=RaftSettings(promotion_entries_max=5))
     leader = cluster.elect(1)
     cluster.tick()

@@ -42,7 +42,7 @@ def test_environment_of_this_process_stays(spark: SparkSession) -> None:
     assert "discover" not in os.environ.get("PYTHONPATH", "")
 
 
-@pytest.mark.parametrize("chosen", [None, "/opt/python"])
+@pytest.mark.parametrize("chosen", [None, "another-python"])
 def test_workers_run_this_python_unless_another_was_chosen(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: str | None
 ) -> None:

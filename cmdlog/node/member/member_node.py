@@ -162,11 +162,13 @@ class MemberNode(Node):
             states=states_at, missing=self._missing_members,
         )  # fmt: skip
         self._takeover = Takeover(steps, self._desk.broken)
-        self._ticks = 0
+        self._ticks = 0  # since the log was held last
+        self._handed_over = threading.Event()
         self._too_far_back: set[int] = set()  # groups
         self._named: NodeId | None = None  # the leader that refusals name
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
+        self._hold_log()  # before the log is started, and may let anything go
         self.sequencer.refuse(NoLeader("the cluster has no leader yet"))
 
     def _start_member(self) -> None:
@@ -209,17 +211,14 @@ class MemberNode(Node):
                 return
             self.sequencer.refuse(NotLeading("the node is stopping, another one takes over"))
             self._drain(self.settings.drain_timeout_s)
-            gone = threading.Event()
-            self._handed_over = gone.set
+            self._handed_over.clear()
             with self._driver.lock:
                 for group in list(self._driver.views()):
                     with contextlib.suppress(RaftError, KeyError):
                         self._driver.ask(
                             group, lambda core: core.transfer(max(core.progress, key=lambda n: core.progress[n].match))
                         )
-            gone.wait(HAND_OVER_S)
-
-    _handed_over: Callable[[], None] = staticmethod(lambda: None)
+            self._handed_over.wait(HAND_OVER_S)
 
     # -- cmdlog.cluster.transport.peer_transport.PeerHandler -----------------------------------------------------------------
 
@@ -232,7 +231,8 @@ class MemberNode(Node):
             self._driver.tick()
         self._name_leader()
         self._ticks += ticks
-        if self._ticks % HOLD_LOG_TICKS == 0:
+        if self._ticks >= HOLD_LOG_TICKS:
+            self._ticks = 0
             self._hold_log()
 
     def on_messages(self, peer: NodeId, messages: list[Addressed]) -> None:
@@ -243,16 +243,11 @@ class MemberNode(Node):
         log.info("peer", kind=notice.kind.value, node=notice.peer, detail=notice.detail)
 
     def _hold_log(self) -> None:
-        """The log keeps what no durable mark calls committed, and the entries of the cluster group after its last one."""
+        """The log keeps what a restart needs from it, and consensus lets go of what every live follower has."""
         with self._driver.lock:
-            blocks = [
-                block
-                for group, commit in self._driver.marked.items()
-                if (block := self._driver.entry_blocks.block_of(group, commit + 1)) is not None
-            ]
+            oldest = self._driver.first_needed_block(self.sequencer.replicated.run_up_to())
             self._driver.forget_run()
-        oldest = min(blocks, default=int(self._wal.durable_block))
-        self._wal.anchors.set(ANCHOR, Lsn(BlockNumber(oldest), 0))
+        self._wal.anchors.set(ANCHOR, Lsn(BlockNumber(self._wal.durable_block if oldest is None else oldest), 0))
 
     # -- cmdlog.node.site_events.Replica ---------------------------------------------------------------------------------------
 
@@ -282,7 +277,7 @@ class MemberNode(Node):
         for done in unknown:
             done(NotReady("this node leads no more"))
         log.warning("leadership_lost", leader=leader, outcome_unknown=told)
-        self._handed_over()
+        self._handed_over.set()
 
     def _refusal(self, leader: NodeId | None) -> NotReady:
         if leader is None or leader == self._ground.node:

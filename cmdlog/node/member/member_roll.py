@@ -6,7 +6,7 @@ One rule: the leader states what the log lacks, once it takes calls. What it sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import structlog
 
@@ -44,7 +44,3 @@ class MemberRoll:
             if of.node in incarnations
         ]
         return [member for member in wanted if self._stated.get(member.node) != member]
-
-    def stated_members(self) -> Iterable[ClusterMember]:
-        """What the log states, ascending by node."""
-        return [member for _, member in sorted(self._stated.items())]

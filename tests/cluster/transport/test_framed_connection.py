@@ -156,7 +156,7 @@ def test_hanging_up_lets_the_last_frame_leave() -> None:
     asyncio.run(body())
 
 
-def test_whoever_sends_knows_when_to_stop() -> None:
+def test_sender_knows_when_to_stop() -> None:
     """The socket is full, and has room again; an ending connection never has."""
 
     async def body() -> None:

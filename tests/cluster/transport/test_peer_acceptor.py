@@ -61,7 +61,7 @@ def in_hall(body: Callable[[Hall], Awaitable[None]], strangers_max: int = 3) -> 
 
 
 def test_the_oldest_stranger_makes_room() -> None:
-    """So their number is bounded, and whoever comes is heard."""
+    """So their number is bounded, and a newcomer is heard."""
 
     async def body(hall: Hall) -> None:
         for number in range(1, 8):

@@ -32,7 +32,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 def test_messages_come_in_their_order_and_once(world: World) -> None:
-    """From each sender to each receiver, whoever else speaks."""
+    """From each sender to each receiver, though others speak."""
     for index in range(1, 101):
         world.transports[ONE].send([appended(ONE, TWO, index), appended(ONE, THREE, index)])
         world.transports[TWO].send([appended(TWO, THREE, index)])
