@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import random
 import sys
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -32,7 +31,9 @@ from cmdlog.cluster.transport.peer_transport import PeerNotice, TransportSetting
 from cmdlog.node.assembly import MACHINE, NodeGround, Outside
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
+from cmdlog.node.member.cluster_view import ClusterView
 from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
+from cmdlog.node.member.leader_reads import LeaderReads
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader, NotLeading
@@ -51,7 +52,7 @@ from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries
 from cmdlog.raft.wire.layout import Addressed
 from cmdlog.wal.format.control_record import ClusterMember
-from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
+from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
@@ -162,10 +163,15 @@ class MemberNode(Node):
             states=states_at, missing=self._missing_members,
         )  # fmt: skip
         self._takeover = Takeover(steps, self._desk.broken)
+        self._reads = LeaderReads(self._driver, self._machine)
         self._ticks = 0  # since the log was held last
         self._handed_over = threading.Event()
         self._too_far_back: set[int] = set()  # groups
         self._named: NodeId | None = None  # the leader that refusals name
+        self._view = ClusterView(
+            ground, self._driver, self._leadership, self._marks, too_far_back=self._too_far_back,
+            peers=lambda: self._network.status().peers if self._ready else (),
+        )  # fmt: skip
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
         self._hold_log()  # before the log is started, and may let anything go
@@ -337,16 +343,13 @@ class MemberNode(Node):
             except NotReady as refusal:
                 done(refusal)
 
-        self._confirm(confirmed)
+        self._reads.confirm(confirmed)
         return None if route.everywhere else self.slots.partition_of(route.procedure, params)
 
     def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
         """As `Node.query_by`, by the leader alone: what it reads includes every call that was answered before."""
         self.sequencer.admission.raise_refusal()
-        leads: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._confirm(leads.put)
-        if not leads.get():
-            raise NoLeader("another node may lead by now; the query is safe to repeat")
+        self._reads.wait_until_confirmed()
         return super().query_by(run, sql, params, partition)
 
     def take_point(self) -> dict[str, Any]:
@@ -355,41 +358,19 @@ class MemberNode(Node):
             "recovery points are taken on a node alone; `cmdlog recover DIR... --until` reaches any moment of a cluster's log"
         )
 
-    def _confirm(self, done: Callable[[bool], None]) -> None:
-        """Calls `done` when it is known whether this node led at this moment."""
-        with self._driver.lock:
-            context = self._machine.await_read(done)
-            try:
-                self._driver.ask(CLUSTER_GROUP, lambda core: core.read_index(context))
-                return
-            except (RaftError, KeyError):
-                self._machine.forget_read(context)
-        done(False)
-
     # -- what others see -------------------------------------------------------------------------------------------------
 
     @property
     def member_state(self) -> MemberState:
-        if not self._ready or not self._acquainted or self._leadership.leader is None:
-            return MemberState.CONFIGURING
-        return MemberState.RUNNING
+        return self._view.member_state(speaks=self._speaks)
 
     def status(self) -> dict[str, Any]:
         return {**super().status(), "cluster": self.cluster_status()}
 
     def cluster_status(self) -> dict[str, Any]:
-        """This node's view of the cluster: state, who leads, the members, and each group's term, role, commit and lag."""
-        views = self._driver.views()
-        return {
-            "state": self.member_state.value,
-            "node": self._ground.node,
-            "standing": self._leadership.standing.value,
-            "leader": self._leadership.leader,
-            "members": [
-                {"node": m.node, "client": m.client, "peer": f"{m.peer[0]}:{m.peer[1]}"} for m in self._ground.cluster.members
-            ],
-            "groups": {str(group): {"term": view.term, "leader": view.leader} for group, view in views.items()},
-            "too_far_back": sorted(self._too_far_back),
-            "diverged": {str(partition): index for partition, index in self._marks.divergences().items()},
-            "peers": [asdict(peer) for peer in (self._network.status().peers if self._ready else ())],
-        }
+        """This node's view of the cluster: state, who leads, the members, each group's term and leader, the peers."""
+        return self._view.status(speaks=self._speaks)
+
+    @property
+    def _speaks(self) -> bool:
+        return self._ready and self._acquainted
