@@ -367,6 +367,12 @@ class Node:
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
+    def _serve_code(self, db: Database) -> None:
+        """Calls are bound to this code from now on. Any thread."""
+        routes = make_routes(db)
+        self.meter.serve_procedures([route.name for route in routes.values()])
+        self.db, self.routes = db, routes
+
     def _failed(self, error: BaseException) -> None:
         self.error = error
         self._opened.set()

@@ -36,9 +36,10 @@ from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
 from cmdlog.node.member.leader_reads import LeaderReads
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
+from cmdlog.node.member.member_code import MemberCode, Program
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader, NotLeading
 from cmdlog.node.member.member_roll import MemberRoll
-from cmdlog.node.member.member_start import ensure_member, member_boot
+from cmdlog.node.member.member_start import check_program, ensure_member, member_boot
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.node import SWITCH_INTERVAL_S, Node
@@ -46,13 +47,14 @@ from cmdlog.node.outcome import Done, Durability, NotReady
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
+from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.node.slot_map import Route
 from cmdlog.raft import CopyOutcome, RaftError, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries
 from cmdlog.raft.wire.layout import Addressed
 from cmdlog.wal.format.control_record import ClusterMember
-from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
@@ -109,16 +111,18 @@ class MemberNode(Node):
             if progress is not None:
                 progress({"step": "opened"})
             boot = member_boot(groups, db, wal.instance.identity, member.cluster, bundle or capture_bundle(db, target))
+            program = Program(db, boot.bundle)
             unsealed = unsealed_states(files, directory, range(settings.partitions))
             plan, report = bring_up(
                 files, wal, live=live_code(db, boot), progress=reporter(progress), leave="unexecuted", voters="any"
             )
             Trust(files, directory).unseal()
+            check_program(directory, settings, db, boot, wal)
             run_upto = {part.partition: part.to_index for part in plan.partitions}
             node = cls(NodeGround(directory, db, settings, wal, boot, inline=False, outside=outside, run_upto=run_upto))
             node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
             node._page_checks.wish(unsealed, plan)
-            node._become_member(member)
+            node._become_member(member, program)
             node._start_member()
         except BaseException:
             with contextlib.suppress(Exception):
@@ -126,7 +130,7 @@ class MemberNode(Node):
             raise
         return node
 
-    def _become_member(self, ground: MemberGround) -> None:
+    def _become_member(self, ground: MemberGround, program: Program) -> None:
         """Consensus between sequencer and log."""
         self._ground = ground
         node, partitions = NodeId(ground.node), range(self.settings.partitions)
@@ -141,11 +145,19 @@ class MemberNode(Node):
         )
         self._roll = MemberRoll(states, ground.cluster)
         self._reader = EntryReader(self._wal, self._report_entries)
+        environment_stated = states.state(CLUSTER_GROUP).environment
+        self._code = MemberCode(
+            program, self._boot.code, {} if environment_stated is None else environment_stated.value,
+            partitions=self.settings.partitions, known=self._add_code, bound=self._serve_code,
+        )  # fmt: skip
+        self._code.run_newest()
+        self._code.missing_tables(self.directory)  # no site runs yet: a take-over need not look
         self._marks = ExecutedMarks(partitions, diverged=self._diverged)
         self._machine = SequencedMachine(
             self.sequencer, {p: txns.get(p, 0) for p in partitions}, blocks, marks=self._marks, leave_out=self._desk.leave_out,
-            stated=self._roll.observe, asked=self._reader.ask, copy_offered=self._refuse_copy,
+            stated=self._observe, asked=self._reader.ask, copy_offered=self._refuse_copy,
         )  # fmt: skip
+        self._machine.learn_code(self._boot.catalog)
         book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
         listen = ground.listen or ground.cluster.member(ground.node).peer
         self._network = PeerNetwork(book, ground.secret, self, Endpoint(*listen), TransportSettings(tick_s=TICK_S))
@@ -157,10 +169,9 @@ class MemberNode(Node):
             marks=self._marks, states=states,
             entry_blocks=blocks,
         )  # fmt: skip
-        states_at = {partition: state_path(self.directory, partition) for partition in partitions}
         steps = LeaderSteps(
-            self._driver, self._machine, self._leadership, self.sequencer, self._keys, catalog=self._boot.catalog,
-            states=states_at, missing=self._missing_members,
+            self._driver, self._machine, self._leadership, self.sequencer, self._keys, code=self._code,
+            directory=self.directory, missing=self._missing_members,
         )  # fmt: skip
         self._takeover = Takeover(steps, self._desk.broken)
         self._reads = LeaderReads(self._driver, self._machine)
@@ -315,6 +326,17 @@ class MemberNode(Node):
             self._too_far_back.add(group)
             log.error("too_far_back", group=group, index=descriptor.index, remedy="the node needs a copy of another one's data")
         self._driver.ask(group, lambda core: core.report_snapshot(descriptor, CopyOutcome.FAILED))
+
+    def _observe(self, index: int, record: bytes) -> None:
+        """An entry of the cluster group is committed."""
+        self._roll.observe(index, record)
+        self._code.observe(record)
+
+    def _add_code(self, version: int, bundle: str, partitions: int | None) -> None:
+        """One more version of the code is committed."""
+        assert isinstance(self._sites, ProcessSites)
+        self._sites.add_code(version, bundle, partitions=partitions)
+        self._machine.learn_code(version)
 
     def _missing_members(self) -> list[ClusterMember]:
         """What the log does not state of the members that were met."""
