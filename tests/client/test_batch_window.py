@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from cmdlog.client.batching import batch_window as window_module
 from cmdlog.client.batching.batch_window import Answered, BatchLine, Window
+from cmdlog.client.options import DEFAULT_URL, base_urls
 from cmdlog.client.request import call_ask
 from cmdlog.client.response import Attempt, Lost, Response, read_result
 from cmdlog.client.retry import RetryPolicy
+from cmdlog.client.server_set import ServerSet
 from cmdlog.errors import CmdlogError, InvalidParameters, OutcomeUnknown, Unavailable
 from cmdlog.results import Result
 
@@ -46,11 +48,17 @@ class Clock:
 
 
 def make_window(
-    clock: Clock, *, timeout_s: float = 1e6, chance: Callable[[], float] = lambda: 0.5, calls_at_once: int | None = None
+    clock: Clock,
+    *,
+    timeout_s: float = 1e6,
+    chance: Callable[[], float] = lambda: 0.5,
+    calls_at_once: int | None = None,
+    urls: Sequence[str] = (DEFAULT_URL,),
 ) -> Window:
     """A window over a policy without end; of `calls_at_once` in each request at first."""
     window = Window(
         RetryPolicy(attempts_max=10**6),
+        servers=ServerSet(base_urls(urls)),
         timeout_s=timeout_s,
         clock=clock,
         chance=chance,

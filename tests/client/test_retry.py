@@ -10,13 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cmdlog.client.options import DEFAULT_URL, base_urls
 from cmdlog.client.request import Ask, Effect, call_ask, read_ask
 from cmdlog.client.response import Attempt, AttemptFailure, Fate, Lost, Response
 from cmdlog.client.retry import RetryPolicy, Tries, decide, pause
 from cmdlog.client.retry_loop import Pause, SendAttempt, exchange
+from cmdlog.client.server_set import ServerSet
 from cmdlog.errors import CallError, CmdlogError, OutcomeUnknown, RequestRefused, ServerFault, SessionExpired, Unavailable
 
 POLICY = RetryPolicy()
+
+
+def one_server() -> ServerSet:
+    """Of a client with one address."""
+    return ServerSet(base_urls(DEFAULT_URL))
+
+
 AGAIN = {(Fate.REFUSED, effect) for effect in Effect} | set(product((Fate.BUSY, Fate.UNKNOWN), (Effect.READS, Effect.KEYED)))
 
 
@@ -150,7 +159,8 @@ class Run:
 
     def carry_out(self, ask: Ask, events: Iterator[str], *, timeout_s: float = 1e9) -> object:
         """What the caller gets: the result or the error."""
-        steps = exchange(ask, RetryPolicy(attempts_max=10**6), timeout_s=timeout_s, clock=lambda: self.now, chance=lambda: 0.5)
+        policy = RetryPolicy(attempts_max=10**6)
+        steps = exchange(ask, policy, servers=one_server(), timeout_s=timeout_s, clock=lambda: self.now, chance=lambda: 0.5)
         came_of_it: Attempt | None = None
         try:
             while True:
@@ -220,6 +230,7 @@ def test_fresh_key_that_expired_at_once_is_replaced_once() -> None:
     steps = exchange(
         ASKS[Effect.KEYED],
         POLICY,
+        servers=one_server(),
         timeout_s=9.0,
         clock=lambda: 0.0,
         chance=lambda: 0.5,
@@ -238,7 +249,13 @@ def test_fresh_key_that_expired_at_once_is_replaced_once() -> None:
 def test_fresh_key_is_not_replaced_once_there_is_doubt() -> None:
     """After an attempt that may have been executed the key stays: another one would be another call."""
     steps = exchange(
-        ASKS[Effect.KEYED], POLICY, timeout_s=9.0, clock=lambda: 0.0, chance=lambda: 0.5, rekey=lambda _key, _date: "another"
+        ASKS[Effect.KEYED],
+        POLICY,
+        servers=one_server(),
+        timeout_s=9.0,
+        clock=lambda: 0.0,
+        chance=lambda: 0.5,
+        rekey=lambda _key, _date: "another",
     )
     next(steps)
     assert isinstance(steps.send(Lost(reached=True, reason="reset")), Pause)
