@@ -55,7 +55,7 @@ class ServerSet:
         self.preferred = self.servers[0]
         self._by_url = {str(server.url): server for server in self.servers}
         self._failures = 0
-        self._passed = 0  # failures up to this one are no reason not to believe a name
+        self._passed = 0  # the last failure before the last success
         self._lock = threading.Lock()
 
     @property
@@ -84,8 +84,6 @@ class ServerSet:
         self._failures += 1
         server.failed, server.why = self._failures, attempt
         others = [other for other in self.servers if other is not server]
-        if all(other.failed > self._passed for other in others):
-            self._passed = self._failures - 1  # the names of this round have led nowhere
         leader = self._listed(named_leader(attempt))
         if leader is not None and leader is not server and leader.failed <= self._passed:
             self.preferred = leader

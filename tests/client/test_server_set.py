@@ -22,6 +22,7 @@ def follows(leader: str = "") -> Response:
 
 
 def servers_of(*urls: str) -> ServerSet:
+    """Of these addresses, or of three."""
     return ServerSet(base_urls(urls or URLS))
 
 
@@ -71,12 +72,12 @@ def test_name_that_is_not_listed_chooses_nobody(name: str) -> None:
     assert [str(server.url) for server in servers.servers] == URLS
 
 
-def test_name_of_a_server_that_failed_is_believed_once_all_have_failed() -> None:
-    """Until then those that were not asked come first; a success makes every name worth following again."""
+def test_name_of_a_server_that_failed_is_believed_after_a_success() -> None:
+    """Until then the one that has not failed for longest is next: two that name each other are no circle."""
     servers = servers_of()
     assert ask(servers, SILENT) == 1
     assert ask(servers, follows(URLS[0])) == 2, "it has just failed"
-    assert ask(servers, follows(URLS[0])) == 0
+    assert ask(servers, follows(URLS[1])) == 0
     servers.note_attempt(servers.preferred, OK)
     assert ask(servers, SILENT) == 1
     servers.note_attempt(servers.preferred, OK)
