@@ -142,6 +142,55 @@ def test_calls_are_executed_in_order(breaks: list[tuple[int, int, bool]], count:
     assert list(dict.fromkeys(executed)) == [f"k{n}" for n in range(count)]
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from(["refused", "unknown", "ends"])), max_size=20),
+    st.integers(0, 60),
+    st.randoms(),
+)
+def test_calls_keep_their_order_over_changes_of_leader(changes: list[tuple[int, int, str]], count: int, chance: Random) -> None:
+    """A stream's later lines are refused one by one, or are in doubt: all go to the next leader in order, whatever the jitter,
+    and nothing that came later goes before them."""
+    table, clock, script = Table(), Clock(), iter(changes)
+    executed: list[str | None] = []
+    window = make_window(clock, chance=chance.random, calls_at_once=7, urls=["http://a", "http://b", "http://c"])
+    servers = window._servers
+
+    def respond(lines: list[BatchLine]) -> list[Attempt]:
+        server = servers.preferred
+        upto, answered, kind = next(script, (1000, 1000, ""))
+        clock.now += 0.001 * chance.random()
+        attempts: list[Attempt] = []
+        for at, line in enumerate(lines):
+            if at < upto:
+                executed.append(line.ask.key)
+                attempts.append(table.execute(line.ask.key))
+            if at >= min(upto, answered):
+                refusal = Response(503, {"code": "not_ready", "status": 503}, of_line=True)
+                doubt = Response(504, {"code": "outcome_unknown", "status": 504}, of_line=True)
+                lost = Lost(reached=True, reason="reset")
+                attempts[at:] = [doubt if at < upto else {"refused": refusal, "unknown": doubt, "ends": lost}[kind]]
+        return [servers.note_attempt(server, attempt) for attempt in attempts]
+
+    answers = run(window, clock, [call_ask("bump", {}, key=f"k{n}") for n in range(count)], respond)
+    assert list(dict.fromkeys(executed)) == [f"k{n}" for n in range(count)]
+    assert [answer.value for answer in answers if isinstance(answer, Result)] == [table.results[f"k{n}"] for n in range(count)]
+
+
+def test_lines_of_a_leader_that_is_gone_do_not_wait() -> None:
+    """They go to the next server at once; when that is none either, all wait as long as one."""
+    clock = Clock()
+    window = make_window(clock, urls=["http://a", "http://b"])
+    for n in range(3):
+        window.add(call_ask("bump", {}, key=f"k{n}"), own_key=True)
+    for wait_s in (0.0, 7.0):
+        server, lines = window._servers.preferred, window.due()
+        assert [line.ask.key for line in lines] == ["k0", "k1", "k2"]
+        for line in lines:
+            refusal = Response(503, {"code": "not_ready", "status": 503}, retry_after_s=7.0, of_line=True)
+            window.settle_line(line, window._servers.note_attempt(server, refusal))
+        assert wait_s <= window.wait_s() <= wait_s + 1
+
+
 def test_doubt_keeps_the_key() -> None:
     """A line that may have been executed is not given another key, however old its own is called."""
     clock = Clock()

@@ -91,6 +91,11 @@ class Service:
             raise Problem("not_ready", "the node is recovering; GET /readyz shows its progress", retry_after_s=1)
         return node
 
+    def leader_elsewhere(self) -> str:
+        """URL of the node that takes calls in place of this one; "" when this one does, or nobody is known to."""
+        refusal = None if self._node is None else self._node.sequencer.admission.refusal
+        return "" if refusal is None else str(refusal.more().get("leader", ""))
+
 
 async def send_problem(send: Send, problem: Problem) -> None:
     """Sends an error answer."""

@@ -338,10 +338,7 @@ def _settle_all(group: Group, places: Sequence[int], refused: CallRefused) -> No
 
 def error_line(problem: Problem) -> bytes:
     """The error object in place of a result."""
-    members = problem.members()
-    if problem.retry_after_s is not None:
-        members["retry_after_s"] = problem.retry_after_s
-    return orjson.dumps({"error": members})
+    return orjson.dumps({"error": problem.members()})
 
 
 def _unknown(name: object) -> Problem:
