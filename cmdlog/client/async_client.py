@@ -35,7 +35,7 @@ class AsyncClient(ClientCore):
     """`Client` for tasks: the same methods, awaited. It belongs to the event loop that first used it.
 
     Example:
-        async with cmdlog.AsyncClient("http://127.0.0.1:8642") as client:
+        async with cmdlog.AsyncClient(["http://10.0.0.1:8642", "http://10.0.0.2:8642", "http://10.0.0.3:8642"]) as client:
             left = await client.call("reserve", item=1, count=3)
     """
 

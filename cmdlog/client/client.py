@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 
 
 class Client(ClientCore):
-    """Calls procedures of a server. Close it, or use it in a `with` block.
+    """Calls procedures of a server, or of the nodes of a cluster. Close it, or use it in a `with` block.
 
+    `url` is one address or those of all nodes: the next one is asked under the same idempotency key when one does not answer or
+    does not lead (`server_set.py`). Every listed address is sent the token; no other one is, whatever an answer names.
     Options: `ClientArguments`. Errors: `cmdlog.errors`, by `code`; nothing else is raised for what a network or a server does.
+    With several addresses an error that they share says what each of them did.
 
     Example:
         with cmdlog.Client("http://127.0.0.1:8642") as client:

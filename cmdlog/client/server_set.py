@@ -26,7 +26,7 @@ from cmdlog.client.options import base_url
 from cmdlog.client.response import Attempt, Lost, Response, named_leader, points_elsewhere
 from cmdlog.errors import CmdlogError, OutcomeUnknown, Unavailable
 
-WHY_CHARS_MAX: Final = 300  # of what is told about one server
+WHY_CHARS_MAX: Final = 300  # of what an error says about one server
 
 
 class ListedServer:
@@ -71,7 +71,7 @@ class ServerSet:
         return self.several and self.preferred.failed <= mark
 
     def note_attempt(self, server: ListedServer, attempt: Attempt) -> Attempt:
-        """What came of asking the server. Returns the attempt."""
+        """The result of asking the server. Returns the attempt."""
         if isinstance(attempt, Response) and attempt.status == 200:
             self._passed = self._failures
         elif points_elsewhere(attempt):

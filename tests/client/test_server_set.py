@@ -62,9 +62,7 @@ def test_named_leader_is_next() -> None:
         assert ask(servers_of(), follows(name)) == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["http://elsewhere:8642", "https://node2:8642", "http://node2", "http://u:p@node2:8642", "2", "\n"]
-)
+@pytest.mark.parametrize("name", ["http://elsewhere:8642", "https://node2:8642", "http://node2", "2", "\n"])
 def test_name_that_is_not_listed_chooses_nobody(name: str) -> None:
     """Neither another address nor what is none: the next of the list is asked."""
     servers = servers_of()

@@ -73,7 +73,7 @@ class Service:
         """The server stops: nothing is ready any more. In the event loop's thread.
 
         Streams take lines for a while, so that those of ordinary length end by themselves; the others end with an answer to each
-        line that was read, in time before they would be broken off.
+        line that was read, before the time is up.
         """
         self.stopping = True
         asyncio.get_running_loop().call_later(self.settings.drain_timeout_s * STREAMS_SHARE, self._end_streams)
