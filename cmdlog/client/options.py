@@ -48,7 +48,7 @@ class ClientArguments(TypedDict, total=False):
     ]  # whether the highest transaction id seen is sent along, so that later calls get a greater one
     auto_batch: bool | AutoBatch
     db: Database | None  # results are decoded by its return annotations
-    connections_max: int
+    connections_max: int  # to each server
     verify: bool | str | os.PathLike[str] | ssl.SSLContext  # certificates: usual ones, none, a file of authorities, a context
     trust_env: bool  # whether proxies of the environment are used
 

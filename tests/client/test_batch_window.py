@@ -142,8 +142,17 @@ def test_calls_are_executed_in_order(breaks: list[tuple[int, int, bool]], count:
     assert list(dict.fromkeys(executed)) == [f"k{n}" for n in range(count)]
 
 
+DOUBT = Response(504, {"code": "outcome_unknown", "status": 504}, of_line=True)
+GONE: dict[str, Attempt] = {
+    "refused": Response(503, {"code": "not_ready", "status": 503}, of_line=True),
+    "unknown": DOUBT,
+    "ends": Lost(reached=True, reason="reset"),
+}
+"""What becomes of the lines that a leader gets no more to."""
+
+
 @given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from(["refused", "unknown", "ends"])), max_size=20),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from(sorted(GONE))), max_size=20),
     st.integers(0, 60),
     st.randoms(),
 )
@@ -165,10 +174,7 @@ def test_calls_keep_their_order_over_changes_of_leader(changes: list[tuple[int, 
                 executed.append(line.ask.key)
                 attempts.append(table.execute(line.ask.key))
             if at >= min(upto, answered):
-                refusal = Response(503, {"code": "not_ready", "status": 503}, of_line=True)
-                doubt = Response(504, {"code": "outcome_unknown", "status": 504}, of_line=True)
-                lost = Lost(reached=True, reason="reset")
-                attempts[at:] = [doubt if at < upto else {"refused": refusal, "unknown": doubt, "ends": lost}[kind]]
+                attempts[at:] = [DOUBT if at < upto else GONE[kind]]
         return [servers.note_attempt(server, attempt) for attempt in attempts]
 
     answers = run(window, clock, [call_ask("bump", {}, key=f"k{n}") for n in range(count)], respond)

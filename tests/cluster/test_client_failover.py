@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +147,17 @@ def test_every_call_is_answered_once_whatever_becomes_of_the_leader(cluster: Ser
                     cluster.kill(first, end)
                     more_of_each(callers, 20)
                     cluster.start(first)
-                    wait_for(lambda node=first: cluster.status(node).get("cluster", {}).get("leader"), 90, cluster.logs)
+                    wait_for(partial(known_leader, cluster, first), 90, cluster.logs)
         assert callers.failures == []
         for kind, answers in callers.answers.items():
             assert len(set(answers)) == len(answers)
             branch = {key: value for key, value in account(kind).items() if key != "amount"}
             assert client.call("balance", **branch) == len(answers), kind
+
+
+def known_leader(cluster: ServedCluster, node: int) -> object:
+    """Whom the node takes for the leader, once it takes part again."""
+    return cluster.status(node).get("cluster", {}).get("leader")
 
 
 def more_of_each(callers: Callers, count: int) -> None:

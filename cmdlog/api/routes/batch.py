@@ -174,9 +174,9 @@ class BatchStream:
         """None at the end. Raises: Problem; ConnectionError."""
         if not self._more or self._ending:
             return None
+        self._receiving = reader = asyncio.current_task()
         try:
             async with asyncio.timeout(self._settings.body_timeout_s):
-                self._receiving = reader = asyncio.current_task()
                 message = await self._receive()
         except TimeoutError:
             raise Problem("body_timeout", "the stream was silent for longer than body_timeout_s") from None
