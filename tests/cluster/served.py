@@ -75,6 +75,10 @@ class ServedCluster:
         process.send_signal(number)
         process.wait(60)
 
+    def signal(self, node: int, number: int) -> None:
+        """Without waiting for what comes of it."""
+        self._processes[node].send_signal(number)
+
     def pause(self, node: int, *, over: bool = False) -> None:
         """Stops a node's process, or lets it go on."""
         self._processes[node].send_signal(signal.SIGCONT if over else signal.SIGSTOP)

@@ -89,6 +89,9 @@ def _problem_response(status: int) -> dict[str, Any]:
     headers: dict[str, Any] = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
     if status == 401:
         headers["WWW-Authenticate"] = {"schema": {"const": "Bearer"}}
+    if status == 307:
+        headers["Location"] = {"schema": {"type": "string", "format": "uri"}, "description": "the same route of the leader"}
+        headers["Preference-Applied"] = {"schema": {"const": "redirect=leader"}}
     if status == 503:
         headers["Retry-After"] = {"schema": {"type": "integer", "minimum": 0}, "description": "seconds"}
     return {

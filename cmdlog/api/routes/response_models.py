@@ -48,7 +48,7 @@ class ProblemDetails(ClosedObject):
 
     type: str = Field(pattern="^urn:cmdlog:problem:[a-z_]+$")
     title: str
-    status: int = Field(ge=400, le=599)
+    status: int = Field(ge=300, le=599)
     detail: str
     code: str = Field(json_schema_extra={"enum": list(CODES)}, description="stable; programs should decide by this field")
     request_id: str = _absent("as in the header X-Request-Id and in the server's log")
@@ -62,7 +62,9 @@ class ProblemDetails(ClosedObject):
     needs: list[str] = _absent("roles, one of which is required")
     allow: str = _absent("the methods that the route supports")
     limit_bytes: Count = _absent()
-    retry_after_s: float = _absent("in a batch, instead of the header Retry-After")
+    retry_after_s: float = _absent("as in the header Retry-After, which is rounded up and not there in a batch")
+    leader: str = _absent("URL of the node that takes calls, with code=not_ready of a node that does not lead")
+    location: str = _absent("as in the header Location, with code=redirected")
     progress: AnyObject = _absent("progress of the running recovery")
     stalled: list[AnyObject] = _absent("calls that hang, when no partition makes progress")
     disk_full: AnyObject = _absent("the volume without room, with code=disk_full of `/readyz`")
