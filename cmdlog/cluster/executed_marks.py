@@ -92,7 +92,7 @@ class ExecutedMarks:
             _keep_digest(of.ours, index, digest)
             self._compare(partition, of, index)
 
-    def due(self, node: NodeId, peers: Iterable[NodeId]) -> list[Parcel]:
+    def due(self, node: NodeId, peers: Callable[[], Iterable[NodeId]]) -> list[Parcel]:
         """What is sent with this tick."""
         self._ticks += 1
         rows, self._rows = self._rows, []
@@ -105,7 +105,7 @@ class ExecutedMarks:
             Parcel(
                 peer, [(GroupId(NO_GROUP), Executed(node, peer, NO_TERM, *map(list, zip(*part, strict=True)))) for part in parts]
             )
-            for peer in peers
+            for peer in peers()
         ]
 
     # -- a follower ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from cmdlog.cluster.entry_records import place_of, records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.genesis import Genesis
 from cmdlog.cluster.replicated_machine import GroupStanding
-from cmdlog.cluster.replication import Replication
+from cmdlog.cluster.replication import Replication, standing_of
 from cmdlog.cluster.restored_groups import restore_groups
 from cmdlog.node.member.entry_reader import EntryRequest, read_entries
 from cmdlog.raft import CopyOutcome, InvariantBroken, RaftCore, RaftSettings, SnapshotDescriptor
@@ -297,3 +297,5 @@ class World:
             if node.driver.failure is not None and not isinstance(node.driver.failure, WalError):
                 raise node.driver.failure
             assert not isinstance(node.machine.failure, InvariantBroken), node.machine.failure
+            if node.driver.failure is None and (views := node.driver.views()):
+                assert views == {group: standing_of(core) for group, core in node.groups.cores.items()}
