@@ -26,6 +26,7 @@ ATTEMPTS_MAX: Final = 1000
 RETRY_PAUSE_S: Final = 0.01
 REQUEST_TIMEOUT_S: Final = 30.0
 UNAVAILABLE: Final = 503  # not ready, or no quorum: the call was not accepted
+UNDECIDED: Final = ("not_ready", "no_quorum", "outcome_unknown")  # codes: the same call, sent again, may be answered
 OUTCOMES: Final = {"aborted": "aborted", "procedure_failed": "failed"}
 
 
@@ -204,12 +205,14 @@ def send(connection: Http, url: str, call: DemoCall) -> ClientAnswer:
 
 
 def send_batch(connection: Http, url: str, calls: Iterable[DemoCall]) -> list[ClientAnswer]:
-    """Calls by `POST /v1/batch`, answers in the same order. Raises: CommandFailed, Unanswered."""
+    """Calls by `POST /v1/batch`, answers in the same order. Raises: CommandFailed, Unanswered, also when one is undecided."""
     lines = [orjson.dumps({"procedure": call.procedure, "params": call.params, "key": call.key}) for call in calls]
     status, data = connection.ask(url, "POST", "/v1/batch", body=b"\n".join(lines))
     answers = [read_answer(orjson.loads(line)) for line in data.splitlines()]
     if status != 200 or len(answers) != len(lines):
         raise CommandFailed(f"/v1/batch answered {status} and {len(answers)} lines to {len(lines)}")
+    if undecided := [answer.kind for answer in answers if answer.kind in UNDECIDED]:
+        raise Unanswered(f"/v1/batch answered {undecided[0]} to {len(undecided)} of {len(lines)} calls")
     return answers
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,15 +19,14 @@ from cmdlog.cli.demo.clients import ATTEMPTS_MAX, ClientThreads, Http, Unanswere
 from cmdlog.cli.demo.proof import DemoCall
 
 REQUEST_TIMEOUT_S: Final = 2.0  # a node that was stopped holds its calls that long; longer than an election
-RETRY_PAUSE_S: Final = 0.05
+RETRY_PAUSE_S: Final = 0.1  # all clients come back ten times a second while no node leads
 
 
 @dataclass(slots=True)
-class Service:
+class ObservedService:
     """What clients have seen since a moment."""
 
-    began_s: float  # on the clock of `time.monotonic`
-    last_answer_s: float
+    last_answer_s: float  # on the clients' clock; or the moment itself
     longest_gap_s: float = 0.0  # in which no client got an answer
     answered: int = 0
     retried: int = 0  # attempts that were not answered, and made again
@@ -37,15 +36,21 @@ class Service:
 class ClusterLoad(ClientThreads):
     """Clients of all nodes; see the module."""
 
-    def __init__(self, shares: Sequence[Sequence[DemoCall]], urls: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        shares: Sequence[Sequence[DemoCall]],
+        urls: Mapping[int, str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`urls`: node -> where it takes calls."""
         super().__init__(shares, timeout_s=REQUEST_TIMEOUT_S)
-        self._urls = urls
+        self._urls, self._clock = urls, clock
         nodes = list(urls)
         self._at = [nodes[number % len(nodes)] for number in range(len(shares))]  # client -> the node that it asks
         self._changed = threading.Condition(self._lock)
         self._begun = self._allowed = 0  # calls
-        self._service = Service(0.0, 0.0)
+        self._service = ObservedService(0.0)
         self.answered_by = Counter[int]()  # node -> calls
 
     def allow(self, calls: int) -> None:
@@ -61,12 +66,12 @@ class ClusterLoad(ClientThreads):
 
     def observe(self) -> None:
         """Begins to watch the service that clients get."""
-        now = time.monotonic()
+        now = self._clock()
         with self._changed:
-            self._service = Service(now, now)
+            self._service = ObservedService(now)
 
     @property
-    def service(self) -> Service:
+    def service(self) -> ObservedService:
         """Since the last `observe`."""
         with self._changed:
             return self._service
@@ -120,7 +125,7 @@ class ClusterLoad(ClientThreads):
             self._service.unknown += error.maybe_executed
 
     def _count_answer(self, node: int) -> None:
-        now = time.monotonic()
+        now = self._clock()
         with self._changed:
             service = self._service
             service.longest_gap_s = max(service.longest_gap_s, now - service.last_answer_s)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.bank import Bank
+from cmdlog.cli.demo.bank import Bank, BankState
 from cmdlog.cli.demo.clients import Http, send_batch
 from cmdlog.cli.demo.cluster_clients import ClusterLoad
 from cmdlog.cli.demo.cluster_nodes import DemoCluster, LeadingNode
@@ -77,7 +78,8 @@ class FaultReport:
     """One fault, as the clients have seen it."""
 
     stage: str
-    what: str  # happened to which node
+    what: str  # happened
+    node: int  # that led before
     without_service_s: float = 0.0  # the longest time in which no client got an answer
     leader: int = 0  # when calls are answered again
     term: int = 0
@@ -173,7 +175,7 @@ class ClusterDemo:
             for fault in self._faults():
                 self._survive(fault)
             self._repeat()
-            seen = self._work.read_state(ShownState(self._http, self._nodes.urls[self._leads.node]))
+            seen = self._nodes.ask_leader(lambda url: self._work.read_state(ShownState(self._http, url)))
             self._nodes.stop()
             self.report.judge(self._judge(seen))
         finally:
@@ -243,7 +245,7 @@ class ClusterDemo:
         fault.strike(struck)
         self._answer_until(first + portion * 2 // 3, marks)
         seen, leads = load.service, self._nodes.wait_leader()
-        told = FaultReport(fault.stage, fault.what.format(struck), round(seen.longest_gap_s, 3), leads.node, leads.term)
+        told = FaultReport(fault.stage, fault.what.format(struck), struck, round(seen.longest_gap_s, 3), leads.node, leads.term)
         fault.mend(struck)
         self._answer_until(first + portion, marks)
         self._nodes.wait_level()
@@ -261,22 +263,25 @@ class ClusterDemo:
         self.report.repeated = len(self.calls)
         self.report.answered_by = {str(node): count for node, count in sorted(self._load.answered_by.items())}
 
-    def _judge(self, seen: Any) -> ProofVerdict:
+    def _judge(self, seen: BankState) -> ProofVerdict:
         """What the nodes hold when they are stopped, what a recovery makes of them, and all proofs."""
         self._display.stage("cmdlog recover")
         began = self._now()
         held = {node: self._rows_in(self._nodes.data(node)) for node in self._nodes.nodes}
         recovered = self._recover()
         self._add_stage("recover", began, self.report.recovered_calls)
+        return self.prove(seen, held, recovered)
+
+    def prove(self, seen: BankState, held: Mapping[int, Rows], recovered: Rows) -> ProofVerdict:
+        """All proofs. `held`: what the directory of each node has."""
         first, *others = held
         same = (differing_rows(held[first], held[node], where=f"on node {node}") for node in others)
-        return prove(
-            self.calls,
-            [*self._work.proofs(self.calls, seen), ("all nodes hold the same rows", chain.from_iterable(same))],
-            kept=held[first],
-            rebuilt=recovered,
-            source="a recovery of the three directories",
-        )
+        own = [
+            *self._work.proofs(self.calls, seen),
+            ("another node led after each fault of one that led", _same_leader(self.report.faults)),
+            ("all nodes hold the same rows", chain.from_iterable(same)),
+        ]
+        return prove(self.calls, own, kept=held[first], rebuilt=recovered, source="a recovery of the three directories")
 
     def _recover(self) -> Rows:
         """The rows that `cmdlog recover --to` makes of the nodes' directories."""
@@ -321,8 +326,16 @@ class ClusterDemo:
         """Calls with their answers, by the leader's /v1/batch."""
         for start in range(0, len(calls), size):
             part = calls[start : start + size]
-            yield from zip(part, send_batch(self._http, self._nodes.urls[self._leads.node], part), strict=True)
+            answers = self._nodes.ask_leader(partial(send_batch, self._http, calls=part))
+            yield from zip(part, answers, strict=True)
             self._display.advance(start + len(part))
+
+
+def _same_leader(faults: Sequence[FaultReport]) -> Iterator[str]:
+    """Faults that did not strike: the node still led while it lasted."""
+    for fault in faults:
+        if fault.stage != LAST and fault.leader == fault.node:
+            yield f"{fault.what}, and it still led in term {fault.term}"
 
 
 def describe_fault(fault: FaultReport) -> str:
@@ -336,14 +349,13 @@ def describe_fault(fault: FaultReport) -> str:
 
 def figures(report: ClusterReport) -> list[tuple[str, str]]:
     """The table, top to bottom."""
-    by_node = ", ".join(f"{count:,} by node {node}" for node, count in report.answered_by.items())
     return [
         ("calls", f"{report.calls:,} by {report.clients} clients"),
-        ("answered", by_node),
+        ("answered by nodes " + ", ".join(report.answered_by), " / ".join(f"{n:,}" for n in report.answered_by.values())),
         ("time to the first leader", f"{report.ready_s:.2f} s"),
-        *((f"without service: {fault.what}", f"{fault.without_service_s:.2f} s") for fault in report.faults),
-        ("attempts of unknown outcome, repeated", f"{sum(fault.unknown for fault in report.faults):,}"),
+        *((f"without service: {fault.stage}", f"{fault.without_service_s:.2f} s") for fault in report.faults),
+        ("unknown outcomes, repeated", f"{sum(fault.unknown for fault in report.faults):,}"),
         ("answered calls sent again", f"{report.repeated:,}"),
-        ("cmdlog recover of three directories", f"{report.recovered_calls:,} calls in {report.recover_s:.2f} s"),
+        ("cmdlog recover n1 n2 n3", f"{report.recovered_calls:,} calls in {report.recover_s:.2f} s"),
         ("whole run", f"{report.seconds:.1f} s (seed {report.seed})"),
     ]

@@ -23,7 +23,7 @@ from cmdlog.child_process import PIPE, ChildProcess, without_settings
 from cmdlog.cli.cli_errors import CommandFailed
 
 BANK: Final = "procedures.samples.bank:db"
-READY_TIMEOUT_S: Final = 60.0
+READY_TIMEOUT_S: Final = 120.0  # several nodes start at once, on a machine that may do something else
 END_TIMEOUT_S: Final = 20.0
 COMMAND_TIMEOUT_S: Final = 300.0
 LOG_TAIL_BYTES: Final = 2000
