@@ -2,51 +2,96 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import pytest
 
-from cmdlog.cluster.replication import Replication
-from cmdlog.node.member.leader_reads import LeaderReads
+from cmdlog.node.member.leader_reads import place_apart
 from cmdlog.node.member.member_ground import NoLeader
-from cmdlog.node.member.sequenced_machine import SequencedMachine
-from cmdlog.raft import ProposalRefused, Refusal
+from cmdlog.node.outcome import Overloaded, Reply
+from cmdlog.node.placing.router import Placed
+from cmdlog.wal.errors import WalError
+from tests.node.asked_consensus import AskedConsensus, leader_reads
 
 
-class Consensus:
-    """Driver and machine at once: says `answer` to each read, or refuses."""
-
-    def __init__(self, answer: bool | None) -> None:
-        self.answer, self.lock = answer, threading.RLock()
-        self.waiting: dict[int, Callable[[bool], None]] = {}
-
-    def ask(self, group: int, request: Any) -> None:
-        if self.answer is None:
-            raise ProposalRefused(Refusal.NOT_LEADER)
-        for done in list(self.waiting.values()):
-            done(self.answer)
-        self.waiting.clear()
-
-    def await_read(self, done: Callable[[bool], None]) -> int:
-        self.waiting[1] = done
-        return 1
-
-    def forget_read(self, context: int) -> None:
-        del self.waiting[context]
+def nothing(_reply: Reply) -> None:
+    """Of callers whose answer does not matter."""
 
 
-@pytest.mark.parametrize("answer", [True, False, None])
-def test_read_knows_whether_this_node_leads(answer: bool | None) -> None:
-    """Each read is answered once; a query that is not confirmed is refused by name."""
-    consensus, heard = Consensus(answer), list[bool]()
-    reads = LeaderReads(cast(Replication, consensus), cast(SequencedMachine, consensus))
-    reads.confirm(heard.append)
-    assert heard == [bool(answer)]
-    assert not consensus.waiting
-    if answer:
-        reads.wait_until_confirmed()
+@pytest.mark.parametrize("index", [7, None])
+def test_read_is_placed_when_this_node_is_known_to_lead(index: int | None) -> None:
+    """Not before; else its caller is refused, once."""
+    consensus, placed, told = AskedConsensus(), list[str](), list[Reply]()
+    leader_reads(consensus).place_confirmed(lambda: placed.append("read"), told.append)
+    assert (placed, told) == ([], [])
+    consensus.answer(index)
+    assert placed == (["read"] if index is not None else [])
+    assert [reply.code for reply in told if isinstance(reply, NoLeader)] == ([] if index is not None else ["no_quorum"])
+
+
+def test_refusal_after_the_confirmation_is_given_to_the_caller() -> None:
+    """Whatever refuses the placing: who confirms is the network's thread, which nothing must end."""
+    consensus, told = AskedConsensus(), list[Reply]()
+
+    def place() -> None:
+        raise Overloaded("reads are in flight")
+
+    leader_reads(consensus).place_confirmed(place, told.append)
+    consensus.answer(7)
+    assert [type(reply) for reply in told] == [Overloaded]
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_query_waits_for_the_confirmation(*, leads: bool) -> None:
+    """A query that is not confirmed is refused by name."""
+    consensus = AskedConsensus(at_once=7 if leads else None)
+    if leads:
+        leader_reads(consensus).wait_until_confirmed()
     else:
         with pytest.raises(NoLeader, match="safe to repeat"):
-            reads.wait_until_confirmed()
+            leader_reads(consensus).wait_until_confirmed()
+
+
+@pytest.mark.parametrize("why", ["follows", "failed"])
+def test_read_of_a_node_that_cannot_lead_is_refused_at_once(why: str) -> None:
+    """A follower would ask its leader, and learn nothing of its own state; a driver that failed answers nobody."""
+    consensus, told = AskedConsensus(leads=why != "follows"), list[Reply]()
+    if why == "failed":
+        consensus.failure = WalError("the disk is gone")
+    leader_reads(consensus).place_confirmed(lambda: None, told.append)
+    assert [type(reply) for reply in told] == [NoLeader]
+    assert consensus.questions == 0
+
+
+class SomeRoute(NamedTuple):
+    """What tells reads from other calls."""
+
+    name: str
+    read_only: bool
+
+
+def a_call(name: str, *, read_only: bool = False, durability: str | None = None) -> Placed:
+    return cast(Placed, (SomeRoute(name, read_only), [], b"", nothing, durability))
+
+
+def test_reads_among_calls_are_placed_apart() -> None:
+    """After the logged calls, which promise to be durable; partitions come back in the order of the calls."""
+    seen: list[tuple[str, list[Any]]] = []
+
+    def place_logged(calls: Sequence[Placed]) -> list[int | None]:
+        seen.append(("logged", [(call[0].name, call[4]) for call in calls]))
+        return list(range(len(calls)))
+
+    def place_read(call: Placed) -> int | None:
+        seen.append(("read", [call[0].name]))
+        return 9
+
+    place = partial(place_apart, place_read=place_read, place_logged=place_logged)
+    calls = [a_call("a", durability="async"), a_call("r", read_only=True), a_call("b"), a_call("s", read_only=True)]
+    assert place(calls) == [0, 9, 1, 9]
+    assert seen == [("logged", [("a", "sync"), ("b", "sync")]), ("read", ["r"]), ("read", ["s"])]
+    seen.clear()
+    assert place(calls[1:2]) == [9]
+    assert seen == [("read", ["r"])]

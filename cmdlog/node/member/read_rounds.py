@@ -1,0 +1,132 @@
+"""Rounds of consensus that reads share: one at a time, for all reads that waited when it began.
+
+One rule: a read is answered only by a round that began after the read came. While a round is on its way, what comes waits for the
+next one (etcd does the same): however fast reads come, there is one question to consensus, and one message to each peer and back,
+in a round trip.
+
+A round ends when consensus answers it, when it is older than `ROUND_TICKS`, or with the node. Its reads are answered then, each
+once; what is refused is safe to repeat.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from cmdlog.cluster.replication import Replication
+from cmdlog.node.member.sequenced_machine import SequencedMachine
+from cmdlog.node.outcome import Overloaded
+from cmdlog.raft import ProposalRefused, RaftCore, RaftError, Refusal
+
+ROUND_TICKS: Final = 40  # two of the longest election time-outs: a leader without a majority has stepped down long before
+
+Answered = Callable[[int | None], None]
+"""Gets the index up to which the group was committed when the read came; None: not known, and safe to repeat."""
+
+
+Question = Callable[[RaftCore, int], None]  # core of the group, context of the answer. Raises: RaftError
+
+
+def ask_as_leader(core: RaftCore, context: int) -> None:
+    """A question that a leader alone asks: a follower would pass it on, and be answered how far the leader has committed."""
+    if core.leader != core.id:
+        raise ProposalRefused(Refusal.NOT_LEADER)
+    core.read_index(context)
+
+
+class _Round:
+    """Reads that one question to consensus answers."""
+
+    __slots__ = ("context", "reads", "ticks")
+
+    def __init__(self) -> None:
+        self.reads: list[Answered] = []
+        self.context = 0
+        self.ticks = 0  # that have passed since the first read came
+
+    def answer(self, index: int | None) -> None:
+        for read in self.reads:
+            read(index)
+
+
+class ReadRounds:
+    """The rounds of one group. Any thread; the driver's lock may be held by none but who calls `lose_all`."""
+
+    def __init__(
+        self, group: int, question: Question, driver: Replication, machine: SequencedMachine, *, reads_max: int
+    ) -> None:
+        self._group, self._question, self._driver, self._machine = group, question, driver, machine
+        self._reads_max = reads_max
+        self._lock = threading.Lock()  # taken after the driver's
+        self._next = _Round()  # not begun
+        self._under_way: _Round | None = None
+
+    def add(self, read: Answered) -> None:
+        """The read waits for the next round, which begins at once if none is under way. Raises: Overloaded."""
+        with self._lock:
+            if len(self._next.reads) >= self._reads_max:
+                raise Overloaded(f"{self._reads_max} reads wait to be confirmed, limit inflight_calls_max={self._reads_max}")
+            self._next.reads.append(read)
+            waits = self._under_way is not None
+        if not waits:
+            self.begin_waiting()
+
+    def begin_waiting(self) -> None:
+        """Begins a round for the reads that wait, unless one is under way; called when one may have ended."""
+        while (begun := self._take_next()) is not None:
+            self._ask(begun)
+
+    def tick(self, ticks: int) -> None:
+        """So much time has passed: refuses what has waited for too long."""
+        expired: list[_Round] = []
+        with self._lock:
+            if self._next.reads:
+                self._next.ticks += ticks
+                if self._next.ticks > ROUND_TICKS:
+                    expired.append(self._next)
+                    self._next = _Round()
+            if (under_way := self._under_way) is not None:
+                under_way.ticks += ticks
+                if under_way.ticks > ROUND_TICKS:
+                    expired.append(under_way)
+                    self._under_way = None
+        for late in expired:
+            self._machine.forget_read(late.context)
+            late.answer(None)
+        self.begin_waiting()
+
+    def lose_all(self) -> None:
+        """Nothing is answered any more: refuses all reads."""
+        with self._lock:
+            lost = [round_ for round_ in (self._under_way, self._next) if round_ is not None]
+            self._under_way, self._next = None, _Round()
+        for round_ in lost:
+            round_.answer(None)
+
+    def _take_next(self) -> _Round | None:
+        with self._lock:
+            if self._under_way is not None or not self._next.reads:
+                return None
+            self._under_way, self._next = self._next, _Round()
+            return self._under_way
+
+    def _ask(self, begun: _Round) -> None:
+        """Asks consensus after the last of its reads has come."""
+        with self._driver.lock:
+            if self._driver.failure is None:
+                begun.context = self._machine.await_read(lambda index: self._end(begun, index))
+                try:
+                    self._driver.ask(self._group, lambda core: self._question(core, begun.context))
+                    return
+                except (RaftError, KeyError):
+                    self._machine.forget_read(begun.context)
+        self._end(begun, None)
+
+    def _end(self, ended: _Round, index: int | None) -> None:
+        """What waits for the next round stays: who is called by the driver must not ask it, see `begin_waiting`."""
+        with self._lock:
+            if self._under_way is not ended:
+                return  # its reads were refused before
+            self._under_way = None
+        ended.answer(index)
