@@ -55,6 +55,7 @@ class AskedConsensus:
 
 
 def as_driver(consensus: AskedConsensus) -> tuple[Replication, SequencedMachine]:
+    """As driver, and as machine."""
     return cast(Replication, consensus), cast(SequencedMachine, consensus)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cmdlog.node.member.leader_reads import place_apart
 from cmdlog.node.member.member_ground import NoLeader
-from cmdlog.node.outcome import Overloaded, Reply
+from cmdlog.node.outcome import Done, Overloaded, Reply
 from cmdlog.node.placing.router import Placed
 from cmdlog.wal.errors import WalError
 from tests.node.asked_consensus import AskedConsensus, leader_reads
@@ -72,25 +72,30 @@ class SomeRoute(NamedTuple):
     read_only: bool
 
 
-def a_call(name: str, *, read_only: bool = False, durability: str | None = None) -> Placed:
-    return cast(Placed, (SomeRoute(name, read_only), [], b"", nothing, durability))
+def a_call(name: str, done: Done = nothing, *, read_only: bool = False, durability: str | None = None) -> Placed:
+    """As a batch gives it to the node."""
+    return cast(Placed, (SomeRoute(name, read_only), [], b"", done, durability))
 
 
 def test_reads_among_calls_are_placed_apart() -> None:
     """After the logged calls, which promise to be durable; partitions come back in the order of the calls."""
     seen: list[tuple[str, list[Any]]] = []
+    told: list[Reply] = []
 
     def place_logged(calls: Sequence[Placed]) -> list[int | None]:
         seen.append(("logged", [(call[0].name, call[4]) for call in calls]))
         return list(range(len(calls)))
 
-    def place_read(call: Placed) -> int | None:
-        seen.append(("read", [call[0].name]))
+    def place_read(route: Any, _params: Any, *, key: bytes, done: Done) -> int | None:
+        seen.append(("read", [route.name]))
+        if route.name == "s":
+            raise Overloaded("reads are in flight")
         return 9
 
     place = partial(place_apart, place_read=place_read, place_logged=place_logged)
-    calls = [a_call("a", durability="async"), a_call("r", read_only=True), a_call("b"), a_call("s", read_only=True)]
-    assert place(calls) == [0, 9, 1, 9]
+    calls = [a_call("a", durability="async"), a_call("r", read_only=True), a_call("b"), a_call("s", told.append, read_only=True)]
+    assert place(calls) == [0, 9, 1, None]
+    assert [type(reply) for reply in told] == [Overloaded]
     assert seen == [("logged", [("a", "sync"), ("b", "sync")]), ("read", ["r"]), ("read", ["s"])]
     seen.clear()
     assert place(calls[1:2]) == [9]

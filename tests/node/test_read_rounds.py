@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
-from cmdlog.node.member.read_rounds import ROUND_TICKS, ReadRounds, ask_as_leader
+from cmdlog.node.member.read_rounds import ROUND_TICKS, ReadRounds
 from cmdlog.node.outcome import Overloaded
-from tests.node.asked_consensus import AskedConsensus, as_driver
+from tests.node.asked_consensus import NEVER, AskedConsensus, as_driver
 
-Told = list[tuple[str, int | None]]
+Told = list[tuple[str, bool]]
 
 
 class Rig:
     """Rounds of one group, and what its reads are told."""
 
-    def __init__(self, *, at_once: int | None = -1) -> None:
+    def __init__(self, *, at_once: int | None = NEVER) -> None:
         self.consensus = AskedConsensus(at_once=at_once)
-        self.rounds = ReadRounds(0, ask_as_leader, *as_driver(self.consensus), reads_max=3)
+        self.rounds = ReadRounds(*as_driver(self.consensus), reads_max=3)
         self.told: Told = []
 
     def add(self, *names: str) -> None:
         for name in names:
             self.rounds.add(partial(self._note, name))
 
-    def _note(self, name: str, index: int | None) -> None:
-        self.told.append((name, index))
+    def _note(self, name: str, leads: bool) -> None:
+        self.told.append((name, leads))
 
     def answer(self, index: int | None) -> None:
         """Consensus answers, and the driver's lock is free again."""
@@ -46,27 +48,27 @@ def test_reads_that_come_during_a_round_share_the_next_one(rig: Rig) -> None:
     rig.add("a", "b", "c")
     assert rig.consensus.questions == 1
     rig.answer(5)
-    assert rig.told == [("a", 5)]
+    assert rig.told == [("a", True)]
     assert rig.consensus.questions == 2
     rig.add("d")
     rig.answer(6)
-    assert rig.told[1:] == [("b", 6), ("c", 6)]
+    assert rig.told[1:] == [("b", True), ("c", True)]
     rig.answer(7)
-    assert rig.told[3:] == [("d", 7)]
+    assert rig.told[3:] == [("d", True)]
     assert rig.consensus.questions == 3
 
 
-def test_round_is_asked_for_after_its_last_read_has_come(rig: Rig) -> None:
+def test_round_is_asked_for_after_its_last_read_has_come(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read that comes while the question waits for the driver is not in it."""
     asking, came = threading.Event(), threading.Event()
     ask = rig.consensus.ask
 
-    def slow_ask(group: int, request: object) -> None:
+    def slow_ask(group: int, request: Callable[[Any], Any]) -> None:
         asking.set()
         assert came.wait(30)
-        ask(group, request)  # type: ignore[arg-type]
+        ask(group, request)
 
-    rig.consensus.ask = slow_ask  # type: ignore[method-assign]
+    monkeypatch.setattr(rig.consensus, "ask", slow_ask)
     first = threading.Thread(target=rig.add, args=("a",))
     first.start()
     assert asking.wait(30)
@@ -74,14 +76,14 @@ def test_round_is_asked_for_after_its_last_read_has_come(rig: Rig) -> None:
     came.set()
     first.join()
     rig.answer(5)
-    assert rig.told == [("a", 5)]
+    assert rig.told == [("a", True)]
 
 
-def test_round_that_is_answered_at_once_begins_no_round_within(rig: Rig) -> None:
+def test_round_that_is_answered_at_once_begins_no_round_within() -> None:
     """A cluster of one node: each read has an answer when `add` returns."""
     rig = Rig(at_once=4)
     rig.add("a", "b")
-    assert rig.told == [("a", 4), ("b", 4)]
+    assert rig.told == [("a", True), ("b", True)]
 
 
 def test_driver_that_answers_is_not_asked_from_there(rig: Rig) -> None:
@@ -97,9 +99,9 @@ def test_leader_that_is_gone_refuses_the_round_alone(rig: Rig) -> None:
     """What waits is asked anew: another answer is possible by then."""
     rig.add("a", "b")
     rig.answer(None)
-    assert rig.told == [("a", None)]
+    assert rig.told == [("a", False)]
     rig.answer(6)
-    assert rig.told[1:] == [("b", 6)]
+    assert rig.told[1:] == [("b", True)]
 
 
 def test_majority_that_is_away_holds_no_read_for_ever(rig: Rig) -> None:
@@ -110,13 +112,13 @@ def test_majority_that_is_away_holds_no_read_for_ever(rig: Rig) -> None:
     assert rig.told == []
     late = dict(rig.consensus.waiting)
     rig.rounds.tick(1)
-    assert rig.told == [("a", None)]
+    assert rig.told == [("a", False)]
     assert rig.consensus.questions == 2
     for done in late.values():
         done(9)
-    assert rig.told == [("a", None)]
+    assert rig.told == [("a", False)]
     rig.answer(6)
-    assert rig.told[1:] == [("b", 6)]
+    assert rig.told[1:] == [("b", True)]
 
 
 def test_reads_that_wait_are_bounded(rig: Rig) -> None:
@@ -133,6 +135,6 @@ def test_end_of_the_node_answers_every_read_once(rig: Rig) -> None:
     """The round under way and what waits; its answer, if it still comes, is nobody's."""
     rig.add("a", "b")
     rig.rounds.lose_all()
-    assert rig.told == [("a", None), ("b", None)]
+    assert rig.told == [("a", False), ("b", False)]
     rig.answer(5)
     assert len(rig.told) == 2

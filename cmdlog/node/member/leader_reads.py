@@ -11,11 +11,10 @@ from typing import Final
 
 from cmdlog.cluster.replication import Replication
 from cmdlog.node.member.member_ground import NoLeader
-from cmdlog.node.member.read_rounds import ReadRounds, ask_as_leader
+from cmdlog.node.member.read_rounds import ReadRounds
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import CallRefused, Done, Durability
 from cmdlog.node.placing.router import Placed
-from cmdlog.wal.ids import CLUSTER_GROUP
 
 SYNC: Final[Durability] = "sync"
 
@@ -24,14 +23,14 @@ class LeaderReads:
     """Any thread."""
 
     def __init__(self, driver: Replication, machine: SequencedMachine, *, reads_max: int) -> None:
-        self.rounds = ReadRounds(CLUSTER_GROUP, ask_as_leader, driver, machine, reads_max=reads_max)
+        self.rounds = ReadRounds(driver, machine, reads_max=reads_max)
 
     def place_confirmed(self, place: Callable[[], object], done: Done) -> None:
         """Places a read when it is known that this node leads; `done` gets the refusal otherwise. Raises: Overloaded."""
 
-        def confirmed(index: int | None) -> None:
+        def confirmed(leads: bool) -> None:
             try:
-                if index is None:
+                if not leads:
                     raise NoLeader("another node may lead by now; the read is safe to repeat")
                 place()
             except CallRefused as refusal:
@@ -41,22 +40,34 @@ class LeaderReads:
 
     def wait_until_confirmed(self) -> None:
         """Returns when it is known that this node leads; blocking. Raises: NoLeader, Overloaded."""
-        answered: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        answered: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.rounds.add(answered.put)
-        if answered.get() is None:
+        if not answered.get():
             raise NoLeader("another node may lead by now; the query is safe to repeat")
 
 
 def place_apart(
     calls: Sequence[Placed],
-    place_read: Callable[[Placed], int | None],
+    place_read: Callable[..., int | None],
     place_logged: Callable[[Sequence[Placed]], list[int | None]],
 ) -> list[int | None]:
-    """Places the logged ones of these calls together, then the reads one by one; partitions in the order of the calls.
+    """Places the logged ones of these calls together, then the reads one by one, as `Node.call_many` and `Node.call` do;
+    partitions in the order of the calls, None of a read that is refused.
 
     The logged ones promise to be durable, whatever they say: one that does not would be run before a majority has it. A refusal
     of them is raised before a read is placed; that of a read is given to its `done`.
     """
     logged = [(route, params, key, done, SYNC) for route, params, key, done, _ in calls if not route.read_only]
     partitions = iter(place_logged(logged) if logged else ())
-    return [place_read(call) if call[0].read_only else next(partitions) for call in calls]
+
+    def place(call: Placed) -> int | None:
+        route, params, key, done, _ = call
+        if not route.read_only:
+            return next(partitions)
+        try:
+            return place_read(route, params, key=key, done=done)
+        except CallRefused as refusal:
+            done(refusal)
+            return None
+
+    return [place(call) for call in calls]

@@ -40,10 +40,11 @@ from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader, NotLeading
 from cmdlog.node.member.member_roll import MemberRoll
 from cmdlog.node.member.member_start import ensure_member, member_boot
+from cmdlog.node.member.replica_reads import ReplicaProgress, ReplicaReads
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.node import SWITCH_INTERVAL_S, Node
-from cmdlog.node.outcome import CallRefused, Done, Durability, NotReady
+from cmdlog.node.outcome import Done, Durability, NotReady
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
@@ -166,7 +167,11 @@ class MemberNode(Node):
         )  # fmt: skip
         self._takeover = Takeover(steps, self._desk.broken)
         self._reads = LeaderReads(self._driver, self._machine, reads_max=self.settings.inflight_calls_max)
-        self.watch_failure(lambda _error: self._reads.rounds.lose_all())
+        self._progress = ReplicaProgress(self._driver, self._machine, self.sequencer.replicated.run_up_to)
+        self.stale = ReplicaReads(
+            self.stale, self._progress, diverged=self._marks.divergences, leader=lambda: self._url_of(self._leadership.leader)
+        )
+        self.watch_failure(lambda _error: self._lose_reads())
         self._ticks = 0  # since the log was held last
         self._handed_over = threading.Event()
         self._too_far_back: set[int] = set()  # groups
@@ -207,7 +212,7 @@ class MemberNode(Node):
         if not self._closed:
             self._hand_over()
             self._network.stop()
-            self._reads.rounds.lose_all()
+            self._lose_reads()
             self._takeover.stop()
             self._reader.stop()
         super().close(drain_s=drain_s, hurried=hurried)
@@ -240,6 +245,7 @@ class MemberNode(Node):
         for _ in range(ticks):
             self._driver.tick()
         self._reads.rounds.tick(ticks)
+        self._progress.tick(ticks)
         self._name_leader()
         self._ticks += ticks
         if self._ticks >= HOLD_LOG_TICKS:
@@ -266,6 +272,7 @@ class MemberNode(Node):
     def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """A site has applied an entry."""
         self._driver.executed(partition, index, 0 if answer is None else digest_of(answer.rows_digest, answer.result_hashes))
+        self._progress.executed(partition, index)
 
     def may_skip(self, partition: int, index: int) -> bool:
         """Whether this node proposed the call, and still leads: nobody else has executed it."""
@@ -294,8 +301,16 @@ class MemberNode(Node):
     def _refusal(self, leader: NodeId | None) -> NotReady:
         if leader is None or leader == self._ground.node:
             return NoLeader("the cluster has no leader at present")
-        where = self._ground.cluster.member(leader).client
+        where = self._url_of(leader)
         return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where)
+
+    def _url_of(self, node: NodeId | None) -> str:
+        return "" if node is None else self._ground.cluster.member(node).client
+
+    def _lose_reads(self) -> None:
+        """Those that wait are refused."""
+        self._reads.rounds.lose_all()
+        self._progress.lose_all()
 
     def _name_leader(self) -> None:
         """A refusal that says where calls are taken says where they are taken now."""
@@ -346,15 +361,7 @@ class MemberNode(Node):
 
     def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
         """As `Node.call_many`; of each read, and of what is logged, as `call` does."""
-        return place_apart(calls, self._place_read, super().call_many)
-
-    def _place_read(self, call: Placed) -> int | None:
-        route, params, key, done, _ = call
-        try:
-            return self.call(route, params, key=key, done=done)
-        except CallRefused as refusal:
-            done(refusal)
-            return None if route.everywhere else self.slots.partition_of(route.procedure, params)
+        return place_apart(calls, self.call, super().call_many)
 
     def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
         """As `Node.query_by`, by the leader alone: what it reads includes every call that was answered before."""

@@ -12,27 +12,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from cmdlog.cluster.replication import Replication
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import Overloaded
 from cmdlog.raft import ProposalRefused, RaftCore, RaftError, Refusal
+from cmdlog.wal.ids import CLUSTER_GROUP
 
 ROUND_TICKS: Final = 40  # two of the longest election time-outs: a leader without a majority has stepped down long before
 
-Answered = Callable[[int | None], None]
-"""Gets the index up to which the group was committed when the read came; None: not known, and safe to repeat."""
-
-
-Question = Callable[[RaftCore, int], None]  # core of the group, context of the answer. Raises: RaftError
-
-
-def ask_as_leader(core: RaftCore, context: int) -> None:
-    """A question that a leader alone asks: a follower would pass it on, and be answered how far the leader has committed."""
-    if core.leader != core.id:
-        raise ProposalRefused(Refusal.NOT_LEADER)
-    core.read_index(context)
+Answered = Callable[[bool], None]
+"""Gets whether this node led when the read came; if that is not known the read is safe to repeat."""
 
 
 class _Round:
@@ -45,19 +37,16 @@ class _Round:
         self.context = 0
         self.ticks = 0  # that have passed since the first read came
 
-    def answer(self, index: int | None) -> None:
+    def answer(self, *, leads: bool) -> None:
         for read in self.reads:
-            read(index)
+            read(leads)
 
 
 class ReadRounds:
-    """The rounds of one group. Any thread; the driver's lock may be held by none but who calls `lose_all`."""
+    """Any thread; the driver's lock may be held by none but who calls `lose_all`."""
 
-    def __init__(
-        self, group: int, question: Question, driver: Replication, machine: SequencedMachine, *, reads_max: int
-    ) -> None:
-        self._group, self._question, self._driver, self._machine = group, question, driver, machine
-        self._reads_max = reads_max
+    def __init__(self, driver: Replication, machine: SequencedMachine, *, reads_max: int) -> None:
+        self._driver, self._machine, self._reads_max = driver, machine, reads_max
         self._lock = threading.Lock()  # taken after the driver's
         self._next = _Round()  # not begun
         self._under_way: _Round | None = None
@@ -93,7 +82,7 @@ class ReadRounds:
                     self._under_way = None
         for late in expired:
             self._machine.forget_read(late.context)
-            late.answer(None)
+            late.answer(leads=False)
         self.begin_waiting()
 
     def lose_all(self) -> None:
@@ -102,7 +91,7 @@ class ReadRounds:
             lost = [round_ for round_ in (self._under_way, self._next) if round_ is not None]
             self._under_way, self._next = None, _Round()
         for round_ in lost:
-            round_.answer(None)
+            round_.answer(leads=False)
 
     def _take_next(self) -> _Round | None:
         with self._lock:
@@ -115,18 +104,25 @@ class ReadRounds:
         """Asks consensus after the last of its reads has come."""
         with self._driver.lock:
             if self._driver.failure is None:
-                begun.context = self._machine.await_read(lambda index: self._end(begun, index))
+                begun.context = self._machine.await_read(lambda index: self._end(begun, leads=index is not None))
                 try:
-                    self._driver.ask(self._group, lambda core: self._question(core, begun.context))
+                    self._driver.ask(CLUSTER_GROUP, partial(_ask_as_leader, context=begun.context))
                     return
                 except (RaftError, KeyError):
                     self._machine.forget_read(begun.context)
-        self._end(begun, None)
+        self._end(begun, leads=False)
 
-    def _end(self, ended: _Round, index: int | None) -> None:
+    def _end(self, ended: _Round, *, leads: bool) -> None:
         """What waits for the next round stays: who is called by the driver must not ask it, see `begin_waiting`."""
         with self._lock:
             if self._under_way is not ended:
                 return  # its reads were refused before
             self._under_way = None
-        ended.answer(index)
+        ended.answer(leads=leads)
+
+
+def _ask_as_leader(core: RaftCore, context: int) -> None:
+    """A follower would pass the question on, and hear what its leader has committed: nothing about its own state."""
+    if core.leader != core.id:
+        raise ProposalRefused(Refusal.NOT_LEADER)
+    core.read_index(context)
