@@ -146,11 +146,12 @@ def encode_reply(call: Prepared, reply: Reply, partition: int | None) -> tuple[H
 
 def result_body(outcome: CallOutcome, partition: int | None) -> bytes:
     """The JSON object of a result; its body is JSON already."""
-    where = b"null" if partition is None else b"%d" % partition
     if outcome.as_of is not None:
-        dated = orjson.dumps(state_dates(outcome.as_of))[1:]
-        return b'{"txn_id":"%d","partition":%b,"result":%b,%b' % (outcome.txn_id, where, outcome.body, dated)
-    return b'{"txn_id":"%d","partition":%b,"result":%b}' % (outcome.txn_id, where, outcome.body)
+        plain = result_body(outcome._replace(as_of=None), partition)
+        return plain[:-1] + b"," + orjson.dumps(state_dates(outcome.as_of))[1:]
+    if partition is None:
+        return b'{"txn_id":"%d","partition":null,"result":%b}' % (outcome.txn_id, outcome.body)
+    return b'{"txn_id":"%d","partition":%d,"result":%b}' % (outcome.txn_id, partition, outcome.body)
 
 
 class Waiter:

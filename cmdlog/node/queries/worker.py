@@ -61,7 +61,7 @@ def encode_request(
 
 
 def encode_result(result: QueryResult, *, dated: bool = False) -> bytes:
-    """The answer's body, as callers get it: bytes are base64, transaction ids text. `dated`: with the time of the oldest state."""
+    """The answer's body, as callers get it: bytes are base64, transaction ids text; `dated`: with the oldest state's time."""
     dates = state_dates(result.as_of)
     if not dated:
         del dates["as_of_time"]
@@ -122,7 +122,9 @@ class QueryLoop:
         resource.setrlimit(resource.RLIMIT_AS, (ceiling if soft == resource.RLIM_INFINITY else min(soft, ceiling), hard))
         signal.setitimer(signal.ITIMER_REAL, limits.timeout_s + GRACE_S)  # SIGALRM's default action ends the process
         try:
-            return AnswerKind.RESULT, encode_result(run_query(dict(paths), sql, params, limits, cancelled=self._has_word), dated=dated)
+            return AnswerKind.RESULT, encode_result(
+                run_query(dict(paths), sql, params, limits, cancelled=self._has_word), dated=dated
+            )
         except QueryLimit as error:
             return AnswerKind.LIMIT, str(error).encode()
         except QueryRefused as error:
