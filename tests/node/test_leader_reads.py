@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -14,6 +15,16 @@ from cmdlog.node.outcome import Done, Overloaded, Reply
 from cmdlog.node.placing.router import Placed
 from cmdlog.wal.errors import WalError
 from tests.node.asked_consensus import AskedConsensus, leader_reads
+from tests.node.members import Members, ask_retried, members
+from tests.node.rig import ask, send
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
+    """Three nodes that run."""
+    with pytest.MonkeyPatch.context() as patch, members(tmp_path_factory.mktemp("three"), patch, count=3) as made:
+        made.join_all()
+        yield made
 
 
 def nothing(_reply: Reply) -> None:
@@ -100,3 +111,34 @@ def test_reads_among_calls_are_placed_apart() -> None:
     seen.clear()
     assert place(calls[1:2]) == [9]
     assert seen == [("read", ["r"])]
+
+
+# -- real nodes ----------------------------------------------------------------------------------------------------------------
+
+CHANGES = 60
+
+
+@pytest.mark.slow
+def test_read_of_all_partitions_sees_all_or_nothing_of_a_call_on_all(three: Members) -> None:
+    """At one place of the order, while such calls follow each other; and never an older place than a read before it."""
+    ask_retried(three.leader, "set_rate", key="first", name="base", value=0)
+    leader = three.leader()
+    over = threading.Event()
+
+    def change() -> None:
+        for value in range(1, CHANGES + 1):
+            ask(leader, "set_rate", name="base", value=value)
+        over.set()
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    seen: list[int] = []
+    while not over.is_set():
+        under_way = [send(leader, "look_everywhere", name="base") for _ in range(8)]
+        for pending in under_way:
+            rates = {rate for rate, _ in pending.value()}
+            assert len(rates) == 1, "half of a call was seen"
+            seen += rates
+    writer.join()
+    assert seen == sorted(seen)
+    assert ask(leader, "look_everywhere", name="base")[0][0] == CHANGES
