@@ -26,7 +26,7 @@ class LeaderReads:
         self.rounds = ReadRounds(driver, machine, reads_max=reads_max)
 
     def place_confirmed(self, place: Callable[[], object], done: Done) -> None:
-        """Places a read when it is known that this node leads; `done` gets the refusal otherwise. Raises: Overloaded."""
+        """Places a read when it is known that this node leads; else `done` gets the refusal. Raises: Overloaded."""
 
         def confirmed(leads: bool) -> None:
             try:

@@ -30,12 +30,22 @@ Answered = Callable[[bool], None]
 class _Round:
     """Reads that one question to consensus answers."""
 
-    __slots__ = ("context", "reads", "ticks")
+    __slots__ = ("_ticks", "context", "reads")
 
     def __init__(self) -> None:
         self.reads: list[Answered] = []
-        self.context = 0
-        self.ticks = 0  # that have passed since the first read came
+        self.context = 0  # of the question
+        self._ticks = 0  # that have passed since the first read came
+
+    def ask_under(self, context: int) -> None:
+        """The question's answer will have this context."""
+        self.context = context
+
+    def pass_time(self, ticks: int) -> bool:
+        """Whether its reads have waited for too long now."""
+        if self.reads:
+            self._ticks += ticks
+        return self._ticks > ROUND_TICKS
 
     def answer(self, *, leads: bool) -> None:
         for read in self.reads:
@@ -70,16 +80,12 @@ class ReadRounds:
         """So much time has passed: refuses what has waited for too long."""
         expired: list[_Round] = []
         with self._lock:
-            if self._next.reads:
-                self._next.ticks += ticks
-                if self._next.ticks > ROUND_TICKS:
-                    expired.append(self._next)
-                    self._next = _Round()
-            if (under_way := self._under_way) is not None:
-                under_way.ticks += ticks
-                if under_way.ticks > ROUND_TICKS:
-                    expired.append(under_way)
-                    self._under_way = None
+            if self._under_way is not None and self._under_way.pass_time(ticks):
+                expired.append(self._under_way)
+                self._under_way = None
+            if self._next.pass_time(ticks):
+                expired.append(self._next)
+                self._next = _Round()
         for late in expired:
             self._machine.forget_read(late.context)
             late.answer(leads=False)
@@ -104,7 +110,7 @@ class ReadRounds:
         """Asks consensus after the last of its reads has come."""
         with self._driver.lock:
             if self._driver.failure is None:
-                begun.context = self._machine.await_read(lambda index: self._end(begun, leads=index is not None))
+                begun.ask_under(self._machine.await_read(lambda index: self._end(begun, leads=index is not None)))
                 try:
                     self._driver.ask(CLUSTER_GROUP, partial(_ask_as_leader, context=begun.context))
                     return

@@ -32,12 +32,18 @@ T = TypeVar("T")
 class _Wait:
     """Somebody waits until these partitions have been run far enough."""
 
-    __slots__ = ("done", "needs", "ticks", "unknown")
+    __slots__ = ("_ticks", "done", "needs", "unknown")
 
     def __init__(self, partitions: Iterable[int], done: Callable[[bool], None]) -> None:
         self.unknown = set(partitions)  # how far is not known yet
         self.needs: dict[int, int] = {}  # partition -> index
-        self.done, self.ticks = done, 0
+        self.done = done
+        self._ticks = 0  # that have passed since
+
+    def pass_time(self, ticks: int) -> bool:
+        """Whether it has waited for too long now."""
+        self._ticks += ticks
+        return self._ticks > CATCH_UP_TICKS
 
 
 class ReplicaProgress:
@@ -69,9 +75,7 @@ class ReplicaProgress:
     def tick(self, ticks: int) -> None:
         """So much time has passed."""
         with self._lock:
-            for wait in self._waits:
-                wait.ticks += ticks
-            late = [wait for wait in self._waits if wait.ticks > CATCH_UP_TICKS]
+            late = [wait for wait in self._waits if wait.pass_time(ticks)]
         for wait in late:
             self._end(wait, reached=False)
 

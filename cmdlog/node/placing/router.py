@@ -99,7 +99,7 @@ class Router:
         return partitions
 
     def place_stale(self, route: Route, params: list[Any], done: Done) -> int | None:
-        """Places a read of what this node has run, whoever leads; its partition, None for all of them. Raises: CallRefused.
+        """Places a read of what this node has run, leader or not; its partition, None for all of them. Raises: CallRefused.
 
         `done` gets an outcome with `as_of`. Each partition is read at its own place: at a common one it might wait for others.
         """

@@ -1,4 +1,4 @@
-"""Reads of what this node has run so far, whoever leads: `consistency=stale`.
+"""Reads of what this node has run so far, leader or not: `consistency=stale`.
 
 One rule: such a read waits for nobody, neither for other nodes nor for the disk, and says as of what it read. Of every partition
 it saw a state that holds everything up to `as_of` and nothing after it; a partition's transaction ids only grow, so nothing up to
