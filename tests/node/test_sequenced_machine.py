@@ -320,15 +320,15 @@ def test_entries_of_consensus_itself_are_run_in_their_place(rig: Rig) -> None:
 # -- reads and failure ---------------------------------------------------------------------------------------------------------
 
 
-def test_read_is_told_whether_this_node_led(rig: Rig) -> None:
+def test_read_is_told_what_consensus_answers(rig: Rig) -> None:
     """Each once, by its own context; one that consensus did not take is told by nobody."""
-    told: list[tuple[str, bool]] = []
-    contexts = [rig.machine.await_read(lambda leads, name=name: told.append((name, leads))) for name in "abc"]  # type: ignore[misc]
+    told: list[tuple[str, int | None]] = []
+    contexts = [rig.machine.await_read(lambda index, name=name: told.append((name, index))) for name in "abc"]  # type: ignore[misc]
     assert len(set(contexts)) == 3
     rig.machine.forget_read(contexts[2])
     for context, index in ((contexts[1], None), (contexts[0], Index(4)), (contexts[0], Index(4)), (contexts[2], Index(4))):
         rig.machine.read(CLUSTER_GROUP, ReadResult(context, index))
-    assert told == [("b", False), ("a", True)]
+    assert told == [("b", None), ("a", 4)]
 
 
 @pytest.mark.parametrize("error", [Wedged("the disk is gone"), InvariantBroken("a promise", "broken")])

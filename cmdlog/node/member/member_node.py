@@ -18,6 +18,7 @@ import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -33,17 +34,19 @@ from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
 from cmdlog.node.member.cluster_view import ClusterView
 from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
-from cmdlog.node.member.leader_reads import LeaderReads
+from cmdlog.node.member.leader_reads import LeaderReads, place_apart
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_code import MemberCode, Program
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader, NotLeading
 from cmdlog.node.member.member_roll import MemberRoll
 from cmdlog.node.member.member_start import check_program, ensure_member, member_boot
+from cmdlog.node.member.replica_reads import ReplicaProgress, ReplicaReads
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.node import SWITCH_INTERVAL_S, Node
 from cmdlog.node.outcome import Done, Durability, NotReady
+from cmdlog.node.placing.router import Placed
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
@@ -174,7 +177,12 @@ class MemberNode(Node):
             directory=self.directory, missing=self._missing_members,
         )  # fmt: skip
         self._takeover = Takeover(steps, self._desk.broken)
-        self._reads = LeaderReads(self._driver, self._machine)
+        self._reads = LeaderReads(self._driver, self._machine, reads_max=self.settings.inflight_calls_max)
+        self._progress = ReplicaProgress(self._driver, self._machine, self.sequencer.replicated.run_up_to)
+        self.stale = ReplicaReads(
+            self.stale, self._progress, diverged=self._marks.divergences, leader=lambda: self._url_of(self._leadership.leader)
+        )
+        self.watch_failure(lambda _error: self._lose_reads())
         self._ticks = 0  # since the log was held last
         self._handed_over = threading.Event()
         self._too_far_back: set[int] = set()  # groups
@@ -215,6 +223,7 @@ class MemberNode(Node):
         if not self._closed:
             self._hand_over()
             self._network.stop()
+            self._lose_reads()
             self._takeover.stop()
             self._reader.stop()
         super().close(drain_s=drain_s, hurried=hurried)
@@ -246,6 +255,8 @@ class MemberNode(Node):
                 return
         for _ in range(ticks):
             self._driver.tick()
+        self._reads.rounds.tick(ticks)
+        self._progress.tick(ticks)
         self._name_leader()
         self._ticks += ticks
         if self._ticks >= HOLD_LOG_TICKS:
@@ -255,6 +266,7 @@ class MemberNode(Node):
     def on_messages(self, peer: NodeId, messages: list[Addressed]) -> None:
         if self._acquainted:
             self._driver.receive(messages)
+            self._reads.rounds.begin_waiting()
 
     def on_notice(self, notice: PeerNotice) -> None:
         log.info("peer", kind=notice.kind.value, node=notice.peer, detail=notice.detail)
@@ -271,6 +283,7 @@ class MemberNode(Node):
     def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """A site has applied an entry."""
         self._driver.executed(partition, index, 0 if answer is None else digest_of(answer.rows_digest, answer.result_hashes))
+        self._progress.executed(partition, index)
 
     def may_skip(self, partition: int, index: int) -> bool:
         """Whether this node proposed the call, and still leads: nobody else has executed it."""
@@ -299,8 +312,16 @@ class MemberNode(Node):
     def _refusal(self, leader: NodeId | None) -> NotReady:
         if leader is None or leader == self._ground.node:
             return NoLeader("the cluster has no leader at present")
-        where = self._ground.cluster.member(leader).client
+        where = self._url_of(leader)
         return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where)
+
+    def _url_of(self, node: NodeId | None) -> str:
+        return "" if node is None else self._ground.cluster.member(node).client
+
+    def _lose_reads(self) -> None:
+        """Those that wait are refused."""
+        self._reads.rounds.lose_all()
+        self._progress.lose_all()
 
     def _name_leader(self) -> None:
         """A refusal that says where calls are taken says where they are taken now."""
@@ -355,23 +376,20 @@ class MemberNode(Node):
             return super().call(route, params, key=key, done=done, txn=txn, durability="sync")
         self._check_ready()
         self.sequencer.admission.raise_refusal()
-        place = super().call
-
-        def confirmed(leads: bool) -> None:
-            try:
-                if not leads:
-                    raise NoLeader("another node may lead by now; the read is safe to repeat")
-                place(route, params, key=key, done=done, txn=txn)
-            except NotReady as refusal:
-                done(refusal)
-
-        self._reads.confirm(confirmed)
+        if txn is not None:
+            self.clock.observe(txn)
+        self._reads.place_confirmed(partial(super().call, route, params, key=key, done=done), done)
         return None if route.everywhere else self.slots.partition_of(route.procedure, params)
+
+    def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
+        """As `Node.call_many`; of each read, and of what is logged, as `call` does."""
+        return place_apart(calls, self.call, super().call_many)
 
     def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
         """As `Node.query_by`, by the leader alone: what it reads includes every call that was answered before."""
         self.sequencer.admission.raise_refusal()
         self._reads.wait_until_confirmed()
+        self.sequencer.admission.raise_refusal()  # it may have led, followed and begun to lead again since
         return super().query_by(run, sql, params, partition)
 
     def take_point(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class SequencedMachine:
         self._proposed: dict[int, Done] = {}  # index in the cluster group -> who waits for it
         self._unwritten: deque[bool] = deque()  # per `take_records`: whether the sequencer took part
         self._undurable: deque[bool] = deque()
-        self._reads: dict[int, Callable[[bool], None]] = {}  # context -> who waits to know that this node leads
+        self._reads: dict[int, Callable[[int | None], None]] = {}  # context -> who waits for the answer of consensus
         self._contexts = itertools.count(1)
 
     # -- cmdlog.cluster.replication.Machine ----------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class SequencedMachine:
 
     def read(self, group: int, result: ReadResult) -> None:
         if (done := self._reads.pop(result.context, None)) is not None:
-            done(result.index is not None)
+            done(result.index)
 
     def fetch(self, group: int, wanted: EntriesWanted, terms: Sequence[int], block: int | None) -> None:
         self._asked(EntryRequest(group, wanted, terms, block))
@@ -149,14 +149,15 @@ class SequencedMachine:
         else:
             self._statements.append((kind, value, done))
 
-    def await_read(self, done: Callable[[bool], None]) -> int:
-        """The context of a read whose answer goes to `done`: whether this node led when it was asked."""
+    def await_read(self, done: Callable[[int | None], None]) -> int:
+        """The context of a read whose answer goes to `done`: up to which index its group was committed when it was asked; None:
+        the leader of then is gone."""
         context = next(self._contexts)
         self._reads[context] = done
         return context
 
     def forget_read(self, context: int) -> None:
-        """Consensus did not take it."""
+        """Consensus did not take it, or nobody waits for it any more."""
         self._reads.pop(context, None)
 
     def parted(self) -> list[PartedEntry]:
