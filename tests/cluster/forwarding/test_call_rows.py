@@ -39,6 +39,7 @@ ANSWERS = st.lists(
 
 
 def body_of(names: list[CallName], rows: list[CallRow], first: int = 1) -> bytes:
+    """As a link makes it."""
     packed = [CALL.pack(*row[:5], len(row.params)) for row in rows]
     return encode_calls(first, names, packed, [row.params for row in rows])
 
