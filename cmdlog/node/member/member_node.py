@@ -34,9 +34,11 @@ from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
 from cmdlog.node.member.cluster_view import ClusterView
 from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
+from cmdlog.node.member.forwarded_calls import Placing
 from cmdlog.node.member.leader_reads import LeaderReads, place_apart
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
+from cmdlog.node.member.member_calls import MemberCalls
 from cmdlog.node.member.member_code import MemberCode, Program
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader, NotLeading
 from cmdlog.node.member.member_roll import MemberRoll
@@ -46,7 +48,7 @@ from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.node import SWITCH_INTERVAL_S, Node
 from cmdlog.node.outcome import Done, Durability, NotReady
-from cmdlog.node.placing.router import Placed
+from cmdlog.node.placing.router import Encoded, Placed
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
@@ -183,6 +185,10 @@ class MemberNode(Node):
             self.stale, self._progress, diverged=self._marks.divergences, leader=lambda: self._url_of(self._leadership.leader)
         )
         self.watch_failure(lambda _error: self._lose_reads())
+        placing = Placing(self._place_forwarded, self._reads.rounds.add, self.clock.observe, self.trace_of)
+        self._calls = MemberCalls(
+            ground, self.settings, placing, routes=lambda: self.routes, slots=self.slots, admission=self.sequencer.admission
+        )
         self._ticks = 0  # since the log was held last
         self._handed_over = threading.Event()
         self._too_far_back: set[int] = set()  # groups
@@ -216,6 +222,7 @@ class MemberNode(Node):
         super().attach(loop)
         self._takeover.start()
         self._reader.start()
+        self._calls.start(self._network, loop)
         self._network.start()
 
     def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
@@ -227,6 +234,7 @@ class MemberNode(Node):
             self._takeover.stop()
             self._reader.stop()
         super().close(drain_s=drain_s, hurried=hurried)
+        self._calls.stop()  # answers that others wait for have left
 
     def _hand_over(self) -> None:
         """Offers every group to the follower that has most of the log; calls are refused meanwhile."""
@@ -313,7 +321,7 @@ class MemberNode(Node):
         if leader is None or leader == self._ground.node:
             return NoLeader("the cluster has no leader at present")
         where = self._url_of(leader)
-        return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where)
+        return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where, leader)
 
     def _url_of(self, node: NodeId | None) -> str:
         return "" if node is None else self._ground.cluster.member(node).client
@@ -371,10 +379,12 @@ class MemberNode(Node):
         self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None,
         durability: Durability | None = None,
     ) -> int | None:  # fmt: skip
-        """As `Node.call`. A read is placed once a majority has confirmed that this node still leads."""
+        """As `Node.call`, here or on the node that leads. A read is placed once a majority has confirmed that one still leads."""
+        self._check_ready()
+        if (where := self._calls.elsewhere()) is not None:
+            return self._calls.send(where, [(route, params, key, done, durability)], txn=txn)[0]
         if not route.read_only:
             return super().call(route, params, key=key, done=done, txn=txn, durability="sync")
-        self._check_ready()
         self.sequencer.admission.raise_refusal()
         if txn is not None:
             self.clock.observe(txn)
@@ -382,8 +392,18 @@ class MemberNode(Node):
         return None if route.everywhere else self.slots.partition_of(route.procedure, params)
 
     def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
-        """As `Node.call_many`; of each read, and of what is logged, as `call` does."""
+        """As `Node.call_many`; see `call`."""
+        self._check_ready()
+        if (where := self._calls.elsewhere()) is not None:
+            return self._calls.send(where, calls)
         return place_apart(calls, self.call, super().call_many)
+
+    def _place_forwarded(self, calls: Sequence[Encoded]) -> None:
+        """Places calls that another node has sent. Raises: CallRefused, and then none of them is placed."""
+        self._check_ready()
+        self.sequencer.admission.raise_refusal()
+        self._placing.place_encoded([(*call[:5], "sync") for call in calls])
+        self._waker.wake()
 
     def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
         """As `Node.query_by`, by the leader alone: what it reads includes every call that was answered before."""
@@ -409,7 +429,7 @@ class MemberNode(Node):
 
     def cluster_status(self) -> dict[str, Any]:
         """This node's view of the cluster: state, who leads, the members, each group's term and leader, the peers."""
-        return self._view.status(speaks=self._speaks)
+        return {**self._view.status(speaks=self._speaks), "forwarding": self._calls.status()}
 
     @property
     def _speaks(self) -> bool:
