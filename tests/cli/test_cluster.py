@@ -186,16 +186,37 @@ def a_status(url: str, **changed: Any) -> dict[str, Any]:
     return {"cluster": told, "partitions": PARTS}
 
 
-@pytest.mark.slow  # a node that does not answer is called until the time is up
+def failed_status(*arguments: str) -> int:
+    """The exit code."""
+    try:
+        make_program()(["cluster", "status", *arguments], standalone_mode=True)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    raise AssertionError("a program ends")
+
+
 def test_status_asks_every_node_that_one_names(capsys: pytest.CaptureFixture[str]) -> None:
-    """What each says of itself; one that does not answer is a row, not an error."""
+    """What each says of itself; one that does not answer is a row, not an error, and the exit code says so."""
     with ScriptedServer([]) as server:
-        server._steps.extend([answer(a_status(server.url))] * 2)
-        run("cluster", "status", "--url", server.url, "--timeout", "0.3", "--json")
-    first, second = orjson.loads(capsys.readouterr().out)["nodes"]
+        server._steps.append(answer(a_status(server.url)))
+        assert failed_status("--url", server.url, "--timeout", "0.3", "--json") == 18
+    told = orjson.loads(capsys.readouterr().out)
+    first, second = told["nodes"]
     assert (first["url"], first["node"], first["standing"], first["partitions"]) == (server.url, 1, "leading", PARTS)
-    assert second["url"] == "http://127.0.0.1:1"
+    assert (second["node"], second["url"], second["state"]) == (2, "http://127.0.0.1:1", "unreachable")
     assert "no answer" in second["error"]
+    assert (told["health"]["verdict"], told["health"]["leader"]) == ("degraded", 1)
+    assert [finding["code"] for finding in told["health"]["findings"]] == ["unreachable"]
+
+
+def test_status_finds_the_nodes_in_the_cluster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster of which no node runs is shown, too."""
+    init(tmp_path, member="--member=1=127.0.0.1:7642,http://127.0.0.1:1")
+    capsys.readouterr()
+    assert failed_status("--cluster", str(tmp_path / "c.json"), "--timeout", "0.3") == 19
+    printed = capsys.readouterr().out
+    assert "unavailable: no leader" in printed
+    assert "node 1 is unreachable" in printed
 
 
 def test_status_of_a_node_alone_is_an_error() -> None:
@@ -204,16 +225,10 @@ def test_status_of_a_node_alone_is_an_error() -> None:
         run("cluster", "status", "--url", server.url)
 
 
-@pytest.mark.parametrize(
-    ("changed", "shown"),
-    [({}, ("leading", "6", "8 committed, 7 run")), ({"groups": {}, "state": "configuring"}, ("configuring", "8 committed"))],
-)
-def test_status_shows_the_newest_term(
-    capsys: pytest.CaptureFixture[str], changed: dict[str, Any], shown: tuple[str, ...]
-) -> None:
-    """Also of a node that has not met the others and has no groups to show; a node alone is a row that says so."""
-    with ScriptedServer([answer(a_status("http://x", **changed)), answer({"partitions": PARTS})]) as server:
-        run("cluster", "status", "--url", server.url, "--url", server.url)
-    printed = capsys.readouterr().out
-    for part in (*shown, "a node alone"):
-        assert part in printed
+def test_healthy_cluster_ends_with_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script needs no more than the exit code; people see who leads, and the newest term."""
+    with ScriptedServer([]) as server:
+        alone = a_status(server.url, members=[{"node": 1, "client": server.url, "peer": "h:1"}])
+        server._steps.append(answer(alone))
+        run("cluster", "status", "--url", server.url)
+    assert "healthy: node 1 leads, term 6" in capsys.readouterr().out
