@@ -22,6 +22,7 @@ from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.site_progress import SiteStall, describe_stall
+from cmdlog.node.telemetry.cluster_metrics import ClusterReading
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
@@ -63,6 +64,7 @@ class Overview:
     find_stalls: Callable[[float], Sequence[SiteStall]]  # at a reading of the monotonic clock
     wall: Callable[[], float] = time.time
     now: Callable[[], float] = time.monotonic
+    cluster: Callable[[], ClusterReading] | None = None  # of a node that is one of several
 
     def status(self) -> dict[str, Any]:
         """`GET /v1/status`: node, partitions with watermarks, log, who holds it, predicted recovery; plain data."""

@@ -47,6 +47,7 @@ from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import Route
+from cmdlog.node.telemetry.cluster_metrics import ClusterReading
 from cmdlog.raft import CopyOutcome, RaftError, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries
@@ -172,6 +173,8 @@ class MemberNode(Node):
             ground, groups, self._driver, self._leadership, self._marks, self.sequencer.replicated.run_up_to,
             lambda: self._network.status().peers if self._ready else (), self._too_far_back, TICK_S,
         ))  # fmt: skip
+        takeovers = self._leadership.history.takeovers
+        self.overview = replace(self.overview, cluster=lambda: ClusterReading(self.cluster_status(), takeovers))
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
         self._hold_log()  # before the log is started, and may let anything go
