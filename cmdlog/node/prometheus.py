@@ -34,7 +34,9 @@ DOCUMENT: Final = Path(__file__).with_name("METRICS.md")
 
 METRICS: Final[tuple[MetricRow, ...]] = (
     counter_row("cmdlog_calls_total", "calls that have an outcome; a multi-partition call counts once", "procedure", "outcome"),
-    counter_row("cmdlog_refused_calls_total", "refused calls, which were not logged; empty procedure: unknown", "procedure", "code"),
+    counter_row(
+        "cmdlog_refused_calls_total", "refused calls, which were not logged; empty procedure: unknown", "procedure", "code"
+    ),
     times_row("cmdlog_call_seconds", "latency at the API: from the complete request, or line of a batch, to the complete answer"),
     times_row(
         "cmdlog_call_stage_seconds",
@@ -140,7 +142,7 @@ class _NodeCollector(Collector):
             found |= _of_calls(overview) | _of_log(overview) | _of_partitions(overview) | _of_snapshots(overview)
             found |= _of_archive(overview) | _of_node(overview, self._version)
             if overview.cluster is not None:
-                found |= cluster_samples(overview.cluster())
+                found |= cluster_samples(overview.cluster.reading())
         found |= {former: found[name] for former, name in DEPRECATED.items() if name in found}
         for name, samples in found.items():
             yield _family(TABLE[name], samples)
@@ -254,7 +256,7 @@ def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
         "cmdlog_partition_refusing": [((str(p), trouble.kind), 1) for p, trouble in overview.troubles.by_partition().items()],
         "cmdlog_disk_full": [((), int(overview.troubles.full or overview.wal.status()["disk_full"] is not None))],
         "cmdlog_disk_free_bytes": [((), overview.troubles.free_bytes())],
-        "cmdlog_ready": [((), int(health.ready))],
+        "cmdlog_ready": [((), int(overview.ready))],
         "cmdlog_build_info": [(build, 1)],
     }
 

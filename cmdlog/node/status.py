@@ -22,7 +22,7 @@ from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.site_progress import SiteStall, describe_stall
-from cmdlog.node.telemetry.cluster_metrics import ClusterReading
+from cmdlog.node.telemetry.cluster_metrics import MemberLook
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
@@ -64,7 +64,12 @@ class Overview:
     find_stalls: Callable[[float], Sequence[SiteStall]]  # at a reading of the monotonic clock
     wall: Callable[[], float] = time.time
     now: Callable[[], float] = time.monotonic
-    cluster: Callable[[], ClusterReading] | None = None  # of a node that is one of several
+    cluster: MemberLook | None = None  # of a node that is one of several
+
+    @property
+    def ready(self) -> bool:
+        """Calls are accepted, by this node or by the leader that it follows."""
+        return self.health().ready and (self.cluster is None or self.cluster.readiness().serves)
 
     def status(self) -> dict[str, Any]:
         """`GET /v1/status`: node, partitions with watermarks, log, who holds it, predicted recovery; plain data."""
@@ -77,7 +82,7 @@ class Overview:
             "node_id": wal.instance.identity.node_id,
             "cluster_id": str(uuid.UUID(bytes=wal.instance.identity.cluster_id)),
             "directory": self.directory,
-            "ready": health.ready,
+            "ready": self.ready,
             "error": None if health.error is None else full_text(health.error),
             "uptime_s": round(self.wall() - self.started_at, 3),
             "durability": self.settings.durability,
@@ -130,7 +135,7 @@ class Overview:
         return {
             "time": round(self.wall(), 3),
             "node": {
-                "ready": health.ready,
+                "ready": self.ready,
                 "error": None if health.error is None else full_text(health.error),
                 "uptime_s": round(self.wall() - self.started_at, 3),
                 "durability": self.settings.durability,

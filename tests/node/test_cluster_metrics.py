@@ -14,8 +14,8 @@ from tests.node.members import members
 from tests.node.test_prometheus import scrape
 
 PEER = {
-    "node": 2, "connected_since_s": 5.0, "round_trip_s": 0.25, "connections": 3, "out_bytes": 10, "out_messages": 4, "in_bytes": 20,
-    "in_messages": 5, "queue_bytes": 7, "dropped_messages": 6,
+    "node": 2, "connected_since_s": 5.0, "round_trip_s": 0.25, "connections": 3, "out_bytes": 10, "out_messages": 4,
+    "in_bytes": 20, "in_messages": 5, "queue_bytes": 7, "dropped_messages": 6,
 }  # fmt: skip
 
 

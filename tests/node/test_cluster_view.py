@@ -14,7 +14,7 @@ from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.node.member.cluster_view import LOOK_AHEAD_MAX, ClusterView, MemberParts, first_call_s
 from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.member_ground import MemberState
-from cmdlog.node.member.role_history import RoleHistory
+from cmdlog.node.telemetry.role_history import RoleHistory
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Executed
 from cmdlog.wal.format.batch import encode_batch
@@ -39,20 +39,29 @@ class Seen:
         self.applied = 0
         self.marks = ExecutedMarks([0], diverged=lambda *_: None)
 
-    def view(self, node: int = 1, *, leader: int | None = 1, group: int = 0) -> ClusterView:
+    def view(
+        self,
+        node: int = 1,
+        *,
+        leader: int | None = 1,
+        group: int = 0,
+        speaks: bool = True,
+        standing: Standing = Standing.FOLLOWING,
+    ) -> ClusterView:
         members = (MemberAddress(1, ("127.0.0.1", 7000), "http://one"),)
         history = RoleHistory(NodeId(node), wall=lambda: NOW_S)
         parts: dict[str, Any] = {
-            "ground": SimpleNamespace(node=node, cluster=SimpleNamespace(members=members)),
+            "ground": SimpleNamespace(node=node, cluster=SimpleNamespace(members=members, member=lambda _: members[0])),
             "groups": SimpleNamespace(cores={group: self.cluster.core(node)}),
             "driver": SimpleNamespace(lock=threading.RLock()),
-            "leadership": SimpleNamespace(leader=leader, standing=Standing.FOLLOWING, history=history),
+            "leadership": SimpleNamespace(leader=leader, standing=standing, history=history),
             "marks": self.marks, "applied": lambda: {0: self.applied}, "peers": tuple, "too_far_back": {7}, "tick_s": TICK_S,
+            "speaks": lambda: speaks,
         }  # fmt: skip
         return ClusterView(MemberParts(**cast(Any, parts)), wall=lambda: NOW_S)
 
     def group(self, node: int = 1, *, group: int = 0) -> dict[str, Any]:
-        told = self.view(node, group=group).status(speaks=True)
+        told = self.view(node, group=group).status()
         orjson.dumps(told)
         found: dict[str, Any] = told["groups"][str(group)]
         return found
@@ -64,12 +73,32 @@ class Seen:
 )
 def test_state_needs_a_leader_and_a_voice(leader: int | None, speaks: bool, state: MemberState) -> None:
     """A node runs when it takes part and knows who leads."""
-    view = Seen().view(leader=leader)
-    assert view.member_state(speaks=speaks) is state
-    told = view.status(speaks=speaks)
+    view = Seen().view(leader=leader, speaks=speaks)
+    assert view.member_state() is state
+    told = view.status()
     assert (told["state"], told["node"], told["standing"], told["leader"]) == (state.value, 1, "following", leader)
     assert told["members"] == [{"node": 1, "client": "http://one", "peer": "127.0.0.1:7000"}]
     assert (told["too_far_back"], told["diverged"], told["peers"], told["elections"]) == ([7], {}, [], {})
+
+
+@pytest.mark.parametrize(
+    ("node", "leader", "standing", "ready"),
+    [
+        (1, 1, Standing.LEADING, {"serves": True, "state": "running", "role": "leader"}),
+        (1, 1, Standing.TAKING_OVER, {"serves": False, "state": "running", "role": "leader"}),
+        (1, 1, Standing.FOLLOWING, {"serves": False, "state": "running", "role": "leader"}),
+        (2, 1, Standing.FOLLOWING, {"serves": True, "state": "running", "role": "follower"}),
+        (2, None, Standing.FOLLOWING, {"serves": False, "state": "configuring", "role": "follower"}),
+    ],
+)
+def test_member_serves_as_leader_or_follower_and_says_why_not(
+    node: int, leader: int | None, standing: Standing, ready: dict[str, Any]
+) -> None:
+    """A follower's calls are its leader's; a leader serves when it has taken over, and nobody without a leader."""
+    found = Seen().view(node, leader=leader, standing=standing).readiness()
+    assert {name: getattr(found, name) for name in ready} == ready
+    assert bool(found.why) is not found.serves
+    assert found.shown().get("leader") == (None if leader is None else "http://one")
 
 
 def test_leader_shows_what_a_silent_peer_lacks_and_since_when() -> None:
@@ -116,7 +145,7 @@ def test_group_that_has_ended_is_empty() -> None:
     """It may end between two questions."""
     view = Seen().view()
     view._parts.groups.cores[PartitionId(0)] = cast(Any, None)
-    assert view.status(speaks=True)["groups"]["0"] == {}
+    assert view.status()["groups"]["0"] == {}
 
 
 def test_time_of_the_first_call_passes_over_entries_without_one() -> None:

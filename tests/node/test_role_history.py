@@ -6,7 +6,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from cmdlog.node.member.role_history import CHANGES_KEPT, RoleHistory
+from cmdlog.node.telemetry.role_history import CHANGES_KEPT, RoleHistory
 from cmdlog.raft import Role, RoleReason, SoftState
 from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.ids import CLUSTER_GROUP

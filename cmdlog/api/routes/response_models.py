@@ -65,6 +65,10 @@ class ProblemDetails(ClosedObject):
     retry_after_s: float = _absent("in a batch, instead of the header Retry-After")
     progress: AnyObject = _absent("progress of the running recovery")
     stalled: list[AnyObject] = _absent("calls that hang, when no partition makes progress")
+    state: str = _absent(
+        "of a node that does not serve: `bootstrapping` while it recovers, `configuring` while it knows no leader"
+    )
+    role: str = _absent("of a member of a cluster that does not serve")
     disk_full: AnyObject = _absent("the volume without room, with code=disk_full of `/readyz`")
     problems: list[FieldProblem] = _absent("every invalid field")
 
@@ -162,6 +166,9 @@ class NodeServing(ClosedObject):
     """Calls are being served."""
 
     ready: Literal[True]
+    state: str = _absent("of a member of a cluster")
+    role: Literal["leader", "follower"] = _absent("of a member of a cluster")
+    leader: str = _absent("URL of the node that leads the cluster")
     stalled: list[AnyObject] = _absent("calls that hang, while other partitions make progress")
 
 

@@ -16,8 +16,9 @@ from typing import Any, Final
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_transport import LinkStatus
-from cmdlog.node.member.leadership import Leadership
+from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import MemberGround, MemberState
+from cmdlog.node.telemetry.cluster_metrics import ClusterReading, MemberReadiness
 from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import EntryLog
 from cmdlog.raft.messages import KIND_NORMAL
@@ -43,6 +44,7 @@ class MemberParts:
     applied: Callable[[], Mapping[int, int]]
     peers: Callable[[], Collection[LinkStatus]]
     too_far_back: Collection[int]  # groups whose missing entries no log holds
+    speaks: Callable[[], bool]  # whether this node takes part in consensus
     tick_s: float
 
 
@@ -52,16 +54,34 @@ class ClusterView:
     def __init__(self, parts: MemberParts, *, wall: Callable[[], float] = time.time) -> None:
         self._parts, self._wall = parts, wall
 
-    def member_state(self, *, speaks: bool) -> MemberState:
-        """`speaks`: this node takes part in consensus."""
-        return MemberState.RUNNING if speaks and self._parts.leadership.leader is not None else MemberState.CONFIGURING
+    def member_state(self) -> MemberState:
+        """RUNNING: it takes part, and knows who leads."""
+        parts = self._parts
+        return MemberState.RUNNING if parts.speaks() and parts.leadership.leader is not None else MemberState.CONFIGURING
 
-    def status(self, *, speaks: bool) -> dict[str, Any]:
+    def readiness(self) -> MemberReadiness:
+        """Whether calls are served here: by this node, which leads, or by the leader that it follows."""
+        leadership, cluster = self._parts.leadership, self._parts.ground.cluster
+        state, standing, leader = self.member_state(), leadership.standing, leadership.leader
+        if state is not MemberState.RUNNING or leader is None:
+            why = "it knows no leader: a majority is not reached, or some member has not started yet"
+            return MemberReadiness(serves=False, state=state.value, role="follower", leader="", why=why)
+        url = cluster.member(leader).client
+        if leader == self._parts.ground.node:
+            why = "" if standing is Standing.LEADING else "it was elected, and is taking over"
+            return MemberReadiness(serves=not why, state=state.value, role="leader", leader=url, why=why)
+        return MemberReadiness(serves=True, state=state.value, role="follower", leader=url)
+
+    def reading(self) -> ClusterReading:
+        """For metrics."""
+        return ClusterReading(self.status(), self._parts.leadership.history.takeovers)
+
+    def status(self) -> dict[str, Any]:
         """Plain data."""
         parts = self._parts
         members, applied = parts.ground.cluster.members, parts.applied()
         return {
-            "state": self.member_state(speaks=speaks).value,
+            "state": self.member_state().value,
             "node": parts.ground.node,
             "standing": parts.leadership.standing.value,
             "leader": parts.leadership.leader,

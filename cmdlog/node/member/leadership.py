@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from cmdlog.cluster.replicated_machine import GroupStanding
-from cmdlog.node.member.role_history import GroupRole, RoleHistory
+from cmdlog.node.telemetry.role_history import GroupRole, RoleHistory
 from cmdlog.raft import ProposalRefused, RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.ids import CLUSTER_GROUP

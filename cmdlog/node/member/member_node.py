@@ -47,7 +47,6 @@ from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import Route
-from cmdlog.node.telemetry.cluster_metrics import ClusterReading
 from cmdlog.raft import CopyOutcome, RaftError, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries
@@ -171,10 +170,10 @@ class MemberNode(Node):
         self._named: NodeId | None = None  # the leader that refusals name
         self._view = ClusterView(MemberParts(
             ground, groups, self._driver, self._leadership, self._marks, self.sequencer.replicated.run_up_to,
-            lambda: self._network.status().peers if self._ready else (), self._too_far_back, TICK_S,
+            lambda: self._network.status().peers if self._ready else (), self._too_far_back,
+            lambda: self._ready and self._acquainted, TICK_S,
         ))  # fmt: skip
-        takeovers = self._leadership.history.takeovers
-        self.overview = replace(self.overview, cluster=lambda: ClusterReading(self.cluster_status(), takeovers))
+        self.overview = replace(self.overview, cluster=self._view)
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
         self._hold_log()  # before the log is started, and may let anything go
@@ -365,15 +364,11 @@ class MemberNode(Node):
 
     @property
     def member_state(self) -> MemberState:
-        return self._view.member_state(speaks=self._speaks)
+        return self._view.member_state()
 
     def status(self) -> dict[str, Any]:
         return {**super().status(), "cluster": self.cluster_status()}
 
     def cluster_status(self) -> dict[str, Any]:
         """This node's view of the cluster: state, who leads, the members, each group's term and leader, the peers."""
-        return self._view.status(speaks=self._speaks)
-
-    @property
-    def _speaks(self) -> bool:
-        return self._ready and self._acquainted
+        return self._view.status()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cmdlog.node.telemetry.metric_rows import MetricRow, Samples, counter_row, gauge_row, times_row
 from cmdlog.node.telemetry.stage_timings import Histogram
@@ -49,6 +49,28 @@ class ClusterReading:
 
     status: Mapping[str, Any]  # `cluster` of `/v1/status`
     takeovers: Histogram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReadiness:
+    """Whether a member serves calls, for `/readyz`."""
+
+    serves: bool
+    state: str
+    role: str
+    leader: str  # URL for clients; "" while none is known
+    why: str = ""  # it does not serve
+
+    def shown(self) -> dict[str, str]:
+        """What goes with the answer."""
+        return {"state": self.state, "role": self.role, **({"leader": self.leader} if self.leader else {})}
+
+
+class MemberLook(Protocol):
+    """What a member says of itself and its cluster; any thread."""
+
+    def reading(self) -> ClusterReading: ...
+    def readiness(self) -> MemberReadiness: ...
 
 
 def cluster_samples(reading: ClusterReading) -> dict[str, Samples]:
