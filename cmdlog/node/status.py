@@ -77,6 +77,10 @@ class Overview:
         log = wal.status()
         marks = self.sequencer.watermarks()
         recovered = wal.recovered
+        cluster = {} if self.cluster is None else {"cluster": self.cluster.reading().status}
+        roles = {
+            group: {"role": of["role"], "term": of["term"]} for part in cluster.values() for group, of in part["groups"].items()
+        }
         return {
             "node": str(wal.instance.identity),
             "node_id": wal.instance.identity.node_id,
@@ -97,7 +101,10 @@ class Overview:
                 "recovery": list(health.recovery),
             },
             "disk_full": self.troubles.disk_full(),
-            "partitions": {str(p): {"role": self.boot.role(p), "state": self.state_of(p), **marks[p]} for p in sorted(marks)},
+            "partitions": {
+                str(p): {"role": self.boot.role(p), "state": self.state_of(p), **marks[p], **roles.get(str(p), {})}
+                for p in sorted(marks)
+            },
             "membership": self.boot.membership(),
             "failure_set": self.failures.status(),
             "inflight_calls": self.sequencer.admission.inflight_calls,
@@ -114,6 +121,7 @@ class Overview:
             "predicted_recovery_s": self.predicted_recovery_s(),
             "recovery": self.recovery(),
             "snapshots": self.snapshots.status(),
+            **cluster,
         }
 
     def telemetry(self, front: RequestStats, after: int) -> dict[str, Any]:

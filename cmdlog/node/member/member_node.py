@@ -366,9 +366,6 @@ class MemberNode(Node):
     def member_state(self) -> MemberState:
         return self._view.member_state()
 
-    def status(self) -> dict[str, Any]:
-        return {**super().status(), "cluster": self.cluster_status()}
-
     def cluster_status(self) -> dict[str, Any]:
         """This node's view of the cluster: state, who leads, the members, each group's term and leader, the peers."""
         return self._view.status()
