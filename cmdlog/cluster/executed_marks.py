@@ -150,6 +150,11 @@ class ExecutedMarks:
         """Whether anything waits for the leader."""
         return any(of.waiting for of in self._partitions.values())
 
+    def leader_commit(self, partition: int) -> int:
+        """The last entry that the leader is known to have committed, whether it is here or not."""
+        of = self._partitions[partition]
+        return max(of.known, of.marks[-1][1] if of.marks else 0)
+
     def divergences(self) -> dict[int, int]:
         """Partition -> index of the batch that was another computation on the leader."""
         return {partition: of.diverged for partition, of in self._partitions.items() if of.diverged}

@@ -319,6 +319,8 @@ class Replication:
             self._machine.fetch(group, wanted, terms, self.entry_blocks.block_of(group, wanted.first))
         for group, descriptor in round_.copies:
             self._machine.copy_offered(group, descriptor)
+        if round_.soft_states:
+            self._watcher.roles_changed([(group, soft, self._groups.cores[group].term) for group, soft in round_.soft_states])
 
     def _records_of(self, round_: Round) -> list[bytes]:
         """Hard states of all groups, then their entries, then commit marks: a block's order."""

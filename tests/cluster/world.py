@@ -21,7 +21,7 @@ from cmdlog.node.member.entry_reader import EntryRequest, read_entries
 from cmdlog.raft import CopyOutcome, InvariantBroken, RaftCore, RaftSettings, SnapshotDescriptor
 from cmdlog.raft.messages import Bundle, Entries, Message
 from cmdlog.raft.multi_raft import Parcel
-from cmdlog.raft.ready import EntriesWanted, ReadResult
+from cmdlog.raft.ready import EntriesWanted, ReadResult, SoftState
 from cmdlog.wal import Identity, Log
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import encode_batch
@@ -116,6 +116,9 @@ class ListMachine:
                 self.places.pop(group, None)
             elif group not in self.places or self.places[group][0] != view.term:
                 self.places[group] = view.term, core_of[PartitionId(group)].log.last + 1
+
+    def roles_changed(self, roles: Sequence[tuple[int, SoftState, int]]) -> None:
+        pass
 
     def ticked(self, views: Mapping[int, GroupStanding]) -> None:
         pass

@@ -69,6 +69,10 @@ class ProblemDetails(ClosedObject):
     location: str = absent("as in the header Location, with code=redirected")
     progress: AnyObject = absent("progress of the running recovery")
     stalled: list[AnyObject] = absent("calls that hang, when no partition makes progress")
+    state: str = absent(
+        "of a node that does not serve: `bootstrapping` while it recovers, `configuring` while it knows no leader"
+    )
+    role: str = absent("of a member of a cluster that does not serve")
     disk_full: AnyObject = absent("the volume without room, with code=disk_full of `/readyz`")
     problems: list[FieldProblem] = absent("every invalid field")
 
@@ -167,6 +171,9 @@ class NodeServing(ClosedObject):
     """Calls are being served."""
 
     ready: Literal[True]
+    state: str = absent("of a member of a cluster")
+    role: Literal["leader", "follower"] = absent("of a member of a cluster")
+    leader: str = absent("URL of the node that leads the cluster")
     stalled: list[AnyObject] = absent("calls that hang, while other partitions make progress")
 
 

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import structlog
-
 from cmdlog.cluster.replicated_machine import GroupStanding
+from cmdlog.node.telemetry.role_history import GroupRole, RoleHistory
 from cmdlog.raft import ProposalRefused, RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 ASK_AGAIN_TICKS: Final = 5  # between two campaigns, or offers, for a group that somebody else leads
-
-log = structlog.get_logger("cmdlog.cluster")
 
 
 class Standing(enum.Enum):
@@ -50,6 +47,7 @@ class Leadership:
         self._node, self._ask, self._began, self._ended = node, ask, began, ended
         self.standing = Standing.FOLLOWING
         self.leader: NodeId | None = None  # of the cluster group
+        self.history = RoleHistory(node)
         self.terms: tuple[int, ...] = ()  # of the present leadership, by group
         self._ticks = self._asked_at = 0
 
@@ -57,7 +55,7 @@ class Leadership:
         """Some group has another leader or term."""
         leader = views[CLUSTER_GROUP].leader
         if leader != self.leader:
-            log.info("leader_changed", node=self._node, leader=leader, term=views[CLUSTER_GROUP].term)
+            self.history.record_leader(leader, self.leader, views[CLUSTER_GROUP].term)
             self.leader = leader
         terms = tuple(view.term for view in views.values())
         leads_all = all(view.confirmed for view in views.values())
@@ -67,6 +65,10 @@ class Leadership:
         if self.standing is Standing.FOLLOWING and leads_all:
             self.standing, self.terms = Standing.TAKING_OVER, terms
             self._began(terms)
+
+    def roles_changed(self, roles: Sequence[GroupRole]) -> None:
+        """Of some groups role or leader have changed."""
+        self.history.record_roles(roles)
 
     def ticked(self, views: Mapping[int, GroupStanding]) -> None:
         """Gathers the groups at the node that leads the cluster group."""
@@ -88,6 +90,7 @@ class Leadership:
         if self.standing is not Standing.TAKING_OVER or terms != self.terms:
             return False
         self.standing = Standing.LEADING
+        self.history.record_calls_taken()
         return True
 
     def _try(self, group: int, request: Callable[[RaftCore], Any]) -> None:

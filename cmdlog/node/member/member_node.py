@@ -32,7 +32,7 @@ from cmdlog.cluster.transport.peer_transport import PeerNotice, TransportSetting
 from cmdlog.node.assembly import MACHINE, NodeGround, Outside
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
-from cmdlog.node.member.cluster_view import ClusterView
+from cmdlog.node.member.cluster_view import ClusterView, MemberParts
 from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
 from cmdlog.node.member.forwarded_calls import Placing
 from cmdlog.node.member.leader_reads import LeaderReads, place_apart
@@ -193,10 +193,12 @@ class MemberNode(Node):
         self._handed_over = threading.Event()
         self._too_far_back: set[int] = set()  # groups
         self._named: NodeId | None = None  # the leader that refusals name
-        self._view = ClusterView(
-            ground, self._driver, self._leadership, self._marks, too_far_back=self._too_far_back,
-            peers=lambda: self._network.status().peers if self._ready else (),
-        )  # fmt: skip
+        self._view = ClusterView(MemberParts(
+            ground, groups, self._driver, self._leadership, self._marks, self.sequencer.replicated.run_up_to,
+            lambda: self._network.status().peers if self._ready else (), self._too_far_back,
+            lambda: self._ready and self._acquainted, TICK_S,
+        ))  # fmt: skip
+        self.overview = replace(self.overview, cluster=self._view)
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
         self._hold_log()  # before the log is started, and may let anything go
@@ -314,7 +316,7 @@ class MemberNode(Node):
         told = self.sequencer.replicated.step_down(self._refusal(leader), "the node led no more before a majority had the call")
         for done in unknown:
             done(NotReady("this node leads no more"))
-        log.warning("leadership_lost", leader=leader, outcome_unknown=told)
+        log.warning("leadership_lost", leader=leader, outcome_unknown=told, reason=self._leadership.history.reason.value)
         self._handed_over.set()
 
     def _refusal(self, leader: NodeId | None) -> NotReady:
@@ -422,15 +424,8 @@ class MemberNode(Node):
 
     @property
     def member_state(self) -> MemberState:
-        return self._view.member_state(speaks=self._speaks)
-
-    def status(self) -> dict[str, Any]:
-        return {**super().status(), "cluster": self.cluster_status()}
+        return self._view.member_state()
 
     def cluster_status(self) -> dict[str, Any]:
         """This node's view of the cluster: state, who leads, the members, each group's term and leader, the peers."""
-        return {**self._view.status(speaks=self._speaks), "forwarding": self._calls.status()}
-
-    @property
-    def _speaks(self) -> bool:
-        return self._ready and self._acquainted
+        return {**self._view.status(), "forwarding": self._calls.status()}
