@@ -255,10 +255,23 @@ class _Runner:
 
     def _stop(self) -> None:
         """First signal: orderly. Second: without waiting for requests under way, or reading the states."""
-        if self._server.stop():
-            self._drained_by = self._loop.time() + self._roster.settings.drain_timeout_s  # requests and node together
-            self._service.begin_stop()
-            self._events.stopping()
+        if self._service.stopping:
+            self._server.end()
+            self._server.stop()
+            return
+        self._drained_by = self._loop.time() + self._roster.settings.drain_timeout_s  # requests and node together
+        self._service.begin_stop()
+        self._events.stopping()
+        node = self._service.maybe_node
+        if node is None:
+            self._server.end()
+        else:
+            self._handing_over = self._loop.create_task(self._hand_over(node))
+
+    async def _hand_over(self, node: Node) -> None:
+        """Another node leads before this one takes no more requests: no client waits for an election."""
+        await self._loop.run_in_executor(None, node.hand_over)
+        self._server.end()
 
     def _fail_later(self, error: BaseException) -> None:
         """`_fail` from any thread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replicated_machine import GroupStanding
 from cmdlog.node.member.leadership import ASK_AGAIN_TICKS, Leadership, Standing
 from cmdlog.raft import ProposalRefused
@@ -23,7 +24,7 @@ class World:
         self.refuses = False
         self.events: list[object] = []
         self.leadership = Leadership(
-            US, self.ask, began=self.events.append, ended=lambda leader: self.events.append(("over", leader))
+            US, LeaderFitness(US), self.ask, began=self.events.append, ended=lambda leader: self.events.append(("over", leader))
         )
 
     def ask(self, group: int, request: Callable[[Any], Any]) -> None:
@@ -119,7 +120,9 @@ def test_a_group_is_handed_to_the_leader_of_the_cluster_group() -> None:
     """By the node that leads it, if it is known who that is."""
     world = World()
     requests: list[Callable[[Any], Any]] = []
-    world.leadership = Leadership(US, lambda _group, request: requests.append(request), began=print, ended=print)
+    world.leadership = Leadership(
+        US, LeaderFitness(US), lambda _group, request: requests.append(request), began=print, ended=print
+    )
     world.tick(THEIRS, OURS, THEIRS)
     (request,) = requests
     assert request.keywords == {"target": OTHER}  # type: ignore[attr-defined]
