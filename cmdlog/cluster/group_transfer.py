@@ -46,4 +46,4 @@ def resign_groups(groups: RaftGroups) -> None:
 
 def under_offer(groups: RaftGroups) -> bool:
     """Whether some group's leadership is on its way to another node."""
-    return any([core.handover is not None for core in groups.cores.values()])
+    return any(core.handover is not None for core in groups.cores.values())

@@ -24,7 +24,12 @@ class World:
         self.refuses = False
         self.events: list[object] = []
         self.leadership = Leadership(
-            US, LeaderFitness(US), self.ask, began=self.events.append, ended=lambda leader: self.events.append(("over", leader))
+            US,
+            LeaderFitness(US),
+            self.ask,
+            began=self.events.append,
+            ended=lambda leader: self.events.append(("over", leader)),
+            named=lambda: None,
         )
 
     def ask(self, group: int, request: Callable[[Any], Any]) -> None:
@@ -121,7 +126,7 @@ def test_a_group_is_handed_to_the_leader_of_the_cluster_group() -> None:
     world = World()
     requests: list[Callable[[Any], Any]] = []
     world.leadership = Leadership(
-        US, LeaderFitness(US), lambda _group, request: requests.append(request), began=print, ended=print
+        US, LeaderFitness(US), lambda _group, request: requests.append(request), began=print, ended=print, named=print
     )
     world.tick(THEIRS, OURS, THEIRS)
     (request,) = requests

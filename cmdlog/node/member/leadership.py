@@ -47,10 +47,12 @@ class Leadership:
         *,
         began: Callable[[tuple[int, ...]], None],
         ended: Callable[[NodeId | None], None],
+        named: Callable[[], None],
     ) -> None:
         """`fitness` learns what peers say of themselves; `ask` runs a request on a group. `began`: all groups are led here, in
-        these terms; `ended`: that is over, and who leads now."""
-        self.node, self._fitness, self._ask, self._began, self._ended = node, fitness, ask, began, ended
+        these terms; `ended`: that is over, and who leads now; `named`: there is another leader, or none."""
+        self.node, self._fitness, self._ask = node, fitness, ask
+        self._began, self._ended, self._named = began, ended, named
         self.standing = Standing.FOLLOWING
         self.leader: NodeId | None = None  # of the cluster group
         self.terms: tuple[int, ...] = ()  # of the present leadership, by group
@@ -71,6 +73,8 @@ class Leadership:
         if self.standing is Standing.FOLLOWING and leads_all:
             self.standing, self.terms = Standing.TAKING_OVER, terms
             self._began(terms)
+        if news:
+            self._named()
         if news and leader == self.node:  # last: what follows from it comes back here
             self._claim_groups(views)
         elif news:
@@ -96,7 +100,7 @@ class Leadership:
             if cluster.leads and view.leader is None:
                 self._try(group, RaftCore.campaign)
             elif view.leads and cluster.leader is not None:
-                self._try(group, partial(RaftCore.transfer, target=cluster.leader))
+                self._try(group, partial(_offer_once, target=cluster.leader))
 
     def _claim_groups(self, views: Mapping[int, GroupStanding]) -> None:
         """The cluster group was won just now. Who led it may have led all groups, and be gone: voters that still hear from it
@@ -115,6 +119,12 @@ class Leadership:
     def _try(self, group: int, request: Callable[[RaftCore], Any]) -> None:
         with contextlib.suppress(ProposalRefused, KeyError):
             self._ask(group, request)
+
+
+def _offer_once(core: RaftCore, target: NodeId) -> None:
+    """A second offer would make the target begin its campaign once more."""
+    if core.handover is None or core.handover.target != target:
+        core.transfer(target)
 
 
 def _campaign_if_idle(core: RaftCore) -> None:

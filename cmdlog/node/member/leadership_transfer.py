@@ -54,6 +54,7 @@ class LeadershipTransfer:
         self._ticks = self._not_before = 0
         self._held_at: int | None = None
         self._offered_at: int | None = None
+        self.target: NodeId | None = None  # that was offered leadership last; under the driver's lock
         self._stopping = False
 
     def set_reasons(self, reasons: Unfitness) -> None:
@@ -114,7 +115,7 @@ class LeadershipTransfer:
             self._offer(reasons)
 
     def _offer(self, reasons: Unfitness) -> None:
-        target = self._find_successor()
+        self.target = target = self._find_successor()
         if target is None:
             self._release()
             if Unfitness.DIVERGED in reasons:
@@ -131,7 +132,7 @@ class LeadershipTransfer:
         self._driver.ask_groups(partial(offer_groups, target=target))
 
     def _release(self) -> None:
-        self._offered_at = None
+        self._offered_at = self.target = None
         if self._held_at is not None:
             self._held_at, self._driver.holds_proposals = None, False
             self._driver.wake()

@@ -158,7 +158,7 @@ class MemberNode(Node):
         self._network.set_peers({NodeId(m.node): m.peer for m in ground.cluster.members if m.node != ground.node})
         self._acquainted = len(ground.cluster.members) == 1
         fitness = LeaderFitness(node)
-        self._leadership = Leadership(node, fitness, self._ask_driver, began=self._began, ended=self._ended)
+        self._leadership = Leadership(node, fitness, self._ask_driver, began=self._began, ended=self._ended, named=self._named)
         self._driver = Replication(
             groups, self._machine, self._leadership, send=self._network.send, kick=self._wal.kick,
             marks=self._marks, states=states,
@@ -178,6 +178,7 @@ class MemberNode(Node):
         self._events = LeadershipEvents(
             ground.cluster, self._leadership, self._machine, self.sequencer, self._marks,
             take_over=self._takeover.begin_takeover, end_offer=self._transfer.end_offer,
+            offered_to=lambda: self._transfer.target,
         )  # fmt: skip
         self._checks = FitnessChecks(
             self._desk.troubles, stalls=lambda: self._sites.stalls(time.monotonic()),
@@ -241,7 +242,7 @@ class MemberNode(Node):
         for _ in range(ticks):
             self._driver.tick()
         with self._driver.lock:
-            self._events.name_leader()
+            self._events.name_leader(ticks=ticks)
         for _ in range(ticks):
             self._transfer.note_tick()
         self._ticks += ticks
@@ -284,6 +285,9 @@ class MemberNode(Node):
 
     def _ended(self, leader: NodeId | None) -> None:
         self._events.end_leading(leader)
+
+    def _named(self) -> None:
+        self._events.name_leader()
 
     def _diverged(self, partition: int, index: int) -> None:
         """The batch did something else here than on the leader, or on a majority: the partition is not applied any further."""
