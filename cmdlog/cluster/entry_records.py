@@ -78,7 +78,7 @@ def is_entry(record: bytes) -> bool:
 def describe_batch(entries: EntryLog, index: int, names: Sequence[str]) -> str:
     """A logged batch for people, with its calls if it is in memory; `names` of the procedures by number."""
     at = index - entries.held - 1
-    if not 0 <= at < len(entries.payloads) or entries.payloads[at][4] != _BATCH:
+    if not 0 <= at < len(entries.payloads) or entries.payloads[at][4:5] != bytes([_BATCH]):
         return f"entry {index}"
     batch = decode_batch(decode_record(entries.payloads[at]))
     called = sorted({names[number] for number in batch.procedures})

@@ -92,6 +92,9 @@ class ExecutedMarks:
     def lead(self) -> None:
         """This node leads: nothing waits for another one's marks."""
         self.free = True
+        for of in self._partitions.values():
+            if not of.diverged:
+                of.dispute = of.distrusted = None
 
     def follow(self) -> None:
         """Another node leads, or none."""
@@ -158,7 +161,9 @@ class ExecutedMarks:
             if index > of.upto and (not of.marks or index > of.marks[-1][0]):
                 of.marks.append((index, commit))
                 touched.add(int(group))
-            if digest and of.distrusted != (term, message.sender):
+            if of.distrusted is not None and of.distrusted[0] < term:
+                of.dispute = of.distrusted = None
+            if digest and of.distrusted is None:
                 _keep_digest(of.theirs, index, (digest, int(term), message.sender))
                 self._compare(int(group), of, index)
         return sorted(touched)
@@ -199,7 +204,7 @@ class ExecutedMarks:
         if of.dispute is not None and of.diverged == index:
             if 1 + _same(of.dispute[-1], others) < self._majority:
                 return False
-            of.diverged, of.dispute, of.distrusted = 0, None, of.accused
+            of.diverged, of.distrusted = 0, of.accused  # its row is said until another one leads: the accused must learn of it
             self._agreed(partition, index)
             return True
         ours = of.ours.get(index)

@@ -77,5 +77,7 @@ def test_steps_of_terms_that_are_over_do_nothing(parts: Parts, over: str) -> Non
     assert not parts.steps.still(TERMS)
     assert not parts.steps.give_places(TERMS)
     assert not parts.steps.take_calls(TERMS)
+    assert parts.steps.skip_parted(TERMS, lambda _reply: None) == 0
+    assert parts.done == []
     assert "accept" not in parts.done
     assert not any(done[0] == "lead" for done in parts.done)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.member.leadership_transfer import PAUSE_TICKS
+from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.outcome import NotReady
 from tests.node.apps.drifting import db as drifting
 from tests.node.members import Members, ask_retried, leads, members, number_of
@@ -32,6 +32,7 @@ def drift(cluster: Members, *, odd: int) -> MemberNode:
 
 
 def diverged(node: MemberNode) -> dict[str, Any]:
+    """Partition -> entry that did something else."""
     return dict(node.cluster_status()["diverged"])
 
 

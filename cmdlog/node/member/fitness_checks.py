@@ -22,7 +22,7 @@ STUCK_LOOKS: Final = 30  # for which a node that did not come through stays the 
 
 log = structlog.get_logger("cmdlog.cluster")
 
-Progress = tuple[str, int]  # the step of a take-over, and how much is run
+Progress = tuple[str, int]  # the step of a take-over, and a number that grows while it moves
 
 
 class FitnessChecks:
@@ -63,6 +63,6 @@ class FitnessChecks:
         self._still = self._still + 1 if seen == self._seen and seen[0] else 0
         self._seen = seen
         if self._still == STILL_LOOKS:
-            log.error("takeover_stuck", step=seen[0], run=seen[1], remedy="leadership goes to another node, if there is one")
+            log.error("takeover_stuck", step=seen[0], remedy="leadership goes to another node, if there is one")
             self._stuck = STUCK_LOOKS
         return Unfitness.STUCK if self._stuck else FIT

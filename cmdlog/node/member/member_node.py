@@ -184,7 +184,7 @@ class MemberNode(Node):
             self._desk.troubles, stalls=lambda: self._sites.stalls(time.monotonic()),
             is_full=lambda: self._wal.room_bytes < self.settings.call_bytes_max or self._wal.disk_full is not None,
             standing=lambda: self._leadership.standing,
-            progress=lambda: (self._takeover.step, sum(self.sequencer.replicated.run_up_to().values())),
+            progress=lambda: (self._takeover.step, sum(self.sequencer.replicated.run_up_to().values()) + len(self._keys)),
         )  # fmt: skip
         self._ticks = 0  # since the log was held last
         self._too_far_back: set[int] = set()  # groups
