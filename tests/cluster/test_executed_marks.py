@@ -347,7 +347,7 @@ def test_a_follower_with_a_majority_goes_on() -> None:
     assert voter.marks.divergences() == {}
     told = [rows_sent(voter.marks, [LEADER]) for _ in range(REPEAT_TICKS)]
     assert told[0] == told[-1] == {LEADER: [(0, 7, 4, 4, OURS)]}, "the leader has to learn of it"
-    voter.marks.take_marks(message([row(6, digest=THEIRS, term=8)]), {0: (8, OTHER)})
+    voter.marks.take_marks(message([row(6, digest=THEIRS, term=8)], OTHER), {0: (8, OTHER)})
     assert [rows_sent(voter.marks, [LEADER]) for _ in range(REPEAT_TICKS)] == [{}] * REPEAT_TICKS
 
 
