@@ -185,8 +185,9 @@ class Node:
         self._page_checks.start()
         self._ready = True
 
-    def hand_over(self) -> None:
-        """What this node leads goes to another one, before an orderly stop; of a node alone, nothing does."""
+    def hand_over(self) -> bool:
+        """An orderly stop begins: whether another node takes the calls from now on."""
+        return False
 
     def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
         """Orderly: no new calls, those under way are answered, states and log are sealed, sites end. Idempotent.

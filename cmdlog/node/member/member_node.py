@@ -228,9 +228,9 @@ class MemberNode(Node):
             self._reader.stop()
         super().close(drain_s=drain_s, hurried=hurried)
 
-    def hand_over(self) -> None:
-        """Another node gets what this one leads: the first step of an orderly stop. Blocking, for `HAND_OVER_S` at most."""
-        self._transfer.hand_over(HAND_OVER_S)
+    def hand_over(self) -> bool:
+        """As `Node.hand_over`: another node gets what this one leads. Blocking, for `HAND_OVER_S` at most."""
+        return self._transfer.hand_over(HAND_OVER_S)
 
     # -- cmdlog.cluster.transport.peer_transport.PeerHandler -----------------------------------------------------------------
 
