@@ -19,7 +19,7 @@ from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
-from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.partition_health import DIVERGED, Troubles
 from cmdlog.node.sites.site_executor import SitePlan
 from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.node.telemetry.recent_failures import RecentFailures
@@ -133,6 +133,16 @@ class Desk:
         else:
             troubles.begin_trouble(partitions, fault.kind, fault.message)
         self._sequencer.standstill.turn_away({p: troubles.refusal(p) for p in range(self._settings.partitions)})
+
+    def begin_divergence(self, partition: int, message: str) -> None:
+        """The partition's state is another one than other nodes have: it takes no calls here."""
+        self.troubles.begin_trouble([partition], DIVERGED, message)
+        self._sequencer.standstill.turn_away({partition: self.troubles.refusal(partition)})
+
+    def end_divergence(self, partition: int) -> None:
+        """A majority agrees with this node after all."""
+        self.troubles.end_divergence(partition)
+        self._sequencer.standstill.turn_away({partition: self.troubles.refusal(partition)})
 
     def hold(self, partitions: Sequence[int]) -> None:
         """Their sites are given no batch before `let_go`: they could not run it."""

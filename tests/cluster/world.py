@@ -19,7 +19,7 @@ from cmdlog.cluster.replication import Replication, standing_of
 from cmdlog.cluster.restored_groups import restore_groups
 from cmdlog.node.member.entry_reader import EntryRequest, read_entries
 from cmdlog.raft import CopyOutcome, InvariantBroken, RaftCore, RaftSettings, SnapshotDescriptor
-from cmdlog.raft.messages import Bundle, Entries, Message
+from cmdlog.raft.messages import Bundle, Entries, Fitness, Message
 from cmdlog.raft.multi_raft import Parcel
 from cmdlog.raft.ready import EntriesWanted, ReadResult, SoftState
 from cmdlog.wal import Identity, Log
@@ -121,6 +121,9 @@ class ListMachine:
         pass
 
     def ticked(self, views: Mapping[int, GroupStanding]) -> None:
+        pass
+
+    def take_fitness(self, message: Fitness) -> None:
         pass
 
 

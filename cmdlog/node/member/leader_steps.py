@@ -69,12 +69,17 @@ class LeaderSteps:
             return True
 
     def skip_parted(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
-        """Skips the calls that some partition lacks; how many entries that takes. `done` is called when they are committed."""
-        with self._driver.lock:
-            places = [place for call in self._machine.parted() for place in call.places]
+        """Skips the calls that some partition lacks; how many entries that takes. `done` is called when they are committed.
+
+        Under one lock with the look at the terms: in later ones the same call may be on its way to all partitions.
+        """
         value = {"position": 0, "reason": "a change of leader left the call on some partitions alone"}
-        if places:
-            self._sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], done)
+        with self._driver.lock:
+            if not self.still(terms):
+                return 0
+            places = [place for call in self._machine.parted() for place in call.places]
+            if places:
+                self._sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], done)
         return len(places)
 
     def all_run(self) -> bool:

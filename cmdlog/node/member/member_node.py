@@ -14,7 +14,7 @@ import contextlib
 import os
 import random
 import sys
-import threading
+import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +23,9 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from cmdlog.cluster.entry_records import describe_batch
 from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
+from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import Place, restore_groups
 from cmdlog.cluster.transport.peer_book import PeerBook
@@ -34,20 +36,23 @@ from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
 from cmdlog.node.member.cluster_view import ClusterView, MemberParts
 from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
+from cmdlog.node.member.fitness_checks import FitnessChecks
 from cmdlog.node.member.forwarded_calls import Placing
 from cmdlog.node.member.leader_reads import LeaderReads, place_apart
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
+from cmdlog.node.member.leadership_events import LeadershipEvents
+from cmdlog.node.member.leadership_transfer import LeadershipTransfer
 from cmdlog.node.member.member_calls import MemberCalls
 from cmdlog.node.member.member_code import MemberCode, Program
-from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader, NotLeading
+from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader
 from cmdlog.node.member.member_roll import MemberRoll
 from cmdlog.node.member.member_start import check_program, ensure_member, member_boot
 from cmdlog.node.member.replica_reads import ReplicaProgress, ReplicaReads
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.node import SWITCH_INTERVAL_S, Node
-from cmdlog.node.outcome import Done, Durability, NotReady
+from cmdlog.node.outcome import Done, Durability
 from cmdlog.node.placing.router import Encoded, Placed
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
@@ -70,8 +75,9 @@ from replay.state.trust import Trust, read_position, state_path
 from snapshot.errors import SnapshotError
 
 TICK_S: Final = 0.1
-HOLD_LOG_TICKS: Final = 10  # between two looks at what the log must keep, and what consensus may forget
-HAND_OVER_S: Final = 1.0  # for a follower to take the leadership that an orderly stop offers
+LOOK_TICKS: Final = 10  # between two looks at what the log must keep, consensus may forget, and whether this node should lead
+HAND_OVER_S: Final = 3.0  # for another node to take the leadership that an orderly stop offers
+COMPARE: Final = "`cmdlog diff DIR1 DIR2` on copies of two nodes' directories names table and key"
 ANCHOR: Final = "consensus"
 
 T = TypeVar("T")
@@ -157,7 +163,7 @@ class MemberNode(Node):
         )  # fmt: skip
         self._code.run_newest()
         self._code.missing_tables(self.directory)  # no site runs yet: a take-over need not look
-        self._marks = ExecutedMarks(partitions, diverged=self._diverged)
+        self._marks = ExecutedMarks(partitions, diverged=self._diverged, agreed=self._agreed, voters=len(ground.cluster.members))
         self._machine = SequencedMachine(
             self.sequencer, {p: txns.get(p, 0) for p in partitions}, blocks, marks=self._marks, leave_out=self._desk.leave_out,
             stated=self._observe, asked=self._reader.ask, copy_offered=self._refuse_copy,
@@ -168,7 +174,8 @@ class MemberNode(Node):
         self._network = PeerNetwork(book, ground.secret, self, Endpoint(*listen), TransportSettings(tick_s=TICK_S))
         self._network.set_peers({NodeId(m.node): m.peer for m in ground.cluster.members if m.node != ground.node})
         self._acquainted = len(ground.cluster.members) == 1
-        self._leadership = Leadership(node, self._ask_driver, began=self._began, ended=self._lost)
+        fitness = LeaderFitness(node)
+        self._leadership = Leadership(node, fitness, self._ask_driver, began=self._began, ended=self._ended, named=self._named)
         self._driver = Replication(
             groups, self._machine, self._leadership, send=self._network.send, kick=self._wal.kick,
             marks=self._marks, states=states,
@@ -189,10 +196,23 @@ class MemberNode(Node):
         self._calls = MemberCalls(
             ground, self.settings, placing, routes=lambda: self.routes, slots=self.slots, admission=self.sequencer.admission
         )
+        self._transfer = LeadershipTransfer(
+            self._driver, fitness, drained=lambda: self.sequencer.replicated.idle, send=self._network.send,
+            peers=[NodeId(m.node) for m in ground.cluster.members if m.node != node],
+        )  # fmt: skip
+        self._events = LeadershipEvents(
+            ground.cluster, self._leadership, self._machine, self.sequencer, self._marks,
+            take_over=self._takeover.begin_takeover, end_offer=self._transfer.end_offer,
+            offered_to=lambda: self._transfer.target,
+        )  # fmt: skip
+        self._checks = FitnessChecks(
+            self._desk.troubles, stalls=lambda: self._sites.stalls(time.monotonic()),
+            is_full=lambda: self._wal.room_bytes < self.settings.call_bytes_max or self._wal.disk_full is not None,
+            standing=lambda: self._leadership.standing,
+            progress=lambda: (self._takeover.step, sum(self.sequencer.replicated.run_up_to().values()) + len(self._keys)),
+        )  # fmt: skip
         self._ticks = 0  # since the log was held last
-        self._handed_over = threading.Event()
         self._too_far_back: set[int] = set()  # groups
-        self._named: NodeId | None = None  # the leader that refusals name
         self._view = ClusterView(MemberParts(
             ground, groups, self._driver, self._leadership, self._marks, self.sequencer.replicated.run_up_to,
             lambda: self._network.status().peers if self._ready else (), self._too_far_back,
@@ -230,7 +250,7 @@ class MemberNode(Node):
     def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
         """As `Node.close`; a leader hands over first."""
         if not self._closed:
-            self._hand_over()
+            self.hand_over()
             self._network.stop()
             self._lose_reads()
             self._takeover.stop()
@@ -238,23 +258,9 @@ class MemberNode(Node):
         super().close(drain_s=drain_s, hurried=hurried)
         self._calls.stop()  # answers that others wait for have left
 
-    def _hand_over(self) -> None:
-        """Offers every group to the follower that has most of the log; calls are refused meanwhile."""
-        with contextlib.suppress(Exception):
-            with self._driver.lock:
-                leads = self._leadership.standing is not Standing.FOLLOWING
-            if not leads:
-                return
-            self.sequencer.refuse(NotLeading("the node is stopping, another one takes over"))
-            self._drain(self.settings.drain_timeout_s)
-            self._handed_over.clear()
-            with self._driver.lock:
-                for group in list(self._driver.views()):
-                    with contextlib.suppress(RaftError, KeyError):
-                        self._driver.ask(
-                            group, lambda core: core.transfer(max(core.progress, key=lambda n: core.progress[n].match))
-                        )
-            self._handed_over.wait(HAND_OVER_S)
+    def hand_over(self) -> bool:
+        """As `Node.hand_over`: another node gets what this one leads. Blocking, for `HAND_OVER_S` at most."""
+        return self._transfer.hand_over(HAND_OVER_S)
 
     # -- cmdlog.cluster.transport.peer_transport.PeerHandler -----------------------------------------------------------------
 
@@ -267,11 +273,15 @@ class MemberNode(Node):
             self._driver.tick()
         self._reads.rounds.tick(ticks)
         self._progress.tick(ticks)
-        self._name_leader()
+        with self._driver.lock:
+            self._events.name_leader(ticks=ticks)
+        for _ in range(ticks):
+            self._transfer.note_tick()
         self._ticks += ticks
-        if self._ticks >= HOLD_LOG_TICKS:
+        if self._ticks >= LOOK_TICKS:
             self._ticks = 0
             self._hold_log()
+            self._transfer.set_reasons(self._checks.find_reasons())
 
     def on_messages(self, peer: NodeId, messages: list[Addressed]) -> None:
         if self._acquainted:
@@ -305,25 +315,7 @@ class MemberNode(Node):
         return self._driver.ask(group, request)
 
     def _began(self, terms: tuple[int, ...]) -> None:
-        self._marks.lead()
-        self._machine.run_marked(range(self.settings.partitions))
-        self._takeover.begin_takeover(terms)
-
-    def _lost(self, leader: NodeId | None) -> None:
-        self._marks.follow()
-        self._named = leader
-        unknown = self._machine.follow()
-        told = self.sequencer.replicated.step_down(self._refusal(leader), "the node led no more before a majority had the call")
-        for done in unknown:
-            done(NotReady("this node leads no more"))
-        log.warning("leadership_lost", leader=leader, outcome_unknown=told, reason=self._leadership.history.reason.value)
-        self._handed_over.set()
-
-    def _refusal(self, leader: NodeId | None) -> NotReady:
-        if leader is None or leader == self._ground.node:
-            return NoLeader("the cluster has no leader at present")
-        where = self._url_of(leader)
-        return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where, leader)
+        self._events.begin_leading(terms, range(self.settings.partitions))
 
     def _url_of(self, node: NodeId | None) -> str:
         return "" if node is None else self._ground.cluster.member(node).client
@@ -333,18 +325,25 @@ class MemberNode(Node):
         self._reads.rounds.lose_all()
         self._progress.lose_all()
 
-    def _name_leader(self) -> None:
-        """A refusal that says where calls are taken says where they are taken now."""
-        with self._driver.lock:
-            leader, follows = self._leadership.leader, self._leadership.standing is Standing.FOLLOWING
-            if follows and leader != self._named and isinstance(self.sequencer.admission.refusal, NoLeader | NotLeading):
-                self._named = leader
-                self.sequencer.refuse(self._refusal(leader))
+    def _ended(self, leader: NodeId | None) -> None:
+        self._events.end_leading(leader)
+
+    def _named(self) -> None:
+        self._events.name_leader()
 
     def _diverged(self, partition: int, index: int) -> None:
-        """The leader's batch did something else than ours: this partition is not applied any further here."""
-        why = "the batch changed other rows, or had other results, than on the node that leads"
-        log.error("replica_diverged", partition=partition, index=index, reason=why)
+        """The batch did something else here than on the leader, or on a majority: the partition is not applied any further."""
+        what = self._driver.ask(partition, lambda core: describe_batch(core.log, index, self.meter.names))
+        why = f"partition {partition} diverged at {what}: it changed other rows, or had other results, than on other nodes"
+        log.error("replica_diverged", partition=partition, index=index, reason=why, remedy=COMPARE)
+        self._desk.begin_divergence(partition, f"{why}; {COMPARE}")
+        self._transfer.set_reasons(self._checks.find_reasons())
+
+    def _agreed(self, partition: int, index: int) -> None:
+        """A majority had the same digest: it is the leader that diverged."""
+        log.warning("leader_diverged", partition=partition, index=index, leader=self._leadership.leader)
+        self._desk.end_divergence(partition)
+        self._transfer.set_reasons(self._checks.find_reasons())
 
     def _report_entries(self, request: EntryRequest, entries: Entries | None) -> None:
         """What was read for a follower that is far back."""
