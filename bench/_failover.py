@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench._callers import Answers, callers
-from bench._cluster import Cluster, end_in_order
+from bench._cluster import Cluster
 from procedures.samples import bank
 
 CALLERS: Final = 4
