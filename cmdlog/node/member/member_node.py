@@ -214,8 +214,10 @@ class MemberNode(Node):
             self._network.stop()
             self._takeover.stop()
             self._reader.stop()
-        super().close(drain_s=drain_s, hurried=hurried)
-        self._calls.stop()  # answers that others wait for have left
+        try:
+            super().close(drain_s=drain_s, hurried=hurried)
+        finally:
+            self._calls.stop()  # sends the answers that others wait for
 
     def _hand_over(self) -> None:
         """Offers every group to the follower that has most of the log; calls are refused meanwhile."""
