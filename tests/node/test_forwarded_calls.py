@@ -33,8 +33,9 @@ class Leader:
         self.observed: list[int] = []
         self.asked: list[Callable[[bool], None]] = []
         self.error: Exception | None = None
+        self.routes = ROUTES
         gives = Placing(self.place, self.asked.append, self.observe, lambda outcome: TRACE if outcome.txn_id == 7 else None)
-        self.calls = ForwardedCalls(gives, ROUTES, SLOTS.partition_by_slot)
+        self.calls = ForwardedCalls(gives, lambda: self.routes, SLOTS.partition_by_slot)
 
     def place(self, calls: Sequence[Encoded]) -> None:
         if self.error is not None:

@@ -25,7 +25,14 @@ from procedures.execution.failure_trace import FailureTrace
 
 DURABILITIES: Final[tuple[Durability | None, ...]] = (None, "sync", "async")
 
-Found = Route | OtherDeclaration
+
+@dataclass(slots=True)
+class FoundCall:
+    """What a name of a link means here; looked up again when calls are bound to other code."""
+
+    name: CallName
+    routes: Mapping[str, Route]  # among which it was looked up
+    route: Route | OtherDeclaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +48,22 @@ class Placing:
 class ForwardedCalls:
     """`cmdlog.cluster.forwarding.call_receiver.CallPlacer` of a node."""
 
-    def __init__(self, node: Placing, routes: Mapping[str, Route], partition_by_slot: Sequence[int]) -> None:
+    def __init__(self, node: Placing, routes: Callable[[], Mapping[str, Route]], partition_by_slot: Sequence[int]) -> None:
+        """`routes`: of the code that calls are bound to now."""
         self._node, self._routes, self._partition_by_slot = node, routes, partition_by_slot
 
-    def find(self, name: CallName) -> Found:
-        text = name.name.decode(errors="replace")
-        route = self._routes.get(text)
-        if route is None:
-            return OtherDeclaration(f"the leading node has no procedure {text[:80]!r}: its code is another one")
-        if name_of(route) != name:
-            return OtherDeclaration(f"the leading node declares procedure {text!r} otherwise: its code is another one")
-        return route
+    def find(self, name: CallName) -> FoundCall:
+        routes = self._routes()
+        return FoundCall(name, routes, _look_up(name, routes))
 
-    def place(self, calls: Sequence[IncomingCall[Found, Reply]]) -> None:
+    def place(self, calls: Sequence[IncomingCall[FoundCall, Reply]]) -> None:
         logged: list[Encoded] = []
         reads: list[Encoded] = []
-        for found, row, done in calls:
+        routes = self._routes()
+        for named, row, done in calls:
+            if named.routes is not routes:
+                named.routes, named.route = routes, _look_up(named.name, routes)
+            found = named.route
             if isinstance(found, OtherDeclaration):
                 done(found.again())
                 continue
@@ -105,3 +112,13 @@ class ForwardedCalls:
 def _refuse_all(calls: Sequence[Encoded], refusal: CallRefused) -> None:
     for call in calls:
         call[4](refusal.again())
+
+
+def _look_up(name: CallName, routes: Mapping[str, Route]) -> Route | OtherDeclaration:
+    text = name.name.decode(errors="replace")
+    route = routes.get(text)
+    if route is None:
+        return OtherDeclaration(f"the leading node has no procedure {text[:80]!r}: its code is another one")
+    if name_of(route) != name:
+        return OtherDeclaration(f"the leading node declares procedure {text!r} otherwise: its code is another one")
+    return route

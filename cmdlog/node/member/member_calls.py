@@ -9,7 +9,6 @@ import os
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
 from typing import Any, Final
 
 from cmdlog.cluster.forwarding.call_channel import CallChannel
@@ -18,9 +17,9 @@ from cmdlog.cluster.forwarding.call_handshake import CallCredentials
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.node.member.call_sender import CallSender, Waiting
-from cmdlog.node.member.forwarded_calls import ForwardedCalls, Found, Placing
-from cmdlog.node.member.member_ground import MemberGround, NoLeader, NotLeading
-from cmdlog.node.outcome import CallRefused, Reply
+from cmdlog.node.member.forwarded_calls import ForwardedCalls, FoundCall, Placing
+from cmdlog.node.member.member_ground import MemberGround, NotLeading
+from cmdlog.node.outcome import Reply
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.settings import Settings
@@ -29,7 +28,6 @@ from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.secure_frames import Peer
 
 PROCESS_BYTES: Final = 8
-PlaceMany = Callable[[Sequence[Placed]], list[int | None]]
 
 
 class MemberCalls:
@@ -41,7 +39,7 @@ class MemberCalls:
         settings: Settings,
         node: Placing,
         *,
-        routes: Mapping[str, Route],
+        routes: Callable[[], Mapping[str, Route]],
         slots: SlotMap,
         admission: Admission,
     ) -> None:
@@ -49,7 +47,7 @@ class MemberCalls:
         me = Peer(NodeId(ground.node), os.urandom(PROCESS_BYTES))
         self._sender = CallSender(slots, call_bytes_max=settings.call_bytes_max)
         share = len(ground.cluster.members)  # so that the links together leave room for callers of this node
-        self._channel: CallChannel[Waiting, Found, Reply] = CallChannel(
+        self._channel: CallChannel[Waiting, FoundCall, Reply] = CallChannel(
             CallCredentials(ground.cluster.cluster_id, me, channel_secret(ground.secret)),
             lambda number: ground.cluster.member(number).peer,
             self._sender,
@@ -80,42 +78,3 @@ class MemberCalls:
     def send(self, where: NotLeading, calls: Sequence[Placed], *, txn: int | None = None) -> list[int | None]:
         """Sends calls to the node that leads; their partitions. Raises: CallRefused, when none of them is on its way."""
         return self._sender.send(where, calls, self._channel.send, txn=txn)
-
-    def place_many(self, calls: Sequence[Placed], place: PlaceMany) -> list[int | None]:
-        """Places calls in order on a node that leads: reads once a majority has confirmed that it does.
-
-        A refusal of the first ones raises CallRefused; later ones are given to each `done`.
-        """
-        partitions: list[int | None] = []
-        for read_only, run in groupby(calls, lambda call: call[0].read_only):
-            part: list[Placed] = [(*call[:4], "sync") for call in run]  # a member promises nothing less
-            try:
-                partitions += self._place_reads(part, place) if read_only else place(part)
-            except CallRefused as refusal:
-                if not partitions:
-                    raise
-                partitions += self._refuse_all(part, refusal)
-        return partitions
-
-    def _place_reads(self, reads: Sequence[Placed], place: PlaceMany) -> list[int | None]:
-        self._admission.raise_refusal()
-
-        def confirmed(leads: bool) -> None:
-            try:
-                if not leads:
-                    raise NoLeader("another node may lead by now; the read is safe to repeat")
-                place(reads)
-            except CallRefused as refusal:
-                self._refuse_all(reads, refusal)
-
-        self._node.confirm_leads(confirmed)
-        return self._partitions_of(reads)
-
-    def _refuse_all(self, calls: Sequence[Placed], refusal: CallRefused) -> list[int | None]:
-        for call in calls:
-            call[3](refusal.again())
-        return self._partitions_of(calls)
-
-    def _partitions_of(self, calls: Sequence[Placed]) -> list[int | None]:
-        of = self._slots.partition_of
-        return [None if route.everywhere else of(route.procedure, params) for route, params, *_ in calls]

@@ -22,7 +22,7 @@ class NoLeader(NotReady):
 class NotLeading(NotReady):
     """Another node takes the calls: `leader` is its URL for clients, "" while it takes over; `node` its number, 0 if unknown."""
 
-    retry_after_s = 0.1
+    retry_after_s = 0.05  # a take-over is a few writes
 
     def __init__(self, message: str, leader: str = "", node: int = 0) -> None:
         super().__init__(message)

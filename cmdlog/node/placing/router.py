@@ -110,6 +110,24 @@ class Router:
                 self._unclaim(key)
                 raise
 
+    def place_stale(self, route: Route, params: list[Any], done: Done) -> int | None:
+        """Places a read of what this node has run, leader or not; its partition, None for all of them. Raises: CallRefused.
+
+        `done` gets an outcome with `as_of`. Each partition is read at its own place: at a common one it might wait for others.
+        """
+        calls, place = orjson.dumps([(route.number, params)]), self._sequencer.reads.place
+        if not route.everywhere:
+            partition = self.slots.partition_of(route.procedure, params)
+            dated = _dated(partition, done)
+            place(partition, next(self._idents), calls, dated, procedure=route.number, lax=True, stale=True)
+            return partition
+        for partition, slot in enumerate(Gather(self._partitions, self._counted(route, done)).slots()):
+            try:
+                place(partition, next(self._idents), calls, _dated(partition, slot), procedure=-1, lax=True, stale=True)
+            except CallRefused as refusal:
+                slot(refusal)
+        return None
+
     def _add_plain(self, calls: Sequence[Plain], *, first: bool) -> None:
         """Places calls, all or none. Raises: CallRefused when they are the `first`; else each `done` is called with it."""
         try:
@@ -179,6 +197,15 @@ class Router:
 
     def _too_large(self, body: bytes) -> CallTooLarge:
         return CallTooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={self._call_bytes_max}")
+
+
+def _dated(partition: int, done: Done) -> Done:
+    """Adds to an outcome as of what it was read."""
+
+    def date_outcome(reply: Reply) -> None:
+        done(reply._replace(as_of={partition: reply.txn_id}) if isinstance(reply, CallOutcome) else reply)
+
+    return date_outcome
 
 
 def _read_of(route: Route, body: bytes) -> bytes:
