@@ -37,13 +37,13 @@ from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
 from cmdlog.node.member.cluster_view import ClusterView, MemberParts
 from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
 from cmdlog.node.member.fitness_checks import FitnessChecks
-from cmdlog.node.member.forwarded_calls import Placing
+from cmdlog.node.member.forwarding.forwarded_calls import Placing
+from cmdlog.node.member.forwarding.member_calls import MemberCalls
 from cmdlog.node.member.leader_reads import LeaderReads, place_apart
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.leadership_events import LeadershipEvents
 from cmdlog.node.member.leadership_transfer import LeadershipTransfer
-from cmdlog.node.member.member_calls import MemberCalls
 from cmdlog.node.member.member_code import MemberCode, Program
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader
 from cmdlog.node.member.member_roll import MemberRoll
@@ -255,8 +255,10 @@ class MemberNode(Node):
             self._lose_reads()
             self._takeover.stop()
             self._reader.stop()
-        super().close(drain_s=drain_s, hurried=hurried)
-        self._calls.stop()  # answers that others wait for have left
+        try:
+            super().close(drain_s=drain_s, hurried=hurried)
+        finally:
+            self._calls.stop()  # sends the answers that others wait for
 
     def hand_over(self) -> bool:
         """As `Node.hand_over`: another node gets what this one leads. Blocking, for `HAND_OVER_S` at most."""
