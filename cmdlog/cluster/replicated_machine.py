@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Entries, SnapshotDescriptor
+from cmdlog.raft.messages import Entries, Fitness, SnapshotDescriptor
 from cmdlog.raft.ready import EntriesWanted, ReadResult, SoftState
 from cmdlog.wal.ids import Term
 
@@ -84,4 +84,8 @@ class Watcher(Protocol):
 
     def ticked(self, views: Mapping[int, GroupStanding]) -> None:
         """A tick has passed."""
+        ...
+
+    def take_fitness(self, message: Fitness) -> None:
+        """A peer says whether it should lead."""
         ...

@@ -166,7 +166,7 @@ def _of_calls(overview: Overview) -> dict[str, Samples]:
     return {
         "cmdlog_calls_total": [
             ((name, outcome), count)
-            for name, counts in zip(meter.names, meter.calls, strict=True)
+            for name, counts in meter.calls_by_name.items()
             for outcome, count in zip(OUTCOMES, counts, strict=True)
             if count or outcome in ("ok", "procedure_failed")  # a rate, and an alert on it, need their zero
         ],
@@ -245,7 +245,14 @@ def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
     health = overview.health()
     compared = sum(part.get("compared_digests", 0) for part in health.recovery)
     boot = overview.boot
-    build = (version, _python(), apsw.sqlite_lib_version(), boot.bundle.hash, str(boot.catalog), overview.settings.durability)
+    build = (
+        version,
+        _python(),
+        apsw.sqlite_lib_version(),
+        boot.code.newest_hash,
+        str(boot.catalog),
+        overview.settings.durability,
+    )
     return {
         "cmdlog_site_stalled_seconds": _stalled(overview),
         "cmdlog_site_resident_memory_bytes": [((str(n),), _resident_bytes(pid)) for n, pid in enumerate(health.site_pids)],

@@ -92,7 +92,7 @@ class Overview:
             "durability": self.settings.durability,
             "term": self.boot.term,
             "catalog_version": self.boot.catalog,
-            "bundle": self.boot.bundle.hash,
+            "bundle": self.boot.code.newest_hash,
             "start": {
                 "verdict": recovered.verdict.value,
                 "notes": list(recovered.notes),

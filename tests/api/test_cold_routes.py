@@ -16,6 +16,7 @@ from cmdlog.api.routes import cold_routes
 from cmdlog.node.queries.query import QueryLimit, QueryRefused, QueryResult
 from cmdlog.node.settings import Settings
 from cmdlog.node.telemetry.cluster_metrics import MemberReadiness
+from tests.api.conftest import OLD_TXN
 
 Post = Callable[..., Any]
 
@@ -48,6 +49,20 @@ def test_bad_query_is_refused(post: Post, body: bytes) -> None:
     """A query that does not fit gets 422, like a call."""
     answer = post("/v1/query", body)
     assert (answer.status, answer.json()["code"]) == (422, "invalid_parameters")
+
+
+def test_stale_query_says_as_of_what_it_read(node: Any, post: Post) -> None:
+    """With the time, which other queries do not have; the transaction that the caller has seen reaches the node."""
+    answer = post("/v1/query?consistency=stale", b'{"sql": "select 7 as id"}', headers=[("Cmdlog-Txn", "12345")])
+    assert answer.json() == {
+        "columns": ["id"],
+        "rows": [[7]],
+        "as_of": {"1": str(OLD_TXN)},
+        "as_of_time": "2023-11-14T22:13:20.250Z",
+    }
+    assert node.seen_txn == 12345
+    assert set(post("/v1/query", b'{"sql": "select 7 as id"}').json()) == {"columns", "rows", "as_of"}
+    assert post("/v1/query?consistency=old", b'{"sql": "select 7 as id"}').status == 422
 
 
 def test_query_has_the_limit_of_calls(post: Post, settings: Settings) -> None:

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse
 from starlette.routing import BaseRoute
 
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
-from cmdlog.api.gate.request import json_object, only_fields, read_body
+from cmdlog.api.gate.request import TXN, echoed_txn, json_object, only_fields, pick_headers, read_body, wants_stale
 from cmdlog.api.gate.request_trace import SCOPE_KEY
 from cmdlog.api.routes.app_state import Service
 from cmdlog.api.routes.docs_page import docs_page
@@ -55,8 +55,10 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
     async def query(request: Request) -> Response:
         node = service.node()
         limits = service.settings
+        stale = wants_stale(request.scope["query_string"])
+        txn = echoed_txn(pick_headers(request.scope).get(TXN)) if stale else None
         body = await read_body(request.receive, limit_bytes=limits.call_bytes_max)
-        result = await service.queries.run(node, json_object(body), request.receive)
+        result = await service.queries.run(node, json_object(body), request.receive, stale=stale, txn=txn)
         return Response(result, media_type="application/json")
 
     async def procedures(_: Request) -> Response:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.demo.cluster_demo import cluster_demo
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.cluster_health import judge_cluster
@@ -52,6 +53,7 @@ def register(program: typer.Typer) -> None:
     )
     group.command("init")(cluster_init)
     group.command("status")(cluster_status)
+    group.command("demo")(cluster_demo)
     program.add_typer(group, name="cluster")
 
 
