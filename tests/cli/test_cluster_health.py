@@ -130,6 +130,9 @@ def test_only_an_old_lag_is_a_finding() -> None:
 
 def test_older_server_is_judged_by_what_it_says() -> None:
     """Without entries there are no lags, and that is no finding."""
-    old = {"node": 1, "url": "u", "state": "running", "standing": "leading", "leader": 1, "groups": {"0": {"term": 1}}, "partitions": {"0": {}}}  # fmt: skip
+    old = {
+        "node": 1, "url": "u", "state": "running", "standing": "leading", "leader": 1, "groups": {"0": {"term": 1}},
+        "partitions": {"0": {}},
+    }  # fmt: skip
     health = judge_cluster([old])
     assert (health.verdict, health.lags) == (Verdict.HEALTHY, {1: {}})

@@ -18,7 +18,7 @@ from cmdlog.node.telemetry.role_history import RoleHistory
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Executed
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId, Term, make_txn_id
+from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId, Term, make_txn_id
 from tests.raft.cluster import Cluster
 
 NOW_S = 1000.0
@@ -127,7 +127,7 @@ def test_follower_lags_by_what_it_knows_that_the_leader_committed() -> None:
     seen.cluster.tick()
     seen.applied = 1
     assert seen.group(2)["lag_entries"] == 1
-    row = Executed(NodeId(1), NodeId(2), Term(0), [0], [1], [4], [5], [0])
+    row = Executed(NodeId(1), NodeId(2), Term(0), [PartitionId(0)], [Term(1)], [Index(4)], [Index(5)], [0])
     assert seen.marks.take_marks(row, {0: (1, NodeId(1))}) == [0]
     group = seen.group(2)
     assert (group["role"], group["peers"], group["last"], group["lag_entries"], group["lag_s"]) == ("follower", [], 5, 4, 4.0)

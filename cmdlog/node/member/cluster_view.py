@@ -3,7 +3,8 @@
 One rule: gathered when somebody asks, one group at a time under the driver's lock, so heartbeats never wait for it. *Lag* is what
 this node knows to be in the leader's log and has not applied, in entries, and as the age of the oldest call among them: the wall
 clock of this node minus the time in the call's transaction id, which the leader's clock gave. Of a peer it is what the peer has
-not on disk, as far as it has said so.
+not on disk, as far as it has said so: a node that is cut off does not know what it lacks, so its leader says it. Times of arrival
+would say nothing there, and samples of positions would cost every tick.
 """
 
 from __future__ import annotations
