@@ -37,7 +37,7 @@ class ReadContexts:
     def forget_read(self, context: int) -> None:
         self._waiting.pop(context, None)
 
-    def read(self, _group: int, result: ReadResult) -> None:
+    def read(self, group: int, result: ReadResult) -> None:
         if (done := self._waiting.pop(result.context, None)) is not None:
             done(result.index)
 
