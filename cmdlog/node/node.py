@@ -187,6 +187,10 @@ class Node:
         self._page_checks.start()
         self._ready = True
 
+    def hand_over(self) -> bool:
+        """An orderly stop begins: whether another node takes the calls from now on."""
+        return False
+
     def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
         """Orderly: no new calls, those under way are answered, states and log are sealed, sites end. Idempotent.
 
@@ -259,10 +263,7 @@ class Node:
         return partition
 
     def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
-        """Places calls (route, params, key, done, durability) in order, as `call` does.
-
-        A refusal of all of them raises Refused; that of one is given to its `done`.
-        """
+        """Places calls (route, params, key, done, durability) in order, as `call` does. Raises: CallRefused, for all of them."""
         self._check_ready()
         partitions = self._placing.place_many(calls)
         self._waker.wake()
@@ -366,6 +367,12 @@ class Node:
         return describe_routes(self.routes)
 
     # -- inside ----------------------------------------------------------------------------------------------------------
+
+    def _serve_code(self, db: Database) -> None:
+        """Calls are bound to this code from now on. Any thread."""
+        routes = make_routes(db)
+        self.meter.serve_procedures([route.name for route in routes.values()])
+        self.db, self.routes = db, routes
 
     def _failed(self, error: BaseException) -> None:
         self.error = error

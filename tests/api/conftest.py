@@ -81,7 +81,7 @@ class FakeNode:
     waiting: list[tuple[Done, CallOutcome]] = field(default_factory=list)
     durabilities: list[Durability | None] = field(default_factory=list)  # that calls were promised
     front: RequestStats = field(default_factory=RequestStats)
-    overview: None = None  # of its parts, which it does not have: metrics then show the front and the process
+    overview: Any = None  # of its parts, which it does not have: metrics then show the front and the process
     hold: bool = False  # answers wait for `release`
     refuse: Callable[[Sequence[Placed]], CallRefused | None] = lambda calls: None
     outcome: Callable[[Route, list[Any]], tuple[int, bytes]] = lambda route, params: (0, orjson.dumps(params[0]))

@@ -200,6 +200,42 @@ def test_client_that_leaves_midway_ends_the_stream(app: Api, node: Any, ask_app:
     assert [params[0] for _, params, _ in node.logged] == [1, 2]
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_stream_that_outlives_an_orderly_stop_is_answered_whole(app: Api, node: Any, ask_app: Any, held: bool) -> None:
+    """Every line that was read has its answer, and the answer ends in order; half a line was not read."""
+    app.service.settings = type(node.settings)(drain_timeout_s=0)
+    node.hold = held
+
+    async def run() -> Any:
+        async def body() -> AsyncIterator[bytes]:
+            yield line(1) + line(2) + line(3)[:5]
+            app.service.begin_stop()
+            asyncio.get_running_loop().call_later(0.01, node.release)
+            await asyncio.Event().wait()
+
+        async with asyncio.timeout(10):
+            return await ask_app(app, "POST", "/v1/batch", body())
+
+    assert results(asyncio.run(run())) == [1, 2]
+    assert app.service.streams == set()
+
+
+def test_stream_that_is_shorter_than_an_orderly_stop_is_served(app: Api, node: Any, ask_app: Any) -> None:
+    """Its lines are read to their end."""
+    app.service.settings = type(node.settings)(drain_timeout_s=10)
+
+    async def run() -> Any:
+        async def body() -> AsyncIterator[bytes]:
+            yield line(1)
+            app.service.begin_stop()
+            await asyncio.sleep(0)
+            yield line(2)
+
+        return await ask_app(app, "POST", "/v1/batch", body())
+
+    assert results(asyncio.run(run())) == [1, 2]
+
+
 def test_silent_stream_is_ended(app: Api, node: Any, ask_app: Any) -> None:
     """A client that sends nothing for body_timeout_s is answered and let go; what it sent before has run."""
     app.service.settings = type(node.settings)(body_timeout_s=0.05)

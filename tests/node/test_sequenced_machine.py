@@ -92,6 +92,7 @@ class Rig:
             asked=lambda request: self.said.append(("asked", request)),
             copy_offered=lambda group, descriptor: self.said.append(("copy", (group, descriptor.index))),
         )  # fmt: skip
+        self.machine.learn_code(1)
 
     @property
     def run(self) -> dict[int, list[int]]:
@@ -115,14 +116,14 @@ def rig() -> Rig:
     return Rig()
 
 
-def a_batch(partition: int, index: int, *, txn: int = 0) -> bytes:
+def a_batch(partition: int, index: int, *, txn: int = 0, catalog: int = 1) -> bytes:
     """A logged call; with `txn` one on all partitions."""
     txn = txn or make_txn_id(millis=index, counter=0, partition=partition)
     return encode_batch(
         partition=partition,
         term=TERM,
         index=index,
-        catalog=1,
+        catalog=catalog,
         txn_ids=range(txn, txn + 1024, 1024),
         procedures=[0],
         params=[b"[]"],
@@ -241,6 +242,17 @@ def test_leader_runs_what_is_committed(rig: Rig) -> None:
     rig.machine.committed(0, entries(5, a_batch(0, 5), a_batch(0, 6)))
     assert rig.run == {0: [5, 6], 1: []}
     assert rig.sequencer.replicated.blocks == [9, None]
+    assert rig.machine.all_run
+
+
+def test_batch_waits_for_its_code(rig: Rig) -> None:
+    """Its group may have it committed before the cluster group has the code; what is after it waits, too."""
+    rig.lead()
+    rig.machine.committed(0, entries(5, a_batch(0, 5), a_batch(0, 6, catalog=2), a_batch(0, 7)))
+    assert rig.run == {0: [5], 1: []}
+    assert not rig.machine.all_run
+    rig.machine.learn_code(2)
+    assert rig.run == {0: [5, 6, 7], 1: []}
     assert rig.machine.all_run
 
 

@@ -162,16 +162,28 @@ def echoed_txn(value: bytes | None) -> int | None:
 def preferred_durability(value: bytes | None) -> Durability | None:
     """What `Prefer: durability=sync` or `=async` asks for; None when nothing is asked for that is known here.
 
-    As RFC 7240 wants it: names and values in either case, quoted or not, beside other preferences and with parameters; of several
-    the first one counts; what is not understood is ignored, and the answer then lacks `Preference-Applied`.
+    What is not understood is ignored, and the answer then lacks `Preference-Applied`.
     """
-    if value is None:
-        return None
+    return None if value is None else DURABILITIES.get(_preference(value, b"durability"))
+
+
+def prefers_redirect(value: bytes | None) -> bool:
+    """Whether `Prefer: redirect=leader` asks a node that does not lead to answer 307 with the place of the one that does."""
+    return value is not None and _preference(value, b"redirect") == b"leader"
+
+
+def _preference(value: bytes, wanted: bytes) -> bytes:
+    """The value of a preference, b"" without one.
+
+    As RFC 7240 wants it: names and values in either case, quoted or not, beside other preferences and with parameters; of several
+    the first one counts.
+    """
     for preference in PREFERENCE.findall(value[:PREFER_BYTES_MAX]):
         name, _, word = preference.partition(b";")[0].partition(b"=")
-        if name.strip().lower() == b"durability":
-            return DURABILITIES.get(word.strip().strip(b'"').lower())
-    return None
+        if name.strip().lower() == wanted:
+            found: bytes = word.strip().strip(b'"').lower()
+            return found
+    return b""
 
 
 def wants_stale(query: bytes) -> bool:

@@ -107,18 +107,30 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
     async def readyz(_: Request) -> Response:
         node = service.maybe_node
         if node is not None and node.ready and not service.stopping:
+            shown = _check_member(node.overview)
             stalled = node.stalls()
             if len({partition for stall in stalled for partition in stall["partitions"]}) < node.settings.partitions:
-                return _json({"ready": True, "stalled": stalled} if stalled else {"ready": True})
+                return _json({"ready": True, **shown, **({"stalled": stalled} if stalled else {})})
             detail = "; ".join(stall["message"] for stall in stalled)
             raise Problem("not_ready", f"no partition makes progress: {detail}", retry_after_s=1, stalled=stalled)
         if node is not None and not service.stopping and (full := node.troubles.disk_full()) is not None:
             detail = f"{full['path']} has {full['free_bytes']} bytes free: {full['reason']}"
             raise Problem("disk_full", detail, retry_after_s=5, disk_full=full)
         phase = "stopping" if service.stopping else "recovering" if node is None else "not serving"
-        raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()))
+        state = {"state": "bootstrapping"} if phase == "recovering" else {}
+        raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()), **state)
 
     return {"healthz": healthz, "readyz": readyz}
+
+
+def _check_member(overview: Overview | None) -> dict[str, str]:
+    """Of a member of a cluster its state, role and leader; {} of a node alone. Raises: Problem, when it serves no calls."""
+    if overview is None or overview.cluster is None:
+        return {}
+    member = overview.cluster.readiness()
+    if not member.serves:
+        raise Problem("not_ready", f"the node is {member.state}: {member.why}", retry_after_s=1, **member.shown())
+    return member.shown()
 
 
 def _description_handlers(service: Service, version: str, description: Description) -> dict[str, Handler]:

@@ -18,7 +18,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from cmdlog.api.gate.problem import CODES
-from cmdlog.api.gate.route_table import INVOKE, PROCEDURES, TABLE, Entry
+from cmdlog.api.gate.route_table import INVOKE, LEADERS, PROCEDURES, TABLE, Entry
 from cmdlog.api.routes.procedure_models import answer_model, parameters_model
 from cmdlog.api.routes.response_models import (
     ApiDocument,
@@ -95,7 +95,19 @@ TxnSeen = Annotated[
 ]
 Prefer = Annotated[
     str | Missing,
-    Header(alias="Prefer", description="`durability=sync` or `durability=async`, for this call; other preferences are ignored"),
+    Header(
+        alias="Prefer",
+        description="`durability=sync` or `durability=async`, for this call; `redirect=leader`: a node of a cluster that does not"
+        " lead answers 307 instead of 503; other preferences are ignored",
+    ),
+]
+PreferRedirect = Annotated[
+    str | Missing,
+    Header(
+        alias="Prefer",
+        description="`redirect=leader`: a node of a cluster that does not lead answers 307 instead of 503; other preferences are"
+        " ignored",
+    ),
 ]
 Consistency = Annotated[
     Literal["linearizable", "stale"] | Missing,
@@ -114,7 +126,7 @@ def take_request_id(request_id: RequestId = None) -> None:
     """What every route takes."""
 
 
-def take_read_headers(txn: TxnSeen = None, consistency: Consistency = None) -> None:
+def take_read_headers(txn: TxnSeen = None, prefer: PreferRedirect = None, consistency: Consistency = None) -> None:
     """What calls of read-only procedures take, and queries."""
 
 
@@ -279,7 +291,8 @@ def statuses_of(entry: Entry) -> tuple[int, ...]:
     """The statuses of problems that a route may answer with."""
     of_bodies = (413, 415) if entry.body != "none" else ()
     of_calls = (404, 409, 504) if entry.kind == "call" else ()
-    return tuple(sorted((*ALWAYS, *of_bodies, *of_calls)))
+    of_leaders = (307,) if entry.name in LEADERS else ()
+    return tuple(sorted((*ALWAYS, *of_bodies, *of_calls, *of_leaders)))
 
 
 def codes_of(status: int) -> str:

@@ -50,7 +50,7 @@ class ProblemDetails(ClosedObject):
 
     type: str = Field(pattern="^urn:cmdlog:problem:[a-z_]+$")
     title: str
-    status: int = Field(ge=400, le=599)
+    status: int = Field(ge=300, le=599)
     detail: str
     code: str = Field(json_schema_extra={"enum": list(CODES)}, description="stable; programs should decide by this field")
     request_id: str = absent("as in the header X-Request-Id and in the server's log")
@@ -64,9 +64,15 @@ class ProblemDetails(ClosedObject):
     needs: list[str] = absent("roles, one of which is required")
     allow: str = absent("the methods that the route supports")
     limit_bytes: Count = absent()
-    retry_after_s: float = absent("in a batch, instead of the header Retry-After")
+    retry_after_s: float = absent("as in the header Retry-After, which is rounded up and not there in a batch")
+    leader: str = absent("URL of the node that takes calls, with code=not_ready of a node that does not lead")
+    location: str = absent("as in the header Location, with code=redirected")
     progress: AnyObject = absent("progress of the running recovery")
     stalled: list[AnyObject] = absent("calls that hang, when no partition makes progress")
+    state: str = absent(
+        "of a node that does not serve: `bootstrapping` while it recovers, `configuring` while it knows no leader"
+    )
+    role: str = absent("of a member of a cluster that does not serve")
     disk_full: AnyObject = absent("the volume without room, with code=disk_full of `/readyz`")
     problems: list[FieldProblem] = absent("every invalid field")
 
@@ -165,6 +171,9 @@ class NodeServing(ClosedObject):
     """Calls are being served."""
 
     ready: Literal[True]
+    state: str = absent("of a member of a cluster")
+    role: Literal["leader", "follower"] = absent("of a member of a cluster")
+    leader: str = absent("URL of the node that leads the cluster")
     stalled: list[AnyObject] = absent("calls that hang, while other partitions make progress")
 
 

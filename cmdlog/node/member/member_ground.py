@@ -20,19 +20,19 @@ class NoLeader(NotReady):
 
 
 class NotLeading(NotReady):
-    """Another node takes the calls: `leader` is its URL for clients, "" while it takes over."""
+    """Another node takes the calls: `leader` is its URL for clients, "" while it takes over; `node` its number, 0 if unknown."""
 
-    retry_after_s = 0.1
+    retry_after_s = 0.05  # a take-over is a few writes
 
-    def __init__(self, message: str, leader: str = "") -> None:
+    def __init__(self, message: str, leader: str = "", node: int = 0) -> None:
         super().__init__(message)
-        self.leader = leader
+        self.leader, self.node = leader, node
 
     def more(self) -> dict[str, Any]:
         return {"leader": self.leader} if self.leader else {}
 
     def again(self) -> NotLeading:
-        return NotLeading(str(self), self.leader)
+        return NotLeading(str(self), self.leader, self.node)
 
 
 class MemberState(enum.Enum):

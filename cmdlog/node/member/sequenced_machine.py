@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from cmdlog.cluster.code_gate import CodeGate
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
@@ -40,7 +41,8 @@ class SequencedMachine:
         partition, index, position. `stated` gets the committed entries of the cluster group: index, record."""
         self._sequencer, self._entry_blocks, self._leave_out, self._stated = sequencer, entry_blocks, leave_out, stated
         self._asked, self._copy_offered = asked, copy_offered
-        self._gate, self._marks = MultiCallGate(run_txns), marks
+        self._gate, self._marks, self._code = MultiCallGate(run_txns), marks, CodeGate()
+        self.partitions = sorted(run_txns)
         self._statements: deque[Statement] = deque()
         self._place: tuple[int, int] | None = None  # term and next index of the cluster group, while this node leads
         self._proposed: dict[int, Done] = {}  # index in the cluster group -> who waits for it
@@ -93,12 +95,21 @@ class SequencedMachine:
             self._run(partition, self._marks.add(partition, run, 0))
         self._run(group, self._marks.add(group, (), entries.last))
 
+    def learn_code(self, version: int) -> None:
+        """The log names this version of the code, and the sites have it: batches of it may be run."""
+        for partition, waited in self._code.learn(version).items():
+            self._commit(partition, waited)
+
     def run_marked(self, partitions: Iterable[int]) -> None:
         """More of these partitions may be run than before."""
         for partition in partitions:
             self._run(partition, self._marks.release(partition))
 
     def _run(self, partition: int, entries: Sequence[tuple[int, bytes]]) -> None:
+        if entries:
+            self._commit(partition, self._code.add(partition, entries))
+
+    def _commit(self, partition: int, entries: Sequence[tuple[int, bytes]]) -> None:
         if entries:
             self._sequencer.replicated.commit(partition, entries, partial(self._entry_blocks.block_of, partition))
 
@@ -156,4 +167,4 @@ class SequencedMachine:
     @property
     def all_run(self) -> bool:
         """Everything that is committed is run."""
-        return self._sequencer.replicated.idle and not self._gate.waits and not self._marks.waits
+        return self._sequencer.replicated.idle and not (self._gate.waits or self._marks.waits or self._code.waits)
