@@ -40,7 +40,7 @@ class Placing:
     """What a node gives."""
 
     place: Callable[[Sequence[Encoded]], None]  # all or none; raises CallRefused
-    confirm_leads: Callable[[Callable[[bool], None]], None]  # asks a majority whether this node leads
+    confirm_leads: Callable[[Callable[[bool], None]], None]  # asks a majority whether this node leads; raises CallRefused
     observe_txn: Callable[[int], None]  # later calls are ordered after this one; raises ClockAhead
     trace_of: Callable[[CallOutcome], FailureTrace | None]  # where a procedure raised
 
@@ -98,7 +98,10 @@ class ForwardedCalls:
             else:
                 _refuse_all(reads, NoLeader("another node may lead by now; the read is safe to repeat"))
 
-        self._node.confirm_leads(confirmed)
+        try:
+            self._node.confirm_leads(confirmed)
+        except CallRefused as refusal:
+            _refuse_all(reads, refusal)
 
     def _place(self, calls: Sequence[Encoded]) -> None:
         try:
