@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
 import structlog
@@ -75,17 +75,29 @@ class Takeover:
             log.info("takeover_ended", terms=list(terms), leads=done)
 
     def _take_over(self, terms: tuple[int, ...]) -> bool:
-        steps = self._steps
-        if not (steps.lift_clock(terms) and steps.give_places(terms)):
-            return False
-        told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        skipped = steps.skip_parted(terms, told.put)
-        if skipped and not isinstance(told.get(), CallOutcome):
-            return False
-        while steps.still(terms) and not steps.all_run():
+        steps = take_over(self._steps, terms)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                return bool(ended.value)
             self._woken.wait(LOOK_S)
             self._woken.clear()
-        if not steps.still(terms):
-            return False
-        steps.load_keys()
-        return steps.take_calls(terms)
+
+
+def take_over(steps: TakeoverSteps, terms: tuple[int, ...]) -> Generator[None, None, bool]:
+    """The steps in their order; yields while it waits for something. Whether calls are taken at the end."""
+    if not (steps.lift_clock(terms) and steps.give_places(terms)):
+        return False
+    replies: list[Reply] = []
+    skipped = steps.skip_parted(terms, replies.append)
+    while skipped and not replies:
+        yield
+    if not all(isinstance(reply, CallOutcome) for reply in replies):
+        return False
+    while steps.still(terms) and not steps.all_run():
+        yield
+    if not steps.still(terms):
+        return False
+    steps.load_keys()
+    return steps.take_calls(terms)
