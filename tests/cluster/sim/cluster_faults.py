@@ -145,9 +145,6 @@ class ClusterFaults:
         node = self._leader()
         if node not in self.world.members:
             return
-        member = self.world.members[node]
-        partition = self._rng.randrange(2)
-        waiting = [one for one in member.sites.waiting[partition] if not one[2]]
-        if waiting:
-            member.skip(partition, waiting[0][0], 0)
-
+        member, partition = self.world.members[node], self._rng.randrange(2)
+        if member.sites.runs_batch(partition):
+            member.skip(partition)

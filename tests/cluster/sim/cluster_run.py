@@ -9,6 +9,7 @@ from typing import Final
 
 from tests.cluster.sim.cluster_faults import ClusterFaults
 from tests.cluster.sim.joint_recovery import recover_states
+from tests.cluster.sim.list_sites import ListState
 from tests.cluster.sim.sim_cluster import SimCluster
 from tests.cluster.sim.sim_member import PARTITIONS
 
@@ -55,8 +56,12 @@ def _kill_everything(world: SimCluster) -> None:
     for node in sorted(world.machines):
         if node in world.members:
             world.crash(node, power=power)
-    recovered = recover_states({node: machine.files for node, machine in world.machines.items()}, PARTITIONS)
-    world.check_alternative(recovered)
+    if world.keeps_all:
+        world.check_alternative(_recover(world))
+
+
+def _recover(world: SimCluster) -> dict[int, ListState]:
+    return recover_states({node: machine.files for node, machine in world.machines.items()}, PARTITIONS)
 
 
 def _check_equality(world: SimCluster) -> None:
@@ -64,7 +69,7 @@ def _check_equality(world: SimCluster) -> None:
     states = {partition: state.captured() for partition, state in world.machines[1].states.items()}
     for node in sorted(world.members):
         world.crash(node, power=True)
-    recovered = recover_states({node: machine.files for node, machine in world.machines.items()}, PARTITIONS)
+    recovered = _recover(world) if world.keeps_all else states
     world.settle()
     for partition, state in states.items():
         for other in (recovered[partition], *(machine.states[partition] for machine in world.machines.values())):

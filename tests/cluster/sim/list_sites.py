@@ -105,14 +105,18 @@ class ListSites:
         *,
         applied: Callable[[int, int, BatchAnswer | None], None],
         read_done: Callable[[int, int, int, bytes], None],
+        given: Callable[[int, int], None],
     ) -> None:
-        """`applied` gets partition, index and answer; `read_done` partition, ident, transaction and body."""
-        self.states, self._applied, self._read_done = states, applied, read_done
+        """`applied` gets partition, index and answer; `read_done` partition, ident, transaction and body; `given` partition and
+        index of what is to be run."""
+        self.states, self._applied, self._read_done, self._given = states, applied, read_done, given
         self.waiting: dict[int, deque[tuple[int, bytes, bool]]] = {partition: deque() for partition in states}
+        self._stopped: set[int] = set()
         self.skipped: dict[int, dict[int, set[int]]] = {partition: {} for partition in states}
 
     def batch(self, partition: int, record: bytes, index: int) -> None:
         self.waiting[partition].append((index, record, False))
+        self._given(partition, index)
 
     def read(self, partition: int, ident: int, calls: bytes) -> None:
         self.waiting[partition].append((ident, calls, True))
@@ -121,10 +125,23 @@ class ListSites:
         """A logged skip."""
         self.skipped[partition].setdefault(index, set()).add(position)
 
+    def stop(self, partition: int) -> int:
+        """The site hangs in its next batch; the index of that. Only where `runs_batch`."""
+        self._stopped.add(partition)
+        return self.waiting[partition][0][0]
+
+    def go_on(self, partition: int) -> None:
+        """A successor runs the batch again."""
+        self._stopped.discard(partition)
+
+    def runs_batch(self, partition: int) -> bool:
+        """Whether its next thing is a batch."""
+        return partition in self.busy and not self.waiting[partition][0][2]
+
     @property
     def busy(self) -> list[int]:
         """Partitions with something to do."""
-        return [partition for partition, waiting in self.waiting.items() if waiting]
+        return [partition for partition, waiting in self.waiting.items() if waiting and partition not in self._stopped]
 
     def serve(self, partition: int) -> None:
         """Does the next thing that the partition's site was sent."""

@@ -25,7 +25,7 @@ from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import take_over
-from cmdlog.node.outcome import Done, NotReady
+from cmdlog.node.outcome import CallOutcome, Done, NotReady, Reply
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.placing.router import Router
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
@@ -59,6 +59,7 @@ RAFT: Final = RaftSettings(election_ticks=10, heartbeat_ticks=2)
 SETTINGS: Final = Settings(partitions=PARTITIONS, sites=1)
 SHAPE: Final = {"partitions": PARTITIONS, "slots": [], "key_policy": {}}
 LIMITS: Final = Limits(batch_calls_max=3)
+BLOCKS_KEPT: Final = 120
 LEAD_MAX_MS: Final = 60_000
 
 
@@ -130,7 +131,8 @@ class SimMember:
             machine.files, directory_of(node), generation=generations(100_000 * node + 1000 * machine.life)
         )
         recovered = self.log.recovered.groups
-        self.sites = ListSites(machine.states, applied=self._applied, read_done=self._read_done)
+        self.sites = ListSites(machine.states, applied=self._applied, read_done=self._read_done, given=self._given)
+        self.given_free: set[tuple[int, int]] = set()  # (partition, index) that the sites were given while this node led
         self.sequencer = self._make_sequencer()
         boot = cast(Boot, SimpleNamespace(term=1, catalog=1))
         self.desk = Desk(
@@ -214,7 +216,10 @@ class SimMember:
         with self.driver.lock:
             oldest = self.driver.first_needed_block(run)
             self.driver.forget_run()
-        self.log.anchors.set("test", Lsn(BlockNumber(self.log.durable_block if oldest is None else oldest), 0))
+        if self.world.keeps_all:
+            oldest = 1
+        kept = max(1, int(self.log.durable_block) - BLOCKS_KEPT)  # for followers that are back
+        self.log.anchors.set("test", Lsn(BlockNumber(kept if oldest is None else min(kept, oldest)), 0))
 
     def capture(self, partition: int) -> None:
         """A snapshot of what is applied."""
@@ -230,18 +235,22 @@ class SimMember:
             else:
                 return
 
-    def skip(self, partition: int, index: int, position: int) -> None:
-        """The call cannot be run here: it is skipped, if this node may decide that."""
+    def skip(self, partition: int) -> None:
+        """The next call of the partition's site cannot be run: it is skipped, if this node may decide that (`Desk.skip`)."""
+        index = self.sites.stop(partition)
         places = self.sequencer.standstill.places_of(partition, index)
         if not places or not self.may_skip(partition, index):
+            self.sites.go_on(partition)
             return
-        # what `Desk.skip` does; it waits for the log, and here the log waits for the world
-        value = {"position": position, "reason": "it cannot be run"}
+        value = {"position": 0, "reason": "it cannot be run"}
 
-        def skipped(reply: object) -> None:
-            if not isinstance(reply, Exception):
-                for at, place in places:
-                    self.desk.leave_out(at, place, position)
+        def skipped(reply: Reply) -> None:
+            if not isinstance(reply, CallOutcome):  # a process that ran it now could be the only one; it ends instead
+                self.world.condemn(self)
+                return
+            for at, place in places:
+                self.desk.leave_out(at, place, 0)
+            self.sites.go_on(partition)
 
         self.sequencer.add_entries([(at, RecordKind.SKIP, {**value, "index": place}) for at, place in places], skipped)
 
@@ -314,6 +323,10 @@ class SimMember:
     def may_skip(self, partition: int, index: int) -> bool:
         """`cmdlog.node.site_events.Replica`."""
         return self.leadership.standing is Standing.LEADING and self.sequencer.replicated.proposed(partition, index)
+
+    def _given(self, partition: int, index: int) -> None:
+        if self.marks.free:
+            self.given_free.add((partition, index))
 
     def _applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         self.desk.applied(partition, index, answer)
