@@ -14,7 +14,7 @@ from tests.wal.sim.simfiles import Fault
 if TYPE_CHECKING:
     from tests.cluster.sim.sim_cluster import SimCluster
 
-RATE: Final = 0.003  # of each kind that a history has, per step
+RATE: Final = 0.0012  # of each kind that a history has, per step
 HEAL_RATE: Final = 0.01
 
 
