@@ -105,18 +105,15 @@ class ListSites:
         *,
         applied: Callable[[int, int, BatchAnswer | None], None],
         read_done: Callable[[int, int, int, bytes], None],
-        given: Callable[[int, int], None],
     ) -> None:
-        """`applied` gets partition, index and answer; `read_done` partition, ident, transaction and body; `given` partition and
-        index of what is to be run."""
-        self.states, self._applied, self._read_done, self._given = states, applied, read_done, given
+        """`applied` gets partition, index and answer; `read_done` partition, ident, transaction and body."""
+        self.states, self._applied, self._read_done = states, applied, read_done
         self.waiting: dict[int, deque[tuple[int, bytes, bool]]] = {partition: deque() for partition in states}
         self._stopped: set[int] = set()
         self.skipped: dict[int, dict[int, set[int]]] = {partition: {} for partition in states}
 
     def batch(self, partition: int, record: bytes, index: int) -> None:
         self.waiting[partition].append((index, record, False))
-        self._given(partition, index)
 
     def read(self, partition: int, ident: int, calls: bytes) -> None:
         self.waiting[partition].append((ident, calls, True))

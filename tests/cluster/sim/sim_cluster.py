@@ -15,9 +15,9 @@ from typing import Final
 
 from cmdlog.cluster.entry_records import place_of, records_of
 from cmdlog.node.sites.frames import BatchAnswer
-from cmdlog.raft.errors import InvariantBroken
 from cmdlog.raft.messages import Bundle, Entries, Message
 from cmdlog.wal import Identity, Log
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import RecordKind, decode_record
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -56,6 +56,7 @@ class SimCluster:
         self.history, self.values = ListHistory(), itertools.count(1)
         self.members: dict[int, SimMember] = {}
         self.machines: dict[int, Machine] = {}
+        self.failure: Exception | None = None
         self._syncing: set[int] = set()
         self._condemned: list[SimMember] = []
         for node in range(1, nodes + 1):
@@ -68,7 +69,7 @@ class SimCluster:
         files = SimFiles(self.seed * 10 + node)
         Log.create(
             files, directory_of(node), Identity(CLUSTER_ID, node, b"life%04d" % node), segment_bytes=segment_bytes,
-            segments=segments, reserve_bytes=4096, initial=genesis(nodes).records(), generation=generations(1000 * node),
+            segments=segments, reserve_bytes=4096, initial=genesis(nodes), generation=generations(1000 * node),
         )  # fmt: skip
         states = {partition: ListState(partition, PARTITIONS) for partition in range(PARTITIONS)}
         return Machine(files, states, {partition: state.captured() for partition, state in states.items()})
@@ -108,6 +109,9 @@ class SimCluster:
         try:
             for _ in range(self.rng.choice(NESTED_STEPS)):
                 self.step()
+        except Exception as error:
+            self.failure = self.failure or error  # the log would take it for an error of its disk
+            raise
         finally:
             self._syncing.discard(node)
         if self.machines[node].files is not files:
@@ -233,7 +237,7 @@ class SimCluster:
     def executed(self, member: SimMember, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """A site has run an entry: everyone does the same with it, and no follower is the first."""
         assert (partition, index) in self.agreed, f"node {member.node} runs entry {index} of {partition}, which nobody committed"
-        assert (partition, index) in self.ran or (partition, index) in member.given_free, (
+        assert (partition, index) in self.ran or (partition, index) in member.sequenced.let_go_free, (
             f"node {member.node} follows, and is the first to run entry {index} of partition {partition}"
         )
         did = (0, b"") if answer is None else (answer.rows_digest, answer.result_hashes)
@@ -242,9 +246,11 @@ class SimCluster:
 
     def check(self) -> None:
         """Nobody failed but by what was done to its disk."""
+        if self.failure is not None:
+            raise self.failure
         for member in self.members.values():
             for failure in (member.driver.failure, member.failure):
-                if isinstance(failure, InvariantBroken):
+                if failure is not None and not isinstance(failure, WalError):
                     raise failure
 
     def check_log(self) -> None:

@@ -6,13 +6,13 @@ One rule: it is wired as `cmdlog.node.member.member_node` wires it; disk, clock,
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
-from cmdlog.cluster.genesis import Genesis
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import Place, restore_groups
 from cmdlog.node.background.snapshotter import Snapshotter
@@ -23,6 +23,7 @@ from cmdlog.node.member.leader_reads import LeaderReads
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
+from cmdlog.node.member.member_start import make_genesis
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import take_over
 from cmdlog.node.outcome import CallOutcome, Done, NotReady, Reply
@@ -44,6 +45,7 @@ from cmdlog.wal import Log
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_tick
+from procedures.bundle import capture_bundle
 from replay.log.source import source_of
 from tests.cluster.lists_app import db
 from tests.cluster.sim.list_sites import ROUTES, ListSites, ListState
@@ -57,7 +59,6 @@ PARTITIONS: Final = 2
 TICK_S: Final = 0.1
 RAFT: Final = RaftSettings(election_ticks=10, heartbeat_ticks=2)
 SETTINGS: Final = Settings(partitions=PARTITIONS, sites=1)
-SHAPE: Final = {"partitions": PARTITIONS, "slots": [], "key_policy": {}}
 LIMITS: Final = Limits(batch_calls_max=3)
 BLOCKS_KEPT: Final = 120
 LEAD_MAX_MS: Final = 60_000
@@ -68,9 +69,10 @@ def directory_of(node: int) -> str:
     return f"/n{node}"
 
 
-def genesis(nodes: int) -> Genesis:
-    """What the cluster begins with."""
-    return Genesis(range(1, nodes + 1), SHAPE, {"version": 1, "hash": ""}, {}, [])
+@cache
+def genesis(nodes: int) -> tuple[bytes, ...]:
+    """What every log of the cluster begins with."""
+    return tuple(make_genesis(db, capture_bundle(db, None), SETTINGS, range(1, nodes + 1)).records())
 
 
 @dataclass
@@ -96,10 +98,16 @@ class WatchedMachine(SequencedMachine):
     """Reports to the world what consensus hands out."""
 
     agree: Callable[[int, Entries], None]
+    let_go_free: set[tuple[int, int]]  # (partition, index) that may be run since this node led
 
     def committed(self, group: int, entries: Entries) -> None:
         self.agree(group, entries)
         super().committed(group, entries)
+
+    def _run(self, partition: int, entries: Sequence[tuple[int, bytes]]) -> None:
+        if self._marks.free:
+            self.let_go_free |= {(partition, index) for index, _ in entries}
+        super()._run(partition, entries)
 
 
 class StepsOfLists(LeaderSteps):
@@ -131,8 +139,7 @@ class SimMember:
             machine.files, directory_of(node), generation=generations(100_000 * node + 1000 * machine.life)
         )
         recovered = self.log.recovered.groups
-        self.sites = ListSites(machine.states, applied=self._applied, read_done=self._read_done, given=self._given)
-        self.given_free: set[tuple[int, int]] = set()  # (partition, index) that the sites were given while this node led
+        self.sites = ListSites(machine.states, applied=self._applied, read_done=self._read_done)
         self.sequencer = self._make_sequencer()
         boot = cast(Boot, SimpleNamespace(term=1, catalog=1))
         self.desk = Desk(
@@ -152,7 +159,7 @@ class SimMember:
             self.sequencer, run_txns, blocks, marks=self.marks, leave_out=self.desk.leave_out, stated=lambda *_: None,
             asked=self._read_entries, copy_offered=self._refuse_copy,
         )  # fmt: skip
-        self.sequenced.agree = world.agree
+        self.sequenced.agree, self.sequenced.let_go_free = world.agree, set()
         self.leadership = Leadership(NodeId(node), self._ask_driver, began=self._began, ended=self._lost)
         self.driver = Replication(
             groups, self.sequenced, self.leadership, send=self._send, kick=self._kick, marks=self.marks, states=recovered,
@@ -323,10 +330,6 @@ class SimMember:
     def may_skip(self, partition: int, index: int) -> bool:
         """`cmdlog.node.site_events.Replica`."""
         return self.leadership.standing is Standing.LEADING and self.sequencer.replicated.proposed(partition, index)
-
-    def _given(self, partition: int, index: int) -> None:
-        if self.marks.free:
-            self.given_free.add((partition, index))
 
     def _applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         self.desk.applied(partition, index, answer)
