@@ -115,7 +115,7 @@ class ListClients:
     def open_lists(self) -> None:
         """Every list exists."""
         for name in LISTS:
-            answer = self.cluster.call("open_list", {"name": name}, f"open {name}")
+            answer = self.cluster.call("open_list", {"name": name}, f"open-{name}")
             assert answer["status"] == 200, answer
 
     def read_all(self, name: str) -> Lists:
@@ -204,25 +204,10 @@ class Nemesis:
 
     def __init__(self, cluster: NemesisCluster, clients: ListClients, seed: int) -> None:
         self.cluster, self.clients, self.rng = cluster, clients, random.Random(seed)
-        self.deeds: dict[str, Callable[[], None]] = {
-            "kill the leader": self._kill_leader,
-            "stop the leader in order": self._stop_leader,
-            "freeze the leader": self._freeze_leader,
-            "freeze a follower": self._freeze_follower,
-            "leader is not heard": self._cut_from_leader,
-            "leader hears nobody": self._cut_to_leader,
-            "leader is alone": self._isolate_leader,
-            "half-open connections": self._hold_everything,
-            "lost bytes": self._lose_bytes,
-            "bytes twice": self._repeat_bytes,
-            "slow network": self._slow_down,
-            "full disk of the leader": self._fill_leader,
-            "kill all": self._kill_all,
-        }
 
     def do(self, name: str) -> None:
         """One deed, from its beginning to its end."""
-        self.deeds[name]()
+        self.DEEDS[name](self)
         self.clients.await_answers(3)
 
     def _others(self, node: int) -> list[int]:
@@ -314,3 +299,19 @@ class Nemesis:
         for node in self.cluster.nodes:
             self.cluster.kill(node)
         self.cluster.start()
+
+    DEEDS: Final[dict[str, Callable[[Nemesis], None]]] = {
+        "kill the leader": _kill_leader,
+        "stop the leader in order": _stop_leader,
+        "freeze the leader": _freeze_leader,
+        "freeze a follower": _freeze_follower,
+        "leader is not heard": _cut_from_leader,
+        "leader hears nobody": _cut_to_leader,
+        "leader is alone": _isolate_leader,
+        "half-open connections": _hold_everything,
+        "lost bytes": _lose_bytes,
+        "bytes twice": _repeat_bytes,
+        "slow network": _slow_down,
+        "full disk of the leader": _fill_leader,
+        "kill all": _kill_all,
+    }

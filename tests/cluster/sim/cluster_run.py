@@ -31,16 +31,15 @@ class Ran:
 def run_history(seed: int, *, steps: int = STEPS, faults: bool = True, story: Callable[[str], None] | None = None) -> Ran:
     """Raises: AssertionError, InvariantBroken, or whatever the cluster raised that it should not have."""
     world = SimCluster(seed)
-    evil = ClusterFaults(world) if faults else None
+    world.faults = ClusterFaults(world) if faults else None
     for number in range(steps):
+        before = world.happened.copy()
         world.step()
-        if evil is not None:
-            before = world.happened.copy()
-            evil.step()
-            if story is not None and world.happened != before:
-                story(f"step {number}, tick {world.ticks}: {', '.join(world.happened - before)}")
+        if story is not None and world.happened != before:
+            story(f"step {number}, tick {world.ticks}: {', '.join(world.happened - before)}")
         world.check()
-    if evil is not None and world.rng.random() < 0.5:
+    world.faults = None
+    if faults and world.rng.random() < 0.5:
         _kill_everything(world)
     world.settle()
     world.final_reads()

@@ -20,10 +20,12 @@ from cmdlog.wal import Identity, Log
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import RecordKind, decode_record
-from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId
 from tests.cluster.histories.list_checker import check_history
 from tests.cluster.histories.list_history import ListHistory
+from tests.cluster.sim.cluster_faults import ClusterFaults
 from tests.cluster.sim.list_sites import ListState
+from tests.cluster.sim.promises import Promises
 from tests.cluster.sim.sim_clients import LISTS, SimClient
 from tests.cluster.sim.sim_member import PARTITIONS, TICK_S, Machine, SimMember, directory_of, genesis
 from tests.wal.logkit import generations
@@ -56,6 +58,8 @@ class SimCluster:
         self.history, self.values = ListHistory(), itertools.count(1)
         self.members: dict[int, SimMember] = {}
         self.machines: dict[int, Machine] = {}
+        self.promises = Promises()
+        self.faults: ClusterFaults | None = None
         self.failure: Exception | None = None
         self._syncing: set[int] = set()
         self._condemned: list[SimMember] = []
@@ -134,6 +138,8 @@ class SimCluster:
             if self.members.get(member.node) is member:
                 self.crash(member.node, power=False)
                 self.happened["gave up"] += 1
+        if self.faults is not None:
+            self.faults.step()
         choice = self.rng.random()
         if choice < 0.08:
             if not self._syncing:
@@ -213,6 +219,9 @@ class SimCluster:
     def post(self, sender: int, receiver: int, messages: list[tuple[int, Message | Bundle]]) -> None:
         """From node to node."""
         if messages:
+            cores = self.members[sender].groups.cores if sender in self.members else {}
+            for group, message in messages:
+                self.promises.note(sender, group, message, cores.get(PartitionId(group)))
             self.mail.append((sender, receiver, messages))
 
     def send_request(self, node: int, arrive: Callable[[], None], refuse: Callable[[], None]) -> None:
@@ -226,8 +235,9 @@ class SimCluster:
 
     # -- what is known from outside --------------------------------------------------------------------------------------
 
-    def agree(self, group: int, entries: Entries) -> None:
-        """Some node was told that these entries are committed: every node must be told the same."""
+    def agree(self, node: int, group: int, entries: Entries) -> None:
+        """The node was told that these entries are committed: every node must be told the same."""
+        self.promises.note_entry(node, group, int(entries.terms[-1]), int(entries.last))
         for index, (term, record) in enumerate(zip(entries.terms, records_of(group, entries), strict=True), entries.first):
             known = self.agreed.setdefault((group, index), (term, record))
             assert known == (term, record), f"group {group}, index {index}: two entries are committed"
@@ -272,6 +282,7 @@ class SimCluster:
 
     def heal(self) -> None:
         """No faults any more."""
+        self.faults = None
         self.cut.clear()
         self.loss = 0.0
         for node, machine in self.machines.items():

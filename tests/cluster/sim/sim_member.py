@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -139,6 +139,7 @@ class SimMember:
             machine.files, directory_of(node), generation=generations(100_000 * node + 1000 * machine.life)
         )
         recovered = self.log.recovered.groups
+        world.promises.check(node, recovered)
         self.sites = ListSites(machine.states, applied=self._applied, read_done=self._read_done)
         self.sequencer = self._make_sequencer()
         boot = cast(Boot, SimpleNamespace(term=1, catalog=1))
@@ -159,7 +160,7 @@ class SimMember:
             self.sequencer, run_txns, blocks, marks=self.marks, leave_out=self.desk.leave_out, stated=lambda *_: None,
             asked=self._read_entries, copy_offered=self._refuse_copy,
         )  # fmt: skip
-        self.sequenced.agree, self.sequenced.let_go_free = world.agree, set()
+        self.sequenced.agree, self.sequenced.let_go_free = partial(world.agree, node), set()
         self.leadership = Leadership(NodeId(node), self._ask_driver, began=self._began, ended=self._lost)
         self.driver = Replication(
             groups, self.sequenced, self.leadership, send=self._send, kick=self._kick, marks=self.marks, states=recovered,
