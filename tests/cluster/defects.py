@@ -1,7 +1,7 @@
-"""Defects of a cluster's driver, marks, gate, take-over, leadership, machine, start and transport, each with who must see it.
+"""Defects of a cluster's driver, start, marks, gate, machine, leaders and transport.
 
-One rule: a defect is a snippet that occurs exactly once in its module, and what it becomes. `tests.cluster.mutants` plants each in
-a copy: its tests are the first to look, then a slice of `tests.cluster.sim`.
+One rule: a defect is a snippet that occurs exactly once in its module, and what it becomes. `tests.cluster.mutants` plants each
+in a copy: the tests of the module are the first to look, then a slice of `tests.cluster.sim`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ MACHINE, LEADERSHIP, STEPS = "node/member/sequenced_machine.py", "node/member/le
 TAKEOVER, READS, READER = "node/member/takeover.py", "node/member/leader_reads.py", "node/member/entry_reader.py"
 PIPELINES, PIPELINE = "node/sequencing/replicated_pipelines.py", "node/sequencing/partition_pipeline.py"
 SEQUENCER, MEMBER, DESK = "node/sequencing/sequencer.py", "node/member/member_node.py", "node/site_events.py"
-BOOK, ADMISSION, NETWORK = "cluster/transport/peer_book.py", "cluster/transport/peer_admission.py", "cluster/transport/peer_network.py"
+BOOK, ADMISSION, NETWORK = (
+    "cluster/transport/peer_book.py",
+    "cluster/transport/peer_admission.py",
+    "cluster/transport/peer_network.py",
+)
 HANDSHAKE, OUTBOX, TICKER = "cluster/transport/handshake.py", "cluster/transport/outbox.py", "cluster/transport/ticker.py"
 
 OF_DRIVER: Final = (
     Mutant(
         "acknowledge-before-fsync",
         DRIVER,
-        "            for waiting in taken.rounds:\n                if waiting.from_machine:\n                    self._machine.written(block)",
+        "            for waiting in taken.rounds:\n                if waiting.from_machine:\n"
+        "                    self._machine.written(block)",
         "            for waiting in taken.rounds:\n                self._release(waiting.number)\n"
         "                if waiting.from_machine:\n                    self._machine.written(block)",
         "a power cut takes what a peer counts as durable",
@@ -344,7 +349,8 @@ OF_MACHINE: Final = (
     Mutant(
         "proposals-reach-the-site",
         PIPELINE,
-        "        self.unsent = deque(item for item in self.unsent if isinstance(item, Read) or item.stage is DURABLE)\n        self.next_index",
+        "        self.unsent = deque(item for item in self.unsent if isinstance(item, Read) or item.stage is DURABLE)\n"
+        "        self.next_index",
         "        self.next_index",
         "a site gets what was dropped",
     ),
@@ -505,24 +511,28 @@ OF_TRANSPORT: Final = (
     Mutant(
         "whoever-answers",
         HANDSHAKE,
-        "        raise BadFrame(FrameFault.SENDER, f\"node {answer.sender.node} answers at the address of node {node}\")",
+        '        raise BadFrame(FrameFault.SENDER, f"node {answer.sender.node} answers at the address of node {node}")',
         "        pass",
         "messages for one node go to another",
     ),
     Mutant(
         "closed-outbox-keeps",
         OUTBOX,
-        "            if not self._open:\n                self._count_dropped(len(sized), sum(size for size, _ in sized))\n                return\n",
+        "            if not self._open:\n                self._count_dropped(len(sized), sum(size for size, _ in sized))\n"
+        "                return\n",
         "",
         "memory grows while a peer is away, and old messages arrive first",
     ),
     Mutant(
         "older-heartbeat-wins",
         OUTBOX,
-        "    rows = {row[0]: row[1:] for row in zip(earlier.groups, earlier.terms, earlier.commits, earlier.rounds, strict=True)}\n"
+        "    rows = {row[0]: row[1:] for row in "
+        "zip(earlier.groups, earlier.terms, earlier.commits, earlier.rounds, strict=True)}\n"
         "    rows |= {row[0]: row[1:] for row in zip(later.groups, later.terms, later.commits, later.rounds, strict=True)}",
-        "    rows = {row[0]: row[1:] for row in zip(later.groups, later.terms, later.commits, later.rounds, strict=True)}\n"
-        "    rows |= {row[0]: row[1:] for row in zip(earlier.groups, earlier.terms, earlier.commits, earlier.rounds, strict=True)}",
+        "    rows = {row[0]: row[1:] for row in "
+        "zip(later.groups, later.terms, later.commits, later.rounds, strict=True)}\n"
+        "    rows |= {row[0]: row[1:] for row in "
+        "zip(earlier.groups, earlier.terms, earlier.commits, earlier.rounds, strict=True)}",
         "a heartbeat that waited replaces a newer one",
     ),
     Mutant(

@@ -19,7 +19,7 @@ SIM_SEEDS: Final = 25
 SIMULATION: Final = ("-m", "tests.cluster.sim", "--seeds", str(SIM_SEEDS), "--jobs", "1", "--first-failure")
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
-    defects.DRIVER: ("cluster/test_replication.py",),
+    defects.DRIVER: ("cluster/test_driver_duties.py", "cluster/test_replication.py"),
     defects.COMMITS: ("cluster/test_commit_marks.py",),
     defects.RESTORED: ("cluster/test_restored_groups.py",),
     defects.RECORDS: ("cluster/test_entry_records.py",),
@@ -45,14 +45,16 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def tests_of(mutant: Mutant | None) -> list[str]:
+def files_for(mutant: Mutant | None) -> list[str]:
     """Those of the mutant's module, or of all."""
     names = TESTS[mutant.module] if mutant is not None else sorted({name for names in TESTS.values() for name in names})
     return [f"tests/{name}" for name in names]
 
 
-CLUSTER: Final = Suite(PACKAGE, COPIED, tests_of, SIMULATION)
+CLUSTER: Final = Suite(PACKAGE, COPIED, files_for, SIMULATION)
 
 
 if __name__ == "__main__":
-    sys.exit(judge_all(defects.DEFECTS, CLUSTER, "Plants defects in a cluster around its consensus core; the tests must see each."))
+    sys.exit(
+        judge_all(defects.DEFECTS, CLUSTER, "Plants defects in a cluster around its consensus core; the tests must see each.")
+    )

@@ -122,8 +122,8 @@ class ListClients:
         """A final read of every list by itself and of all at once."""
         rng, seen = random.Random(0), Lists()
         for list_name in LISTS:
-            seen |= self._operate(f"{name} {list_name}", "values", {"name": list_name}, (list_name,), None, rng) or {}
-        together = self._operate(f"{name} all", "values_of_all", {}, LISTS, None, rng)
+            seen |= self._operate(f"{name} {list_name}", "values", {"name": list_name}, rng, keys=(list_name,)) or {}
+        together = self._operate(f"{name} all", "values_of_all", {}, rng, keys=LISTS)
         assert together == seen
         return seen
 
@@ -141,18 +141,19 @@ class ListClients:
         with self._guard:
             value = next(self._values)
         if choice < 0.5:
-            self._operate(name, "append", {"name": one, "value": value}, (one,), value, rng)
+            self._operate(name, "append", {"name": one, "value": value}, rng, keys=(one,))
         elif choice < 0.7:
-            self._operate(name, "append_all", {"value": value}, LISTS, value, rng)
+            self._operate(name, "append_all", {"value": value}, rng, keys=LISTS)
         elif choice < 0.9:
-            self._operate(name, "values", {"name": one}, (one,), None, rng)
+            self._operate(name, "values", {"name": one}, rng, keys=(one,))
         else:
-            self._operate(name, "values_of_all", {}, LISTS, None, rng)
+            self._operate(name, "values_of_all", {}, rng, keys=LISTS)
 
     def _operate(
-        self, name: str, procedure: str, params: dict[str, Any], keys: tuple[str, ...], value: int | None, rng: random.Random
+        self, name: str, procedure: str, params: dict[str, Any], rng: random.Random, *, keys: tuple[str, ...]
     ) -> Lists | None:
         """One operation with all its attempts; what a read saw."""
+        value = params.get("value")
         with self._guard:
             operation = self.history.read(name, *keys) if value is None else self.history.append(name, value, *keys)
         harmless = True

@@ -22,6 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from tests.cluster.histories.list_history import Operation, Outcome
@@ -79,7 +80,7 @@ def check_history(operations: Sequence[Operation]) -> None:
         raise AssertionError("\n".join(map(str, found[:10])))
 
 
-# -- what took effect ------------------------------------------------------------------------------------------------------------
+# -- what took effect --------------------------------------------------------------------------------------------------
 
 
 def _last_reads(operations: Sequence[Operation]) -> dict[str, Operation]:
@@ -165,7 +166,7 @@ def _place(operations: Sequence[Operation], final: Mapping[str, Operation]) -> l
     return placed
 
 
-# -- whole ------------------------------------------------------------------------------------------------------------------------
+# -- whole -------------------------------------------------------------------------------------------------------------
 
 
 def _check_lengths(placed: Sequence[_Placed]) -> Iterable[Anomaly]:
@@ -192,7 +193,7 @@ def _order_barriers(placed: Sequence[_Placed]) -> list[_Placed] | Anomaly:
         raise ValueError("operations on several lists are on the same ones")
     keys = sorted(several[0].places) if several else []
     several.sort(key=lambda one: [one.places[key] for key in keys])
-    for one, other in zip(several, several[1:], strict=False):
+    for one, other in pairwise(several):
         for key in keys:
             if one.places[key] > other.places[key]:
                 first, second = one.operation.name, other.operation.name
@@ -201,7 +202,7 @@ def _order_barriers(placed: Sequence[_Placed]) -> list[_Placed] | Anomaly:
     return several
 
 
-# -- time -------------------------------------------------------------------------------------------------------------------------
+# -- time --------------------------------------------------------------------------------------------------------------
 
 
 def _check_time_of_lists(placed: Sequence[_Placed], final: Mapping[str, Operation]) -> Iterable[Anomaly]:

@@ -38,6 +38,7 @@ class Story:
 
 @pytest.fixture
 def story() -> Story:
+    """Nothing has happened."""
     return Story()
 
 
@@ -58,6 +59,7 @@ def test_history_that_could_have_happened(story: Story) -> None:
 
 
 def test_lost_append(story: Story) -> None:
+    """It was acknowledged, and the last read lacks it; the explanation names both."""
     story.appended("a", 1, "x")
     story.appended("b", 2, "x")
     story.saw("end", x=[1])
@@ -75,6 +77,7 @@ def test_append_that_was_read_and_is_gone(story: Story) -> None:
 
 
 def test_append_that_vanishes_between_the_two_rounds_of_final_reads(story: Story) -> None:
+    """What the first round saw is there for ever."""
     story.append("unknown", 1, "x")
     story.saw("end 1", x=[1])
     story.saw("end 2", x=[])
@@ -82,6 +85,7 @@ def test_append_that_vanishes_between_the_two_rounds_of_final_reads(story: Story
 
 
 def test_append_that_took_effect_twice(story: Story) -> None:
+    """A retry was not recognized."""
     story.appended("a", 1, "x")
     story.saw("end", x=[1, 1])
     assert story.told() == "values a end"
@@ -104,6 +108,7 @@ def test_value_of_nobody(story: Story) -> None:
 
 
 def test_refused_append_that_took_effect(story: Story) -> None:
+    """Its client may have done something else instead."""
     story.history.refused(story.append("refused", 1, "x"))
     story.appended("a", 2, "x")
     story.saw("end", x=[1, 2])
@@ -155,6 +160,7 @@ def test_append_that_is_ordered_before_an_earlier_one(story: Story) -> None:
 
 
 def test_unknown_append_cannot_take_effect_before_it_began(story: Story) -> None:
+    """It is after everything that had ended by then."""
     story.appended("a", 1, "x")
     story.append("unknown", 2, "x")
     story.saw("end", x=[2, 1])
@@ -178,12 +184,14 @@ def test_half_an_append_to_all(story: Story) -> None:
 
 
 def test_acknowledged_append_to_all_that_one_list_lacks(story: Story) -> None:
+    """That is a lost append, whatever the other lists have."""
     story.appended("all", 1, "x", "y")
     story.saw("end", x=[1], y=[])
     assert story.told() == "lost all end"
 
 
 def test_appends_to_all_in_two_orders(story: Story) -> None:
+    """They overlap, and each list has both."""
     for name, value in (("one", 1), ("other", 2)):
         story.append(name, value, "x", "y")
     story.saw("end", x=[1, 2], y=[2, 1])
@@ -191,6 +199,7 @@ def test_appends_to_all_in_two_orders(story: Story) -> None:
 
 
 def test_read_of_all_that_sees_half_an_append(story: Story) -> None:
+    """The append is whole in the end; but the read saw a moment that was none."""
     story.append("all", 1, "x", "y")
     story.saw("half", x=[1], y=[])
     story.saw("end", x=[1], y=[1])
@@ -228,10 +237,10 @@ def test_history_without_a_last_read_is_not_judged(story: Story) -> None:
     """What was lost could not be seen."""
     story.saw("early", x=[])
     story.appended("a", 1, "x")
-    with pytest.raises(ValueError, match="list x was not read after"):
+    with pytest.raises(ValueError, match=r"list x was not read after"):
         find_anomalies(story.history.operations)
     story.appended("b", 2, "y")
-    with pytest.raises(ValueError, match="list [xy] was not read after"):
+    with pytest.raises(ValueError, match=r"list [xy] was not read after"):
         find_anomalies(story.history.operations)
 
 
@@ -245,12 +254,13 @@ def test_values_must_be_unique(story: Story) -> None:
 
 
 def test_operation_is_answered_once(story: Story) -> None:
+    """A second answer would overwrite what the client knew."""
     story.appended("a", 1, "x")
     with pytest.raises(AssertionError, match="answered twice"):
         story.history.done(story.by_name["a"])
 
 
-# -- against a search over all orders ---------------------------------------------------------------------------------------------
+# -- against a search over all orders ------------------------------------------------------------------------------
 
 
 def _orders(operations: Sequence[Operation]) -> Iterator[tuple[Operation, ...]]:

@@ -1,4 +1,5 @@
-"""What goes wrong in a simulated cluster: a mixture that a seed chooses, so that each kind also has histories to itself.
+"""What goes wrong in a simulated cluster: a mixture that a seed chooses; two kinds follow from the seed's number, so any six
+seeds in a row have all.
 
 One rule: only what a cluster of three survives. At most one disk fails at a time for good; losses of power take what was not
 synced, and nothing else.
@@ -37,7 +38,9 @@ class ClusterFaults:
             "capture": self._capture,
             "skip": self._skip,
         }
-        chosen = self._rng.sample(sorted(kinds), self._rng.randint(1, 5))
+        self.names, at = sorted(kinds), 2 * world.seed
+        names = self.names
+        chosen = {*self._rng.sample(names, self._rng.randint(0, 3)), *(names[(at + each) % len(names)] for each in range(2))}
         self.kinds = {name: kinds[name] for name in kinds if name in chosen or name == "capture"}
 
     def step(self) -> None:
@@ -102,7 +105,9 @@ class ClusterFaults:
         """Both ways, or one."""
         node, others = self._leader(), sorted(self.world.machines)
         ways = self._rng.choice(["both", "in", "out"])
-        self.world.cut = {(node, other) for other in others if ways != "in"} | {(other, node) for other in others if ways != "out"}
+        self.world.cut = {(node, other) for other in others if ways != "in"} | {
+            (other, node) for other in others if ways != "out"
+        }
 
     def _pause(self) -> None:
         node = self._leader()

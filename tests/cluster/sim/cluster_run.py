@@ -73,5 +73,3 @@ def _check_equality(world: SimCluster) -> None:
     for partition, state in states.items():
         for other in (recovered[partition], *(machine.states[partition] for machine in world.machines.values())):
             assert (other.lists, other.keys) == (state.lists, state.keys), f"partition {partition}: {other} and not {state}"
-
-

@@ -103,5 +103,3 @@ def recover_states(disks: Mapping[int, SimFiles], partitions: int) -> dict[int, 
             )  # fmt: skip
         ReplayLoop(queues).run(Planned.of(files, leg).records(), "/")
     return states
-
-

@@ -124,7 +124,9 @@ class SimClient:
 
     def _take(self, asked: Asked, attempt: Attempt, reply: Reply) -> None:
         """An answer arrives; it may be to something that this client has given up."""
-        attempt.known = "done" if isinstance(reply, CallOutcome) else "unknown" if isinstance(reply, UnknownOutcome) else "refused"
+        attempt.known = (
+            "done" if isinstance(reply, CallOutcome) else "unknown" if isinstance(reply, UnknownOutcome) else "refused"
+        )
         if self.under_way is not asked or not isinstance(reply, CallOutcome):
             return
         self.under_way, operation = None, asked.operation

@@ -42,7 +42,9 @@ Letter = tuple[int, int, list[tuple[int, Message | Bundle]]]
 class SimCluster:
     """The network, the clock, the clients, and what was agreed."""
 
-    def __init__(self, seed: int, *, nodes: int = 3, clients: int = 4, segment_bytes: int = 256 << 10, segments: int = 16) -> None:
+    def __init__(
+        self, seed: int, *, nodes: int = 3, clients: int = 4, segment_bytes: int = 256 << 10, segments: int = 16
+    ) -> None:
         self.seed, self.rng = seed, random.Random(seed)
         self.ticks, self.now_s = 0, 0.0
         self.clock_offsets = dict.fromkeys(range(1, nodes + 1), 0.0)
@@ -182,7 +184,9 @@ class SimCluster:
 
     def run_log(self) -> None:
         """Some log that has been woken takes a block."""
-        waiting = [node for node, member in self.members.items() if member.kicked and not member.paused and node not in self._syncing]
+        waiting = [
+            node for node, member in self.members.items() if member.kicked and not member.paused and node not in self._syncing
+        ]
         if waiting:
             self.turn(self.rng.choice(waiting))
 
@@ -326,9 +330,7 @@ class SimCluster:
             tuple((group, core.log.handed, core.log.last) for group, core in sorted(member.groups.cores.items()))
             for member in self.members.values()
         }
-        run = {
-            tuple(state.index for _, state in sorted(machine.states.items())) for machine in self.machines.values()
-        }
+        run = {tuple(state.index for _, state in sorted(machine.states.items())) for machine in self.machines.values()}
         handed = leaders[0].groups.cores
         return (
             len(ends) == 1

@@ -37,7 +37,7 @@ from cmdlog.node.site_events import Desk
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import Route
 from cmdlog.node.telemetry.stage_timings import StageTimings
-from cmdlog.raft import CopyOutcome, RaftCore, RaftError, RaftSettings
+from cmdlog.raft import CopyOutcome, RaftCore, RaftSettings
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Bundle, Entries, Message, SnapshotDescriptor
 from cmdlog.raft.multi_raft import Parcel
@@ -135,9 +135,7 @@ class SimMember:
         self.later: list[tuple[int, Callable[[RaftCore], None]]] = []  # answers to the driver's questions
         self.takeovers: list[Generator[None, None, bool]] = []
         self.failure: BaseException | None = None
-        self.log = Log.open(
-            machine.files, directory_of(node), generation=generations(100_000 * node + 1000 * machine.life)
-        )
+        self.log = Log.open(machine.files, directory_of(node), generation=generations(100_000 * node + 1000 * machine.life))
         recovered = self.log.recovered.groups
         world.promises.check(node, recovered)
         self.sites = ListSites(machine.states, applied=self._applied, read_done=self._read_done)
@@ -167,7 +165,7 @@ class SimMember:
             entry_blocks=blocks,
         )  # fmt: skip
         self.steps = StepsOfLists(
-            self.driver, self.sequenced, self.leadership, self.sequencer, self.keys, catalog=1, states={}, missing=lambda: []
+            self.driver, self.sequenced, self.leadership, self.sequencer, self.keys, catalog=1, states={}, missing=list
         )
         self.steps.listed = machine.states
         self.reads = LeaderReads(self.driver, self.sequenced)
