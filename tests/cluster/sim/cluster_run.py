@@ -28,17 +28,12 @@ class Ran:
     mark: float  # the same in every run of the seed
 
 
-def run_history(seed: int, *, steps: int = STEPS, faults: bool = True, story: Callable[[str], None] | None = None) -> Ran:
+def run_history(
+    seed: int, *, steps: int = STEPS, faults: bool = True, nodes: int = 3, story: Callable[[str], None] | None = None
+) -> Ran:
     """Raises: AssertionError, InvariantBroken, or whatever the cluster raised that it should not have."""
-    world = SimCluster(seed)
-    world.faults = ClusterFaults(world) if faults else None
-    for number in range(steps):
-        before = world.happened.copy()
-        world.step()
-        if story is not None and world.happened != before:
-            story(f"step {number}, tick {world.ticks}: {', '.join(world.happened - before)}")
-        world.check()
-    world.faults = None
+    world = SimCluster(seed, nodes=nodes)
+    _misbehave(world, steps, faults=faults, story=story)
     if faults and world.rng.random() < 0.5:
         _kill_everything(world)
     world.settle()
@@ -47,6 +42,28 @@ def run_history(seed: int, *, steps: int = STEPS, faults: bool = True, story: Ca
     _check_equality(world)
     acknowledged = sum(one.value is not None and one.outcome.value == "done" for one in world.history.operations)
     return Ran(seed, len(world.history.operations), acknowledged, world.happened, world.ticks, world.rng.random())
+
+
+def settled_history(seed: int, *, steps: int, keeps_all: bool) -> SimCluster:
+    """A cluster after its faults, level and judged."""
+    world = SimCluster(seed)
+    world.keeps_all = keeps_all
+    _misbehave(world, steps, faults=True, story=None)
+    world.settle()
+    world.final_reads()
+    world.check_end()
+    return world
+
+
+def _misbehave(world: SimCluster, steps: int, *, faults: bool, story: Callable[[str], None] | None) -> None:
+    world.faults = ClusterFaults(world) if faults else None
+    for number in range(steps):
+        before = world.happened.copy()
+        world.step()
+        if story is not None and world.happened != before:
+            story(f"step {number}, tick {world.ticks}: {', '.join(world.happened - before)}")
+        world.check()
+    world.faults = None
 
 
 def _kill_everything(world: SimCluster) -> None:

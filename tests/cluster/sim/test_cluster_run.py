@@ -45,6 +45,12 @@ def test_every_kind_of_fault_happens() -> None:
 
 
 @pytest.mark.slow
+def test_five_nodes_survive_what_three_do() -> None:
+    """Majorities may overlap in one node, and rings of cuts leave none with all others."""
+    assert run_history(3, steps=SHORT_STEPS, nodes=5).operations
+
+
+@pytest.mark.slow
 def test_a_seed_repeats_its_history() -> None:
     """To the last random number."""
     assert run_history(11, steps=800) == run_history(11, steps=800)
