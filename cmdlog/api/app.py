@@ -96,7 +96,8 @@ class Api:
             await self._serve_other_method(methods, scope, picked, receive, send)
             return
         if entry.kind == "call":
-            await call_procedure(self.service, Incoming(path, caller, picked, scope[SCOPE_KEY]), receive, send)
+            incoming = Incoming(path, caller, picked, scope[SCOPE_KEY], scope["query_string"])
+            await call_procedure(self.service, incoming, receive, send)
         elif entry.kind == "batch":
             await BatchStream(self.service, Incoming(path, caller, picked, scope[SCOPE_KEY]), receive, send).run()
         elif entry.kind == "events":

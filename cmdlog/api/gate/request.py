@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope
 
@@ -49,6 +50,7 @@ BODY_TYPES: Final = frozenset(
 PREFERENCE: Final = re.compile(rb'(?:"(?:[^"\\]|\\.)*"|[^,"])+')  # an element of a list: commas within quotes are not its end
 PREFER_BYTES_MAX: Final = 1024  # of what is looked at: a list of preferences is short
 DURABILITIES: Final[Mapping[bytes, Durability]] = {b"sync": "sync", b"async": "async"}
+CONSISTENCIES: Final = frozenset(("linearizable", "stale"))
 CHARSET: Final = re.compile(rb'charset\s*=\s*"?([^";\s]*)"?', re.IGNORECASE)
 
 Picked = dict[bytes, bytes]
@@ -62,6 +64,7 @@ class Incoming:
     caller: Credential
     headers: Picked
     trace: Trace
+    query: bytes = b""  # of its address
 
 
 def pick_headers(scope: Scope) -> Picked:
@@ -181,6 +184,16 @@ def _preference(value: bytes, wanted: bytes) -> bytes:
             found: bytes = word.strip().strip(b'"').lower()
             return found
     return b""
+
+
+def wants_stale(query: bytes) -> bool:
+    """Whether the address has `consistency=stale`: the caller takes what any replica has. Raises: Problem."""
+    if not query:
+        return False
+    given = [value for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True) if name == "consistency"]
+    if len(given) > 1 or not CONSISTENCIES.issuperset(given):
+        raise invalid([("consistency", "must be `linearizable` or `stale`, once")])
+    return given == ["stale"]
 
 
 async def read_body(receive: Receive, *, limit_bytes: int) -> bytes:

@@ -7,7 +7,7 @@ and handlers read bodies themselves, strictly; so FastAPI never parses a request
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Body, Depends, Header, Query, Request, Response, Security
 from fastapi.openapi.models import Example
@@ -109,6 +109,13 @@ PreferRedirect = Annotated[
         " ignored",
     ),
 ]
+Consistency = Annotated[
+    Literal["linearizable", "stale"] | Missing,
+    Query(
+        alias="consistency",
+        description="`stale`: what this node has run so far, without asking the others; the answer says as of what",
+    ),
+]
 After = Annotated[
     Annotated[str, Field(pattern="^[0-9]{1,12}$")] | Missing,
     Query(alias="after", description="omits the rows of the history up to this number"),
@@ -119,8 +126,8 @@ def take_request_id(request_id: RequestId = None) -> None:
     """What every route takes."""
 
 
-def take_read_headers(txn: TxnSeen = None, prefer: PreferRedirect = None) -> None:
-    """What calls of read-only procedures take."""
+def take_read_headers(txn: TxnSeen = None, prefer: PreferRedirect = None, consistency: Consistency = None) -> None:
+    """What calls of read-only procedures take, and queries."""
 
 
 def take_call_headers(key: IdempotencyKey = None, txn: TxnSeen = None, prefer: Prefer = None) -> None:
@@ -129,10 +136,6 @@ def take_call_headers(key: IdempotencyKey = None, txn: TxnSeen = None, prefer: P
 
 def take_prefer(prefer: Prefer = None) -> None:
     """What a batch takes."""
-
-
-def take_redirect(prefer: PreferRedirect = None) -> None:
-    """What a query takes."""
 
 
 def take_after(after: After = None) -> None:
@@ -168,7 +171,11 @@ BODIES: Final[Mapping[str, Callable[..., None]]] = {
     "take_snapshot": take_snapshot_request,
     "batch": take_lines,
 }
-HEADERS_OF: Final[Mapping[str, Callable[..., None]]] = {"batch": take_prefer, "query": take_redirect, "events": take_after}
+HEADERS_OF: Final[Mapping[str, Callable[..., None]]] = {
+    "batch": take_prefer,
+    "events": take_after,
+    "query": take_read_headers,
+}
 ANSWERS: Final[Mapping[str, tuple[str, type[Response], Any]]] = {
     "batch": ("One line per call, in the same order", LinesResponse, BatchResult | BatchRefusal),
     "query": ("The rows", JSONResponse, QueryRows),

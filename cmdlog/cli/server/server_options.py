@@ -75,7 +75,7 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
     from cmdlog.errors import CmdlogError
 
     if ca_file is not None:
-        _check_certificates(ca_file)
+        check_certificates(ca_file)
     try:
         client = Client(listed_urls(url), token_file=token_file, timeout_s=timeout_s, verify=str(ca_file) if ca_file else True)
     except ValueError as error:
@@ -133,7 +133,7 @@ def _stalls_of(client: Client) -> str:
     return "; ".join(str(stall.get("message")) for stall in stalled) if isinstance(stalled, list) else ""
 
 
-def _check_certificates(ca_file: Path) -> None:
+def check_certificates(ca_file: Path) -> None:
     """Raises: CommandFailed, naming the file."""
     import ssl
 

@@ -7,6 +7,7 @@ them.
     places     the sequencer numbers entries from the logs' ends on
     parted     a multi-partition call that some partition lacks is skipped where it is: nobody was answered
     executed   everything committed is run by the sites here
+    code       the log has this program and its environment, if it is a new one, and the tables that it adds; calls run the newest
     keys       the index of idempotency keys is loaded from the states
     calls      are taken
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -22,7 +24,7 @@ import structlog
 
 from cmdlog.node.outcome import CallOutcome, Reply
 
-LOOK_S: Final = 0.005
+LOOK_S: Final = 0.002  # between two looks at what is run
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -35,6 +37,9 @@ class TakeoverSteps(Protocol):
     def skip_parted(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
     def still(self, terms: tuple[int, ...]) -> bool: ...
     def all_run(self) -> bool: ...
+    def state_code(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
+    def add_tables(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
+    def run_newest_code(self, terms: tuple[int, ...]) -> bool: ...
     def load_keys(self) -> None: ...
     def take_calls(self, terms: tuple[int, ...]) -> bool: ...
 
@@ -45,7 +50,8 @@ class Takeover:
     def __init__(self, steps: TakeoverSteps, failed: Callable[[BaseException], None]) -> None:
         self._steps, self._failed = steps, failed
         self._wanted: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
-        self._woken = threading.Event()
+        self._ending = threading.Event()
+        self.step = ""  # that the take-over under way is at
         self._thread = threading.Thread(target=self._run, name="cmdlog-takeover", daemon=True)
 
     def start(self) -> None:
@@ -55,37 +61,46 @@ class Takeover:
         """All groups are led here. Any thread; does not wait."""
         self._wanted.put(terms)
 
-    def wake(self) -> None:
-        """Something that a step may wait for has happened."""
-        self._woken.set()
-
     def stop(self) -> None:
         self._wanted.put(None)
-        self._woken.set()
+        self._ending.set()
         if self._thread.ident is not None:  # a node may be closed before it speaks with anybody
             self._thread.join()
 
     def _run(self) -> None:
         while (terms := self._wanted.get()) is not None:
+            began = time.monotonic()
             try:
                 done = self._take_over(terms)
             except BaseException as error:  # noqa: BLE001 -- a node that cannot take over must not stay silent about it
                 self._failed(error)
                 return
-            log.info("takeover_ended", terms=list(terms), leads=done)
+            log.info("takeover_ended", terms=list(terms), leads=done, took_ms=round(1000 * (time.monotonic() - began), 1))
 
     def _take_over(self, terms: tuple[int, ...]) -> bool:
-        steps = self._steps
+        steps, self.step = self._steps, "places"
         if not (steps.lift_clock(terms) and steps.give_places(terms)):
             return False
-        told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        skipped = steps.skip_parted(terms, told.put)
-        if skipped and not isinstance(told.get(), CallOutcome):
+        for self.step, place_entries in (
+            ("parted", steps.skip_parted), ("code", steps.state_code), ("tables", steps.add_tables),
+        ):  # fmt: skip
+            if not (_commit_entries(place_entries, terms) and self._wait_until_run(terms)):
+                return False
+        if not steps.run_newest_code(terms):
             return False
-        while steps.still(terms) and not steps.all_run():
-            self._woken.wait(LOOK_S)
-            self._woken.clear()
-        if not steps.still(terms):
-            return False
+        self.step = "keys"
         steps.load_keys()
+        self.step = "calls"
         return steps.take_calls(terms)
+
+    def _wait_until_run(self, terms: tuple[int, ...]) -> bool:
+        """Everything committed is run here; False when the terms are over."""
+        while self._steps.still(terms) and not self._steps.all_run():
+            self._ending.wait(LOOK_S)
+        return self._steps.still(terms)
+
+
+def _commit_entries(place: Callable[[tuple[int, ...], Callable[[Reply], None]], int], terms: tuple[int, ...]) -> bool:
+    """Waits until the entries that a step places, if it places any, are committed; False when that is not known."""
+    told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+    return not place(terms, told.put) or isinstance(told.get(), CallOutcome)
