@@ -114,7 +114,7 @@ class ExecutedMarks:
             self._compare(partition, of, index)
             self._count_digests(partition, of, index)
 
-    def due(self, node: NodeId, peers: Iterable[NodeId]) -> list[Parcel]:
+    def due(self, node: NodeId, peers: Callable[[], Iterable[NodeId]]) -> list[Parcel]:
         """What is sent with this tick."""
         self._ticks += 1
         rows, self._rows = self._rows, []
@@ -128,7 +128,7 @@ class ExecutedMarks:
             Parcel(
                 peer, [(GroupId(NO_GROUP), Executed(node, peer, NO_TERM, *map(list, zip(*part, strict=True)))) for part in parts]
             )
-            for peer in peers
+            for peer in peers()
         ]
 
     # -- a follower ------------------------------------------------------------------------------------------------------
@@ -182,6 +182,11 @@ class ExecutedMarks:
     def waits(self) -> bool:
         """Whether anything waits for the leader."""
         return any(of.waiting for of in self._partitions.values())
+
+    def leader_commit(self, partition: int) -> int:
+        """The last entry that the leader is known to have committed, whether it is here or not."""
+        of = self._partitions[partition]
+        return max(of.known, of.marks[-1][1] if of.marks else 0)
 
     def divergences(self) -> dict[int, int]:
         """Partition -> index of the batch that was another computation on the leader."""

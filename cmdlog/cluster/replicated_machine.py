@@ -11,7 +11,7 @@ from typing import Protocol
 
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries, Fitness, SnapshotDescriptor
-from cmdlog.raft.ready import EntriesWanted, ReadResult
+from cmdlog.raft.ready import EntriesWanted, ReadResult, SoftState
 from cmdlog.wal.ids import Term
 
 
@@ -76,6 +76,10 @@ class Watcher(Protocol):
 
     def changed(self, views: Mapping[int, GroupStanding]) -> None:
         """Some group has another view than when this was called last."""
+        ...
+
+    def roles_changed(self, roles: Sequence[tuple[int, SoftState, int]]) -> None:
+        """Of these groups role or leader have changed: group, what it is now, its term."""
         ...
 
     def ticked(self, views: Mapping[int, GroupStanding]) -> None:

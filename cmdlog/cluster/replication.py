@@ -108,7 +108,7 @@ class Replication:
                 self._pump()
                 self._watcher.ticked(self._views)
                 self._pump()
-                if parcels := self._executed.due(self._groups.node, self._peers()):
+                if parcels := self._executed.due(self._groups.node, self._peers):
                     self._send(parcels)
                 if not self._waiting and not self._undurable and (marks := self._marks.idle()):
                     self._add_round(_WaitingRound(0, deque(marks)))
@@ -330,6 +330,8 @@ class Replication:
             self._machine.fetch(group, wanted, terms, self.entry_blocks.block_of(group, wanted.first))
         for group, descriptor in round_.copies:
             self._machine.copy_offered(group, descriptor)
+        if round_.soft_states:
+            self._watcher.roles_changed([(group, soft, self._groups.cores[group].term) for group, soft in round_.soft_states])
 
     def _records_of(self, round_: Round) -> list[bytes]:
         """Hard states of all groups, then their entries, then commit marks: a block's order."""
@@ -371,13 +373,21 @@ class Replication:
             self._send(parcels)
 
     def _notify_watcher(self) -> None:
-        """Tells the watcher when some group has another view."""
-        offered, self._offered = self._offered, under_offer(self._groups)
-        self._wants_block = self._wants_block or (offered and not self._offered)
-        views: dict[int, GroupStanding] = {group: _view_of(core) for group, core in self._groups.cores.items()}
-        if views != self._views:
-            self._views = views
-            self._watcher.changed(views)
+        """Tells the watcher when some group has another view. Only groups that were touched can have one: a node has many, and
+        most of them rest."""
+        touched = self._groups.take_touched()
+        if touched:
+            offered, self._offered = self._offered, under_offer(self._groups)
+            self._wants_block = self._wants_block or (offered and not self._offered)
+        changed = dict[int, GroupStanding | None]()
+        for group in sorted(touched):
+            core = self._groups.cores.get(group)
+            view = None if core is None else standing_of(core)
+            if view != self._views.get(group):
+                changed[group] = view
+        if changed:
+            self._views = {group: view for group, view in {**self._views, **changed}.items() if view is not None}
+            self._watcher.changed(self._views)
 
     def _fail(self, error: BaseException) -> None:
         with self.lock:
@@ -392,7 +402,8 @@ class Replication:
             self._kick()
 
 
-def _view_of(core: RaftCore) -> GroupStanding:
+def standing_of(core: RaftCore) -> GroupStanding:
+    """What the group is at this moment."""
     leads = core.leader == core.id
     return GroupStanding(core.term, core.leader, leads, leads and core.term_committed)
 

@@ -164,10 +164,11 @@ class Desk:
 
     def hello(self, partitions: Sequence[int]) -> dict[str, Any]:
         """What a site process must know to serve."""
-        bundle = self._boot.bundle.to_bytes().decode()
+        code = self._boot.code
+        wanted = code.texts() if self._replica is not None else {code.newest: str(code.newest_value["bundle"])}
         return {
-            "bundles": {str(self._boot.catalog): bundle},
-            "catalog": self._boot.catalog,
+            "bundles": wanted,
+            "catalog": code.newest,
             "partitions": self._partitions_stated(),
             "key_policy": asdict(self._boot.policy),
             "state_files": {str(p): state_path(self._directory, p) for p in partitions},
@@ -220,7 +221,7 @@ class Desk:
         self._sequencer.failed(error)
 
     def _partitions_stated(self) -> int | None:
-        return partitions_of(self._boot.catalogs[str(self._boot.catalog)])
+        return partitions_of(self._boot.code.newest_value)
 
     def plan(self) -> SitePlan:
         catalogs = Catalogs()

@@ -31,14 +31,16 @@ def free_ports(count: int) -> list[int]:
 class ServedCluster:
     """Nodes 1 to `count`. Ends what it started."""
 
-    def __init__(self, folder: Path, *, count: int = 3, partitions: int = 2) -> None:
+    def __init__(self, folder: Path, *, count: int = 3, partitions: int = 2, app: str = APP) -> None:
+        """`app`: a module of the program, or one in the folder."""
+        self._app = app
         self.folder, self.nodes = folder, range(1, count + 1)
         ports = free_ports(2 * count)
         self.urls = {node: f"http://127.0.0.1:{ports[node - 1]}" for node in self.nodes}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         members = [f"--member={node}=127.0.0.1:{ports[count + node - 1]},{self.urls[node]}" for node in self.nodes]
         self.run(
-            "cluster", "init", APP, *members, "--partitions", str(partitions), "--to", "cluster.json",
+            "cluster", "init", app, *members, "--partitions", str(partitions), "--to", "cluster.json",
             "--cluster-secret-file", "secret",
         )  # fmt: skip
 
@@ -60,7 +62,7 @@ class ServedCluster:
             with open(self.folder / f"log{node}", "ab") as log:
                 self._processes[node] = subprocess.Popen(
                     [
-                        sys.executable, "-m", "cmdlog.cli", "serve", APP, "--data", f"n{node}", "--join", "cluster.json",
+                        sys.executable, "-m", "cmdlog.cli", "serve", self._app, "--data", f"n{node}", "--join", "cluster.json",
                         "--node", str(node), "--cluster-secret-file", "secret",
                         "--port", self.urls[node].rsplit(":", 1)[1], *SMALL,
                     ],
@@ -72,6 +74,10 @@ class ServedCluster:
         process = self._processes.pop(node)
         process.send_signal(number)
         process.wait(60)
+
+    def signal(self, node: int, number: int) -> None:
+        """Without waiting for what comes of it."""
+        self._processes[node].send_signal(number)
 
     def pause(self, node: int, *, over: bool = False) -> None:
         """Stops a node's process, or lets it go on."""

@@ -257,7 +257,7 @@ def test_digests_differ_by_results_and_by_rows(one: tuple[int, bytes], other: tu
 def rows_sent(marks: ExecutedMarks, peers: list[NodeId]) -> dict[NodeId, list[Row]]:
     """By peer, what one tick sends."""
     sent: dict[NodeId, list[Row]] = {}
-    for parcel in marks.due(LEADER, peers):
+    for parcel in marks.due(LEADER, lambda: peers):
         for group, said in parcel.messages:
             assert isinstance(said, Executed)
             assert (group, said.sender, said.receiver) == (NO_GROUP, LEADER, parcel.receiver)

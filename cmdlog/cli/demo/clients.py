@@ -9,6 +9,7 @@ share the machine with the server.
 
 from __future__ import annotations
 
+import abc
 import http.client
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,18 +25,24 @@ RESUME_TIMEOUT_S: Final = 300.0
 ATTEMPTS_MAX: Final = 1000
 RETRY_PAUSE_S: Final = 0.01
 REQUEST_TIMEOUT_S: Final = 30.0
+UNAVAILABLE: Final = 503  # not ready, or no quorum: the call was not accepted
+UNDECIDED: Final = ("not_ready", "no_quorum", "outcome_unknown")  # codes: the same call, sent again, may be answered
 OUTCOMES: Final = {"aborted": "aborted", "procedure_failed": "failed"}
 
 
 class Unanswered(Exception):
-    """The connection broke, or the server is not ready: the call may have been executed, or not."""
+    """No answer: the connection broke, or the server is not ready."""
+
+    def __init__(self, message: str, *, maybe_executed: bool = True) -> None:
+        super().__init__(message)
+        self.maybe_executed = maybe_executed  # False: nothing has seen the call that could execute it
 
 
 class Http:
     """One kept connection to whichever server is asked. Used by one thread."""
 
-    def __init__(self) -> None:
-        self._url = ""
+    def __init__(self, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._url, self._timeout_s = "", timeout_s
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(
@@ -45,14 +52,15 @@ class Http:
         if self._connection is None or url != self._url:
             self.close()
             self._url = url
-            self._connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=REQUEST_TIMEOUT_S)
+            self._connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=self._timeout_s)
         try:
             self._connection.request(method, path, body=body, headers=headers or {})
             response = self._connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise Unanswered(f"{method} {path}: {error}") from error
+            sent = not isinstance(error, ConnectionRefusedError)
+            raise Unanswered(f"{method} {path}: {error}", maybe_executed=sent) from error
 
     def read(self, url: str, method: str, path: str, *, body: bytes | None = None) -> Any:
         """The JSON of an answer that must be there. Raises: CommandFailed."""
@@ -97,18 +105,17 @@ class ServerAddress:
         return self._where
 
 
-class Load:
-    """Several clients with their calls. `answered` counts; `reached` is set when it passes `watermark`."""
+class ClientThreads(abc.ABC):
+    """Several clients, each a thread with a connection of its own and its calls. `answered` counts."""
 
-    def __init__(self, shares: Sequence[Sequence[DemoCall]], place: ServerAddress, *, watermark: int) -> None:
-        self._place, self._watermark = place, watermark
+    def __init__(self, shares: Sequence[Sequence[DemoCall]], *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self.reached = threading.Event()
         self.answered = 0
         self.error: BaseException | None = None
         self._threads = [
-            threading.Thread(target=self._run, args=(share,), name=f"demo-client-{number}", daemon=True)
+            threading.Thread(target=self._run, args=(number, share), name=f"demo-client-{number}", daemon=True)
             for number, share in enumerate(shares)
         ]
 
@@ -132,18 +139,38 @@ class Load:
         if self.error is not None:
             raise self.error
 
-    def _run(self, share: Sequence[DemoCall]) -> None:
+    def _run(self, client: int, share: Sequence[DemoCall]) -> None:
         try:
-            with Http() as connection:
+            with Http(timeout_s=self._timeout_s) as connection:
                 for call in share:
                     if self._stop.is_set():
                         return
-                    self._answer(connection, call)
+                    self._answer(client, connection, call)
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             self.error = error
-            self.reached.set()
+            self._failed()
 
-    def _answer(self, connection: Http, call: DemoCall) -> None:
+    @abc.abstractmethod
+    def _answer(self, client: int, connection: Http, call: DemoCall) -> None:
+        """Sends the call until it is answered, or the clients are stopped. Raises: CommandFailed."""
+
+    @abc.abstractmethod
+    def _failed(self) -> None:
+        """Wakes the main thread: a client has raised."""
+
+
+class Load(ClientThreads):
+    """Clients of one server. `reached` is set when `answered` passes `watermark`."""
+
+    def __init__(self, shares: Sequence[Sequence[DemoCall]], place: ServerAddress, *, watermark: int) -> None:
+        super().__init__(shares)
+        self._place, self._watermark = place, watermark
+        self.reached = threading.Event()
+
+    def _failed(self) -> None:
+        self.reached.set()
+
+    def _answer(self, _client: int, connection: Http, call: DemoCall) -> None:
         for _ in range(ATTEMPTS_MAX):
             url, life = self._place.wait()
             call.attempts += 1
@@ -159,7 +186,12 @@ class Load:
                 if self.answered >= self._watermark:
                     self.reached.set()
             return
-        raise CommandFailed(f"{call.procedure} under key {call.key} was not answered in {ATTEMPTS_MAX} attempts")
+        raise unanswered(call)
+
+
+def unanswered(call: DemoCall) -> CommandFailed:
+    """The error of a client that gives up."""
+    return CommandFailed(f"{call.procedure} under key {call.key} was not answered in {call.attempts} attempts")
 
 
 def send(connection: Http, url: str, call: DemoCall) -> ClientAnswer:
@@ -168,17 +200,19 @@ def send(connection: Http, url: str, call: DemoCall) -> ClientAnswer:
     path = f"/v1/procedures/{call.procedure}"
     status, data = connection.ask(url, "POST", path, body=orjson.dumps(call.params), headers=headers)
     if status >= 500:
-        raise Unanswered(f"{path} was answered with {status}")
+        raise Unanswered(f"{path} was answered with {status}", maybe_executed=status != UNAVAILABLE)
     return read_answer(orjson.loads(data))
 
 
 def send_batch(connection: Http, url: str, calls: Iterable[DemoCall]) -> list[ClientAnswer]:
-    """Calls by `POST /v1/batch`, answers in the same order. Raises: CommandFailed, Unanswered."""
+    """Calls by `POST /v1/batch`, answers in the same order. Raises: CommandFailed, Unanswered, also when one is undecided."""
     lines = [orjson.dumps({"procedure": call.procedure, "params": call.params, "key": call.key}) for call in calls]
     status, data = connection.ask(url, "POST", "/v1/batch", body=b"\n".join(lines))
     answers = [read_answer(orjson.loads(line)) for line in data.splitlines()]
     if status != 200 or len(answers) != len(lines):
         raise CommandFailed(f"/v1/batch answered {status} and {len(answers)} lines to {len(lines)}")
+    if undecided := [answer.kind for answer in answers if answer.kind in UNDECIDED]:
+        raise Unanswered(f"/v1/batch answered {undecided[0]} to {len(undecided)} of {len(lines)} calls")
     return answers
 
 

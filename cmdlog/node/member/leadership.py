@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import structlog
-
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replicated_machine import GroupStanding
+from cmdlog.node.telemetry.role_history import GroupRole, RoleHistory
 from cmdlog.raft import ProposalRefused, RaftCore, Role
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Fitness
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 ASK_AGAIN_TICKS: Final = 5  # between two campaigns, or offers, for a group that somebody else leads
-
-log = structlog.get_logger("cmdlog.cluster")
 
 
 class Standing(enum.Enum):
@@ -55,6 +52,7 @@ class Leadership:
         self._began, self._ended, self._named = began, ended, named
         self.standing = Standing.FOLLOWING
         self.leader: NodeId | None = None  # of the cluster group
+        self.history = RoleHistory(node)
         self.terms: tuple[int, ...] = ()  # of the present leadership, by group
         self._ticks = self._asked_at = 0
 
@@ -63,7 +61,7 @@ class Leadership:
         leader = views[CLUSTER_GROUP].leader
         news = leader != self.leader
         if news:
-            log.info("leader_changed", node=self.node, leader=leader, term=views[CLUSTER_GROUP].term)
+            self.history.record_leader(leader, self.leader, views[CLUSTER_GROUP].term)
             self.leader = leader
         terms = tuple(view.term for view in views.values())
         leads_all = all(view.confirmed for view in views.values())
@@ -79,6 +77,10 @@ class Leadership:
             self._claim_groups(views)
         elif news:
             self._gather_groups(views)
+
+    def roles_changed(self, roles: Sequence[GroupRole]) -> None:
+        """Of some groups role or leader have changed."""
+        self.history.record_roles(roles)
 
     def ticked(self, views: Mapping[int, GroupStanding]) -> None:
         """Gathers the groups at the node that leads the cluster group."""
@@ -114,6 +116,7 @@ class Leadership:
         if self.standing is not Standing.TAKING_OVER or terms != self.terms:
             return False
         self.standing = Standing.LEADING
+        self.history.record_calls_taken()
         return True
 
     def _try(self, group: int, request: Callable[[RaftCore], Any]) -> None:

@@ -64,7 +64,7 @@ class LeadershipEvents:
         for done in waiting:
             done(NotReady("this node leads no more"))
         self._end_offer()
-        log.warning("leadership_lost", leader=leader, outcome_unknown=unknown)
+        log.warning("leadership_lost", leader=leader, outcome_unknown=unknown, reason=self._leadership.history.reason.value)
 
     def name_leader(self, *, ticks: int = 0) -> None:
         """A refusal that says where calls are taken says where they are taken now. So many ticks have passed: between two leaders
@@ -80,4 +80,4 @@ class LeadershipEvents:
         if leader is None or leader == self._leadership.node:
             return NoLeader("the cluster has no leader at present")
         where = self._cluster.member(leader).client
-        return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where)
+        return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where, leader)

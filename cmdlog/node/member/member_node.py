@@ -18,6 +18,7 @@ import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -33,31 +34,37 @@ from cmdlog.cluster.transport.peer_transport import PeerNotice, TransportSetting
 from cmdlog.node.assembly import MACHINE, NodeGround, Outside
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
-from cmdlog.node.member.cluster_view import ClusterView
+from cmdlog.node.member.cluster_view import ClusterView, MemberParts
 from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
 from cmdlog.node.member.fitness_checks import FitnessChecks
-from cmdlog.node.member.leader_reads import LeaderReads
+from cmdlog.node.member.forwarding.forwarded_calls import Placing
+from cmdlog.node.member.forwarding.member_calls import MemberCalls
+from cmdlog.node.member.leader_reads import LeaderReads, place_apart
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.leadership_events import LeadershipEvents
 from cmdlog.node.member.leadership_transfer import LeadershipTransfer
+from cmdlog.node.member.member_code import MemberCode, Program
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader
 from cmdlog.node.member.member_roll import MemberRoll
-from cmdlog.node.member.member_start import ensure_member, member_boot
+from cmdlog.node.member.member_start import check_program, ensure_member, member_boot
+from cmdlog.node.member.replica_reads import ReplicaProgress, ReplicaReads
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.node import SWITCH_INTERVAL_S, Node
-from cmdlog.node.outcome import Done, Durability, NotReady
+from cmdlog.node.outcome import Done, Durability
+from cmdlog.node.placing.router import Encoded, Placed
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
+from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.node.slot_map import Route
 from cmdlog.raft import CopyOutcome, RaftError, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries
 from cmdlog.raft.wire.layout import Addressed
 from cmdlog.wal.format.control_record import ClusterMember
-from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
@@ -115,16 +122,18 @@ class MemberNode(Node):
             if progress is not None:
                 progress({"step": "opened"})
             boot = member_boot(groups, db, wal.instance.identity, member.cluster, bundle or capture_bundle(db, target))
+            program = Program(db, boot.bundle)
             unsealed = unsealed_states(files, directory, range(settings.partitions))
             plan, report = bring_up(
                 files, wal, live=live_code(db, boot), progress=reporter(progress), leave="unexecuted", voters="any"
             )
             Trust(files, directory).unseal()
+            check_program(directory, settings, db, boot, wal)
             run_upto = {part.partition: part.to_index for part in plan.partitions}
             node = cls(NodeGround(directory, db, settings, wal, boot, inline=False, outside=outside, run_upto=run_upto))
             node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
             node._page_checks.wish(unsealed, plan)
-            node._become_member(member)
+            node._become_member(member, program)
             node._start_member()
         except BaseException:
             with contextlib.suppress(Exception):
@@ -132,7 +141,7 @@ class MemberNode(Node):
             raise
         return node
 
-    def _become_member(self, ground: MemberGround) -> None:
+    def _become_member(self, ground: MemberGround, program: Program) -> None:
         """Consensus between sequencer and log."""
         self._ground = ground
         node, partitions = NodeId(ground.node), range(self.settings.partitions)
@@ -147,11 +156,19 @@ class MemberNode(Node):
         )
         self._roll = MemberRoll(states, ground.cluster)
         self._reader = EntryReader(self._wal, self._report_entries)
+        environment_stated = states.state(CLUSTER_GROUP).environment
+        self._code = MemberCode(
+            program, self._boot.code, {} if environment_stated is None else environment_stated.value,
+            partitions=self.settings.partitions, known=self._add_code, bound=self._serve_code,
+        )  # fmt: skip
+        self._code.run_newest()
+        self._code.missing_tables(self.directory)  # no site runs yet: a take-over need not look
         self._marks = ExecutedMarks(partitions, diverged=self._diverged, agreed=self._agreed, voters=len(ground.cluster.members))
         self._machine = SequencedMachine(
             self.sequencer, {p: txns.get(p, 0) for p in partitions}, blocks, marks=self._marks, leave_out=self._desk.leave_out,
-            stated=self._roll.observe, asked=self._reader.ask, copy_offered=self._refuse_copy,
+            stated=self._observe, asked=self._reader.ask, copy_offered=self._refuse_copy,
         )  # fmt: skip
+        self._machine.learn_code(self._boot.catalog)
         book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
         listen = ground.listen or ground.cluster.member(ground.node).peer
         self._network = PeerNetwork(book, ground.secret, self, Endpoint(*listen), TransportSettings(tick_s=TICK_S))
@@ -164,13 +181,21 @@ class MemberNode(Node):
             marks=self._marks, states=states,
             entry_blocks=blocks,
         )  # fmt: skip
-        states_at = {partition: state_path(self.directory, partition) for partition in partitions}
         steps = LeaderSteps(
-            self._driver, self._machine, self._leadership, self.sequencer, self._keys, catalog=self._boot.catalog,
-            states=states_at, missing=self._missing_members,
+            self._driver, self._machine, self._leadership, self.sequencer, self._keys, code=self._code,
+            directory=self.directory, missing=self._missing_members,
         )  # fmt: skip
         self._takeover = Takeover(steps, self._desk.broken)
-        self._reads = LeaderReads(self._driver, self._machine)
+        self._reads = LeaderReads(self._driver, self._machine, reads_max=self.settings.inflight_calls_max)
+        self._progress = ReplicaProgress(self._driver, self._machine, self.sequencer.replicated.run_up_to)
+        self.stale = ReplicaReads(
+            self.stale, self._progress, diverged=self._marks.divergences, leader=lambda: self._url_of(self._leadership.leader)
+        )
+        self.watch_failure(lambda _error: self._lose_reads())
+        placing = Placing(self._place_forwarded, self._reads.rounds.add, self.clock.observe, self.trace_of)
+        self._calls = MemberCalls(
+            ground, self.settings, placing, routes=lambda: self.routes, slots=self.slots, admission=self.sequencer.admission
+        )
         self._transfer = LeadershipTransfer(
             self._driver, fitness, drained=lambda: self.sequencer.replicated.idle, send=self._network.send,
             peers=[NodeId(m.node) for m in ground.cluster.members if m.node != node],
@@ -188,10 +213,12 @@ class MemberNode(Node):
         )  # fmt: skip
         self._ticks = 0  # since the log was held last
         self._too_far_back: set[int] = set()  # groups
-        self._view = ClusterView(
-            ground, self._driver, self._leadership, self._marks, too_far_back=self._too_far_back,
-            peers=lambda: self._network.status().peers if self._ready else (),
-        )  # fmt: skip
+        self._view = ClusterView(MemberParts(
+            ground, groups, self._driver, self._leadership, self._marks, self.sequencer.replicated.run_up_to,
+            lambda: self._network.status().peers if self._ready else (), self._too_far_back,
+            lambda: self._ready and self._acquainted, TICK_S,
+        ))  # fmt: skip
+        self.overview = replace(self.overview, cluster=self._view)
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
         self._hold_log()  # before the log is started, and may let anything go
@@ -217,6 +244,7 @@ class MemberNode(Node):
         super().attach(loop)
         self._takeover.start()
         self._reader.start()
+        self._calls.start(self._network, loop)
         self._network.start()
 
     def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
@@ -224,9 +252,13 @@ class MemberNode(Node):
         if not self._closed:
             self.hand_over()
             self._network.stop()
+            self._lose_reads()
             self._takeover.stop()
             self._reader.stop()
-        super().close(drain_s=drain_s, hurried=hurried)
+        try:
+            super().close(drain_s=drain_s, hurried=hurried)
+        finally:
+            self._calls.stop()  # sends the answers that others wait for
 
     def hand_over(self) -> bool:
         """As `Node.hand_over`: another node gets what this one leads. Blocking, for `HAND_OVER_S` at most."""
@@ -241,6 +273,8 @@ class MemberNode(Node):
                 return
         for _ in range(ticks):
             self._driver.tick()
+        self._reads.rounds.tick(ticks)
+        self._progress.tick(ticks)
         with self._driver.lock:
             self._events.name_leader(ticks=ticks)
         for _ in range(ticks):
@@ -254,6 +288,7 @@ class MemberNode(Node):
     def on_messages(self, peer: NodeId, messages: list[Addressed]) -> None:
         if self._acquainted:
             self._driver.receive(messages)
+            self._reads.rounds.begin_waiting()
 
     def on_notice(self, notice: PeerNotice) -> None:
         log.info("peer", kind=notice.kind.value, node=notice.peer, detail=notice.detail)
@@ -270,6 +305,7 @@ class MemberNode(Node):
     def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """A site has applied an entry."""
         self._driver.executed(partition, index, 0 if answer is None else digest_of(answer.rows_digest, answer.result_hashes))
+        self._progress.executed(partition, index)
 
     def may_skip(self, partition: int, index: int) -> bool:
         """Whether this node proposed the call, and still leads: nobody else has executed it."""
@@ -282,6 +318,14 @@ class MemberNode(Node):
 
     def _began(self, terms: tuple[int, ...]) -> None:
         self._events.begin_leading(terms, range(self.settings.partitions))
+
+    def _url_of(self, node: NodeId | None) -> str:
+        return "" if node is None else self._ground.cluster.member(node).client
+
+    def _lose_reads(self) -> None:
+        """Those that wait are refused."""
+        self._reads.rounds.lose_all()
+        self._progress.lose_all()
 
     def _ended(self, leader: NodeId | None) -> None:
         self._events.end_leading(leader)
@@ -315,6 +359,17 @@ class MemberNode(Node):
             log.error("too_far_back", group=group, index=descriptor.index, remedy="the node needs a copy of another one's data")
         self._driver.ask(group, lambda core: core.report_snapshot(descriptor, CopyOutcome.FAILED))
 
+    def _observe(self, index: int, record: bytes) -> None:
+        """An entry of the cluster group is committed."""
+        self._roll.observe(index, record)
+        self._code.observe(record)
+
+    def _add_code(self, version: int, bundle: str, partitions: int | None) -> None:
+        """One more version of the code is committed."""
+        assert isinstance(self._sites, ProcessSites)
+        self._sites.add_code(version, bundle, partitions=partitions)
+        self._machine.learn_code(version)
+
     def _missing_members(self) -> list[ClusterMember]:
         """What the log does not state of the members that were met."""
         book = self._network.book
@@ -327,28 +382,37 @@ class MemberNode(Node):
         self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None,
         durability: Durability | None = None,
     ) -> int | None:  # fmt: skip
-        """As `Node.call`. A read is placed once a majority has confirmed that this node still leads."""
+        """As `Node.call`, here or on the node that leads. A read is placed once a majority has confirmed that one still leads."""
+        self._check_ready()
+        if (where := self._calls.elsewhere()) is not None:
+            return self._calls.send(where, [(route, params, key, done, durability)], txn=txn)[0]
         if not route.read_only:
             return super().call(route, params, key=key, done=done, txn=txn, durability="sync")
+        self.sequencer.admission.raise_refusal()
+        if txn is not None:
+            self.clock.observe(txn)
+        self._reads.place_confirmed(partial(super().call, route, params, key=key, done=done), done)
+        return None if route.everywhere else self.slots.partition_of(route.procedure, params)
+
+    def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
+        """As `Node.call_many`; see `call`."""
+        self._check_ready()
+        if (where := self._calls.elsewhere()) is not None:
+            return self._calls.send(where, calls)
+        return place_apart(calls, self.call, super().call_many)
+
+    def _place_forwarded(self, calls: Sequence[Encoded]) -> None:
+        """Places calls that another node has sent. Raises: CallRefused, and then none of them is placed."""
         self._check_ready()
         self.sequencer.admission.raise_refusal()
-        place = super().call
-
-        def confirmed(leads: bool) -> None:
-            try:
-                if not leads:
-                    raise NoLeader("another node may lead by now; the read is safe to repeat")
-                place(route, params, key=key, done=done, txn=txn)
-            except NotReady as refusal:
-                done(refusal)
-
-        self._reads.confirm(confirmed)
-        return None if route.everywhere else self.slots.partition_of(route.procedure, params)
+        self._placing.place_encoded([(*call[:5], "sync") for call in calls])
+        self._waker.wake()
 
     def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
         """As `Node.query_by`, by the leader alone: what it reads includes every call that was answered before."""
         self.sequencer.admission.raise_refusal()
         self._reads.wait_until_confirmed()
+        self.sequencer.admission.raise_refusal()  # it may have led, followed and begun to lead again since
         return super().query_by(run, sql, params, partition)
 
     def take_point(self) -> dict[str, Any]:
@@ -361,15 +425,8 @@ class MemberNode(Node):
 
     @property
     def member_state(self) -> MemberState:
-        return self._view.member_state(speaks=self._speaks)
-
-    def status(self) -> dict[str, Any]:
-        return {**super().status(), "cluster": self.cluster_status()}
+        return self._view.member_state()
 
     def cluster_status(self) -> dict[str, Any]:
         """This node's view of the cluster: state, who leads, the members, each group's term and leader, the peers."""
-        return self._view.status(speaks=self._speaks)
-
-    @property
-    def _speaks(self) -> bool:
-        return self._ready and self._acquainted
+        return {**self._view.status(), "forwarding": self._calls.status()}

@@ -7,6 +7,7 @@ them.
     places     the sequencer numbers entries from the logs' ends on
     parted     a multi-partition call that some partition lacks is skipped where it is: nobody was answered
     executed   everything committed is run by the sites here
+    code       the log has this program and its environment, if it is a new one, and the tables that it adds; calls run the newest
     keys       the index of idempotency keys is loaded from the states
     calls      are taken
 """
@@ -36,6 +37,9 @@ class TakeoverSteps(Protocol):
     def skip_parted(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
     def still(self, terms: tuple[int, ...]) -> bool: ...
     def all_run(self) -> bool: ...
+    def state_code(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
+    def add_tables(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
+    def run_newest_code(self, terms: tuple[int, ...]) -> bool: ...
     def load_keys(self) -> None: ...
     def take_calls(self, terms: tuple[int, ...]) -> bool: ...
 
@@ -77,17 +81,26 @@ class Takeover:
         steps, self.step = self._steps, "places"
         if not (steps.lift_clock(terms) and steps.give_places(terms)):
             return False
-        self.step = "parted"
-        told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        skipped = steps.skip_parted(terms, told.put)
-        if skipped and not isinstance(told.get(), CallOutcome):
-            return False
-        self.step = "executed"
-        while steps.still(terms) and not steps.all_run():
-            self._ending.wait(LOOK_S)
-        if not steps.still(terms):
+        for self.step, place_entries in (
+            ("parted", steps.skip_parted), ("code", steps.state_code), ("tables", steps.add_tables),
+        ):  # fmt: skip
+            if not (_commit_entries(place_entries, terms) and self._wait_until_run(terms)):
+                return False
+        if not steps.run_newest_code(terms):
             return False
         self.step = "keys"
         steps.load_keys()
         self.step = "calls"
         return steps.take_calls(terms)
+
+    def _wait_until_run(self, terms: tuple[int, ...]) -> bool:
+        """Everything committed is run here; False when the terms are over."""
+        while self._steps.still(terms) and not self._steps.all_run():
+            self._ending.wait(LOOK_S)
+        return self._steps.still(terms)
+
+
+def _commit_entries(place: Callable[[tuple[int, ...], Callable[[Reply], None]], int], terms: tuple[int, ...]) -> bool:
+    """Waits until the entries that a step places, if it places any, are committed; False when that is not known."""
+    told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+    return not place(terms, told.put) or isinstance(told.get(), CallOutcome)
