@@ -72,7 +72,7 @@ def directory_of(node: int) -> str:
 @cache
 def genesis(nodes: int) -> tuple[bytes, ...]:
     """What every log of the cluster begins with."""
-    return tuple(make_genesis(db, capture_bundle(db, None), SETTINGS, range(1, nodes + 1)).records())
+    return tuple(make_genesis(db, capture_bundle(db, None), SETTINGS, tuple(range(1, nodes + 1))).records())
 
 
 @dataclass
