@@ -226,9 +226,10 @@ def _check_time_between_lists(placed: Sequence[_Placed], barriers: Sequence[_Pla
     if not barriers:
         return
     columns = {key: [barrier.places[key] for barrier in barriers] for key in barriers[0].places}
-    alone = [(one, *one.places.items()) for one in placed if len(one.places) == 1 and next(iter(one.places)) in columns]
+    singles = [one for one in placed if len(one.places) == 1]
+    alone = [(one, key, place) for one in singles for key, place in one.places.items() if key in columns]
     earliest: list[_Placed | None] = [None] * (len(barriers) + 1)  # by number of barriers before: who ended first
-    for one, (key, place) in alone:
+    for one, key, place in alone:
         before = bisect_left(columns[key], place)
         kept = earliest[before]
         if kept is None or one.returned < kept.returned:
@@ -237,7 +238,7 @@ def _check_time_between_lists(placed: Sequence[_Placed], barriers: Sequence[_Pla
         here, later = earliest[at], earliest[at + 1]
         if later is not None and (here is None or later.returned < here.returned):
             earliest[at] = later
-    for one, (key, place) in alone:
+    for one, key, place in alone:
         not_after = bisect_right(columns[key], place)  # the barriers from here on are after it
         later = earliest[not_after + 1] if not_after < len(barriers) else None
         if later is not None and later.returned < one.operation.invoked:

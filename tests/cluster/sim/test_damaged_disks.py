@@ -55,6 +55,14 @@ def lists(states: Mapping[int, ListState]) -> dict[str, list[int]]:
     return {name: values for state in states.values() for name, values in state.lists.items()}
 
 
+def recover_or_refuse(found: Mapping[int, SimFiles]) -> dict[str, list[int]] | None:
+    """What a recovery makes of these disks; None when it refuses."""
+    try:
+        return lists(recover_states(found, PARTITIONS))
+    except (WalError, ReplayError):
+        return None
+
+
 def expected() -> dict[str, list[int]]:
     """What the cluster held."""
     return lists(cluster().machines[1].states)
@@ -72,12 +80,7 @@ def test_every_chunk_may_be_damaged_on_one_node_each(seed: int) -> None:
             path = f"{directory_of(node)}/log/{name}"
             if found[node].exists(path):
                 damage(found[node], path, at, rng)
-    try:
-        states = recover_states(found, PARTITIONS)
-    except (WalError, ReplayError) as error:  # the same entries lie in other chunks of other logs: two damages may meet
-        assert str(error)
-    else:
-        assert lists(states) == expected()
+    assert recover_or_refuse(found) in (None, expected())  # one entry lies in other chunks of other logs: damages may meet
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -100,9 +103,4 @@ def test_what_all_logs_lack_is_refused(seed: int) -> None:
     for node, files in found.items():
         for path in segments(files, node):
             damage(files, path, at, rng)
-    try:
-        states = recover_states(found, PARTITIONS)
-    except (WalError, ReplayError) as error:
-        assert str(error)
-    else:
-        assert lists(states) == expected()
+    assert recover_or_refuse(found) in (None, expected())
