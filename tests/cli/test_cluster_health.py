@@ -62,6 +62,7 @@ PEER = {"node": 3, "connected_since_s": None, "last_error": "refused"}
         ({"leader": 3}, "disagrees"),
         ({"diverged": {"0": 41}}, "diverged"),
         ({"too_far_back": [0]}, "too_far_back"),
+        ({"unfit": ["log_full"]}, "unfit"),
         ({"partitions": {"0": {"state": "disk_full"}}}, "partition_refuses"),
         ({"log": {"fill": 0.95}}, "log_nearly_full"),
         ({"peers": [PEER]}, "not_connected"),

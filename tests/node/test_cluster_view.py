@@ -11,6 +11,7 @@ import pytest
 
 from cmdlog.cluster.cluster_file import MemberAddress
 from cmdlog.cluster.executed_marks import ExecutedMarks
+from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.node.member.cluster_view import LOOK_AHEAD_MAX, ClusterView, MemberParts, first_call_s
 from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.member_ground import MemberState
@@ -56,7 +57,8 @@ class Seen:
             "driver": SimpleNamespace(lock=threading.RLock()),
             "leadership": SimpleNamespace(leader=leader, standing=standing, history=history),
             "marks": self.marks, "applied": lambda: {0: self.applied}, "peers": tuple, "too_far_back": {7}, "tick_s": TICK_S,
-            "speaks": lambda: speaks,
+            "speaks": lambda: speaks, "fitness": LeaderFitness(NodeId(node)), "rounds": SimpleNamespace(begun=3),
+            "forwarding": lambda: {"sent": 1},
         }  # fmt: skip
         return ClusterView(MemberParts(**cast(Any, parts)), wall=lambda: NOW_S)
 
@@ -78,6 +80,7 @@ def test_state_needs_a_leader_and_a_voice(leader: int | None, speaks: bool, stat
     told = view.status()
     assert (told["state"], told["node"], told["standing"], told["leader"]) == (state.value, 1, "following", leader)
     assert told["members"] == [{"node": 1, "client": "http://one", "peer": "127.0.0.1:7000"}]
+    assert (told["unfit"], told["read_rounds"], told["forwarding"]) == ([], 3, {"sent": 1})
     assert (told["too_far_back"], told["diverged"], told["peers"], told["elections"]) == ([7], {}, [], {})
 
 

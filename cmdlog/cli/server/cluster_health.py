@@ -122,6 +122,8 @@ def _of_node(node: Mapping[str, Any], leader: Mapping[str, Any] | None, silent: 
         yield ClusterFinding(
             "diverged", f"{name} computed something else than the leader: partition {partition}, entry {index}", number
         )
+    for reason in node.get("unfit", ()):
+        yield ClusterFinding("unfit", f"{name} should not lead: {reason.replace('_', ' ')}", number)
     for group in node.get("too_far_back", ()):
         yield ClusterFinding("too_far_back", f"{name} lacks entries of group {group} that no log holds: it needs a copy", number)
     for partition, of in node["partitions"].items():

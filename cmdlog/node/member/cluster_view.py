@@ -15,10 +15,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from cmdlog.cluster.executed_marks import ExecutedMarks
+from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_transport import LinkStatus
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import MemberGround, MemberState
+from cmdlog.node.member.read_rounds import ReadRounds
 from cmdlog.node.telemetry.cluster_metrics import ClusterReading, MemberReadiness
 from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import EntryLog
@@ -46,6 +48,9 @@ class MemberParts:
     peers: Callable[[], Collection[LinkStatus]]
     too_far_back: Collection[int]  # groups whose missing entries no log holds
     speaks: Callable[[], bool]  # whether this node takes part in consensus
+    fitness: LeaderFitness
+    rounds: ReadRounds
+    forwarding: Callable[[], Mapping[str, Any]]
     tick_s: float
 
 
@@ -90,7 +95,10 @@ class ClusterView:
             "groups": {str(group): self._group(group, applied) for group in list(parts.groups.cores)},
             "too_far_back": sorted(parts.too_far_back),
             "diverged": {str(partition): index for partition, index in parts.marks.divergences().items()},
+            "unfit": parts.fitness.own.names,
             "peers": [asdict(peer) for peer in parts.peers()],
+            "forwarding": dict(parts.forwarding()),
+            "read_rounds": parts.rounds.begun,
             **parts.leadership.history.status(),
         }
 
