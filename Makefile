@@ -26,6 +26,9 @@ help: ## this list
 demo: $(VENV)/.installed ## install, then run the main job: load, kill -9, recover, prove
 	$(BIN)/cmdlog demo
 
+demo-cluster: $(VENV)/.installed ## install, then kill, stop and cut off the leaders of three nodes under load, and prove
+	$(BIN)/cmdlog cluster demo
+
 demo-spark: $(VENV)/.installed-spark ## install Spark, then query, rebuild and back-fill a log on it
 	$(BIN)/cmdlog spark demo
 
@@ -105,4 +108,4 @@ $(VENV)/.installed-bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[bench]'
 	@touch $(VENV)/.installed $@
 
-.PHONY: help demo demo-spark test test-fast check check-fast lint types imports format torture fuzz sim mutants bench map clean distclean
+.PHONY: help demo demo-cluster demo-spark test test-fast check check-fast lint types imports format torture fuzz sim mutants bench map clean distclean

@@ -32,7 +32,7 @@ from cmdlog.whole_line_stdout import answer
 
 END_OF_HEAD = b"\r\n\r\n"
 END_OF_CHUNKS = b"0\r\n\r\n"
-LENGTH = b"content-length: "
+LENGTHS = (b"content-length: ", b"Content-Length: ")  # as uvicorn writes header names, and as Go does
 RECEIVE_BYTES = 1 << 20
 ENDLESS = 1 << 40
 
@@ -168,10 +168,10 @@ def complete(held: bytes) -> bool:
     head = held.find(END_OF_HEAD)
     if head < 0:
         return False
-    at = held.find(LENGTH, 0, head)  # uvicorn writes header names in lower case
+    at = max(held.find(name, 0, head) for name in LENGTHS)
     if at < 0:
         return held.endswith(END_OF_CHUNKS)
-    length = int(held[at + len(LENGTH) : held.index(b"\r", at)])
+    length = int(held[at + len(LENGTHS[0]) : held.index(b"\r", at)])
     return len(held) >= head + 4 + length
 
 

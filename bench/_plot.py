@@ -1,4 +1,6 @@
-"""Figures of `http_load.py` as one picture. Needs matplotlib (`pip install -e '.[bench]'`); without it the figures stand alone.
+"""Figures of `http_load.py` as one picture, and those of `cluster.py` as another.
+
+It needs matplotlib (`pip install -e '.[bench]'`); without it the figures stand alone.
 
 One rule: it draws what the JSON holds and computes nothing.
 """
@@ -6,25 +8,21 @@ One rule: it draws what the JSON holds and computes nothing.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 Rows = Sequence[dict[str, Any]]  # name, clients (0: half load), per_second, p50_ms, p99_ms, p999_ms, cpu_us, of calls stages
 SIZE_INCHES = (12, 8)
 DPI = 110
+MISSING = "no plot: matplotlib is not installed (pip install -e '.[bench]')"
 COLOURS = ("#1f5fa8", "#c2571a", "#3c8d40", "#7d5ba6", "#8a8a8a", "#b8a000")
 
 
 def plot(path: Path, title: str, rows: Rows) -> str:
     """Draws the picture; says where it is, or why there is none."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return "no plot: matplotlib is not installed (pip install -e '.[bench]')"
-    import matplotlib as mpl  # noqa: PLC0415 - only where it is installed
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
+    if (plt := _pyplot()) is None:
+        return MISSING
     closed = [row for row in rows if row["clients"]]
     most = max(row["clients"] for row in closed)
     figure, ((rates, latencies), (cpu, stages)) = plt.subplots(2, 2, figsize=SIZE_INCHES, layout="constrained")
@@ -36,6 +34,37 @@ def plot(path: Path, title: str, rows: Rows) -> str:
     figure.savefig(path, dpi=DPI)
     plt.close(figure)
     return f"plot: {path}"
+
+
+def plot_gaps(path: Path, title: str, gaps: Mapping[str, Sequence[float]], *, bar_s: float) -> str:
+    """How long nobody was answered when the leader ended, by how it ended: the share of ends that cost at most so much."""
+    if (plt := _pyplot()) is None:
+        return MISSING
+    figure, axes = plt.subplots(figsize=SIZE_INCHES, layout="constrained")
+    figure.suptitle(title)
+    for colour, (name, seconds) in zip(COLOURS, gaps.items(), strict=False):
+        shares = [(at + 1) / len(seconds) for at in range(len(seconds))]
+        axes.step([0.0, *sorted(seconds)], [0.0, *shares], where="post", label=f"{name}, {len(seconds)} times", color=colour)
+    axes.axvline(bar_s, color=COLOURS[-2], linestyle="--", label=f"{bar_s:g} s")
+    axes.set_xlabel("longest time without an answer, seconds")
+    axes.set_ylabel("share of ends")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=DPI)
+    plt.close(figure)
+    return f"plot: {path}"
+
+
+def _pyplot() -> Any:
+    """matplotlib's drawing module; None where it is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return None
+    import matplotlib as mpl  # noqa: PLC0415 - only where it is installed
+
+    mpl.use("Agg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    return pyplot
 
 
 def _load_name(clients: int) -> str:

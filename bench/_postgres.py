@@ -1,6 +1,7 @@
 """PostgreSQL with the bank's transfer in PL/pgSQL, in a folder of its own; skipped where its server is not installed.
 
-Its fsync is on and it listens on a socket in the folder alone. The server refuses to run as root, so a root user needs the
+Its fsync is on and it listens on a socket in the folder alone. With a standby, which is synchronous, a transfer is answered when
+both have synced it. The server refuses to run as root, so a root user needs the
 account `postgres` and `setpriv`.
 """
 
@@ -11,8 +12,9 @@ import pwd
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from bench._nodes import BRANCHES, CUSTOMERS
@@ -39,14 +41,16 @@ SCRIPT = f"""\\set b random(0, {BRANCHES - 1})
 \\set a random(1, 9)
 SELECT transfer(:b, :s, :t, :a);
 """
-TOOLS = ("initdb", "pg_ctl", "psql", "pgbench")
+TOOLS = ("initdb", "pg_ctl", "psql", "pgbench", "pg_basebackup")
+STANDBY = "standby"
+STANDBY_S = 30.0  # for it to be level
 
 
 Run = Callable[[int, int], float]  # clients, round; transfers per second
 
 
 @contextmanager
-def postgres(folder: Path, *, seconds: int, seed: int) -> Iterator[Run | str]:
+def postgres(folder: Path, *, seconds: int, seed: int, standby: bool = False) -> Iterator[Run | str]:
     """A server with loaded accounts: a function that gives the transfers per second of one round; or why there is none."""
     tools = {name: found for name in TOOLS if (found := _find(name))}
     prefix, home = _as_somebody_else(), folder / "postgres"
@@ -64,7 +68,8 @@ def postgres(folder: Path, *, seconds: int, seed: int) -> Iterator[Run | str]:
             folder.chmod(0o755)
         (home / "schema.sql").write_text(SCHEMA)
         (home / "script.sql").write_text(SCRIPT)
-        with _server({name: [*prefix, path] for name, path in tools.items()}, home) as run:
+        commands = {name: [*prefix, path] for name, path in tools.items()}
+        with _server(commands, home) as run, _standby(commands, home) if standby else nullcontext():
             yield lambda clients, number: run(clients, seconds, seed + number)
 
 
@@ -90,6 +95,33 @@ def _server(tools: dict[str, list[str]], home: Path) -> Iterator[Callable[[int, 
         yield run
     finally:
         _call([*tools["pg_ctl"], "-D", data, "-m", "immediate", "stop"])
+
+
+@contextmanager
+def _standby(tools: dict[str, list[str]], home: Path) -> Iterator[None]:
+    """A synchronous standby of the server in the folder; from then on that one waits for it."""
+    data, where = str(home / STANDBY), ["-h", str(home), "-U", "bench"]
+    _call([*tools["pg_basebackup"], *where, "-D", data, "-c", "fast", "-R", "-d", f"application_name={STANDBY}"])
+    sockets = home / "standby-socket"
+    sockets.mkdir()
+    shutil.chown(sockets, home.owner())
+    options = f"-c listen_addresses='' -c unix_socket_directories={sockets} -c fsync=on"
+    _call([*tools["pg_ctl"], "-D", data, "-w", "-l", str(home / "standby.log"), "-o", options, "start"])
+    try:
+        psql = [*tools["psql"], *where, "-d", "postgres", "-v", "ON_ERROR_STOP=1"]
+        _call([*psql, "-c", f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'", "-c", "SELECT pg_reload_conf()"])
+        _wait_until_synchronous(psql)
+        yield
+    finally:
+        _call([*tools["pg_ctl"], "-D", data, "-m", "immediate", "stop"])
+
+
+def _wait_until_synchronous(psql: list[str]) -> None:
+    deadline = time.monotonic() + STANDBY_S
+    while "sync" not in (said := _call([*psql, "-At", "-c", "SELECT sync_state FROM pg_stat_replication"])).split():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the standby did not become synchronous in {STANDBY_S:g} s: {said!r}")
+        time.sleep(0.05)
 
 
 def _call(command: list[str]) -> str:

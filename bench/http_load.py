@@ -11,7 +11,6 @@ import statistics
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ os.environ["PYTHONPATH"] = sys.path[0]
 
 from bench._common import Bar, Bench, commit, cpu_seconds, in_turns, make_parser, paired, rss_bytes, work_directory
 from bench._crowd import crowd
+from bench._lanes import Cell, Lane
 from bench._load import Sample, Target, run_load, run_turns
 from bench._nodes import transfers
 from bench._open import run_open
@@ -60,50 +60,6 @@ def main() -> None:
         measure_memory(bench, options, lanes[CALL])
     path = bench.write()
     print(plot(path.with_suffix(".png"), f"bench/http_load.py  commit {commit()}", [*single, *half]))
-
-
-@dataclass(slots=True)
-class Cell:
-    """What was seen of one server under one load, round by round."""
-
-    samples: list[Sample] = field(default_factory=list)
-    cpu_s: dict[str, float] = field(default_factory=dict)  # by process, over all rounds
-
-    @property
-    def rates(self) -> list[float]:
-        return [sample.per_second for sample in self.samples]
-
-    def median(self, of: Callable[[Sample], float]) -> float:
-        return statistics.median(of(sample) for sample in self.samples)
-
-    def mean_ms(self) -> float:
-        """Of all requests of all rounds."""
-        total = sum(sample.count * sample.mean_s for sample in self.samples)
-        return total / sum(sample.count for sample in self.samples) * 1e3
-
-    def cpu_us(self) -> dict[str, float]:
-        """Microseconds of CPU per request: each of the server's processes, and the client."""
-        count = sum(sample.count for sample in self.samples)
-        used = self.cpu_s | {"client": sum(sample.client_cpu_s for sample in self.samples)}
-        return {name: seconds / count * 1e6 for name, seconds in used.items()}
-
-
-@dataclass(slots=True)
-class Lane:
-    """A server, the requests that it gets, and its processes."""
-
-    target: Target
-    pids: dict[str, int]
-    cells: dict[int, Cell] = field(default_factory=dict)  # by clients
-
-    def run(self, cell: Cell, work: Callable[[Target], Sample]) -> float:
-        """One round; requests per second."""
-        before = {name: cpu_seconds(pid) for name, pid in self.pids.items()}
-        sample = work(self.target)
-        for name, pid in self.pids.items():
-            cell.cpu_s[name] = cell.cpu_s.get(name, 0.0) + cpu_seconds(pid) - before[name]
-        cell.samples.append(sample)
-        return sample.per_second
 
 
 def tell(bench: Bench, name: str, clients: int, cell: Cell, looks: tuple[Look, Look] | None = None) -> dict[str, Any]:

@@ -15,9 +15,10 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cmdlog.api.gate.login_page import send_sign_in
-from cmdlog.api.gate.problem import Problem, forbidden
+from cmdlog.api.gate.problem import Problem, forbidden, redirected
 from cmdlog.api.gate.request import (
     AUTHORIZATION,
+    PREFER,
     Incoming,
     Picked,
     check_content,
@@ -25,9 +26,10 @@ from cmdlog.api.gate.request import (
     check_origin,
     check_twice,
     pick_headers,
+    prefers_redirect,
 )
 from cmdlog.api.gate.request_trace import REQUEST_ID, SCOPE_KEY, Trace
-from cmdlog.api.gate.route_table import Entry, Methods, allowed, methods_of
+from cmdlog.api.gate.route_table import LEADERS, Entry, Methods, allowed, methods_of
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.app_state import Service, send_problem
 from cmdlog.api.routes.batch import BatchStream
@@ -94,7 +96,8 @@ class Api:
             await self._serve_other_method(methods, scope, picked, receive, send)
             return
         if entry.kind == "call":
-            await call_procedure(self.service, Incoming(path, caller, picked, scope[SCOPE_KEY]), receive, send)
+            incoming = Incoming(path, caller, picked, scope[SCOPE_KEY], scope["query_string"])
+            await call_procedure(self.service, incoming, receive, send)
         elif entry.kind == "batch":
             await BatchStream(self.service, Incoming(path, caller, picked, scope[SCOPE_KEY]), receive, send).run()
         elif entry.kind == "events":
@@ -120,6 +123,8 @@ class Api:
                 raise forbidden(*entry.needs)
             if entry.body != "none":
                 check_content(picked)
+            if entry.name in LEADERS and prefers_redirect(picked.get(PREFER)) and (leader := self.service.leader_elsewhere()):
+                raise redirected(leader, path)
         return caller, methods, entry
 
     def _check_role(self, entry: Entry, authorization: bytes | None) -> None:

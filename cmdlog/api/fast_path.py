@@ -73,7 +73,7 @@ class _Call:
         self._trace = trace = Trace(service.front, None, route=ROUTE, given_id=picked.get(REQUEST_ID))
         try:
             caller, _, _ = self._api.admit(request.method, request.path, picked)
-            self._incoming = incoming = Incoming(request.path, caller, picked, trace)
+            self._incoming = incoming = Incoming(request.path, caller, picked, trace, request.query)
             node, route = find_route(service, incoming)
             if len(body) > service.settings.call_bytes_max:
                 raise body_too_large(service.settings.call_bytes_max)

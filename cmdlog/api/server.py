@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 BACKLOG: Final = 2048
 LOG_THREADS: Final = 2  # beside those that write it: the keeper, and who prepares segments
 NODE_THREADS: Final = 6  # flush, watch of the sites, archive, snapshots, page checks, drills
+LEAVE_S: Final = 0.2  # for clients of a node that leads no more to be told that their connection ends
 STREAMS: Final = frozenset(entry.path for entry in TABLE if entry.kind == "batch")
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -255,10 +256,31 @@ class _Runner:
 
     def _stop(self) -> None:
         """First signal: orderly. Second: without waiting for requests under way, or reading the states."""
-        if self._server.stop():
-            self._drained_by = self._loop.time() + self._roster.settings.drain_timeout_s  # requests and node together
-            self._service.begin_stop()
-            self._events.stopping()
+        if self._service.stopping:
+            self._server.end()
+            self._server.stop()
+            return
+        self._drained_by = self._loop.time() + self._roster.settings.drain_timeout_s  # requests and node together
+        self._service.begin_stop()
+        self._events.stopping()
+        node = self._service.maybe_node
+        if node is None:
+            self._server.end()
+        else:
+            self._handing_over = self._loop.create_task(self._hand_over(node))
+
+    async def _hand_over(self, node: Node) -> None:
+        """Another node leads before this one takes no more requests: no client waits for an election.
+
+        Then clients are given time to leave: a request that meets a connection which the server is just closing has no answer.
+        """
+        if await self._loop.run_in_executor(None, node.hand_over):
+            self._roster.leaving = True
+            await asyncio.sleep(LEAVE_S)
+            for acceptor in self._server.servers:
+                acceptor.close()
+            await asyncio.sleep(LEAVE_S / 4)
+        self._server.end()
 
     def _fail_later(self, error: BaseException) -> None:
         """`_fail` from any thread."""

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
 import typer
 
 from cmdlog.cli.cli_errors import ShownFailure, Stop
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 ROWS_SHOWN: Final = 5  # of a stopped call; --json shows those of the place
 STOP_COLUMNS: Final = ("partition", "index", "transaction", "call", "table", "key", "replayed", "live")
@@ -50,7 +53,6 @@ class Output:
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, stderr: bool = False) -> None:
         """A table for people. Nothing is cut: a narrow terminal folds, and what is piped has lines of any length."""
-        from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
@@ -59,8 +61,14 @@ class Output:
             table.add_column(column, overflow="fold")
         for row in rows:
             table.add_row(*(Text(str(value)) for value in row))
+        self.renderable(table, stderr=stderr)
+
+    def renderable(self, shown: RenderableType, *, stderr: bool = False) -> None:
+        """What rich can draw, for people; cut nowhere."""
+        from rich.console import Console
+
         stream = sys.stderr if stderr else sys.stdout
-        Console(stderr=stderr, width=None if stream.isatty() else PIPED_WIDTH, soft_wrap=False).print(table)
+        Console(stderr=stderr, width=None if stream.isatty() else PIPED_WIDTH, soft_wrap=False).print(shown)
 
     def failure(self, failure: ShownFailure) -> None:
         """An error: what happened, and what to do."""

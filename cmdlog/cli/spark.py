@@ -18,7 +18,7 @@ from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.demo.spark import demo_it
 from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TokenOption, UrlOption
+from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TokenOption, UrlOption, listed_urls
 from cmdlog.cli.spark_options import ConfOption, MasterOption, spark_session
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def feed_them(
 
         try:
             send = Feeder(
-                url,
+                tuple(listed_urls(url)),
                 token_file=os.path.abspath(token_file) if token_file is not None else None,
                 ca_file=os.path.abspath(ca_file) if ca_file is not None else None,
                 give_up_after_s=give_up_after_s,

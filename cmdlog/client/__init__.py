@@ -6,6 +6,7 @@ proves, when to send again) is pure and shared; the two clients only carry it ou
     values, keys, ask      Python values, idempotency keys, requests
     answer, lines          what an attempt proves; the answers of a batch
     retry, exchange        the table of retries; one request from its first attempt to its end
+    server_set             which of several servers is asked
     window                 a batch under way
     coalesce, …_tasks      calls that share requests
     options, core          options; what both clients have in common

@@ -22,7 +22,7 @@ from cmdlog.client.connection_pool import TaskLanes
 from cmdlog.client.options import DEFAULT_URL, ClientArguments
 from cmdlog.client.request import POINT, SNAPSHOT, Ask, query_ask, read_ask
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
-from cmdlog.client.retry_loop import SendAttempt, Steps, send
+from cmdlog.client.retry_loop import SendAttempt, Steps
 from cmdlog.procedure_calls import NEW_KEY, Call, Durability, NewKey, P, R, named_call
 from cmdlog.results import QueryResult, Result
 
@@ -35,13 +35,13 @@ class AsyncClient(ClientCore):
     """`Client` for tasks: the same methods, awaited. It belongs to the event loop that first used it.
 
     Example:
-        async with cmdlog.AsyncClient("http://127.0.0.1:8642") as client:
+        async with cmdlog.AsyncClient(["http://10.0.0.1:8642", "http://10.0.0.2:8642", "http://10.0.0.3:8642"]) as client:
             left = await client.call("reserve", item=1, count=3)
     """
 
-    def __init__(self, url: str = DEFAULT_URL, **given: Unpack[ClientArguments]) -> None:
+    def __init__(self, url: str | Sequence[str] = DEFAULT_URL, **given: Unpack[ClientArguments]) -> None:
         super().__init__(url, given)
-        self._lanes = TaskLanes(self.options.http(self.url), self.options.connections_max)
+        self._lanes = [TaskLanes(self.options.http(url), self.options.connections_max) for url in self.urls]
         options = self.options.auto_batch
         self._coalescer = None if options is None else TaskCoalescer(self._send, self._send_many, options)
 
@@ -112,7 +112,7 @@ class AsyncClient(ClientCore):
             if not lines:
                 await asyncio.sleep(window.wait_s())
                 continue
-            step = send(lines[0].ask, self.options.retry, left_s=self.options.retry.attempt_s)
+            step = self._batch_step(lines[0])
             due = iter(lines)
             async with contextlib.aclosing(self._send_many([line.ask for line in lines], step)) as attempts:
                 async for attempt in attempts:
@@ -171,7 +171,8 @@ class AsyncClient(ClientCore):
         """Waits for requests that calls share, and ends the connections."""
         if self._coalescer is not None:
             await self._coalescer.close()
-        await self._lanes.close()
+        for lanes in self._lanes:
+            await lanes.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -207,36 +208,38 @@ class AsyncClient(ClientCore):
 
     async def _send(self, step: SendAttempt) -> Attempt:
         """One request of its own."""
-        request = self._request(step)
+        server = self._servers.preferred
+        request = self._request(server, step)
         try:
             async with asyncio.timeout(step.attempt_s):
-                async with self._lanes.response(request, wait_s=step.attempt_s) as response:
-                    return owned(await _read_answer(response), request, response)
+                async with self._lanes[server.at].response(request, wait_s=step.attempt_s) as response:
+                    attempt = owned(await _read_answer(response), request, response)
         except httpx.RequestError as error:
-            return lost(error, begun=begun(request))
+            attempt = lost(error, begun=begun(request))
         except TimeoutError:
-            return Lost(reached=begun(request), reason=f"no answer for {step.attempt_s:g} s")
+            attempt = Lost(reached=begun(request), reason=f"no answer for {step.attempt_s:g} s")
+        return self._servers.note_attempt(server, attempt)
 
     async def _send_many(self, asks: Sequence[Ask], step: SendAttempt) -> AsyncGenerator[Attempt, None]:
         """One request for several calls; gives one attempt for each, in order. `attempt_s` is the longest silence."""
-        lines, request = AnswerLines(len(asks)), self._many_request(asks, step)
-        why = Lost(reached=True, reason="the answer ended before its last line")
+        servers, server = self._servers, self._servers.preferred
+        lines, request = AnswerLines(len(asks)), self._many_request(server, asks, step)
+        why: Attempt = Lost(reached=True, reason="the answer ended before its last line")
         try:
-            async with self._lanes.response(request, wait_s=step.attempt_s) as response:
+            async with self._lanes[server.at].response(request, wait_s=step.attempt_s) as response:
                 if is_stream(response.status_code, response.headers):
                     owned(why, request, response)
                     async for chunk in response.aiter_raw():
                         for attempt in lines.feed(chunk, date=response.headers.get("date", "")):
-                            yield attempt
+                            yield servers.note_attempt(server, attempt)
                         if lines.broken:
                             break
                 else:
-                    for attempt in lines.end(no_stream(owned(await _read_answer(response), request, response))):
-                        yield attempt
+                    why = no_stream(owned(await _read_answer(response), request, response))
         except httpx.RequestError as error:
             why = lost(error, begun=begun(request))
         for attempt in lines.end(why):
-            yield attempt
+            yield servers.note_attempt(server, attempt)
 
 
 async def _each(calls: Iterable[BatchItem] | AsyncIterable[BatchItem]) -> AsyncGenerator[BatchItem, None]:

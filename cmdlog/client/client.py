@@ -23,7 +23,7 @@ from cmdlog.client.connection_pool import Lanes
 from cmdlog.client.options import DEFAULT_URL, ClientArguments
 from cmdlog.client.request import POINT, SNAPSHOT, Ask, query_ask, read_ask
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
-from cmdlog.client.retry_loop import SendAttempt, Steps, send
+from cmdlog.client.retry_loop import SendAttempt, Steps
 from cmdlog.procedure_calls import NEW_KEY, Call, Durability, NewKey, P, R, named_call
 from cmdlog.results import QueryResult, Result
 
@@ -33,23 +33,26 @@ if TYPE_CHECKING:
 
 
 class Client(ClientCore):
-    """Calls procedures of a server. Close it, or use it in a `with` block.
+    """Calls procedures of a server, or of the nodes of a cluster. Close it, or use it in a `with` block.
 
+    `url` is one address or those of all nodes: the next one is asked under the same idempotency key when one does not answer or
+    does not lead (`server_set.py`). Every listed address is sent the token; no other one is, whatever an answer names.
     Options: `ClientArguments`. Errors: `cmdlog.errors`, by `code`; nothing else is raised for what a network or a server does.
+    With several addresses an error that they share says what each of them did.
 
     Example:
         with cmdlog.Client("http://127.0.0.1:8642") as client:
             left = client.call("reserve", item=1, count=3)
     """
 
-    def __init__(self, url: str = DEFAULT_URL, **given: Unpack[ClientArguments]) -> None:
+    def __init__(self, url: str | Sequence[str] = DEFAULT_URL, **given: Unpack[ClientArguments]) -> None:
         super().__init__(url, given)
         self._open()
 
     def _open(self) -> None:
         self._pid = os.getpid()
         self._request_ids = request_ids()
-        self._lanes = Lanes(self.options.http(self.url), self.options.connections_max)
+        self._lanes = [Lanes(self.options.http(url), self.options.connections_max) for url in self.urls]
         options = self.options.auto_batch
         self._coalescer = None if options is None else Coalescer(self._send, self._send_many, options)
 
@@ -134,7 +137,7 @@ class Client(ClientCore):
             if not lines:
                 time.sleep(window.wait_s())
                 continue
-            step = send(lines[0].ask, self.options.retry, left_s=self.options.retry.attempt_s)
+            step = self._batch_step(lines[0])
             with contextlib.closing(self._send_many([line.ask for line in lines], step)) as attempts:
                 for line, attempt in zip(lines, attempts, strict=True):
                     window.settle_line(line, attempt)
@@ -191,7 +194,8 @@ class Client(ClientCore):
         """Ends the connections. Calls of other threads that are under way fail."""
         if self._coalescer is not None and self._pid == os.getpid():
             self._coalescer.close()
-        self._lanes.close()
+        for lanes in self._lanes:
+            lanes.close()
 
     def __enter__(self) -> Self:
         return self
@@ -227,31 +231,36 @@ class Client(ClientCore):
 
     def _send(self, step: SendAttempt) -> Attempt:
         """One request of its own."""
-        deadline, request = time.monotonic() + step.attempt_s, self._request(step)
+        server = self._servers.preferred
+        deadline, request = time.monotonic() + step.attempt_s, self._request(server, step)
         try:
-            with self._lanes.response(request, wait_s=step.attempt_s) as response:
-                return owned(_read_answer(response, deadline), request, response)
+            with self._lanes[server.at].response(request, wait_s=step.attempt_s) as response:
+                attempt = owned(_read_answer(response, deadline), request, response)
         except httpx.RequestError as error:
-            return lost(error, begun=begun(request))
+            attempt = lost(error, begun=begun(request))
+        return self._servers.note_attempt(server, attempt)
 
     def _send_many(self, asks: Sequence[Ask], step: SendAttempt) -> Generator[Attempt, None, None]:
         """One request for several calls; gives one attempt for each, in order. `attempt_s` is the longest silence."""
-        lines, request = AnswerLines(len(asks)), self._many_request(asks, step)
-        why = Lost(reached=True, reason="the answer ended before its last line")
+        servers, server = self._servers, self._servers.preferred
+        lines, request = AnswerLines(len(asks)), self._many_request(server, asks, step)
+        why: Attempt = Lost(reached=True, reason="the answer ended before its last line")
         try:
-            with self._lanes.response(request, wait_s=step.attempt_s) as response:
+            with self._lanes[server.at].response(request, wait_s=step.attempt_s) as response:
                 if is_stream(response.status_code, response.headers):
                     owned(why, request, response)
                     for chunk in response.iter_raw():
-                        yield from lines.feed(chunk, date=response.headers.get("date", ""))
+                        for attempt in lines.feed(chunk, date=response.headers.get("date", "")):
+                            yield servers.note_attempt(server, attempt)
                         if lines.broken:
                             break
                 else:
                     answer = owned(_read_answer(response, time.monotonic() + step.attempt_s), request, response)
-                    yield from lines.end(no_stream(answer))
+                    why = no_stream(answer)
         except httpx.RequestError as error:
             why = lost(error, begun=begun(request))
-        yield from lines.end(why)
+        for attempt in lines.end(why):
+            yield servers.note_attempt(server, attempt)
 
 
 def _read_answer(response: httpx.Response, deadline: float) -> Attempt:

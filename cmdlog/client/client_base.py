@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 
 from cmdlog.client.batching.batch_response import NDJSON
-from cmdlog.client.batching.batch_window import Window
+from cmdlog.client.batching.batch_window import BatchLine, Window
 from cmdlog.client.keys import KeyGenerator
-from cmdlog.client.options import ClientArguments, base_url, make_options
+from cmdlog.client.options import ClientArguments, base_urls, make_options
 from cmdlog.client.request import Ask, call_ask
 from cmdlog.client.response import Attempt, check_owner, read_result
-from cmdlog.client.retry_loop import SendAttempt, Steps, await_ready, exchange
+from cmdlog.client.retry import patience_s
+from cmdlog.client.retry_loop import SendAttempt, Steps, await_ready, exchange, send
+from cmdlog.client.server_set import ListedServer, ServerSet
 from cmdlog.client.wire_values import PLAIN
 from cmdlog.errors import BadAnswer, CmdlogError
 from cmdlog.procedure_calls import NEW_KEY, Call, NewKey
@@ -76,16 +78,21 @@ def owned(answer: Attempt, request: httpx.Request, response: httpx.Response) -> 
 class ClientCore:
     """The common part of a client."""
 
-    def __init__(self, url: str, given: ClientArguments) -> None:
-        self.url = base_url(url)
+    def __init__(self, url: str | Sequence[str], given: ClientArguments) -> None:
+        self.urls = base_urls(url)
         self.options = make_options(given)
         self.txn_id = 0
         """The highest transaction id that this client has seen."""
-        self._headers = [("Host", self.url.netloc.decode("ascii")), *self.options.headers()]
+        self._headers = self.options.headers()
+        self._servers = ServerSet(self.urls)
         self._keys = KeyGenerator()
         self._request_ids = request_ids()
         self._lock = threading.Lock()
-        self._address = lru_cache(1024)(lambda path: httpx.URL(f"{self.url}{path}"))  # parsing one costs as much as a call
+
+    @property
+    def url(self) -> httpx.URL:
+        """The server that is asked next: of several, the one that answered last, or has not been asked."""
+        return self._servers.preferred.url
 
     # -- requests --------------------------------------------------------------------------------------------------------
 
@@ -122,6 +129,7 @@ class ClientCore:
         return exchange(
             ask,
             self.options.retry,
+            servers=self._servers,
             timeout_s=self.options.timeout_s if timeout_s is None else timeout_s,
             clock=time.monotonic,
             chance=chance,
@@ -129,11 +137,12 @@ class ClientCore:
         )
 
     def _await_ready(self, timeout_s: float) -> Steps:
-        return await_ready(self.options.retry, timeout_s=timeout_s, clock=time.monotonic)
+        return await_ready(self.options.retry, servers=self._servers, timeout_s=timeout_s, clock=time.monotonic)
 
     def _window(self, timeout_s: float | None) -> Window:
         return Window(
             self.options.retry,
+            servers=self._servers,
             timeout_s=self.options.timeout_s if timeout_s is None else timeout_s,
             clock=time.monotonic,
             chance=chance,
@@ -141,24 +150,37 @@ class ClientCore:
             decode=self._decode,
         )
 
-    def _request(self, step: SendAttempt) -> httpx.Request:
+    def _request(self, server: ListedServer, step: SendAttempt) -> httpx.Request:
         """The HTTP request of one attempt."""
         ask = step.ask
-        return self._http_request(ask.method, ask.path, ask.body, ask.headers, step)
+        return self._http_request(ask.method, ask.path, ask.body, ask.headers, server=server, step=step)
 
-    def _many_request(self, asks: Sequence[Ask], step: SendAttempt) -> httpx.Request:
+    def _many_request(self, server: ListedServer, asks: Sequence[Ask], step: SendAttempt) -> httpx.Request:
         """The same calls as the lines of one request."""
         body = b"\n".join([ask.line() for ask in asks])
-        return self._http_request("POST", BATCH, body, [("Content-Type", NDJSON)], step)
+        return self._http_request("POST", BATCH, body, [("Content-Type", NDJSON)], server=server, step=step)
+
+    def _batch_step(self, line: BatchLine) -> SendAttempt:
+        """The request that begins with this line of a batch."""
+        policy = self.options.retry
+        patience = patience_s(line, policy, several=self._servers.several)
+        return send(line.ask, policy, left_s=policy.attempt_s, patience_s=patience)
 
     def _http_request(
-        self, method: str, path: str, body: bytes, headers: Iterable[tuple[str, str]], step: SendAttempt
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Iterable[tuple[str, str]],
+        *,
+        server: ListedServer,
+        step: SendAttempt,
     ) -> httpx.Request:
         timeouts = {"connect": step.connect_s, "pool": step.attempt_s, "read": step.attempt_s, "write": step.attempt_s}
-        sent = [*self._headers, *headers, ("Content-Length", str(len(body))), (REQUEST_ID, next(self._request_ids))]
+        sent = [server.host, *self._headers, *headers, ("Content-Length", str(len(body))), (REQUEST_ID, next(self._request_ids))]
         if self.txn_id and self.options.causality == "echo":
             sent.append((TXN, str(self.txn_id)))
-        return httpx.Request(method, self._address(path), headers=sent, stream=Body(body), extensions={"timeout": timeouts})
+        return httpx.Request(method, server.address_of(path), headers=sent, stream=Body(body), extensions={"timeout": timeouts})
 
     # -- answers ---------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from cmdlog.client.client import Client
 from cmdlog.client.keys import uuid7
-from cmdlog.client.options import DEFAULT_URL, base_url
+from cmdlog.client.options import DEFAULT_URL, base_urls
 from cmdlog.client.request import Ask
 from cmdlog.client.response import Attempt, Lost
 from cmdlog.client.retry import RetryPolicy
@@ -56,10 +56,11 @@ def key_of(name: str, began_ms: int) -> str:
 class Feeder:
     """Sends calls through `/v1/batch`, as fast as the server takes them. A value: it travels to executors.
 
-    `token_file` and `ca_file` are read there; without a file the variable CMDLOG_TOKEN is asked, there too.
+    `url` is one address, or those of the nodes of a cluster. `token_file` and `ca_file` are read there; without a file the
+    variable CMDLOG_TOKEN is asked, there too.
     """
 
-    url: str = DEFAULT_URL
+    url: str | Sequence[str] = DEFAULT_URL
     token_file: str | os.PathLike[str] | None = None
     ca_file: str | os.PathLike[str] | None = None
     timeout_s: float = 300.0  # of one call, with all waits that the server asks for; at least twice the next one
@@ -70,7 +71,7 @@ class Feeder:
 
     def __post_init__(self) -> None:
         """Raises: ValueError, before anything travels."""
-        base_url(self.url)
+        base_urls(self.url)
         if not self.give_up_after_s > 0:
             raise ValueError("give_up_after_s must be more than 0")
 
@@ -105,7 +106,7 @@ class Feeder:
                 cluster = client.status().get("cluster_id")
             except Forbidden:
                 cluster = None
-            return f"cluster {cluster}" if cluster else f"server {client.url}"
+            return f"cluster {cluster}" if cluster else f"server {', '.join(map(str, client.urls))}"
 
     def _client(self) -> _Patient:
         verify = str(self.ca_file) if self.ca_file is not None else True
@@ -146,7 +147,8 @@ class _Patient(Client):
         now = time.monotonic()
         if not self._silent:
             self._heard_at = now
-        left_s = max(LAST_ATTEMPT_S, self._heard_at + self.give_up_after_s - now)
+        left_s = min(self._heard_at + self.give_up_after_s - now, self.give_up_after_s / len(self.urls))  # all get their turn
+        left_s = max(LAST_ATTEMPT_S, left_s)
         return replace(step, connect_s=min(step.connect_s, left_s), attempt_s=min(step.attempt_s, left_s))
 
     def _note_attempt(self, attempt: Attempt) -> str:

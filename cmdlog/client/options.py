@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
@@ -47,7 +48,7 @@ class ClientArguments(TypedDict, total=False):
     ]  # whether the highest transaction id seen is sent along, so that later calls get a greater one
     auto_batch: bool | AutoBatch
     db: Database | None  # results are decoded by its return annotations
-    connections_max: int
+    connections_max: int  # to each server
     verify: bool | str | os.PathLike[str] | ssl.SSLContext  # certificates: usual ones, none, a file of authorities, a context
     trust_env: bool  # whether proxies of the environment are used
 
@@ -85,7 +86,7 @@ class ClientOptions:
         return httpx.create_ssl_context(verify=self.verify, trust_env=self.trust_env)
 
     def headers(self) -> list[tuple[str, str]]:
-        """Headers of every request."""
+        """Headers of every request, beside that of the server's name."""
         headers = [("User-Agent", "cmdlog"), ("Accept-Encoding", "identity")]
         return [*headers, ("Authorization", f"Bearer {self.token}")] if self.token else headers
 
@@ -116,6 +117,14 @@ def _token(token: str | None, token_file: str | os.PathLike[str] | None) -> str:
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise ValueError("a token may contain only visible ASCII characters")
     return token
+
+
+def base_urls(urls: str | Sequence[str]) -> list[httpx.URL]:
+    """The addresses of the servers, each once, in the order given. Raises: ValueError."""
+    found = list(dict.fromkeys(map(base_url, [urls] if isinstance(urls, str) else urls)))
+    if not found:
+        raise ValueError("no server address is given")
+    return found
 
 
 def base_url(url: str) -> httpx.URL:

@@ -6,9 +6,10 @@ One rule: every answer, and every way of getting none, has exactly one `Fate`; r
 from __future__ import annotations
 
 import email.utils
+import math
 import ssl
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -67,6 +68,8 @@ class AttemptFailure:
     error: CmdlogError
     retry_after_s: float | None = None
     date: str = ""
+    elsewhere: bool = False  # another server may do better
+    silent: bool = False  # there was no answer
 
 
 _OUTCOMES: Final[Mapping[str, type[CmdlogError]]] = {
@@ -93,6 +96,9 @@ PROMISES: Final = frozenset(("log_full", "disk_full", "not_ready", "no_quorum", 
 OF_CONNECTIONS: Final = frozenset(("bad_request", "header_timeout", "headers_too_large", "url_too_long", "too_many_connections"))
 """Codes that end a connection whose request was not read, so they carry an id of their own."""
 
+ELSEWHERE: Final = frozenset(("not_ready", "no_quorum", "too_many_connections", "outcome_unknown"))
+"""Codes of a server that does not lead, or cannot serve: another one may. What all share (a full log, keys) is not among them."""
+
 BUSY: Final = frozenset((408, 429))
 GATEWAY: Final = frozenset((502, 503, 504))
 
@@ -108,7 +114,8 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Respons
         except orjson.JSONDecodeError:
             value = None
     about = "" if value is not None else _describe(kind, headers, body)
-    return Response(status, value, _seconds(headers.get("retry-after", ""), date), date, about)
+    wait = _told_wait(value) if status >= 400 else None
+    return Response(status, value, _seconds(headers.get("retry-after", ""), date) if wait is None else wait, date, about)
 
 
 def check_owner(sent_id: str, told_id: str | None, answer: Attempt) -> None:
@@ -136,16 +143,38 @@ def line_answer(line: bytes, date: str) -> Response | None:
         return Response(200, value, None, date, of_line=True)
     if type(problem) is not dict or type(problem.get("status")) is not int:
         return None
-    wait = problem.get("retry_after_s")
-    return Response(problem["status"], problem, float(wait) if isinstance(wait, int | float) else None, date, of_line=True)
+    return Response(problem["status"], problem, _told_wait(problem), date, of_line=True)
+
+
+def _told_wait(problem: Any) -> float | None:
+    """`retry_after_s` of a problem: the header has whole seconds alone, and an election is over sooner."""
+    wait = problem.get("retry_after_s") if isinstance(problem, dict) else None
+    return float(wait) if isinstance(wait, int | float) and 0 <= wait < math.inf else None
+
+
+def points_elsewhere(attempt: Attempt) -> bool:
+    """Whether another server of the same cluster may do better."""
+    if isinstance(attempt, Lost):
+        return True
+    code = attempt.value.get("code") if isinstance(attempt.value, dict) else None
+    return code in ELSEWHERE if type(code) is str else attempt.status in GATEWAY
+
+
+def named_leader(attempt: Attempt) -> str:
+    """The URL of the leader that a refusal names, "" without one."""
+    value = attempt.value if isinstance(attempt, Response) else None
+    return str(value.get("leader") or "") if isinstance(value, dict) else ""
 
 
 def judge(attempt: Attempt) -> Any | AttemptFailure:
     """The JSON of a success, or the failure that the attempt was."""
-    if isinstance(attempt, Lost):
-        return _judge_lost(attempt)
-    if attempt.status == 200 and attempt.value is not None:
+    if isinstance(attempt, Response) and attempt.status == 200 and attempt.value is not None:
         return attempt.value
+    failure = _judge_lost(attempt) if isinstance(attempt, Lost) else _judge_answer(attempt)
+    return replace(failure, elsewhere=points_elsewhere(attempt), silent=isinstance(attempt, Lost))
+
+
+def _judge_answer(attempt: Response) -> AttemptFailure:
     value = attempt.value if isinstance(attempt.value, dict) else {}
     code = value.get("code")
     if type(code) is not str:

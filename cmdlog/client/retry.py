@@ -12,7 +12,8 @@ And nothing is claimed that is not known: once an attempt may have been executed
 settles the call. A rejection, a refusal or `session_expired` after it is reported as `OutcomeUnknown`.
 
 Waits grow by powers of two to a cap, and chance takes a share of each ("full jitter"), so that callers who failed together do not
-come back together. `Retry-After` is waited for in full, with the jitter on top.
+come back together. `Retry-After` is waited for in full, with the jitter on top. Of several servers each is asked once between two
+waits (`server_set.py`); what one of them refuses for its certificate may go to another.
 """
 
 from __future__ import annotations
@@ -35,20 +36,24 @@ class RetryPolicy:
     attempt_s: float = 20.0  # for an answer; a call that takes longer is asked for again, under its key
     backoff_first_s: float = 0.05
     backoff_max_s: float = 2.0
-    attempts_max: int = 100
+    attempts_max: int = 100  # of several servers: rounds
+    failover_s: float = 3.0  # of several servers: silence of one before another is asked; doubles for a call that met silence
 
     def __post_init__(self) -> None:
-        for name in ("connect_s", "attempt_s", "backoff_first_s", "backoff_max_s", "attempts_max"):
+        for name in ("connect_s", "attempt_s", "backoff_first_s", "backoff_max_s", "attempts_max", "failover_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0")
 
 
 @dataclass(slots=True)
 class Tries:
-    """What happened to one call so far."""
+    """What happened to one call so far. The marks are those of `server_set.ServerSet`."""
 
-    count: int = 0
+    count: int = 0  # failures that were followed by a wait
     uncertain: bool = False  # an attempt may have been executed
+    silences: int = 0
+    began: int = 0  # mark of its beginning
+    mark: int = 0  # of its last wait
 
 
 Again = float
@@ -56,17 +61,36 @@ Again = float
 
 
 def decide(
-    failure: AttemptFailure, tries: Tries, effect: Effect, policy: RetryPolicy, *, left_s: float, chance: float
+    failure: AttemptFailure,
+    tries: Tries,
+    effect: Effect,
+    policy: RetryPolicy,
+    *,
+    left_s: float,
+    chance: float,
+    fresh: bool = False,
 ) -> Again | CmdlogError:
-    """The wait before the next attempt, or the error to raise. Counts the attempt in `tries`."""
+    """The wait before the next attempt, or the error to raise. Counts the attempt in `tries`.
+
+    `fresh`: the next attempt goes to a server that has not failed meanwhile, so it does not wait.
+    """
     was_uncertain = tries.uncertain
-    tries.count += 1
+    fresh = fresh and failure.elsewhere
+    tries.count += not fresh
+    tries.silences += failure.silent
     tries.uncertain = was_uncertain or (effect is not Effect.READS and failure.fate in (Fate.UNKNOWN, Fate.BROKEN))
-    if _may_go_again(failure.fate, effect) and tries.count < policy.attempts_max:
-        wait = pause(tries.count, policy, chance=chance) + (failure.retry_after_s or 0.0)
+    if _may_go_again(failure.fate, effect, fresh=fresh) and tries.count < policy.attempts_max:
+        wait = 0.0 if fresh else pause(tries.count, policy, chance=chance) + (failure.retry_after_s or 0.0)
         if wait < left_s:
             return wait
     return truth(failure, effect, was_uncertain=was_uncertain)
+
+
+def patience_s(tries: Tries, policy: RetryPolicy, *, several: bool) -> float:
+    """How long an attempt may be silent. A call that takes long gets its time, also if all servers are asked in turn."""
+    if not several:
+        return policy.attempt_s
+    return min(policy.attempt_s, policy.failover_s * (1 << min(tries.silences, DOUBLINGS_MAX)))
 
 
 def pause(count: int, policy: RetryPolicy, *, chance: float) -> Again:
@@ -74,8 +98,8 @@ def pause(count: int, policy: RetryPolicy, *, chance: float) -> Again:
     return chance * min(policy.backoff_max_s, policy.backoff_first_s * (1 << min(count - 1, DOUBLINGS_MAX)))
 
 
-def _may_go_again(fate: Fate, effect: Effect) -> bool:
-    if fate is Fate.REFUSED:
+def _may_go_again(fate: Fate, effect: Effect, *, fresh: bool) -> bool:
+    if fate is Fate.REFUSED or (fate is Fate.REJECTED and fresh):  # that one server has a bad certificate says nothing of another
         return True
     return fate in (Fate.BUSY, Fate.UNKNOWN) and effect is not Effect.ONCE
 

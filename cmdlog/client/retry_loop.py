@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from cmdlog.client.request import READY, Ask, Effect
 from cmdlog.client.response import Attempt, AttemptFailure, Fate, judge
-from cmdlog.client.retry import RetryPolicy, Tries, decide
+from cmdlog.client.retry import RetryPolicy, Tries, decide, patience_s
+from cmdlog.client.server_set import ServerSet
 from cmdlog.errors import CmdlogError, SessionExpired
 
 ATTEMPT_S_MIN: Final = 0.001  # a time-out of 0 would mean none
@@ -45,13 +46,22 @@ Steps = Generator[SendAttempt | Pause, Attempt | None, Any]
 
 
 def exchange(
-    ask: Ask, policy: RetryPolicy, *, timeout_s: float, clock: Clock, chance: Chance, rekey: Rekey = lambda _key, _date: None
+    ask: Ask,
+    policy: RetryPolicy,
+    *,
+    servers: ServerSet,
+    timeout_s: float,
+    clock: Clock,
+    chance: Chance,
+    rekey: Rekey = lambda _key, _date: None,
 ) -> Steps:
     """Returns the JSON of the answer. Raises: CmdlogError."""
     deadline = clock() + timeout_s
-    tries = Tries()
+    tries = Tries(began=servers.mark(), mark=servers.mark())
     while True:
-        attempt = yield send(ask, policy, left_s=deadline - clock())
+        attempt = yield send(
+            ask, policy, left_s=deadline - clock(), patience_s=patience_s(tries, policy, several=servers.several)
+        )
         assert attempt is not None
         found = judge(attempt)
         if not isinstance(found, AttemptFailure):
@@ -59,33 +69,42 @@ def exchange(
         if not tries.uncertain and (key := better_key(ask, found, rekey)):
             ask, rekey = ask.under(key), lambda _key, _date: None
             continue
-        step = decide(found, tries, ask.effect, policy, left_s=deadline - clock(), chance=chance())
+        fresh = found.elsewhere and servers.has_fresh(tries.mark)
+        step = decide(found, tries, ask.effect, policy, left_s=deadline - clock(), chance=chance(), fresh=fresh)
         if isinstance(step, CmdlogError):
             step.idempotency_key = ask.key
-            raise step
-        yield Pause(step)
+            raise servers.name_failures(step, tries.began)
+        if not fresh:
+            yield Pause(step)
+            tries.mark = servers.mark()
 
 
-def await_ready(policy: RetryPolicy, *, timeout_s: float, clock: Clock) -> Steps:
-    """Asks until the server serves calls. Returns whether it does. Raises: CmdlogError, when asking again is pointless."""
+def await_ready(policy: RetryPolicy, *, servers: ServerSet, timeout_s: float, clock: Clock) -> Steps:
+    """Asks until a server serves calls. Returns whether one does. Raises: CmdlogError, when asking again is pointless."""
     deadline = clock() + timeout_s
+    mark = servers.mark()
     while True:
-        attempt = yield send(READY, policy, left_s=max(deadline - clock(), READY_POLL_S))
+        left_s = max(deadline - clock(), READY_POLL_S)
+        attempt = yield send(READY, policy, left_s=left_s, patience_s=patience_s(Tries(), policy, several=servers.several))
         assert attempt is not None
         found = judge(attempt)
         if not isinstance(found, AttemptFailure):
             return True
         if found.fate not in WORTH_ASKING:
             raise found.error
+        if found.elsewhere and servers.has_fresh(mark):
+            continue
         if clock() + READY_POLL_S > deadline:
             return False
         yield Pause(READY_POLL_S)
+        mark = servers.mark()
 
 
-def send(ask: Ask, policy: RetryPolicy, *, left_s: float) -> SendAttempt:
+def send(ask: Ask, policy: RetryPolicy, *, left_s: float, patience_s: float) -> SendAttempt:
     """The next attempt, with no more time than is left. One that no other may follow gets all of it."""
     left_s = max(left_s, ATTEMPT_S_MIN)
-    return SendAttempt(ask, min(policy.connect_s, left_s), left_s if ask.effect is Effect.ONCE else min(policy.attempt_s, left_s))
+    attempt_s = left_s if ask.effect is Effect.ONCE else min(patience_s, left_s)
+    return SendAttempt(ask, min(policy.connect_s, patience_s, left_s), attempt_s)
 
 
 def better_key(ask: Ask, failure: AttemptFailure, rekey: Rekey) -> str | None:

@@ -7,9 +7,12 @@ place alone: it is never compressed, since another build of the compressor would
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from cmdlog.raft.entries import EntryLog
 from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY, KIND_NORMAL, Entries
+from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import RECORD, BadRecord, Record, RecordKind, decode_record, encode_empty, encode_record
 
 _BATCH: Final = int(RecordKind.BATCH)
@@ -70,3 +73,13 @@ def check_entries(group: int, entries: Entries) -> None:
 def is_entry(record: bytes) -> bool:
     """Whether an encoded record is an entry, which is replicated, or a note of this node alone."""
     return record[4] <= _LAST_ENTRY
+
+
+def describe_batch(entries: EntryLog, index: int, names: Sequence[str]) -> str:
+    """A logged batch for people, with its calls if it is in memory; `names` of the procedures by number."""
+    at = index - entries.held - 1
+    if not 0 <= at < len(entries.payloads) or entries.payloads[at][4:5] != bytes([_BATCH]):
+        return f"entry {index}"
+    batch = decode_batch(decode_record(entries.payloads[at]))
+    called = sorted({names[number] for number in batch.procedures})
+    return f"entry {index} (transactions {batch.txn_ids[0]} to {batch.txn_ids[-1]}, calls of {', '.join(called)})"

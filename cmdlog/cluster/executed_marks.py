@@ -6,7 +6,10 @@ among them.
 
 The leader sends a row per batch: group, its term, index, what was committed, and a digest of what the batch did. Rows may be
 lost; the newest of every group is sent again. A batch whose digest differs on the two nodes was not the same computation: the
-follower stops to apply that partition, and says which batch it was.
+follower stops to apply that partition, and sends all peers its own row of that batch.
+
+Rows are facts about their sender, whoever leads. So each node counts the same votes: a follower whose digest a majority has was
+right, and applies on; a leader against which a majority has one other digest was wrong, and is the one that diverged.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import google_crc32c
 import structlog
@@ -27,8 +30,11 @@ from cmdlog.raft.wire.layout import NO_GROUP
 ROWS_MAX: Final = 512  # of one message
 KEPT_MAX: Final = 4096  # digests of a partition that wait for the other node's
 REPEAT_TICKS: Final = 5  # until the newest mark of every group is sent again
+DISPUTES_MAX: Final = 64  # batches of a partition whose digests at other nodes are kept
 
 log = structlog.get_logger("cmdlog.cluster")
+
+T = TypeVar("T")
 
 Row = tuple[int, int, int, int, int]  # group, term, index, commit, digest
 
@@ -53,17 +59,29 @@ class _Followed:
     marks: deque[tuple[int, int]] = field(default_factory=deque)  # (index, commit), ascending: not usable yet
     upto: int = 0  # the leader has executed so far
     ours: dict[int, int] = field(default_factory=dict)  # index -> digest
-    theirs: dict[int, int] = field(default_factory=dict)
+    theirs: dict[int, tuple[int, int, NodeId]] = field(default_factory=dict)  # with term and leader
     diverged: int = 0  # index of the batch; 0: none
+    dispute: Row | None = None  # our row of that batch, which the peers are to know
+    others: dict[int, dict[NodeId, int]] = field(default_factory=dict)  # index -> node -> digest, of nodes that do not lead
+    accused: tuple[int, NodeId] | None = None  # term and leader whose digest of that batch is another one
+    distrusted: tuple[int, NodeId] | None = None  # those whom a majority has found wrong
 
 
 class ExecutedMarks:
     """Under the driver's lock."""
 
-    def __init__(self, partitions: Iterable[int], *, diverged: Callable[[int, int], None]) -> None:
-        """`diverged` gets partition and index of a batch that was another computation on the leader."""
+    def __init__(
+        self,
+        partitions: Iterable[int],
+        *,
+        diverged: Callable[[int, int], None],
+        agreed: Callable[[int, int], None] = lambda partition, index: None,
+        voters: int = 3,
+    ) -> None:
+        """`diverged` gets partition and index of a batch that was another computation on the leader, or on a majority; `agreed`
+        the same when a majority turns out to agree with this node."""
         self._partitions = {partition: _Followed() for partition in partitions}
-        self._diverged = diverged
+        self._diverged, self._agreed, self._majority = diverged, agreed, voters // 2 + 1
         self._rows: list[Row] = []  # of this node as the leader, to be sent
         self._newest: dict[int, Row] = {}
         self._ticks = 0
@@ -74,6 +92,9 @@ class ExecutedMarks:
     def lead(self) -> None:
         """This node leads: nothing waits for another one's marks."""
         self.free = True
+        for of in self._partitions.values():
+            if not of.diverged:
+                of.dispute = of.distrusted = None
 
     def follow(self) -> None:
         """Another node leads, or none."""
@@ -91,13 +112,15 @@ class ExecutedMarks:
         if digest:
             _keep_digest(of.ours, index, digest)
             self._compare(partition, of, index)
+            self._count_digests(partition, of, index)
 
-    def due(self, node: NodeId, peers: Iterable[NodeId]) -> list[Parcel]:
+    def due(self, node: NodeId, peers: Callable[[], Iterable[NodeId]]) -> list[Parcel]:
         """What is sent with this tick."""
         self._ticks += 1
         rows, self._rows = self._rows, []
         if self._ticks % REPEAT_TICKS == 0:
             rows += [row for row in self._newest.values() if row not in rows[-len(self._newest) :]]
+            rows += [of.dispute for of in self._partitions.values() if of.dispute is not None]
         if not rows:
             return []
         parts = [sorted(rows[at : at + ROWS_MAX]) for at in range(0, len(rows), ROWS_MAX)]
@@ -105,7 +128,7 @@ class ExecutedMarks:
             Parcel(
                 peer, [(GroupId(NO_GROUP), Executed(node, peer, NO_TERM, *map(list, zip(*part, strict=True)))) for part in parts]
             )
-            for peer in peers
+            for peer in peers()
         ]
 
     # -- a follower ------------------------------------------------------------------------------------------------------
@@ -119,19 +142,29 @@ class ExecutedMarks:
         return self.release(partition)
 
     def take_marks(self, message: Executed, leaders: Mapping[int, tuple[int, NodeId | None]]) -> list[int]:
-        """What a leader says; rows of a node that does not lead the group in that term mean nothing. Partitions with news."""
+        """What a leader says, or a peer of a batch in dispute. Partitions of which more may be run."""
         touched = set()
         for group, term, index, commit, digest in zip(
             message.groups, message.terms, message.indexes, message.commits, message.digests, strict=True
         ):
             of = self._partitions.get(group)
-            if of is None or leaders.get(group) != (term, message.sender):
+            if of is None:
+                continue
+            if leaders.get(group) != (term, message.sender):
+                if digest:
+                    of.others.setdefault(int(index), {})[message.sender] = digest
+                    if len(of.others) > DISPUTES_MAX:
+                        del of.others[next(iter(of.others))]
+                    if self._count_digests(int(group), of, int(index)):
+                        touched.add(int(group))
                 continue
             if index > of.upto and (not of.marks or index > of.marks[-1][0]):
                 of.marks.append((index, commit))
                 touched.add(int(group))
-            if digest:
-                _keep_digest(of.theirs, index, digest)
+            if of.distrusted is not None and of.distrusted[0] < term:
+                of.dispute = of.distrusted = None
+            if digest and of.distrusted is None:
+                _keep_digest(of.theirs, index, (digest, int(term), message.sender))
                 self._compare(int(group), of, index)
         return sorted(touched)
 
@@ -150,6 +183,11 @@ class ExecutedMarks:
         """Whether anything waits for the leader."""
         return any(of.waiting for of in self._partitions.values())
 
+    def leader_commit(self, partition: int) -> int:
+        """The last entry that the leader is known to have committed, whether it is here or not."""
+        of = self._partitions[partition]
+        return max(of.known, of.marks[-1][1] if of.marks else 0)
+
     def divergences(self) -> dict[int, int]:
         """Partition -> index of the batch that was another computation on the leader."""
         return {partition: of.diverged for partition, of in self._partitions.items() if of.diverged}
@@ -157,12 +195,38 @@ class ExecutedMarks:
     def _compare(self, partition: int, of: _Followed, index: int) -> None:
         if index not in of.ours or index not in of.theirs:
             return
-        if differ(of.ours.pop(index), of.theirs.pop(index)) and not of.diverged:
-            of.diverged = index
+        ours, (theirs, term, leader) = of.ours.pop(index), of.theirs.pop(index)
+        if differ(ours, theirs) and not of.diverged:
+            of.diverged, of.accused = index, (term, leader)
+            of.dispute = partition, term, index, index, ours
+            self._rows.append(of.dispute)
             self._diverged(partition, index)
+            self._count_digests(partition, of, index)
+
+    def _count_digests(self, partition: int, of: _Followed, index: int) -> bool:
+        """What the digests of the others say of this batch; whether this node may go on after all."""
+        others = list(of.others.get(index, {}).values())
+        if of.dispute is not None and of.diverged == index:
+            if 1 + _same(of.dispute[-1], others) < self._majority:
+                return False
+            of.diverged, of.distrusted = 0, of.accused  # its row is said until another one leads: the accused must learn of it
+            self._agreed(partition, index)
+            return True
+        ours = of.ours.get(index)
+        if self.free and not of.diverged and ours is not None:
+            against = max([_same(digest, others) for digest in others if differ(ours, digest)], default=0)
+            if against >= self._majority:
+                of.diverged = index
+                self._diverged(partition, index)
+        return False
 
 
-def _keep_digest(digests: dict[int, int], index: int, digest: int) -> None:
+def _same(digest: int, others: Iterable[int]) -> int:
+    """How many of the others are of the same computation."""
+    return sum([not differ(digest, other) for other in others])
+
+
+def _keep_digest(digests: dict[int, T], index: int, digest: T) -> None:
     digests[index] = digest
     if len(digests) > KEPT_MAX:
         del digests[next(iter(digests))]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Entries, SnapshotDescriptor
-from cmdlog.raft.ready import EntriesWanted, ReadResult
+from cmdlog.raft.messages import Entries, Fitness, SnapshotDescriptor
+from cmdlog.raft.ready import EntriesWanted, ReadResult, SoftState
 from cmdlog.wal.ids import Term
 
 
@@ -78,6 +78,14 @@ class Watcher(Protocol):
         """Some group has another view than when this was called last."""
         ...
 
+    def roles_changed(self, roles: Sequence[tuple[int, SoftState, int]]) -> None:
+        """Of these groups role or leader have changed: group, what it is now, its term."""
+        ...
+
     def ticked(self, views: Mapping[int, GroupStanding]) -> None:
         """A tick has passed."""
+        ...
+
+    def take_fitness(self, message: Fitness) -> None:
+        """A peer says whether it should lead."""
         ...

@@ -28,10 +28,11 @@ from cmdlog.cluster.commit_marks import CommitMarks
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import check_entries, is_entry, place_of, records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
+from cmdlog.cluster.group_transfer import under_offer
 from cmdlog.cluster.replicated_machine import GroupStanding, Machine, Watcher
 from cmdlog.raft import InvariantBroken, RaftCore
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Append, Executed, HeartbeatBundle, HeartbeatReplyBundle, Message
+from cmdlog.raft.messages import Append, Executed, Fitness, HeartbeatBundle, HeartbeatReplyBundle, Message
 from cmdlog.raft.multi_raft import GroupRecord, Parcel, RaftGroups, Round
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.block import RECORD_ALIGN
@@ -92,7 +93,8 @@ class Replication:
         # group -> commit that a durable mark states; read it under the lock
         self.marked = {group: state.commit for group, state in states.by_partition.items()}
         self._views: dict[int, GroupStanding] = {}
-        self._wants_block = False
+        self._wants_block = self._offered = False  # offered: leadership of some group is on its way
+        self.holds_proposals = False  # what the machine has stays there; set it under the lock, and `wake` afterwards
         self.failure: BaseException | None = None
         self.bad_entries = 0  # messages of peers whose entries were not what they said
 
@@ -106,7 +108,7 @@ class Replication:
                 self._pump()
                 self._watcher.ticked(self._views)
                 self._pump()
-                if parcels := self._executed.due(self._groups.node, self._peers()):
+                if parcels := self._executed.due(self._groups.node, self._peers):
                     self._send(parcels)
                 if not self._waiting and not self._undurable and (marks := self._marks.idle()):
                     self._add_round(_WaitingRound(0, deque(marks)))
@@ -127,9 +129,13 @@ class Replication:
 
         Raises: KeyError when the group is not here or has ended; what the request raises.
         """
+        return self.ask_groups(lambda groups: groups.ask(PartitionId(group), request))
+
+    def ask_groups(self, request: Callable[[RaftGroups], Any]) -> Any:
+        """Runs a request on all groups, and does what follows from it, in one round. Raises: what the request raises."""
         try:
             with self.lock:
-                answer = self._groups.ask(PartitionId(group), request)
+                answer = request(self._groups)
                 self._pump()
         finally:
             self._kick_if_wanted()
@@ -183,6 +189,9 @@ class Replication:
             except BadRecord:
                 self.bad_entries += 1
                 return
+        if isinstance(message, Fitness):
+            self._watcher.take_fitness(message)
+            return
         if isinstance(message, Executed):
             leaders = {int(group): (view.term, view.leader) for group, view in self._views.items()}
             if touched := self._executed.take_marks(message, leaders):
@@ -207,7 +216,7 @@ class Replication:
 
     @property
     def pending_bytes(self) -> int:
-        return self._waiting_bytes + self._machine.pending_bytes
+        return self._waiting_bytes + (0 if self.holds_proposals or self._offered else self._machine.pending_bytes)
 
     def take_records(self, bytes_max: int) -> Sequence[bytes]:
         """The next block: the rest of rounds before, then a round with what the machine gives."""
@@ -268,6 +277,8 @@ class Replication:
 
     def _propose(self, bytes_max: int) -> None:
         """What the machine gives becomes proposals, and a round together with whatever else the groups want."""
+        if self.holds_proposals or self._offered:  # a group under offer would refuse
+            return
         taken = self._machine.take_records(bytes_max)
         if not taken:
             return
@@ -319,6 +330,8 @@ class Replication:
             self._machine.fetch(group, wanted, terms, self.entry_blocks.block_of(group, wanted.first))
         for group, descriptor in round_.copies:
             self._machine.copy_offered(group, descriptor)
+        if round_.soft_states:
+            self._watcher.roles_changed([(group, soft, self._groups.cores[group].term) for group, soft in round_.soft_states])
 
     def _records_of(self, round_: Round) -> list[bytes]:
         """Hard states of all groups, then their entries, then commit marks: a block's order."""
@@ -360,11 +373,21 @@ class Replication:
             self._send(parcels)
 
     def _notify_watcher(self) -> None:
-        """Tells the watcher when some group has another view."""
-        views: dict[int, GroupStanding] = {group: _view_of(core) for group, core in self._groups.cores.items()}
-        if views != self._views:
-            self._views = views
-            self._watcher.changed(views)
+        """Tells the watcher when some group has another view. Only groups that were touched can have one: a node has many, and
+        most of them rest."""
+        touched = self._groups.take_touched()
+        if touched:
+            offered, self._offered = self._offered, under_offer(self._groups)
+            self._wants_block = self._wants_block or (offered and not self._offered)
+        changed = dict[int, GroupStanding | None]()
+        for group in sorted(touched):
+            core = self._groups.cores.get(group)
+            view = None if core is None else standing_of(core)
+            if view != self._views.get(group):
+                changed[group] = view
+        if changed:
+            self._views = {group: view for group, view in {**self._views, **changed}.items() if view is not None}
+            self._watcher.changed(self._views)
 
     def _fail(self, error: BaseException) -> None:
         with self.lock:
@@ -379,7 +402,8 @@ class Replication:
             self._kick()
 
 
-def _view_of(core: RaftCore) -> GroupStanding:
+def standing_of(core: RaftCore) -> GroupStanding:
+    """What the group is at this moment."""
     leads = core.leader == core.id
     return GroupStanding(core.term, core.leader, leads, leads and core.term_committed)
 

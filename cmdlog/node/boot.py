@@ -21,6 +21,7 @@ import structlog
 
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.snapshot_schedule import segments_wanted
+from cmdlog.node.code_versions import CodeVersions
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity, Instance
@@ -62,16 +63,20 @@ class Boot:
     """What this start adds to the log."""
 
     term: int
-    catalog: int  # version that new calls run
-    bundle: Bundle
+    code: CodeVersions  # with those that this start adds
+    bundle: Bundle  # of the running program
     policy: KeyPolicy
-    catalogs: dict[str, Any]  # every catalog version that the log knows -> its record's value
     terms: list[bytes]  # hard states of all groups, for the first block of this run
     records: list[bytes]  # what is new of the cluster group
     before: dict[str, Any]  # of a snapshot's manifest, what is still true before `records` are in the log
     changes: list[str]  # human sentences: what is new since the last start
     node_id: int
     configurations: dict[int, dict[str, Any]]  # group -> the configuration in force once `notes` are in the log
+
+    @property
+    def catalog(self) -> int:
+        """The version that new calls run."""
+        return self.code.newest
 
     @property
     def epoch(self) -> int:
@@ -107,7 +112,7 @@ class ManifestFacts:
         boot = self._boot
         now = {
             "configuration": boot.configurations[CLUSTER_GROUP],
-            "catalogs": boot.catalogs,
+            "catalogs": {str(version): value for version, value in sorted(boot.code.by_version.items())},
             "environment": environment(),
             "key_policy": asdict(boot.policy),
         }
@@ -181,16 +186,16 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
         records.append(encode_json(kind, value, partition=CLUSTER_GROUP, term=term, index=index))
 
     version = max(cluster.catalogs, default=0)
-    catalogs = {str(known): catalog.value for known, catalog in sorted(cluster.catalogs.items())}
-    before = _facts_of(cluster, dict(catalogs))
+    catalogs = {known: catalog.value for known, catalog in sorted(cluster.catalogs.items())}
+    before = _facts_of(cluster, {str(known): value for known, value in catalogs.items()})
     if version and (made_for := cluster.catalogs[version].value.get("database", db.name)) != db.name:
         raise OtherApplication(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
     if not version or cluster.catalogs[version].value["hash"] != bundle.hash:
         predecessor = cluster.catalogs[version].value if version else None
         version += 1
         changes.append(f"code bundle {bundle.hash[:12]} becomes catalog version {version}")
-        catalogs[str(version)] = catalog_value(db, bundle, version, predecessor, partitions=settings.partitions)
-        entry(RecordKind.CATALOG, catalogs[str(version)])
+        catalogs[version] = catalog_value(db, bundle, version, predecessor, partitions=settings.partitions)
+        entry(RecordKind.CATALOG, catalogs[version])
     here = environment()
     if cluster.environment is None or cluster.environment.value != here:
         there = cluster.environment.value if cluster.environment else {}
@@ -204,7 +209,7 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
         entry(RecordKind.CONFIGURATION, wanted)
         configurations[CLUSTER_GROUP] = wanted
     policy = key_policy(settings)
-    return Boot(term, version, bundle, policy, catalogs, terms, records, before, changes, node_id, configurations)
+    return Boot(term, CodeVersions(catalogs), bundle, policy, terms, records, before, changes, node_id, configurations)
 
 
 def _facts_of(cluster: GroupState, catalogs: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from cmdlog.node.outcome import CallOutcome, Done, Durability, NotReady
 from cmdlog.node.placing.housekeeping import Housekeeping
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.placing.router import Placed, Router
-from cmdlog.node.queries.query import QueryResult, RunQuery, limits_of, run_query
+from cmdlog.node.placing.stale_reads import StaleReads
+from cmdlog.node.queries.query import QueryResult, RunQuery, run_query
 from cmdlog.node.sequencing.log_wakeup import Waker
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites
@@ -51,7 +52,7 @@ from procedures.execution.failure_trace import FailureTrace
 from replay.plan.planner import Leave
 from replay.plan.sole_voter import check_alone
 from replay.recover.in_place import bring_up, left_over
-from replay.state.trust import Trust, state_path
+from replay.state.trust import Trust
 
 SWITCH_INTERVAL_S: Final = 0.0005  # at Python's 5 ms a log thread beside a busy event loop waited 10 ms for its turn
 OPENING_LOOK_S: Final = 0.02  # at whether the log has room for what the start adds
@@ -87,6 +88,7 @@ class Node:
         )
         self._placing = Router(settings, self.sequencer, self._keys, self.meter)
         self.slots = self._placing.slots
+        self.stale = StaleReads(directory, settings, self._placing, self._check_ready)
         self.overview = Overview(
             directory, settings, self._boot, self._wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
             RecentHistory(self.meter), time.time(), find_stalls=self._sites.stalls,
@@ -185,6 +187,10 @@ class Node:
         self._page_checks.start()
         self._ready = True
 
+    def hand_over(self) -> bool:
+        """An orderly stop begins: whether another node takes the calls from now on."""
+        return False
+
     def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
         """Orderly: no new calls, those under way are answered, states and log are sealed, sites end. Idempotent.
 
@@ -257,10 +263,7 @@ class Node:
         return partition
 
     def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
-        """Places calls (route, params, key, done, durability) in order, as `call` does.
-
-        A refusal of all of them raises Refused; that of one is given to its `done`.
-        """
+        """Places calls (route, params, key, done, durability) in order, as `call` does. Raises: CallRefused, for all of them."""
         self._check_ready()
         partitions = self._placing.place_many(calls)
         self._waker.wake()
@@ -301,11 +304,9 @@ class Node:
 
     def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
         """`query`, run by somebody else, such as a process of its own."""
-        partitions = range(self.settings.partitions) if partition is None else (partition,)
-        paths = {p: state_path(self.directory, p) for p in partitions}
-        result = run(paths, sql, params, limits_of(self.settings))
+        result = self.stale.read_states(run, sql, params, partition)
         if self.settings.durability == "sync":
-            for p in partitions:
+            for p in range(self.settings.partitions) if partition is None else (partition,):
                 self.sequencer.reads.wait_until_durable(p)
         return result
 
@@ -366,6 +367,12 @@ class Node:
         return describe_routes(self.routes)
 
     # -- inside ----------------------------------------------------------------------------------------------------------
+
+    def _serve_code(self, db: Database) -> None:
+        """Calls are bound to this code from now on. Any thread."""
+        routes = make_routes(db)
+        self.meter.serve_procedures([route.name for route in routes.values()])
+        self.db, self.routes = db, routes
 
     def _failed(self, error: BaseException) -> None:
         self.error = error

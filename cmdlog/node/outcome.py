@@ -6,7 +6,7 @@ was not: either nothing was logged (`retry is safe`), or the caller cannot know 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from cmdlog import errors
@@ -18,6 +18,7 @@ class CallOutcome(NamedTuple):
     txn_id: int  # of the first execution, when an idempotency key repeats
     body: bytes  # JSON
     trace: FailureTrace | None = None  # of a read that raised; a logged call's is found by its transaction id
+    as_of: Mapping[int, int] | None = None  # of a stale read: partition -> TxnId up to which the state that was read holds all
 
 
 class CallRefused(errors.CmdlogError):

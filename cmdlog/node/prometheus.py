@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import apsw
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -25,98 +24,76 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from cmdlog.node.status import Overview, fill_of, held_by
+from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS, cluster_samples
+from cmdlog.node.telemetry.metric_rows import MetricRow, Samples, counter_row, gauge_row, times_row
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import BYTES, CALLS, OUTCOMES, SECONDS, Histogram
 from cmdlog.wal.ids import txn_millis
 
 DOCUMENT: Final = Path(__file__).with_name("METRICS.md")
 
-Kind = Literal["counter", "gauge", "histogram"]
-Samples = Iterable[tuple[Sequence[str], Any]]  # label values, and a number or a Histogram
-
-
-@dataclass(frozen=True, slots=True)
-class MetricRow:
-    """One metric of the table."""
-
-    name: str
-    kind: Kind
-    labels: tuple[str, ...]
-    meaning: str
-    bounds: Sequence[float] = ()  # of a histogram's buckets
-
-
-def _counter(name: str, meaning: str, *labels: str) -> MetricRow:
-    return MetricRow(name, "counter", labels, meaning)
-
-
-def _gauge(name: str, meaning: str, *labels: str) -> MetricRow:
-    return MetricRow(name, "gauge", labels, meaning)
-
-
-def _times(name: str, meaning: str, *labels: str) -> MetricRow:
-    return MetricRow(name, "histogram", labels, meaning, SECONDS)
-
-
 METRICS: Final[tuple[MetricRow, ...]] = (
-    _counter("cmdlog_calls_total", "calls that have an outcome; a multi-partition call counts once", "procedure", "outcome"),
-    _counter("cmdlog_refused_calls_total", "refused calls, which were not logged; empty procedure: unknown", "procedure", "code"),
-    _times("cmdlog_call_seconds", "latency at the API: from the complete request, or line of a batch, to the complete answer"),
-    _times(
+    counter_row("cmdlog_calls_total", "calls that have an outcome; a multi-partition call counts once", "procedure", "outcome"),
+    counter_row(
+        "cmdlog_refused_calls_total", "refused calls, which were not logged; empty procedure: unknown", "procedure", "code"
+    ),
+    times_row("cmdlog_call_seconds", "latency at the API: from the complete request, or line of a batch, to the complete answer"),
+    times_row(
         "cmdlog_call_stage_seconds",
         "time of logged calls by stage, measured per batch: queue (until the log takes the batch), log (until durable, or "
         "until written if it may be executed then), commit (until sent to the site), execute (until the site answers), "
         "settle (until durable, for calls that were executed before)",
         "stage",
     ),
-    _times("cmdlog_read_seconds", "latency of read-only calls, until answered by the site"),
-    _counter("cmdlog_slow_calls_total", "calls slower than slow_call_ms"),
-    _gauge("cmdlog_inflight_calls", "calls accepted and not yet answered; new ones are refused beyond inflight_calls_max"),
-    _gauge("cmdlog_inflight_bytes", "bytes of their parameters; new calls are refused beyond inflight_bytes_max"),
+    times_row("cmdlog_read_seconds", "latency of read-only calls, until answered by the site"),
+    counter_row("cmdlog_slow_calls_total", "calls slower than slow_call_ms"),
+    gauge_row("cmdlog_inflight_calls", "calls accepted and not yet answered; new ones are refused beyond inflight_calls_max"),
+    gauge_row("cmdlog_inflight_bytes", "bytes of their parameters; new calls are refused beyond inflight_bytes_max"),
     MetricRow("cmdlog_batch_calls", "histogram", (), "calls in a batch", CALLS),
     MetricRow("cmdlog_batch_bytes", "histogram", (), "bytes of a batch as it is logged", BYTES),
-    _counter("cmdlog_log_blocks_total", "blocks written to the log, one write each"),
-    _counter("cmdlog_log_block_bytes_total", "bytes of these blocks, padding included"),
-    _times("cmdlog_log_sync_seconds", "duration of the log's fdatasyncs; with durability=sync including the write"),
-    _gauge("cmdlog_log_fill_ratio", "share of the log's ring that is in use"),
-    _gauge("cmdlog_log_room_bytes", "bytes that calls may still log before they are refused with log_full"),
-    _gauge("cmdlog_log_segments", "segments of the ring: used, or free", "state"),
-    _gauge("cmdlog_log_held_seconds", "time since the holder of the oldest segment moved, or archiving got stuck", "anchor"),
-    _gauge("cmdlog_partition_durable_index", "last entry that would survive a power loss", "partition"),
-    _gauge("cmdlog_partition_applied_index", "last entry that the site has answered", "partition"),
-    _gauge("cmdlog_partition_lag_entries", "entries that are durable and not answered by the site", "partition"),
-    _gauge("cmdlog_partition_open_calls", "calls waiting to be put into a batch", "partition"),
-    _counter("cmdlog_site_busy_seconds_total", "time in which the site had batches of it to execute", "partition"),
-    _gauge("cmdlog_site_stalled_seconds", "time without progress at this partition, if any", "partition", "procedure", "kind"),
-    _gauge("cmdlog_site_resident_memory_bytes", "resident memory of a site process", "site"),
-    _counter("cmdlog_digests_logged_total", "batch digests logged, for replays to compare"),
-    _counter("cmdlog_digests_compared_total", "digests compared by the replay of this start"),
-    _counter("cmdlog_digests_diverged_total", "digests that differed: 0 on a serving node, as one refuses the start"),
-    _counter("cmdlog_snapshots_total", "snapshots taken and verified"),
-    _counter("cmdlog_snapshot_failures_total", "failed attempts to take a snapshot"),
-    _gauge("cmdlog_snapshot_last_seconds", "duration of the last snapshot, from its first page to its mark in the log"),
-    _gauge("cmdlog_snapshot_age_seconds", "age of the partition's newest snapshot; absent if none", "partition"),
-    _gauge("cmdlog_snapshot_bytes", "size of the newest snapshot of the partition", "partition"),
-    _gauge("cmdlog_archive_bytes", "bytes in archive/"),
-    _gauge("cmdlog_archive_files", "segments and snapshots in archive/", "kind"),
-    _gauge("cmdlog_archive_stuck", "1 while a promised segment cannot be archived and holds the log back"),
-    _counter("cmdlog_archive_segments_total", "log segments archived"),
-    _counter("cmdlog_archive_dropped_total", "segments dropped by archive_full=shorten: a shorter retention window"),
-    _gauge("cmdlog_restorable_timestamp_seconds", "oldest moment that can be restored; 0: since the beginning; absent: none"),
-    _gauge("cmdlog_retention_window_satisfied", "1 while all of retention_window_s can be restored, or none is set"),
-    _gauge("cmdlog_last_proven_restore_seconds", "time since a restore drill last passed; absent if none has"),
-    _gauge("cmdlog_predicted_recovery_seconds", "predicted duration of a recovery now; absent before any call"),
-    _gauge("cmdlog_idempotency_keys", "idempotency keys in use; new ones are refused beyond keys_max per partition"),
-    _counter("cmdlog_http_requests_total", "requests by route and status; empty route: an unknown one", "route", "status"),
-    _gauge("cmdlog_http_connections", "open connections"),
-    _counter("cmdlog_http_cut_connections_total", "connections that the server refused or closed", "code"),
-    _gauge("cmdlog_token_file_invalid", "1 while the token file is invalid and the previous tokens stay in force"),
-    _counter("cmdlog_clock_jumps_total", "wall clock jumps that transaction ids did not follow"),
-    _gauge("cmdlog_partition_refusing", "1 while it refuses calls, by kind of problem", "partition", "kind"),
-    _gauge("cmdlog_disk_full", "1 while the volume is too full for a site (it refuses calls) or the log's next segment"),
-    _gauge("cmdlog_disk_free_bytes", "free bytes on the volume of the directory"),
-    _gauge("cmdlog_ready", "1 while calls are accepted"),
-    _gauge("cmdlog_build_info", "1, with versions", "version", "python", "sqlite", "bundle", "catalog_version", "durability"),
+    counter_row("cmdlog_log_blocks_total", "blocks written to the log, one write each"),
+    counter_row("cmdlog_log_block_bytes_total", "bytes of these blocks, padding included"),
+    times_row("cmdlog_log_sync_seconds", "duration of the log's fdatasyncs; with durability=sync including the write"),
+    gauge_row("cmdlog_log_fill_ratio", "share of the log's ring that is in use"),
+    gauge_row("cmdlog_log_room_bytes", "bytes that calls may still log before they are refused with log_full"),
+    gauge_row("cmdlog_log_segments", "segments of the ring: used, or free", "state"),
+    gauge_row("cmdlog_log_held_seconds", "time since the holder of the oldest segment moved, or archiving got stuck", "anchor"),
+    gauge_row("cmdlog_partition_durable_index", "last entry that would survive a power loss", "partition"),
+    gauge_row("cmdlog_partition_applied_index", "last entry that the site has answered", "partition"),
+    gauge_row("cmdlog_partition_lag_entries", "entries that are durable and not answered by the site", "partition"),
+    gauge_row("cmdlog_partition_open_calls", "calls waiting to be put into a batch", "partition"),
+    counter_row("cmdlog_site_busy_seconds_total", "time in which the site had batches of it to execute", "partition"),
+    gauge_row("cmdlog_site_stalled_seconds", "time without progress at this partition, if any", "partition", "procedure", "kind"),
+    gauge_row("cmdlog_site_resident_memory_bytes", "resident memory of a site process", "site"),
+    counter_row("cmdlog_digests_logged_total", "batch digests logged, for replays to compare"),
+    counter_row("cmdlog_digests_compared_total", "digests compared by the replay of this start"),
+    counter_row("cmdlog_digests_diverged_total", "digests that differed: 0 on a serving node, as one refuses the start"),
+    counter_row("cmdlog_snapshots_total", "snapshots taken and verified"),
+    counter_row("cmdlog_snapshot_failures_total", "failed attempts to take a snapshot"),
+    gauge_row("cmdlog_snapshot_last_seconds", "duration of the last snapshot, from its first page to its mark in the log"),
+    gauge_row("cmdlog_snapshot_age_seconds", "age of the partition's newest snapshot; absent if none", "partition"),
+    gauge_row("cmdlog_snapshot_bytes", "size of the newest snapshot of the partition", "partition"),
+    gauge_row("cmdlog_archive_bytes", "bytes in archive/"),
+    gauge_row("cmdlog_archive_files", "segments and snapshots in archive/", "kind"),
+    gauge_row("cmdlog_archive_stuck", "1 while a promised segment cannot be archived and holds the log back"),
+    counter_row("cmdlog_archive_segments_total", "log segments archived"),
+    counter_row("cmdlog_archive_dropped_total", "segments dropped by archive_full=shorten: a shorter retention window"),
+    gauge_row("cmdlog_restorable_timestamp_seconds", "oldest moment that can be restored; 0: since the beginning; absent: none"),
+    gauge_row("cmdlog_retention_window_satisfied", "1 while all of retention_window_s can be restored, or none is set"),
+    gauge_row("cmdlog_last_proven_restore_seconds", "time since a restore drill last passed; absent if none has"),
+    gauge_row("cmdlog_predicted_recovery_seconds", "predicted duration of a recovery now; absent before any call"),
+    gauge_row("cmdlog_idempotency_keys", "idempotency keys in use; new ones are refused beyond keys_max per partition"),
+    counter_row("cmdlog_http_requests_total", "requests by route and status; empty route: an unknown one", "route", "status"),
+    gauge_row("cmdlog_http_connections", "open connections"),
+    counter_row("cmdlog_http_cut_connections_total", "connections that the server refused or closed", "code"),
+    gauge_row("cmdlog_token_file_invalid", "1 while the token file is invalid and the previous tokens stay in force"),
+    counter_row("cmdlog_clock_jumps_total", "wall clock jumps that transaction ids did not follow"),
+    gauge_row("cmdlog_partition_refusing", "1 while it refuses calls, by kind of problem", "partition", "kind"),
+    gauge_row("cmdlog_disk_full", "1 while the volume is too full for a site (it refuses calls) or the log's next segment"),
+    gauge_row("cmdlog_disk_free_bytes", "free bytes on the volume of the directory"),
+    gauge_row("cmdlog_ready", "1 while calls are accepted"),
+    gauge_row("cmdlog_build_info", "1, with versions", "version", "python", "sqlite", "bundle", "catalog_version", "durability"),
+    *CLUSTER_METRICS,
 )  # fmt: skip
 """Every metric of ours. The process's own (`process_*`) are those of prometheus_client's ProcessCollector."""
 
@@ -164,6 +141,8 @@ class _NodeCollector(Collector):
         else:
             found |= _of_calls(overview) | _of_log(overview) | _of_partitions(overview) | _of_snapshots(overview)
             found |= _of_archive(overview) | _of_node(overview, self._version)
+            if overview.cluster is not None:
+                found |= cluster_samples(overview.cluster.reading())
         found |= {former: found[name] for former, name in DEPRECATED.items() if name in found}
         for name, samples in found.items():
             yield _family(TABLE[name], samples)
@@ -187,7 +166,7 @@ def _of_calls(overview: Overview) -> dict[str, Samples]:
     return {
         "cmdlog_calls_total": [
             ((name, outcome), count)
-            for name, counts in zip(meter.names, meter.calls, strict=True)
+            for name, counts in meter.calls_by_name.items()
             for outcome, count in zip(OUTCOMES, counts, strict=True)
             if count or outcome in ("ok", "procedure_failed")  # a rate, and an alert on it, need their zero
         ],
@@ -266,7 +245,14 @@ def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
     health = overview.health()
     compared = sum(part.get("compared_digests", 0) for part in health.recovery)
     boot = overview.boot
-    build = (version, _python(), apsw.sqlite_lib_version(), boot.bundle.hash, str(boot.catalog), overview.settings.durability)
+    build = (
+        version,
+        _python(),
+        apsw.sqlite_lib_version(),
+        boot.code.newest_hash,
+        str(boot.catalog),
+        overview.settings.durability,
+    )
     return {
         "cmdlog_site_stalled_seconds": _stalled(overview),
         "cmdlog_site_resident_memory_bytes": [((str(n),), _resident_bytes(pid)) for n, pid in enumerate(health.site_pids)],
@@ -277,7 +263,7 @@ def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
         "cmdlog_partition_refusing": [((str(p), trouble.kind), 1) for p, trouble in overview.troubles.by_partition().items()],
         "cmdlog_disk_full": [((), int(overview.troubles.full or overview.wal.status()["disk_full"] is not None))],
         "cmdlog_disk_free_bytes": [((), overview.troubles.free_bytes())],
-        "cmdlog_ready": [((), int(health.ready))],
+        "cmdlog_ready": [((), int(overview.ready))],
         "cmdlog_build_info": [(build, 1)],
     }
 

@@ -19,7 +19,7 @@ from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
-from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.partition_health import DIVERGED, Troubles
 from cmdlog.node.sites.site_executor import SitePlan
 from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.node.telemetry.recent_failures import RecentFailures
@@ -134,6 +134,16 @@ class Desk:
             troubles.begin_trouble(partitions, fault.kind, fault.message)
         self._sequencer.standstill.turn_away({p: troubles.refusal(p) for p in range(self._settings.partitions)})
 
+    def begin_divergence(self, partition: int, message: str) -> None:
+        """The partition's state is another one than other nodes have: it takes no calls here."""
+        self.troubles.begin_trouble([partition], DIVERGED, message)
+        self._sequencer.standstill.turn_away({partition: self.troubles.refusal(partition)})
+
+    def end_divergence(self, partition: int) -> None:
+        """A majority agrees with this node after all."""
+        self.troubles.end_divergence(partition)
+        self._sequencer.standstill.turn_away({partition: self.troubles.refusal(partition)})
+
     def hold(self, partitions: Sequence[int]) -> None:
         """Their sites are given no batch before `let_go`: they could not run it."""
         for partition in partitions:
@@ -154,10 +164,11 @@ class Desk:
 
     def hello(self, partitions: Sequence[int]) -> dict[str, Any]:
         """What a site process must know to serve."""
-        bundle = self._boot.bundle.to_bytes().decode()
+        code = self._boot.code
+        wanted = code.texts() if self._replica is not None else {code.newest: str(code.newest_value["bundle"])}
         return {
-            "bundles": {str(self._boot.catalog): bundle},
-            "catalog": self._boot.catalog,
+            "bundles": wanted,
+            "catalog": code.newest,
             "partitions": self._partitions_stated(),
             "key_policy": asdict(self._boot.policy),
             "state_files": {str(p): state_path(self._directory, p) for p in partitions},
@@ -210,7 +221,7 @@ class Desk:
         self._sequencer.failed(error)
 
     def _partitions_stated(self) -> int | None:
-        return partitions_of(self._boot.catalogs[str(self._boot.catalog)])
+        return partitions_of(self._boot.code.newest_value)
 
     def plan(self) -> SitePlan:
         catalogs = Catalogs()

@@ -27,15 +27,19 @@ class SlotMap:
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
-        self._partition_of = partition_by_slot(partitions)
+        self.partition_by_slot = partition_by_slot(partitions)
 
     def ranges(self) -> list[list[int]]:
         """[lo, hi, partition] with slots [lo, hi), ascending."""
         return slot_ranges(self.partitions)
 
+    def slot_of(self, procedure: Procedure, params: list[Any]) -> int:
+        """The hash slot of a single-partition call with these bound parameters."""
+        return slot_of(procedure.partition_value(params))
+
     def partition_of(self, procedure: Procedure, params: list[Any]) -> int:
         """The partition of a single-partition call with these bound parameters."""
-        return self._partition_of[slot_of(procedure.partition_value(params))]
+        return self.partition_by_slot[slot_of(procedure.partition_value(params))]
 
 
 def make_routes(db: Database) -> dict[str, Route]:

@@ -22,6 +22,7 @@ from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.site_progress import SiteStall, describe_stall
+from cmdlog.node.telemetry.cluster_metrics import MemberLook
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
@@ -63,6 +64,12 @@ class Overview:
     find_stalls: Callable[[float], Sequence[SiteStall]]  # at a reading of the monotonic clock
     wall: Callable[[], float] = time.time
     now: Callable[[], float] = time.monotonic
+    cluster: MemberLook | None = None  # of a node that is one of several
+
+    @property
+    def ready(self) -> bool:
+        """Calls are accepted, by this node or by the leader that it follows."""
+        return self.health().ready and (self.cluster is None or self.cluster.readiness().serves)
 
     def status(self) -> dict[str, Any]:
         """`GET /v1/status`: node, partitions with watermarks, log, who holds it, predicted recovery; plain data."""
@@ -70,18 +77,22 @@ class Overview:
         log = wal.status()
         marks = self.sequencer.watermarks()
         recovered = wal.recovered
+        cluster = {} if self.cluster is None else {"cluster": self.cluster.reading().status}
+        roles = {
+            group: {"role": of["role"], "term": of["term"]} for part in cluster.values() for group, of in part["groups"].items()
+        }
         return {
             "node": str(wal.instance.identity),
             "node_id": wal.instance.identity.node_id,
             "cluster_id": str(uuid.UUID(bytes=wal.instance.identity.cluster_id)),
             "directory": self.directory,
-            "ready": health.ready,
+            "ready": self.ready,
             "error": None if health.error is None else full_text(health.error),
             "uptime_s": round(self.wall() - self.started_at, 3),
             "durability": self.settings.durability,
             "term": self.boot.term,
             "catalog_version": self.boot.catalog,
-            "bundle": self.boot.bundle.hash,
+            "bundle": self.boot.code.newest_hash,
             "start": {
                 "verdict": recovered.verdict.value,
                 "notes": list(recovered.notes),
@@ -90,7 +101,10 @@ class Overview:
                 "recovery": list(health.recovery),
             },
             "disk_full": self.troubles.disk_full(),
-            "partitions": {str(p): {"role": self.boot.role(p), "state": self.state_of(p), **marks[p]} for p in sorted(marks)},
+            "partitions": {
+                str(p): {"role": self.boot.role(p), "state": self.state_of(p), **marks[p], **roles.get(str(p), {})}
+                for p in sorted(marks)
+            },
             "membership": self.boot.membership(),
             "failure_set": self.failures.status(),
             "inflight_calls": self.sequencer.admission.inflight_calls,
@@ -107,6 +121,7 @@ class Overview:
             "predicted_recovery_s": self.predicted_recovery_s(),
             "recovery": self.recovery(),
             "snapshots": self.snapshots.status(),
+            **cluster,
         }
 
     def telemetry(self, front: RequestStats, after: int) -> dict[str, Any]:
@@ -128,7 +143,7 @@ class Overview:
         return {
             "time": round(self.wall(), 3),
             "node": {
-                "ready": health.ready,
+                "ready": self.ready,
                 "error": None if health.error is None else full_text(health.error),
                 "uptime_s": round(self.wall() - self.started_at, 3),
                 "durability": self.settings.durability,

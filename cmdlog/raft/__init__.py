@@ -86,7 +86,7 @@ from cmdlog.raft.errors import (
 )
 from cmdlog.raft.messages import Entries, HardState, Message, Segment, SnapshotDescriptor
 from cmdlog.raft.progress import Sending
-from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, Ready, SoftState
+from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, Ready, RoleReason, SoftState
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, Role
@@ -124,6 +124,7 @@ __all__ = [
     "Refusal",
     "Restored",
     "Role",
+    "RoleReason",
     "Segment",
     "Sending",
     "SnapshotDescriptor",

@@ -40,7 +40,7 @@ from cmdlog.raft.messages import (
     VoteRequest,
 )
 from cmdlog.raft.progress import Sending
-from cmdlog.raft.ready import EntriesWanted, PlacedProposals, Ready
+from cmdlog.raft.ready import EntriesWanted, PlacedProposals, Ready, RoleReason
 from cmdlog.raft.roles import candidate, fetching, follower, leader, membership, transfer, voting
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
@@ -138,7 +138,7 @@ class RaftCore(State):
         elif self.leader is not None:
             self.drop(Drop.SECOND_LEADER)
         else:
-            self.become_follower(self.term, message.sender)
+            self.become_follower(self.term, message.sender, RoleReason.LEADER_FOUND)
             self._dispatch(message)
 
     def _step_newer(self, message: Message) -> None:
@@ -155,7 +155,8 @@ class RaftCore(State):
         elif isinstance(message, VoteReply) and message.campaign is Campaign.PRE and message.granted:
             self._dispatch(message)
             return
-        self.become_follower(message.term, message.sender if isinstance(message, _FROM_LEADER) else None)
+        reason = RoleReason.HIGHER_TERM if self.handover is None else RoleReason.TRANSFER
+        self.become_follower(message.term, message.sender if isinstance(message, _FROM_LEADER) else None, reason)
         self._dispatch(message)
 
     def _step_older(self, message: Message) -> None:
@@ -213,7 +214,7 @@ class RaftCore(State):
             return
         if not self.promotable:
             raise ProposalRefused(Refusal.NO_SUCH_VOTER, f"node {self.id} itself", leader=self.leader)
-        candidate.on_timeout(self)
+        candidate.on_timeout(self, RoleReason.CAMPAIGN)
 
     def report_unreachable(self, peer: NodeId) -> None:
         """The connection to a peer is gone, and with it what was under way: the leader probes it instead of sending ahead."""
@@ -375,10 +376,10 @@ class RaftCore(State):
             self.log.reset(manifest)
             self.soft_changed = True
             if self.role is not Role.FOLLOWER:
-                self.become_follower(self.term, None)  # it campaigned with another log, and maybe another configuration
+                self.become_follower(self.term, None, RoleReason.LEADER_FOUND)  # it campaigned with another log
             self.manifest = self.installed = manifest
         elif self.role is not Role.FOLLOWER and not self.promotable:
-            self.become_follower(self.term, None)  # its removal is committed, as the snapshot shows
+            self.become_follower(self.term, None, RoleReason.REMOVED)  # its removal is committed, as the snapshot shows
         self._tell_leader(AppendReply, self.log.commit)
 
     def _tell_leader(self, kind: type[SnapshotCopyFailed] | type[AppendReply], index: Index) -> None:

@@ -94,6 +94,7 @@ class MessageKind(enum.IntEnum):
     HEARTBEAT_REPLY_BUNDLE = 14
     REMOVED = 15
     EXECUTED = 16
+    FITNESS = 17
 
 
 class Campaign(enum.IntEnum):
@@ -235,7 +236,7 @@ class Forward(Message):
 
 @value
 class Executed(Message):
-    """What the leader's state machine has executed, one row per batch; it belongs to no group, and its term is 0. Consensus
+    """What the sender's state machine has executed, one row per batch; it belongs to no group, and its term is 0. Consensus
     carries it and takes no notice of it. `terms` are the leader's in each group, `commits` what it knew committed then."""
 
     kind = MessageKind.EXECUTED
@@ -244,6 +245,15 @@ class Executed(Message):
     indexes: Sequence[Index]
     commits: Sequence[Index]
     digests: Sequence[int]
+
+
+@value
+class Fitness(Message):
+    """Why its sender should not lead, as bits; 0: it may. It belongs to no group, and its term is 0. Consensus carries it and
+    takes no notice of it."""
+
+    kind = MessageKind.FITNESS
+    reasons: int
 
 
 @dataclass(frozen=True, slots=True)

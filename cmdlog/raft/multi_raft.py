@@ -103,6 +103,7 @@ class RaftGroups:
         # Not durable yet: (number, bytes of entries, what was taken).
         self._rounds: deque[tuple[int, int, list[tuple[GroupId, RaftCore, Ready]]]] = deque()
         self._number = 0
+        self._touched: set[GroupId] = set()  # that may have changed since `take_touched`
         self._begin_with: GroupId | None = None  # the first group that the last round had no room for
 
     def add(self, group: GroupId, core: RaftCore) -> None:
@@ -122,6 +123,7 @@ class RaftGroups:
     def remove(self, group: GroupId) -> Tombstone:
         """Forgets a group, but for its term and vote. The caller makes the tombstone durable before it deletes anything."""
         core = self.cores.pop(group)
+        self._touched.add(group)
         self.tombstones[group] = Tombstone(core.term, core.vote)
         return self.tombstones[group]
 
@@ -191,6 +193,7 @@ class RaftGroups:
         for group, core in self._in_turn(begin):
             if not core.dirty:
                 continue
+            self._touched.add(group)
             try:
                 ready = core.ready(room)
             except InvariantBroken as error:
@@ -242,6 +245,12 @@ class RaftGroups:
                     self._end(group, error)
         return self._parcels(released)
 
+    def take_touched(self) -> set[GroupId]:
+        """Groups whose role, term, leader or commit may differ from when this was called last: those that `collect` looked at,
+        and those that are gone. The others are as they were."""
+        touched, self._touched = self._touched, set()
+        return touched
+
     def _in_turn(self, begin: GroupId | None) -> list[tuple[GroupId, RaftCore]]:
         cores = list(self.cores.items())
         if begin is None:
@@ -250,6 +259,7 @@ class RaftGroups:
 
     def _end(self, group: GroupId, error: InvariantBroken) -> None:
         self.failed[group] = error
+        self._touched.add(group)
         del self.cores[group]
 
     def _parcels(self, messages: Iterable[tuple[GroupId, Message]]) -> list[Parcel]:

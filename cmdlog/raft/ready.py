@@ -6,6 +6,7 @@ that go with each field are numbered in the package's head.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,25 @@ class EntriesWanted:
     bytes_max: int
 
 
+class RoleReason(enum.Enum):
+    """Why a node has the role that it has. A campaign keeps the reason that began it, and so does the leader that it makes."""
+
+    STARTED = "started"
+    ELECTION_TIMEOUT = "election_timeout"  # no leader was heard from
+    CAMPAIGN = "campaign"  # the caller asked for one
+    TRANSFER = "transfer"  # the leader handed over: to this node, or from it
+    FORCED = "forced"  # a recovery without a majority
+    HIGHER_TERM = "higher_term"  # another node is in a later term
+    LEADER_FOUND = "leader_found"  # the leader of the present term has spoken
+    ELECTION_LOST = "election_lost"
+    QUORUM_LOST = "quorum_lost"  # no majority was heard from
+    DISK_STALLED = "disk_stalled"  # the own disk does not answer
+    REMOVED = "removed"  # no voter, by its own log or another node's
+    STEPPED_DOWN = "stepped_down"  # the caller asked for it
+
+    __hash__ = object.__hash__  # members are single objects
+
+
 @value
 class SoftState:
     """What a restart forgets: the role, who leads, and whether a committed configuration is without this node."""
@@ -54,6 +74,7 @@ class SoftState:
     role: Role
     leader: NodeId | None
     removed: bool
+    reason: RoleReason  # of the role; news of it alone is no new soft state
 
 
 @value

@@ -18,7 +18,7 @@ from cmdlog.raft.errors import BadConfiguration, Drop, InvariantBroken
 from cmdlog.raft.messages import KIND_EMPTY, NO_INDEX, Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import FollowerProgress
 from cmdlog.raft.reads import Reads
-from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, SoftState
+from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, RoleReason, SoftState
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.wal.ids import Index, Term
 
@@ -108,6 +108,7 @@ class State:
         "read_number",
         "read_results",
         "reads",
+        "reason",
         "removed",
         "removed_at",
         "rng",
@@ -140,11 +141,11 @@ class State:
         self.read_number = rng.getrandbits(62)  # of the latest read that was passed on; begins at random with every start
         self.completion = Completion(rng.getrandbits(48), self.log.last, self.log.last_term)
         self.leader: NodeId | None = None
-        self.role = Role.FOLLOWER
+        self.role, self.reason = Role.FOLLOWER, RoleReason.STARTED
         self.to_promote: frozenset[NodeId] = frozenset()  # learners that are to vote as soon as they have caught up
         self.removed_at = Index(0)  # a peer knows of a committed configuration there, and that this node is in none from there on
         self.removed = False  # whether the committed configuration `judged` is without this node
-        self.handed_soft = SoftState(self.role, self.leader, self.removed)  # what the caller knows
+        self.handed_soft = SoftState(self.role, self.leader, self.removed, self.reason)  # what the caller knows
         self.judged = Configuration()
         self.reads = Reads()
         self._leave_role()
@@ -238,28 +239,17 @@ class State:
         handed = self.handed_soft
         if handed.role is self.role and handed.leader == self.leader and handed.removed is self.removed:
             return None
-        self.handed_soft = SoftState(self.role, self.leader, self.removed)
+        self.handed_soft = SoftState(self.role, self.leader, self.removed, self.reason)
         return self.handed_soft
 
     def status(self) -> GroupStatus:
         """The group as this node sees it now; changes nothing."""
         log, handover = self.log, self.handover
+        peers = tuple(_peer_status(peer, progress, self.ticks) for peer, progress in self.progress.items())
         return GroupStatus(
-            self.id,
-            self.role,
-            self.term,
-            self.leader,
-            self.removed,
-            log.base,
-            log.handed,
-            log.stable,
-            log.commit,
-            log.last,
-            self.configuration,
-            handover.target if handover is not None else None,
-            self.copying,
-            tuple(_peer_status(peer, progress, self.ticks) for peer, progress in self.progress.items()),
-        )
+            self.id, self.role, self.term, self.leader, self.removed, log.base, log.handed, log.stable, log.commit, log.last,
+            self.configuration, handover.target if handover is not None else None, self.copying, peers,
+        )  # fmt: skip
 
     def needed_configurations(self) -> list[Configuration]:
         """The last configuration that is known to be committed, and those after it."""
@@ -308,7 +298,7 @@ class State:
         self.elapsed = self.heartbeat_elapsed = 0
         self.timeout = settings.election_ticks * (1 + settings.patience) + self.rng.randrange(settings.election_ticks)
 
-    def become_follower(self, term: Term, leader: NodeId | None) -> None:
+    def become_follower(self, term: Term, leader: NodeId | None, reason: RoleReason = RoleReason.STEPPED_DOWN) -> None:
         """Follows `leader`, or the one that will win. A new term has no vote yet.
 
         News of a term without leader ends no wait (paper, section 5.2: only a leader or a granted vote does): else a fast
@@ -323,7 +313,7 @@ class State:
             self.elapsed, self.timeout = waited
         if term > self.term:
             self.term, self.vote = term, None
-        self.role, self.leader = Role.FOLLOWER, leader
+        self.role, self.leader, self.reason = Role.FOLLOWER, leader, reason
         self._wait_for_nobody()
 
     def _wait_for_nobody(self) -> None:
@@ -331,17 +321,17 @@ class State:
         if all(value.voters == (self.id,) and not value.joint for value in self.needed_configurations()):
             self.timeout = 1
 
-    def become_pre_candidate(self) -> None:
+    def become_pre_candidate(self, reason: RoleReason) -> None:
         """Asks whether it would win; neither term nor vote change (dissertation, section 9.6)."""
         self._leave_role()
-        self.role, self.leader = Role.PRE_CANDIDATE, None
+        self.role, self.leader, self.reason = Role.PRE_CANDIDATE, None, reason
         self.votes[self.id] = True
 
-    def become_candidate(self, term: Term | None = None) -> None:
+    def become_candidate(self, term: Term | None = None, *, reason: RoleReason) -> None:
         """Spends a term, the next one, on a campaign. Its own vote counts when it is durable, like any other (`core.advance`)."""
         self._leave_role()
         self.term, self.vote = Term(self.term + 1) if term is None else term, self.id
-        self.role, self.leader = Role.CANDIDATE, None
+        self.role, self.leader, self.reason = Role.CANDIDATE, None, reason
 
     def become_leader(self) -> None:
         """Leads; begins its term with an empty entry, because it may commit earlier terms' entries only after one of its own."""

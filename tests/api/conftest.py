@@ -20,6 +20,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.slot_map import Route, SlotMap, make_routes
 from cmdlog.node.telemetry.request_stats import RequestStats
+from cmdlog.wal.ids import MILLIS_SHIFT
 from procedures import Database, Transaction
 from procedures.execution.failure_trace import FailureTrace
 from tests.api.echo import Application
@@ -47,6 +48,29 @@ def set_price(tx: Transaction, price: int) -> int:
     return price
 
 
+OLD_TXN = 1_700_000_000_250 << MILLIS_SHIFT  # of 2023-11-14T22:13:20.250Z
+
+
+@dataclass
+class FakeStaleReads:
+    """Stands in for `cmdlog.node.placing.stale_reads.StaleReads`: every state is an old one."""
+
+    node: FakeNode
+
+    def call(self, route: Route, params: list[Any], *, done: Done, txn: int | None = None) -> int | None:
+        self.node.seen_txn = txn
+        if (refused := self.node.refuse([(route, params, b"", done, None)])) is not None:
+            raise refused
+        done(CallOutcome(0, OLD_TXN, b"7", as_of={0: OLD_TXN + 1024, 1: OLD_TXN}))
+        return 0
+
+    def query(
+        self, run: Callable[..., bytes], sql: str, params: Sequence[Any], partition: int | None, *, txn: int | None = None
+    ) -> bytes:
+        self.node.seen_txn = txn
+        return encode_result(QueryResult(["id"], [(7,)], {1: OLD_TXN}), dated=bool(run.keywords["dated"]))  # type: ignore[attr-defined]
+
+
 @dataclass
 class FakeNode:
     """Stands in for `cmdlog.node.node.Node`: outcomes are what a test says, `logged` is what would be in the log."""
@@ -57,7 +81,7 @@ class FakeNode:
     waiting: list[tuple[Done, CallOutcome]] = field(default_factory=list)
     durabilities: list[Durability | None] = field(default_factory=list)  # that calls were promised
     front: RequestStats = field(default_factory=RequestStats)
-    overview: None = None  # of its parts, which it does not have: metrics then show the front and the process
+    overview: Any = None  # of its parts, which it does not have: metrics then show the front and the process
     hold: bool = False  # answers wait for `release`
     refuse: Callable[[Sequence[Placed]], CallRefused | None] = lambda calls: None
     outcome: Callable[[Route, list[Any]], tuple[int, bytes]] = lambda route, params: (0, orjson.dumps(params[0]))
@@ -105,6 +129,10 @@ class FakeNode:
         waiting, self.waiting = self.waiting, []
         for done, outcome in reversed(waiting):
             done(outcome)
+
+    @property
+    def stale(self) -> FakeStaleReads:
+        return FakeStaleReads(self)
 
     def query_by(self, run: Callable[..., bytes], sql: str, params: Sequence[Any], partition: int | None) -> bytes:
         return encode_result(self.query(sql, params, partition))
@@ -171,6 +199,7 @@ async def ask(
 ) -> Answer:
     """One request, as a server would hand it over; a body that ends early means that the client has left."""
     named = [(b"host", host.encode())] if host is not None else []
+    path, _, query = path.partition("?")
     scope = {
         "type": "http",
         "http_version": "1.1",
@@ -179,7 +208,7 @@ async def ask(
         "raw_path": path.encode(),
         "root_path": "",
         "scheme": "http",
-        "query_string": b"",
+        "query_string": query.encode(),
         "headers": [*named, *((name.lower().encode(), value.encode("latin-1")) for name, value in headers)],
         "server": ("here", 80),
         "client": ("there", 1),

@@ -12,6 +12,7 @@ from cmdlog.api.gate.request import check_origin
 from cmdlog.node.outcome import CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, Overloaded, UnknownOutcome
 from procedures.execution.idempotency import Status, key_fingerprint
 from procedures.execution.outcome_bodies import SKIPPED
+from tests.api.conftest import OLD_TXN
 
 Post = Callable[..., Any]
 
@@ -36,6 +37,53 @@ def test_key_and_echoed_transaction_reach_the_node(node: Any, post: Post) -> Non
     assert post("/v1/procedures/put", b'{"item": 7}', headers=headers).status == 200
     assert node.logged[0][2] == key_fingerprint("", "order-1")
     assert node.seen_txn == 12345
+
+
+DATED = {
+    "as_of": {"0": str(OLD_TXN + 1024), "1": str(OLD_TXN)},
+    "as_of_time": "2023-11-14T22:13:20.250Z",
+}
+
+
+def test_stale_read_says_as_of_what_it_read(node: Any, post: Post) -> None:
+    """Per partition, and the time of the oldest; the transaction that the caller has seen reaches the node."""
+    answer = post("/v1/procedures/get?consistency=stale", b'{"item": 7}', headers=[("Cmdlog-Txn", "12345")])
+    assert answer.json() == {"txn_id": str(OLD_TXN), "partition": 0, "result": 7, **DATED}
+    assert answer.headers["cmdlog-txn"] == str(OLD_TXN)
+    assert node.seen_txn == 12345
+    assert node.logged == []
+
+
+def test_stale_read_that_is_refused_keeps_its_code(node: Any, post: Post) -> None:
+    """A replica may be behind what the caller has seen."""
+    node.refuse = lambda calls: NotReady("behind")
+    answer = post("/v1/procedures/get?consistency=stale", b'{"item": 7}')
+    assert (answer.status, answer.json()["code"]) == (503, "not_ready")
+
+
+@pytest.mark.parametrize("query", ["", "?", "?consistency=linearizable", "?other=stale", "?x=1&consistency=linearizable"])
+def test_read_is_linearizable_unless_asked_otherwise(post: Post, query: str) -> None:
+    """Nothing is said of the time of its state: it is the newest."""
+    assert set(post(f"/v1/procedures/get{query}", b'{"item": 7}').json()) == {"txn_id", "partition", "result"}
+
+
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [
+        ("put", "consistency=stale"),
+        ("get", "consistency="),
+        ("get", "consistency=STALE"),
+        ("get", "consistency=stale&consistency=stale"),
+        ("get", "consistency=linearizable&consistency=stale"),
+        ("get", "consistency=%ff"),
+    ],
+)
+def test_consistency_that_cannot_be_meant_is_refused(node: Any, post: Post, name: str, query: str) -> None:
+    """A call that writes is never stale, and a word that is not known must not be ignored: the reader may rely on it."""
+    answer = post(f"/v1/procedures/{name}?{query}", b'{"item": 7}')
+    assert answer.status == 422
+    assert answer.json()["problems"][0]["field"] == "consistency"
+    assert node.logged == []
 
 
 @pytest.mark.parametrize(

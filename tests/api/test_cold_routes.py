@@ -5,6 +5,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from cmdlog.api.gate.problem import CODES
 from cmdlog.api.routes import cold_routes
 from cmdlog.node.queries.query import QueryLimit, QueryRefused, QueryResult
 from cmdlog.node.settings import Settings
+from cmdlog.node.telemetry.cluster_metrics import MemberReadiness
+from tests.api.conftest import OLD_TXN
 
 Post = Callable[..., Any]
 
@@ -46,6 +49,20 @@ def test_bad_query_is_refused(post: Post, body: bytes) -> None:
     """A query that does not fit gets 422, like a call."""
     answer = post("/v1/query", body)
     assert (answer.status, answer.json()["code"]) == (422, "invalid_parameters")
+
+
+def test_stale_query_says_as_of_what_it_read(node: Any, post: Post) -> None:
+    """With the time, which other queries do not have; the transaction that the caller has seen reaches the node."""
+    answer = post("/v1/query?consistency=stale", b'{"sql": "select 7 as id"}', headers=[("Cmdlog-Txn", "12345")])
+    assert answer.json() == {
+        "columns": ["id"],
+        "rows": [[7]],
+        "as_of": {"1": str(OLD_TXN)},
+        "as_of_time": "2023-11-14T22:13:20.250Z",
+    }
+    assert node.seen_txn == 12345
+    assert set(post("/v1/query", b'{"sql": "select 7 as id"}').json()) == {"columns", "rows", "as_of"}
+    assert post("/v1/query?consistency=old", b'{"sql": "select 7 as id"}').status == 422
 
 
 def test_query_has_the_limit_of_calls(post: Post, settings: Settings) -> None:
@@ -169,6 +186,26 @@ def test_health_and_readiness_are_two_things(app: Api, node: Any, fetch: Post) -
     assert fetch("/readyz").json()["detail"] == "the node is stopping"
 
 
+def member(**changed: Any) -> Any:
+    """What a node of a cluster says of itself, beside its parts."""
+    told: dict[str, Any] = {"serves": True, "state": "running", "role": "follower", "leader": "http://one", **changed}
+    return SimpleNamespace(cluster=SimpleNamespace(readiness=lambda: MemberReadiness(**told)))
+
+
+def test_readiness_of_a_member_names_state_role_and_leader(node: Any, fetch: Post) -> None:
+    """A follower that knows its leader serves; without one, or during a take-over, it is not ready and says why. It is alive."""
+    node.overview = member()
+    assert fetch("/readyz").json() == {"ready": True, "state": "running", "role": "follower", "leader": "http://one"}
+    node.overview = member(serves=False, state="configuring", leader="", why="it knows no leader")
+    answer = fetch("/readyz")
+    told = answer.json()
+    assert (answer.status, told["code"], told["state"], told["role"]) == (503, "not_ready", "configuring", "follower")
+    assert told["detail"] == "the node is configuring: it knows no leader"
+    node.overview = member(serves=False, role="leader", why="it was elected, and is taking over")
+    assert fetch("/readyz").json()["detail"] == "the node is running: it was elected, and is taking over"
+    assert fetch("/healthz").status == 200
+
+
 def test_readiness_names_a_full_volume(node: Any, fetch: Post) -> None:
     """The code says it, and path and free bytes stand beside it; other troubles are `not_ready`."""
     node.ready = False
@@ -189,7 +226,8 @@ def test_server_without_a_node_refuses_and_tells_progress(settings: Settings, as
     for method, path in requests:
         answer = asyncio.run(ask_app(app, method, path, b"{}"))
         assert (answer.status, answer.json()["code"], answer.headers["retry-after"]) == (503, "not_ready", "1")
-    assert asyncio.run(ask_app(app, "GET", "/readyz")).json()["progress"] == {"percent": 40}
+    recovering = asyncio.run(ask_app(app, "GET", "/readyz")).json()
+    assert (recovering["progress"], recovering["state"]) == ({"percent": 40}, "bootstrapping")
     assert asyncio.run(ask_app(app, "GET", "/healthz")).status == 200
 
 

@@ -147,6 +147,16 @@ def test_doubt_names_the_key_that_dispels_it() -> None:
     assert {request.headers["idempotency-key"] for request in server.requests[1:]} == {key}
 
 
+def test_nodes_of_a_cluster_are_given_with_commas() -> None:
+    """The next one is asked when one is gone; the error of all names each of them."""
+    with ScriptedServer([LISTED]) as server:
+        call("bump", ["id=1"], url=f"http://127.0.0.1:9, {server.url}", key="k")
+        assert [request.headers.get("idempotency-key") for request in server.requests] == [None, "k"]
+    with pytest.raises(CommandFailed, match=r"http://127\.0\.0\.1:9: .*; http://127\.0\.0\.2:9: ") as refused:
+        call("bump", url="http://127.0.0.1:9,http://127.0.0.2:9", timeout=0.2)
+    assert refused.value.exit_code == 1
+
+
 @pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1", "http://", f"http://user:{PASSWORD}@127.0.0.1:1", "http://[::1"])
 def test_address_that_is_none_is_a_usage_error(url: str) -> None:
     """It is said before anything is sent, and what may be a secret in it is not shown."""

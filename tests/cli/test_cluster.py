@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -12,11 +13,12 @@ import pytest
 
 from cmdlog.cli.app import make_program
 from cmdlog.cli.cli_errors import CommandFailed, explain
+from cmdlog.cli.output import out
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.cluster.transport.cluster_secret import BadSecret, read_secret
 from cmdlog.node.member.member_start import OtherProgram
 from cmdlog.wal.errors import Foreign
-from tests.client.scripted import ScriptedServer, Step, http
+from tests.client.scripted import ScriptedServer, Step, http, problem
 
 APP = "procedures.samples.bank:db"
 MEMBER = "--member=1=127.0.0.1:7642,http://127.0.0.1:8642"
@@ -186,16 +188,37 @@ def a_status(url: str, **changed: Any) -> dict[str, Any]:
     return {"cluster": told, "partitions": PARTS}
 
 
-@pytest.mark.slow  # a node that does not answer is called until the time is up
+def failed_status(*arguments: str) -> int:
+    """The exit code."""
+    try:
+        make_program()(["cluster", "status", *arguments], standalone_mode=True)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    raise AssertionError("a program ends")
+
+
 def test_status_asks_every_node_that_one_names(capsys: pytest.CaptureFixture[str]) -> None:
-    """What each says of itself; one that does not answer is a row, not an error."""
+    """What each says of itself; one that does not answer is a row, not an error, and the exit code says so."""
     with ScriptedServer([]) as server:
-        server._steps.extend([answer(a_status(server.url))] * 2)
-        run("cluster", "status", "--url", server.url, "--timeout", "0.3", "--json")
-    first, second = orjson.loads(capsys.readouterr().out)["nodes"]
+        server._steps.append(answer(a_status(server.url)))
+        assert failed_status("--url", server.url, "--timeout", "10", "--json") == 18
+    told = orjson.loads(capsys.readouterr().out)
+    first, second = told["nodes"]
     assert (first["url"], first["node"], first["standing"], first["partitions"]) == (server.url, 1, "leading", PARTS)
-    assert second["url"] == "http://127.0.0.1:1"
+    assert (second["node"], second["url"], second["state"]) == (2, "http://127.0.0.1:1", "unreachable")
     assert "no answer" in second["error"]
+    assert (told["health"]["verdict"], told["health"]["leader"]) == ("degraded", 1)
+    assert [finding["code"] for finding in told["health"]["findings"]] == ["unreachable"]
+
+
+def test_status_finds_the_nodes_in_the_cluster_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster of which no node runs is shown, too."""
+    init(tmp_path, member="--member=1=127.0.0.1:7642,http://127.0.0.1:1")
+    capsys.readouterr()
+    assert failed_status("--cluster", str(tmp_path / "c.json"), "--timeout", "10") == 19
+    printed = capsys.readouterr().out
+    assert "unavailable: no leader" in printed
+    assert "node 1 is unreachable" in printed
 
 
 def test_status_of_a_node_alone_is_an_error() -> None:
@@ -204,16 +227,30 @@ def test_status_of_a_node_alone_is_an_error() -> None:
         run("cluster", "status", "--url", server.url)
 
 
-@pytest.mark.parametrize(
-    ("changed", "shown"),
-    [({}, ("leading", "6", "8 committed, 7 run")), ({"groups": {}, "state": "configuring"}, ("configuring", "8 committed"))],
-)
-def test_status_shows_the_newest_term(
-    capsys: pytest.CaptureFixture[str], changed: dict[str, Any], shown: tuple[str, ...]
-) -> None:
-    """Also of a node that has not met the others and has no groups to show; a node alone is a row that says so."""
-    with ScriptedServer([answer(a_status("http://x", **changed)), answer({"partitions": PARTS})]) as server:
-        run("cluster", "status", "--url", server.url, "--url", server.url)
-    printed = capsys.readouterr().out
-    for part in (*shown, "a node alone"):
-        assert part in printed
+def test_healthy_cluster_ends_with_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script needs no more than the exit code; people see who leads, and the newest term."""
+    with ScriptedServer([]) as server:
+        alone = a_status(server.url, members=[{"node": 1, "client": server.url, "peer": "h:1"}])
+        server._steps.append(answer(alone))
+        run("cluster", "status", "--url", server.url)
+    assert "healthy: node 1 leads, term 6" in capsys.readouterr().out
+
+
+def test_watch_shows_every_look_until_interrupted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of JSON each; a node that goes away meanwhile is the next line's news, and Ctrl-C is the orderly end."""
+    naps = iter([None, KeyboardInterrupt()])
+
+    def nap(_seconds: float) -> None:
+        found = next(naps)
+        if found is not None:
+            raise found
+
+    monkeypatch.setattr(out, "json", True)
+    monkeypatch.setattr("cmdlog.cli.server.status.time", SimpleNamespace(sleep=nap))  # other threads may sleep, too
+    with ScriptedServer([]) as server:
+        alone = a_status(server.url, members=[{"node": 1, "client": server.url, "peer": "h:1"}])
+        server._steps += [answer(alone), Step("body read", reply=problem(503, "not_ready"))]
+        run("cluster", "status", "--url", server.url, "--watch")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["health"]["verdict"] for line in lines] == ["healthy", "unavailable"]
+    assert [line["nodes"][0]["state"] for line in lines] == ["running", "bootstrapping"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,35 +18,17 @@ from cmdlog.cli.demo.demo import Demo, DemoOptions
 from cmdlog.cli.demo.display import DemoDisplay
 from cmdlog.cli.demo.proof import DemoCall, prove
 from cmdlog.cli.demo.server import ServerProcess
+from tests.cli.demo_processes import interrupted_demo, processes_below, program
 from tests.commands import Command
 
 SMALL = DemoOptions(calls=300, clients=3, partitions=2, seed=11, workload="bank")
 pytestmark = pytest.mark.timeout(180)
 
 
-def program(*arguments: str) -> list[str]:
-    """The command line of the program."""
-    return [sys.executable, "-m", "cmdlog", *arguments]
-
-
 def run_demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
     """`cmdlog demo` as a process whose temporary files go below `folder`."""
     environment = {**os.environ, "TMPDIR": str(folder)}
     return subprocess.run(program("demo", *arguments), capture_output=True, env=environment, timeout=150, check=False)
-
-
-def processes_below(folder: Path) -> list[str]:
-    """Command lines of running processes that name the folder, or that run in it."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            place = os.readlink(process / "cwd")
-        except OSError:
-            continue
-        if (str(folder) in line or place.startswith(str(folder))) and process.name != str(os.getpid()):
-            found.append(line)
-    return found
 
 
 @pytest.mark.slow
@@ -95,28 +75,8 @@ def test_demo_proves_tpcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comma
 @pytest.mark.slow
 @pytest.mark.usefixtures("cold_start")
 def test_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
-    """Ctrl-C in the middle of the load ends the server's processes and removes the folder.
-
-    It is pressed until the demo ends: Python drops an interrupt that arrives within a destructor.
-    """
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    endless = ("demo", "--calls", "20000", "--partitions", "1")
-    demo = subprocess.Popen(program(*endless), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
-    assert demo.stderr is not None
-    try:
-        for line in demo.stderr:
-            if b"accounts in" in line:
-                break
-        assert processes_below(tmp_path) != []
-        for patience_s in (2, 2, 2, 60):
-            demo.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                demo.communicate(timeout=patience_s)
-                break
-    finally:
-        demo.kill()
-        demo.wait()
-    assert demo.returncode == 130
+    """Ctrl-C in the middle of the load ends the server's processes and removes the folder."""
+    assert interrupted_demo("demo", "--calls", "20000", "--partitions", "1", folder=tmp_path, after=b"accounts in") == 130
     assert processes_below(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
@@ -177,7 +137,8 @@ def test_server_that_cannot_start_is_reported_with_its_words(tmp_path: Path) -> 
     (data / "instance.json").write_text("{}")
     with pytest.raises(CommandFailed) as caught:
         ServerProcess(data, partitions=1, log=tmp_path / "server.log")
-    assert "before it was" in str(caught.value)
+    assert "before it was listening: " in str(caught.value)
+    assert "instance.json" in str(caught.value)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A real server for the tests that need one."""
+"""A real server for the tests that need one, and both clients for those of faults."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from cmdlog.testing import Server
+from tests.client.drives import Async, Drive, Sync
 
 
 @pytest.fixture(scope="package")
@@ -18,3 +19,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
     finally:
         running.close()
+
+
+@pytest.fixture(params=[Sync(), Async()], ids=["sync", "async"])
+def drive(request: pytest.FixtureRequest) -> Drive:
+    """Each test runs with both clients."""
+    chosen: Drive = request.param
+    return chosen

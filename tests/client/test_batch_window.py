@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from cmdlog.client.batching import batch_window as window_module
 from cmdlog.client.batching.batch_window import Answered, BatchLine, Window
+from cmdlog.client.options import DEFAULT_URL, base_urls
 from cmdlog.client.request import call_ask
 from cmdlog.client.response import Attempt, Lost, Response, read_result
 from cmdlog.client.retry import RetryPolicy
+from cmdlog.client.server_set import ServerSet
 from cmdlog.errors import CmdlogError, InvalidParameters, OutcomeUnknown, Unavailable
 from cmdlog.results import Result
 
@@ -46,11 +48,17 @@ class Clock:
 
 
 def make_window(
-    clock: Clock, *, timeout_s: float = 1e6, chance: Callable[[], float] = lambda: 0.5, calls_at_once: int | None = None
+    clock: Clock,
+    *,
+    timeout_s: float = 1e6,
+    chance: Callable[[], float] = lambda: 0.5,
+    calls_at_once: int | None = None,
+    urls: Sequence[str] = (DEFAULT_URL,),
 ) -> Window:
     """A window over a policy without end; of `calls_at_once` in each request at first."""
     window = Window(
         RetryPolicy(attempts_max=10**6),
+        servers=ServerSet(base_urls(urls)),
         timeout_s=timeout_s,
         clock=clock,
         chance=chance,
@@ -132,6 +140,62 @@ def test_calls_are_executed_in_order(breaks: list[tuple[int, int, bool]], count:
     window = make_window(clock, chance=chance.random, calls_at_once=7)
     run(window, clock, [call_ask("bump", {}, key=f"k{n}") for n in range(count)], respond)
     assert list(dict.fromkeys(executed)) == [f"k{n}" for n in range(count)]
+
+
+DOUBT = Response(504, {"code": "outcome_unknown", "status": 504}, of_line=True)
+GONE: dict[str, Attempt] = {
+    "refused": Response(503, {"code": "not_ready", "status": 503}, of_line=True),
+    "unknown": DOUBT,
+    "ends": Lost(reached=True, reason="reset"),
+}
+"""What becomes of the lines that a leader gets no more to."""
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from(sorted(GONE))), max_size=20),
+    st.integers(0, 60),
+    st.randoms(),
+)
+def test_calls_keep_their_order_over_changes_of_leader(changes: list[tuple[int, int, str]], count: int, chance: Random) -> None:
+    """A stream's later lines are refused one by one, or are in doubt: all go to the next leader in order, whatever the jitter,
+    and nothing that came later goes before them."""
+    table, clock, script = Table(), Clock(), iter(changes)
+    executed: list[str | None] = []
+    window = make_window(clock, chance=chance.random, calls_at_once=7, urls=["http://a", "http://b", "http://c"])
+    servers = window._servers
+
+    def respond(lines: list[BatchLine]) -> list[Attempt]:
+        server = servers.preferred
+        upto, answered, kind = next(script, (1000, 1000, ""))
+        clock.now += 0.001 * chance.random()
+        attempts: list[Attempt] = []
+        for at, line in enumerate(lines):
+            if at < upto:
+                executed.append(line.ask.key)
+                attempts.append(table.execute(line.ask.key))
+            if at >= min(upto, answered):
+                attempts[at:] = [DOUBT if at < upto else GONE[kind]]
+        return [servers.note_attempt(server, attempt) for attempt in attempts]
+
+    answers = run(window, clock, [call_ask("bump", {}, key=f"k{n}") for n in range(count)], respond)
+    assert list(dict.fromkeys(executed)) == [f"k{n}" for n in range(count)]
+    assert [answer.value for answer in answers if isinstance(answer, Result)] == [table.results[f"k{n}"] for n in range(count)]
+
+
+def test_lines_of_a_leader_that_is_gone_do_not_wait() -> None:
+    """They go to the next server at once; when that is none either, all wait as long as one, and then ask each again."""
+    clock = Clock()
+    window = make_window(clock, urls=["http://a", "http://b"])
+    for n in range(3):
+        window.add(call_ask("bump", {}, key=f"k{n}"), own_key=True)
+    for wait_s in (0.0, 7.0, 0.0, 7.0):
+        clock.now += window.wait_s()
+        server, lines = window._servers.preferred, window.due()
+        assert [line.ask.key for line in lines] == ["k0", "k1", "k2"]
+        for line in lines:
+            refusal = Response(503, {"code": "not_ready", "status": 503}, retry_after_s=7.0, of_line=True)
+            window.settle_line(line, window._servers.note_attempt(server, refusal))
+        assert wait_s <= window.wait_s() <= wait_s + 1
 
 
 def test_doubt_keeps_the_key() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trustme
 
-from cmdlog.client import AsyncClient, Client, RetryPolicy, retry_loop
+from cmdlog.client import Client, retry_loop
 from cmdlog.client.response import judge
 from cmdlog.errors import (
     Aborted,
@@ -30,61 +30,8 @@ from cmdlog.errors import (
     Unreachable,
 )
 from cmdlog.results import Result
+from tests.client.drives import QUICK, Drive
 from tests.client.scripted import ScriptedServer, Step, http, problem
-
-QUICK = RetryPolicy(connect_s=0.5, attempt_s=0.5, backoff_first_s=0.001, backoff_max_s=0.01)
-
-
-class Sync:
-    """The synchronous client."""
-
-    def call(self, url: str, *, key: str | None = "k", **given: Any) -> Any:
-        with Client(url, retry=QUICK, **given) as client:
-            return client.invoke("bump", {"id": 1}, idempotency_key=key).value
-
-    def batch(self, url: str, calls: list[Any], **given: Any) -> list[Any]:
-        with Client(url, retry=QUICK, **given) as client:
-            return list(client.batch(calls))
-
-    def read(self, url: str, **given: Any) -> Any:
-        with Client(url, retry=QUICK, **given) as client:
-            return client.status()
-
-
-class Async:
-    """The asynchronous one, behind the same methods."""
-
-    def call(self, url: str, *, key: str | None = "k", **given: Any) -> Any:
-        async def run() -> Any:
-            async with AsyncClient(url, retry=QUICK, **given) as client:
-                return (await client.invoke("bump", {"id": 1}, idempotency_key=key)).value
-
-        return asyncio.run(run())
-
-    def batch(self, url: str, calls: list[Any], **given: Any) -> list[Any]:
-        async def run() -> list[Any]:
-            async with AsyncClient(url, retry=QUICK, **given) as client:
-                return [answer async for answer in client.batch(calls)]
-
-        return asyncio.run(run())
-
-    def read(self, url: str, **given: Any) -> Any:
-        async def run() -> Any:
-            async with AsyncClient(url, retry=QUICK, **given) as client:
-                return await client.status()
-
-        return asyncio.run(run())
-
-
-Drive = Sync | Async
-
-
-@pytest.fixture(params=[Sync(), Async()], ids=["sync", "async"])
-def drive(request: pytest.FixtureRequest) -> Drive:
-    """Each test runs with both clients."""
-    chosen: Drive = request.param
-    return chosen
-
 
 BREAKS = {
     "reset when accepted": Step("accepted", "reset"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import ssl
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from cmdlog import errors
 from cmdlog.api.gate.problem import CODES
 from cmdlog.client.response import (
+    Attempt,
     AttemptFailure,
     Fate,
     Lost,
@@ -20,6 +22,8 @@ from cmdlog.client.response import (
     judge,
     line_answer,
     lost,
+    named_leader,
+    points_elsewhere,
     read_answer,
     read_result,
     read_rows,
@@ -231,6 +235,45 @@ def test_line_is_judged_like_an_answer_of_its_own() -> None:
     assert isinstance(found, AttemptFailure)
     assert (found.fate, found.retry_after_s) == (Fate.REFUSED, 3.0)
     assert judge(Response(200, {"result": 1})) == {"result": 1}
+
+
+def test_wait_of_a_problem_is_exact_in_its_body() -> None:
+    """The header has whole seconds alone; what is no wait is none."""
+    headers = {"content-type": "application/problem+json", "retry-after": "1"}
+    for told, wait in ((0.1, 0.1), (3, 3.0), (None, 1.0), ("0.1", 1.0), (-1, 1.0), (1e999, 1.0)):
+        body = json.dumps({"code": "not_ready", "status": 503, "retry_after_s": told}).encode()
+        assert read_answer(503, headers, body).retry_after_s == wait
+
+
+@pytest.mark.parametrize(
+    ("attempt", "moves"),
+    [
+        (Lost(reached=True, reason="reset"), True),
+        (Lost(reached=False, reason="refused", hopeless=True), True),
+        *((Response(503, {"code": code}), True) for code in ("not_ready", "no_quorum", "too_many_connections")),
+        *((Response(503, {"code": code}), False) for code in ("log_full", "disk_full", "sessions_full", "of_tomorrow")),
+        (Response(504, {"code": "outcome_unknown"}), True),
+        *((Response(status, None), True) for status in (502, 503, 504)),
+        *((Response(status, None), False) for status in (200, 307, 401, 408, 429, 500)),
+        (Response(500, {"code": "internal_error"}), False),
+        (Response(409, {"code": "aborted"}), False),
+    ],
+)
+def test_failure_of_one_server_is_told_from_those_of_all(attempt: Attempt, moves: bool) -> None:
+    """What a server that is dead, follows, or has lost its lead says moves to the next; what each would say does not."""
+    assert points_elsewhere(attempt) == moves
+    found = judge(attempt)
+    if isinstance(found, AttemptFailure):
+        assert (found.elsewhere, found.silent) == (moves, isinstance(attempt, Lost))
+
+
+@pytest.mark.parametrize(
+    ("value", "leader"), [({"leader": "http://a"}, "http://a"), ({"leader": None}, ""), ({}, ""), (None, ""), ([], ""), (7, "")]
+)
+def test_leader_is_named_by_a_member_of_the_problem(value: Any, leader: str) -> None:
+    """Whatever else an answer holds, it names nobody."""
+    assert named_leader(Response(503, value)) == leader
+    assert named_leader(Lost(reached=True, reason="reset")) == ""
 
 
 def test_errors_cross_processes() -> None:

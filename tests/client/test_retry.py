@@ -10,13 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cmdlog.client.options import DEFAULT_URL, base_urls
 from cmdlog.client.request import Ask, Effect, call_ask, read_ask
-from cmdlog.client.response import Attempt, AttemptFailure, Fate, Lost, Response
-from cmdlog.client.retry import RetryPolicy, Tries, decide, pause
-from cmdlog.client.retry_loop import Pause, SendAttempt, exchange
+from cmdlog.client.response import Attempt, AttemptFailure, Fate, Lost, Response, judge
+from cmdlog.client.retry import RetryPolicy, Tries, decide, patience_s, pause
+from cmdlog.client.retry_loop import Pause, SendAttempt, await_ready, exchange
+from cmdlog.client.server_set import ServerSet
 from cmdlog.errors import CallError, CmdlogError, OutcomeUnknown, RequestRefused, ServerFault, SessionExpired, Unavailable
 
 POLICY = RetryPolicy()
+
+
+def one_server() -> ServerSet:
+    """Of a client with one address."""
+    return ServerSet(base_urls(DEFAULT_URL))
+
+
 AGAIN = {(Fate.REFUSED, effect) for effect in Effect} | set(product((Fate.BUSY, Fate.UNKNOWN), (Effect.READS, Effect.KEYED)))
 
 
@@ -55,7 +64,7 @@ def test_wait_grows_to_its_cap() -> None:
     assert longest[-1] == POLICY.backoff_max_s
 
 
-@pytest.mark.parametrize("name", ["connect_s", "attempt_s", "backoff_first_s", "backoff_max_s", "attempts_max"])
+@pytest.mark.parametrize("name", ["connect_s", "attempt_s", "backoff_first_s", "backoff_max_s", "attempts_max", "failover_s"])
 def test_policy_without_patience_is_refused(name: str) -> None:
     """Nothing and less than nothing are no times."""
     for value in (0, -1):
@@ -150,7 +159,8 @@ class Run:
 
     def carry_out(self, ask: Ask, events: Iterator[str], *, timeout_s: float = 1e9) -> object:
         """What the caller gets: the result or the error."""
-        steps = exchange(ask, RetryPolicy(attempts_max=10**6), timeout_s=timeout_s, clock=lambda: self.now, chance=lambda: 0.5)
+        policy = RetryPolicy(attempts_max=10**6)
+        steps = exchange(ask, policy, servers=one_server(), timeout_s=timeout_s, clock=lambda: self.now, chance=lambda: 0.5)
         came_of_it: Attempt | None = None
         try:
             while True:
@@ -220,6 +230,7 @@ def test_fresh_key_that_expired_at_once_is_replaced_once() -> None:
     steps = exchange(
         ASKS[Effect.KEYED],
         POLICY,
+        servers=one_server(),
         timeout_s=9.0,
         clock=lambda: 0.0,
         chance=lambda: 0.5,
@@ -238,7 +249,13 @@ def test_fresh_key_that_expired_at_once_is_replaced_once() -> None:
 def test_fresh_key_is_not_replaced_once_there_is_doubt() -> None:
     """After an attempt that may have been executed the key stays: another one would be another call."""
     steps = exchange(
-        ASKS[Effect.KEYED], POLICY, timeout_s=9.0, clock=lambda: 0.0, chance=lambda: 0.5, rekey=lambda _key, _date: "another"
+        ASKS[Effect.KEYED],
+        POLICY,
+        servers=one_server(),
+        timeout_s=9.0,
+        clock=lambda: 0.0,
+        chance=lambda: 0.5,
+        rekey=lambda _key, _date: "another",
     )
     next(steps)
     assert isinstance(steps.send(Lost(reached=True, reason="reset")), Pause)
@@ -247,3 +264,65 @@ def test_fresh_key_is_not_replaced_once_there_is_doubt() -> None:
     assert again.ask.key == "k"
     with pytest.raises(OutcomeUnknown):
         steps.send(Response(409, {"code": "session_expired", "status": 409}))
+
+
+ELSEWHERE = Response(503, {"code": "not_ready", "status": 503}, retry_after_s=5.0)
+
+
+def test_fresh_server_is_asked_without_a_wait() -> None:
+    """Such an attempt is no round: it neither waits, as the last server asked, nor counts against `attempts_max`."""
+    failure, tries = judge(ELSEWHERE), Tries()
+    assert isinstance(failure, AttemptFailure)
+    policy = RetryPolicy(attempts_max=1)
+    for effect in Effect:
+        assert decide(failure, tries, effect, policy, left_s=60.0, chance=0.9, fresh=True) == 0.0
+    assert tries.count == 0
+    assert isinstance(decide(failure, tries, Effect.KEYED, policy, left_s=60.0, chance=0.9), Unavailable)
+    assert isinstance(decide(failure, Tries(), Effect.KEYED, POLICY, left_s=0.0, chance=0.9, fresh=True), Unavailable), (
+        "time is up"
+    )
+
+
+@pytest.mark.parametrize(("fate", "effect"), list(product(Fate, Effect)))
+def test_table_is_followed_elsewhere(fate: Fate, effect: Effect) -> None:
+    """Of several servers, too, nothing is sent again that may be executed twice; a refusal of one of them goes to the next."""
+    failure = AttemptFailure(fate, CmdlogError("x"), elsewhere=True)
+    step = decide(failure, Tries(), effect, POLICY, left_s=60.0, chance=0.5, fresh=True)
+    assert (step == 0.0) == ((fate, effect) in AGAIN or fate is Fate.REJECTED)
+    own = decide(replace(failure, elsewhere=False), Tries(), effect, POLICY, left_s=60.0, chance=0.5, fresh=True)
+    assert (own != 0.0, isinstance(own, float)) == (True, (fate, effect) in AGAIN), "what all servers share is waited for"
+
+
+def test_patience_with_several_servers_grows_with_silence() -> None:
+    """A call that takes longer than a server may be silent gets its time at last, and no more than one server gives."""
+    policy, tries, told = RetryPolicy(attempt_s=20.0, failover_s=3.0), Tries(), []
+    lost = judge(Lost(reached=True, reason="no answer for 3 s"))
+    assert isinstance(lost, AttemptFailure)
+    for _ in range(4):
+        told.append(patience_s(tries, policy, several=True))
+        decide(lost, tries, Effect.KEYED, policy, left_s=60.0, chance=0.5)
+    assert told == [3.0, 6.0, 12.0, 20.0]
+    assert patience_s(Tries(), policy, several=False) == 20.0
+
+
+def test_attempt_with_several_servers_leaves_time_for_the_others() -> None:
+    """A call without a key, which no other attempt may follow, gets all of it."""
+    servers = ServerSet(base_urls(["http://a", "http://b"]))
+    for effect, attempt_s in ((Effect.KEYED, 3.0), (Effect.READS, 3.0), (Effect.ONCE, 9.0)):
+        steps = exchange(ASKS[effect], POLICY, servers=servers, timeout_s=9.0, clock=lambda: 0.0, chance=lambda: 0.5)
+        step = next(steps)
+        assert isinstance(step, SendAttempt)
+        assert (step.attempt_s, step.connect_s) == (attempt_s, 3.0)
+
+
+def test_readiness_of_any_server_will_do() -> None:
+    """Each is asked once before the answer is no."""
+    servers = ServerSet(base_urls(["http://a", "http://b", "http://c"]))
+    steps = await_ready(POLICY, servers=servers, timeout_s=0.0, clock=lambda: 0.0)
+    next(steps)
+    for at in (0, 1):
+        assert servers.preferred.at == at
+        assert isinstance(steps.send(servers.note_attempt(servers.preferred, ELSEWHERE)), SendAttempt)
+    with pytest.raises(StopIteration) as told:
+        steps.send(servers.note_attempt(servers.preferred, Response(200, {"ready": True})))
+    assert told.value.value is True

@@ -33,6 +33,7 @@ class ServedCluster:
     """Nodes 1 to `count`. Ends what it started."""
 
     def __init__(self, folder: Path, *, count: int = 3, partitions: int = 2, app: str = APP) -> None:
+        """`app`: a module of the program, or one in the folder."""
         self.folder, self.nodes, self.app = folder, range(1, count + 1), app
         ports = free_ports(2 * count)
         self.urls = {node: f"http://127.0.0.1:{ports[node - 1]}" for node in self.nodes}
@@ -77,6 +78,10 @@ class ServedCluster:
         process = self._processes.pop(node)
         process.send_signal(number)
         process.wait(60)
+
+    def signal(self, node: int, number: int) -> None:
+        """Without waiting for what comes of it."""
+        self._processes[node].send_signal(number)
 
     def pause(self, node: int, *, over: bool = False) -> None:
         """Stops a node's process, or lets it go on."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.cluster.entry_records import check_entries, entry_of, is_entry, place_of, records_of
+from cmdlog.cluster.entry_records import check_entries, describe_batch, entry_of, is_entry, place_of, records_of
 from cmdlog.raft import Configuration
 from cmdlog.raft.configuration import nodes
-from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY, KIND_NORMAL
+from cmdlog.raft.entries import EntryLog
+from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY, KIND_NORMAL, SnapshotDescriptor
+from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import (
     ZSTD_FROM_BYTES,
     BadRecord,
@@ -161,3 +163,13 @@ def test_entries_are_the_kinds_below_16(kind: RecordKind) -> None:
     """`is_entry` of bytes says what `Record.is_entry` says of the decoded record."""
     record = encode_record(kind, b"", partition=GROUP, term=1, index=1)
     assert is_entry(record) == decode_record(record).is_entry == (kind < 16)
+
+
+def test_a_batch_is_described_with_its_calls() -> None:
+    """As long as it is in memory; anything else by its index alone."""
+    log = EntryLog(SnapshotDescriptor())
+    log.append(column(1, (1, KIND_EMPTY, b""), (1, KIND_NORMAL, batch(2, term=1, group=GROUP))), [])
+    txn_id = decode_batch(decode_record(log.payloads[1])).txn_ids[0]
+    assert describe_batch(log, 2, ["put"]) == f"entry 2 (transactions {txn_id} to {txn_id}, calls of put)"
+    assert describe_batch(log, 1, ["put"]) == "entry 1"
+    assert describe_batch(log, 3, ["put"]) == "entry 3"

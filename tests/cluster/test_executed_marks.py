@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from cmdlog.cluster.executed_marks import KEPT_MAX, REPEAT_TICKS, ROWS_MAX, ExecutedMarks, Row, differ, digest_of
+from cmdlog.cluster.executed_marks import DISPUTES_MAX, KEPT_MAX, REPEAT_TICKS, ROWS_MAX, ExecutedMarks, Row, differ, digest_of
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import NO_TERM, Executed
 from cmdlog.raft.wire.layout import NO_GROUP
 
 LEADER, OTHER, US = NodeId(1), NodeId(2), NodeId(3)
+OURS, THEIRS, THIRD = (digest_of(1, results) for results in (b"ours", b"theirs", b"third"))
 LEADERS = {0: (7, LEADER), 1: (7, LEADER)}  # of both partitions, in term 7
 
 
@@ -256,7 +257,7 @@ def test_digests_differ_by_results_and_by_rows(one: tuple[int, bytes], other: tu
 def rows_sent(marks: ExecutedMarks, peers: list[NodeId]) -> dict[NodeId, list[Row]]:
     """By peer, what one tick sends."""
     sent: dict[NodeId, list[Row]] = {}
-    for parcel in marks.due(LEADER, peers):
+    for parcel in marks.due(LEADER, lambda: peers):
         for group, said in parcel.messages:
             assert isinstance(said, Executed)
             assert (group, said.sender, said.receiver) == (NO_GROUP, LEADER, parcel.receiver)
@@ -299,3 +300,120 @@ def test_a_follower_sends_nothing_of_what_it_executes() -> None:
     follower.marks.follow()
     for _ in range(REPEAT_TICKS):
         assert rows_sent(follower.marks, [OTHER]) == {}
+
+
+# -- who was right -------------------------------------------------------------------------------------------------------
+
+FOURTH, FIFTH = NodeId(4), NodeId(5)
+
+
+class Voter(Follower):
+    """Marks of one of several voters, which also say when a majority agrees."""
+
+    def __init__(self, voters: int = 3) -> None:
+        super().__init__()
+        self.agreed: list[tuple[int, int]] = []
+        self.marks = ExecutedMarks(
+            range(2),
+            diverged=lambda *batch: self.reported.append(batch),
+            agreed=lambda *batch: self.agreed.append(batch),
+            voters=voters,
+        )
+
+
+def test_a_follower_that_diverged_tells_its_peers() -> None:
+    """Its own row of the batch, at once, and again as long as that is so; also when it leads."""
+    voter = Voter()
+    voter.execute(4, OURS)
+    voter.take(row(4, digest=THEIRS))
+    told = (0, 7, 4, 4, OURS)
+    assert rows_sent(voter.marks, [LEADER, OTHER]) == {LEADER: [told], OTHER: [told]}
+    again = [rows_sent(voter.marks, [LEADER]) for _ in range(2 * REPEAT_TICKS)]
+    assert [rows for rows in again if rows] == [{LEADER: [told]}] * 2
+
+
+def test_a_follower_with_a_majority_goes_on() -> None:
+    """The other follower has the same digest, so the leader was wrong; its later digests mean nothing, its marks do."""
+    voter = Voter()
+    voter.execute(4, OURS)
+    voter.take(row(4, digest=THEIRS))
+    voter.add(5, known=5)
+    assert voter.take(row(4, digest=OURS), sender=OTHER) == [0]
+    assert voter.agreed == [(0, 4)]
+    assert voter.marks.divergences() == {}
+    voter.take(row(5, digest=THEIRS))
+    assert voter.release() == [5]
+    voter.execute(5, OURS)
+    assert voter.marks.divergences() == {}
+    told = [rows_sent(voter.marks, [LEADER]) for _ in range(REPEAT_TICKS)]
+    assert told[0] == told[-1] == {LEADER: [(0, 7, 4, 4, OURS)]}, "the leader has to learn of it"
+    voter.marks.take_marks(message([row(6, digest=THEIRS, term=8)], OTHER), {0: (8, OTHER)})
+    assert [rows_sent(voter.marks, [LEADER]) for _ in range(REPEAT_TICKS)] == [{}] * REPEAT_TICKS
+
+
+def test_a_digest_that_a_peer_told_first_counts() -> None:
+    """Rows of two nodes come in any order."""
+    voter = Voter()
+    voter.take(row(4, digest=OURS), sender=OTHER)
+    voter.take(row(4, digest=THEIRS))
+    voter.execute(4, OURS)
+    assert (voter.reported, voter.agreed) == ([(0, 4)], [(0, 4)])
+
+
+def test_a_follower_alone_with_its_digest_stays_where_it_is() -> None:
+    """The other one that differs from the leader does so in another way."""
+    voter = Voter()
+    voter.execute(4, OURS)
+    voter.take(row(4, digest=THEIRS))
+    voter.take(row(4, digest=THIRD), sender=OTHER)
+    assert voter.agreed == []
+    assert voter.marks.divergences() == {0: 4}
+
+
+def test_a_later_leader_of_another_term_is_compared() -> None:
+    """Distrust is of a leadership, not of a node for ever."""
+    voter = Voter()
+    voter.execute(4, OURS)
+    voter.take(row(4, digest=THEIRS))
+    voter.take(row(4, digest=OURS), sender=OTHER)
+    voter.execute(6, OURS)
+    voter.marks.take_marks(message([row(6, digest=THEIRS, term=8)]), {0: (8, LEADER)})
+    assert voter.reported == [(0, 4), (0, 6)]
+
+
+@pytest.mark.parametrize(
+    ("voters", "told", "diverged"),
+    [
+        (3, {OTHER: "ours", US: "ours"}, {}),
+        (3, {OTHER: "theirs"}, {}),
+        (3, {OTHER: "theirs", US: "theirs"}, {0: 4}),
+        (3, {OTHER: "theirs", US: "third"}, {}),
+        (5, {OTHER: "theirs", US: "theirs"}, {}),
+        (5, {OTHER: "theirs", US: "theirs", FOURTH: "third"}, {}),
+        (5, {OTHER: "theirs", US: "theirs", FOURTH: "third", FIFTH: "theirs"}, {0: 4}),
+    ],
+)
+def test_a_leader_diverged_when_a_majority_has_one_other_digest(
+    voters: int, told: dict[NodeId, str], diverged: dict[int, int]
+) -> None:
+    """Then it applies nothing more of that partition; digests that differ from each other prove nothing."""
+    digests = {"ours": OURS, "theirs": THEIRS, "third": THIRD}
+    leader = Voter(voters)
+    leader.marks.lead()
+    leader.execute(4, OURS)
+    for sender, which in told.items():
+        leader.marks.take_marks(message([row(4, digest=digests[which])], sender), {0: (7, LEADER)})
+    assert leader.marks.divergences() == diverged
+    assert leader.add(5, known=5) == ([] if diverged else [5])
+
+
+def test_digests_of_batches_that_nobody_disputes_are_forgotten() -> None:
+    """Rows of leaders that are gone come late; there are only so many kept."""
+    leader = Voter()
+    leader.marks.lead()
+    for index in range(3 * DISPUTES_MAX):
+        leader.take(row(index, digest=THEIRS), sender=OTHER)
+    leader.execute(1, OURS)
+    leader.take(row(1, digest=THEIRS), sender=US)
+    assert leader.marks.divergences() == {}
+    assert len(leader.marks._partitions[0].others) == DISPUTES_MAX

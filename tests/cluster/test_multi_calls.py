@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from cmdlog.cluster.multi_calls import MultiCallGate, PartedEntry
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.control_record import Skip
-from cmdlog.wal.format.record import RecordKind, encode_empty, encode_json
+from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record, encode_empty, encode_json
 from cmdlog.wal.ids import MULTI_PARTITION, make_txn_id
+from replay.log.split_calls import PartitionSpan, find_parted
 
 TERM = 7
 
@@ -212,3 +217,78 @@ def test_a_skip_of_a_call_that_was_released_leaves_nothing_behind() -> None:
     assert not gate.gate._held
     assert not gate.gate._skipped
     assert gate.multi(0, 6) == []
+
+
+# -- the cluster and a recovery of its logs -------------------------------------------------------------------------------
+
+
+class History:
+    """Calls on all of three partitions, the last of which some partitions may lack, between calls of single ones."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.lines: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in range(3)}
+        self.multi: dict[int, dict[int, int]] = {}  # TxnId -> partition -> index
+        cut = {partition: self.rng.randrange(4, 10) for partition in self.lines}  # where each group's committed log ends
+        for number in range(1, 10):
+            everywhere = self.rng.random() < 0.5
+            for partition, line in self.lines.items():
+                if number < cut[partition] and (everywhere or self.rng.random() < 0.5):
+                    self._place(partition, txn(number) if everywhere else txn(number, partition), everywhere=everywhere)
+                    assert line
+
+    def _place(self, partition: int, txn_id: int, *, everywhere: bool) -> None:
+        line = self.lines[partition]
+        line.append((len(line) + 1, batch(partition, len(line) + 1, txn_id)))
+        if everywhere:
+            self.multi.setdefault(txn_id, {})[partition] = len(line)
+
+    def run_by_cluster(self) -> set[int]:
+        """The calls on all partitions that a leader of these logs runs, after it has skipped what is parted."""
+        gate = MultiCallGate(dict.fromkeys(self.lines, 0))
+        fed, run = dict.fromkeys(self.lines, 0), set[tuple[int, int]]()
+
+        def feed(partition: int) -> None:
+            line = self.lines[partition]
+            released, _ = gate.add(partition, line[fed[partition] : fed[partition] + 1])
+            fed[partition] += 1
+            run.update((group, index) for group, entries in released for index, _ in entries)
+
+        waiting = [partition for partition, line in self.lines.items() for _ in line]
+        self.rng.shuffle(waiting)
+        for partition in waiting:
+            feed(partition)
+        left_out = {place for call in gate.parted() for place in call.places}
+        for partition, index in sorted(left_out, key=lambda _: self.rng.random()):
+            line = self.lines[partition]
+            line.append((len(line) + 1, Gate.skip_record(partition, len(line) + 1, index)))
+            feed(partition)
+        assert not gate.waits
+        held = {txn_id for txn_id, places in self.multi.items() if all(place in run for place in places.items())}
+        return {txn_id for txn_id in held if not left_out & set(self.multi[txn_id].items())}
+
+    def run_by_recovery(self, ends: dict[int, int]) -> set[int]:
+        """The calls that a recovery runs, of logs that end there."""
+        spans = {}
+        for partition, line in self.lines.items():
+            span = spans[partition] = PartitionSpan()
+            for _, record in line[: ends[partition]]:
+                if record[KIND_OFFSET] == RecordKind.SKIP:
+                    span.skipped.add(Skip.from_record(decode_record(record)).batch)
+            span.calls = {t: at[partition] for t, at in self.multi.items() if at.get(partition, 1000) <= ends[partition]}
+        found = find_parted(spans)
+        assert not any(call.is_loss for call in found)
+        left = {call.txn_id for call in found}
+        return {txn_id for span in spans.values() for txn_id in span.calls} - left
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_recovery_runs_the_calls_that_the_cluster_runs(seed: int) -> None:
+    """Of the logs before the next leader skips anything, and after any of its skips: none are half a call, all the same ones."""
+    history = History(seed)
+    before = {partition: len(line) for partition, line in history.lines.items()}
+    run = history.run_by_cluster()
+    after = {partition: len(line) for partition, line in history.lines.items()}
+    for _ in range(8):
+        ends = {partition: history.rng.randint(before[partition], after[partition]) for partition in before}
+        assert history.run_by_recovery(ends) == run

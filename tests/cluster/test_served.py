@@ -7,6 +7,7 @@ import itertools
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,18 @@ def test_nothing_is_lost_or_doubled_when_leaders_are_killed(cluster: ServedClust
     wait_for(lambda: level(cluster), 90, cluster.logs)
 
 
+def follows(cluster: ServedCluster, node: int) -> bool:
+    """Whether the node hears from a leader."""
+    return bool(cluster.status(node).get("cluster", {}).get("leader"))
+
+
 ACCOUNT = {"branch": 1, "customer": 1}
 
 
 @pytest.mark.timeout(300)
 def test_leader_that_stops_or_sleeps_costs_no_call(cluster: ServedCluster) -> None:
     """Under calls the leader gets SIGTERM, the next one SIGSTOP past an election: every call has one effect, what slept follows
-    and answers no stale read, and a recovery of the three directories has the same balances."""
+    and answers no stale read unless it is asked for one, and a recovery of the three directories has the same balances."""
     cluster.leader()
     assert cluster.call("open_account", {**ACCOUNT, "savings": 0, "checking": 0}, "open")["status"] == 200
     first = cluster.leader()
@@ -87,6 +93,13 @@ def test_leader_that_stops_or_sleeps_costs_no_call(cluster: ServedCluster) -> No
         cluster.leader(awake)
         cluster.pause(sleeper, over=True)
         assert httpx.post(f"{cluster.urls[sleeper]}/v1/procedures/balance", json=ACCOUNT, timeout=60).status_code == 503
+        query = {"sql": "SELECT checking FROM accounts"}
+        assert httpx.post(f"{cluster.urls[sleeper]}/v1/query", json=query, timeout=60).status_code == 503
+        for node in cluster.nodes:
+            stale = httpx.post(f"{cluster.urls[node]}/v1/procedures/balance?consistency=stale", json=ACCOUNT, timeout=60)
+            assert set(stale.json()) == {"txn_id", "partition", "result", "as_of", "as_of_time"}
+            rows = httpx.post(f"{cluster.urls[node]}/v1/query?consistency=stale", json=query, timeout=60).json()["rows"]
+            assert rows[0][0] <= len(answers) + 1
         more_than(answers, 5)
     assert [answer for answer in answers if answer["status"] != 200] == []
     wait_for(lambda: cluster.status(sleeper).get("cluster", {}).get("standing") == "following", 90, cluster.logs)
@@ -96,6 +109,69 @@ def test_leader_that_stops_or_sleeps_costs_no_call(cluster: ServedCluster) -> No
         cluster.kill(node, signal.SIGTERM)
     cluster.run("recover", "n1", "n2", "n3", "--to", "OUT")
     assert balances(cluster.folder / "OUT") == [(1, 1, len(answers))]
+
+
+@pytest.mark.timeout(300)
+def test_orderly_stops_of_leaders_fail_no_call(cluster: ServedCluster) -> None:
+    """Calls without a key, at all nodes: each is answered, or refused with nothing logged. None ends in doubt, while two leaders
+    in a row get SIGTERM."""
+    cluster.leader()
+    assert cluster.call("open_account", {**ACCOUNT, "savings": 0, "checking": 0}, "open")["status"] == 200
+    caller = KeylessCaller(cluster)
+    with caller.running():
+        for _ in range(2):
+            more_than(caller.answered, 20)
+            stopped = cluster.leader()
+            cluster.kill(stopped, signal.SIGTERM)
+            more_than(caller.answered, 20)
+            cluster.start(stopped)
+            wait_for(partial(follows, cluster, stopped), 90, cluster.logs)
+    assert caller.doubtful == []
+    assert cluster.call("balance", ACCOUNT, "")["result"] == len(caller.answered)
+
+
+class KeylessCaller:
+    """Deposits of 1 without a key, at each node, repeated only when they were refused."""
+
+    def __init__(self, cluster: ServedCluster) -> None:
+        self.answered: list[dict[str, Any]] = []
+        self.doubtful: list[object] = []
+        self._urls = cluster.urls
+        self._over = threading.Event()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """One caller per node."""
+        threads = [threading.Thread(target=self._run, args=(url,)) for url in self._urls.values()]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join()
+
+    def _run(self, url: str) -> None:
+        with httpx.Client(timeout=60) as client:
+            while not self._over.wait(0.002):
+                url = self._deposit(client, url)
+
+    def _deposit(self, client: httpx.Client, url: str) -> str:
+        """Where the next one goes."""
+        urls = list(self._urls.values())
+        another = urls[(urls.index(url) + 1) % len(urls)]
+        try:
+            answer = client.post(f"{url}/v1/procedures/deposit_checking", json={**ACCOUNT, "amount": 1})
+        except httpx.ConnectError:
+            return another
+        except httpx.HTTPError as error:
+            self.doubtful.append(error)
+            return another
+        if answer.status_code == 503:
+            return str(answer.json().get("leader", another))
+        (self.answered if answer.status_code == 200 else self.doubtful).append(answer.json())
+        return url
 
 
 @contextlib.contextmanager

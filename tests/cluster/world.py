@@ -15,13 +15,14 @@ from cmdlog.cluster.entry_records import place_of, records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.genesis import Genesis
 from cmdlog.cluster.replicated_machine import GroupStanding
-from cmdlog.cluster.replication import Replication
+from cmdlog.cluster.replication import Replication, standing_of
 from cmdlog.cluster.restored_groups import restore_groups
 from cmdlog.node.member.entry_reader import EntryRequest, read_entries
-from cmdlog.raft import CopyOutcome, InvariantBroken, RaftCore, RaftSettings, SnapshotDescriptor
-from cmdlog.raft.messages import Bundle, Entries, Message
+from cmdlog.node.member.member_ground import MEMBER_RAFT
+from cmdlog.raft import CopyOutcome, InvariantBroken, RaftCore, SnapshotDescriptor
+from cmdlog.raft.messages import Bundle, Entries, Fitness, Message
 from cmdlog.raft.multi_raft import Parcel
-from cmdlog.raft.ready import EntriesWanted, ReadResult
+from cmdlog.raft.ready import EntriesWanted, ReadResult, SoftState
 from cmdlog.wal import Identity, Log
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import encode_batch
@@ -36,7 +37,6 @@ CLUSTER_ID = b"simulated-clustr"
 PARTITIONS = 2
 SHAPE = {"partitions": PARTITIONS, "slots": [], "key_policy": {}}
 BLOCKS_KEPT = 40
-SETTINGS = RaftSettings(election_ticks=10, heartbeat_ticks=2)
 
 
 @dataclass
@@ -117,7 +117,13 @@ class ListMachine:
             elif group not in self.places or self.places[group][0] != view.term:
                 self.places[group] = view.term, core_of[PartitionId(group)].log.last + 1
 
+    def roles_changed(self, roles: Sequence[tuple[int, SoftState, int]]) -> None:
+        pass
+
     def ticked(self, views: Mapping[int, GroupStanding]) -> None:
+        pass
+
+    def take_fitness(self, message: Fitness) -> None:
         pass
 
 
@@ -131,7 +137,7 @@ class SimNode:
         self.log = Log.open(files, DIRECTORY, generation=generations(10_000 * node + 100 * life))
         states = self.log.recovered.groups
         self.groups, blocks = restore_groups(
-            node, source_of(self.log), states, {}, settings=SETTINGS, rng=random.Random(world.rng.random())
+            node, source_of(self.log), states, {}, settings=MEMBER_RAFT, rng=random.Random(world.rng.random())
         )
         self.driver = Replication(
             self.groups, self.machine, self.machine, send=self._send, kick=self._kick, states=states,
@@ -297,3 +303,5 @@ class World:
             if node.driver.failure is not None and not isinstance(node.driver.failure, WalError):
                 raise node.driver.failure
             assert not isinstance(node.machine.failure, InvariantBroken), node.machine.failure
+            if node.driver.failure is None and (views := node.driver.views()):
+                assert views == {group: standing_of(core) for group, core in node.groups.cores.items()}

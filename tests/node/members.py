@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,11 @@ import pytest
 from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
 from cmdlog.node.member import member_node
 from cmdlog.node.member.leadership import Standing
-from cmdlog.node.member.member_ground import MemberGround
+from cmdlog.node.member.member_ground import MEMBER_RAFT, MemberGround
 from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.member.member_start import make_genesis
 from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
 from cmdlog.node.settings import Settings
-from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Secret
 from procedures import Database
 from procedures.bundle import capture_bundle
@@ -53,14 +53,16 @@ def a_cluster(nodes: int = 1, *, app: Database = db, settings: Settings = SETTIN
 class Members:
     """A cluster below a folder. Closes what it opened."""
 
-    def __init__(self, folder: Path, *, count: int = 1) -> None:
-        self.folder, self.cluster = folder, a_cluster(count)
+    def __init__(self, folder: Path, *, count: int = 1, app: Database = db, **settings: Any) -> None:
+        self.folder, self.app, self.settings = folder, app, replace(SETTINGS, **settings)
+        self.cluster = a_cluster(count, app=app, settings=self.settings)
         self.nodes: dict[int, MemberNode] = {}
 
     def join(self, node: int, *, attached: bool = True, **changed: Any) -> MemberNode:
-        """Opens a node; `changed`: its cluster, app or raft settings."""
-        ground = MemberGround(changed.get("cluster", self.cluster), node, SECRET, raft=changed.get("raft", RaftSettings()))
-        opened = MemberNode.join(str(self.folder / f"n{node}"), changed.get("app", db), SETTINGS, ground)
+        """Opens a node; `changed`: its cluster, app, raft settings, or where it listens for peers."""
+        cluster, raft = changed.get("cluster", self.cluster), changed.get("raft", MEMBER_RAFT)
+        ground = MemberGround(cluster, node, SECRET, raft=raft, listen=changed.get("listen"))
+        opened = MemberNode.join(str(self.folder / f"n{node}"), changed.get("app", self.app), self.settings, ground)
         self.nodes[node] = opened
         if attached:
             opened.attach(None)
@@ -121,10 +123,10 @@ def ask_retried(pick: Callable[[], MemberNode], name: str, /, *, key: str, **par
 
 
 @contextlib.contextmanager
-def members(folder: Path, monkeypatch: pytest.MonkeyPatch, *, count: int = 1) -> Iterator[Members]:
-    """A cluster whose clock ticks fast."""
+def members(folder: Path, monkeypatch: pytest.MonkeyPatch, *, count: int = 1, **made_of: Any) -> Iterator[Members]:
+    """A cluster whose clock ticks fast; `made_of`: its app and settings."""
     monkeypatch.setattr(member_node, "TICK_S", TICK_S)
-    made = Members(folder, count=count)
+    made = Members(folder, count=count, **made_of)
     try:
         yield made
     finally:

@@ -16,6 +16,7 @@ from cmdlog.node.assembly import MACHINE
 from cmdlog.node.embedded import Embedded
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import Durability, NotReady, UnknownOutcome
+from cmdlog.node.queries.query import run_query
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import File, RealFiles
 from tests.node.rig import Pending, ask, counters, open_node, send
@@ -125,7 +126,7 @@ def unanswered(*pendings: Pending) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("inline", [True, False])
 def test_calls_of_one_node_keep_their_own_promises(tmp_path: Path, files: HeldFiles, inline: bool) -> None:
-    """While the disk hangs a lax call is answered; a strict one, a read and a query after it wait, and a lax read does not."""
+    """While the disk hangs a lax call is answered; a strict one, a read and a query after it wait; lax and stale reads do not."""
     node = open_node(tmp_path / "data", inline=inline, partitions=1)
     ask(node, "bump", id=1, amount=1)
     close_gate(node, files)
@@ -135,6 +136,11 @@ def test_calls_of_one_node_keep_their_own_promises(tmp_path: Path, files: HeldFi
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         query = pool.submit(node.query, "SELECT n FROM counters")
         assert place(node, "peek", "async", id=1).value() in (11, 111)
+        assert node.stale.query(run_query, "SELECT n FROM counters", (), 0).rows[0][0] in (11, 111)
+        stale, route = Pending(), node.routes["peek"]
+        node.stale.call(route, [1], done=stale.done)
+        node.help()
+        assert stale.value() in (11, 111)
         assert place(node, "bump", "async", id=1, amount=1000).value() == 1111
         assert unanswered(strict, read)
         assert not query.done()

@@ -12,6 +12,7 @@ import pytest
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Standing
 from cmdlog.wal.format.control_record import ClusterMember
+from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS
 from procedures.storage.state import PartitionState
 
@@ -41,11 +42,15 @@ class Parts:
         self.leadership = present
         self.sequencer = SimpleNamespace(
             clock=SimpleNamespace(lift=lambda tick: note(("lift", tick))),
-            add_entries=lambda entries, done: note([(p, kind.name, value["index"]) for p, kind, value in entries]),
-            replicated=SimpleNamespace(accept_calls=lambda: note("accept")),
+            add_entries=lambda entries, done: note([(p, kind.name, value.get("index", 0)) for p, kind, value in entries]),
+            replicated=SimpleNamespace(accept_calls=lambda: note("accept"), run_catalog=lambda version: note(("run", version))),
         )
         parts: tuple[Any, ...] = (self.driver, self.machine, self.leadership, self.sequencer, SimpleNamespace())
-        self.steps = LeaderSteps(*parts, catalog=2, states={}, missing=lambda: [MEMBER])
+        self.code = SimpleNamespace(
+            versions=SimpleNamespace(newest=2), run_newest=lambda: note("bind"), missing_tables=lambda _directory: [],
+            missing_entries=lambda: [(RecordKind.CATALOG, {"node": 0, "version": 3}), (RecordKind.ENVIRONMENT, {"node": 0})],
+        )  # fmt: skip
+        self.steps = LeaderSteps(*parts, code=self.code, directory="", missing=lambda: [MEMBER])  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -68,6 +73,18 @@ def test_the_steps_of_the_present_terms(parts: Parts) -> None:
     ]  # fmt: skip
 
 
+def test_a_new_program_is_stated_with_its_tables(parts: Parts) -> None:
+    """Code, environment, tables; calls are bound to it and run it then. Nothing where nothing is new."""
+    assert parts.steps.state_code(TERMS, lambda _reply: None) == 2
+    assert parts.steps.add_tables(TERMS, lambda _reply: None) == 0
+    parts.code.missing_tables = lambda _directory: [(p, RecordKind.SCHEMA, {"statements": []}) for p in (0, 1)]
+    assert parts.steps.add_tables(TERMS, lambda _reply: None) == 2
+    assert parts.steps.run_newest_code(TERMS)
+    assert parts.done == [("CATALOG", 0), ("ENVIRONMENT", 0), [(0, "SCHEMA", 0), (1, "SCHEMA", 0)], "bind", ("run", 2)]
+    parts.code.missing_entries = list
+    assert parts.steps.state_code(TERMS, lambda _reply: None) == 0
+
+
 @pytest.mark.parametrize("over", ["terms", "standing"])
 def test_steps_of_terms_that_are_over_do_nothing(parts: Parts, over: str) -> None:
     """Another node may lead by then: no place is given, and no call is taken."""
@@ -79,6 +96,10 @@ def test_steps_of_terms_that_are_over_do_nothing(parts: Parts, over: str) -> Non
     assert not parts.steps.still(TERMS)
     assert not parts.steps.give_places(TERMS)
     assert not parts.steps.take_calls(TERMS)
+    assert not parts.steps.state_code(TERMS, lambda _reply: None)
+    assert not parts.steps.run_newest_code(TERMS)
+    assert parts.steps.skip_parted(TERMS, lambda _reply: None) == 0
+    assert parts.done == ["bind"]
     assert "accept" not in parts.done
     assert not any(done[0] == "lead" for done in parts.done)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replicated_machine import GroupStanding
 from cmdlog.node.member.leadership import ASK_AGAIN_TICKS, Leadership, Standing
-from cmdlog.raft import ProposalRefused
+from cmdlog.raft import ProposalRefused, Role
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.errors import Refusal
+from cmdlog.raft.messages import NO_TERM, Fitness
+from cmdlog.raft.state import Handover
 from cmdlog.wal.ids import CLUSTER_GROUP, Term
 
 US, OTHER = NodeId(1), NodeId(2)
@@ -23,7 +26,12 @@ class World:
         self.refuses = False
         self.events: list[object] = []
         self.leadership = Leadership(
-            US, self.ask, began=self.events.append, ended=lambda leader: self.events.append(("over", leader))
+            US,
+            LeaderFitness(US),
+            self.ask,
+            began=self.events.append,
+            ended=lambda leader: self.events.append(("over", leader)),
+            named=lambda: None,
         )
 
     def ask(self, group: int, request: Callable[[Any], Any]) -> None:
@@ -119,7 +127,9 @@ def test_a_group_is_handed_to_the_leader_of_the_cluster_group() -> None:
     """By the node that leads it, if it is known who that is."""
     world = World()
     requests: list[Callable[[Any], Any]] = []
-    world.leadership = Leadership(US, lambda _group, request: requests.append(request), began=print, ended=print)
+    world.leadership = Leadership(
+        US, LeaderFitness(US), lambda _group, request: requests.append(request), began=print, ended=print, named=print
+    )
     world.tick(THEIRS, OURS, THEIRS)
     (request,) = requests
     assert request.keywords == {"target": OTHER}  # type: ignore[attr-defined]
@@ -140,3 +150,57 @@ def test_a_refused_request_is_made_again() -> None:
     world.refuses = True
     assert world.tick(OURS, NOBODYS, OURS) == [0]
     assert world.tick(OURS, NOBODYS, OURS) == [0]
+
+
+class Core:
+    """A group that notes what it is asked."""
+
+    def __init__(self, role: Role = Role.FOLLOWER, target: NodeId | None = None) -> None:
+        self.role, self.asked = role, list[Any]()
+        self.handover = None if target is None else Handover(target, 10)
+
+    def campaign(self) -> None:
+        self.asked.append("campaign")
+
+    def transfer(self, target: NodeId) -> None:
+        self.asked.append(target)
+
+
+def on_cores(cores: dict[int, Core]) -> Leadership:
+    """A leadership whose requests reach these groups."""
+    return Leadership(
+        US, LeaderFitness(US), lambda group, request: request(cores[group]), began=print, ended=print, named=lambda: None
+    )
+
+
+def test_whoever_wins_the_cluster_group_claims_all_others_at_once() -> None:
+    """Also those whose leader is remembered: it led all, and may be gone. A campaign under way is not disturbed."""
+    cores = {0: Core(), 1: Core(Role.CANDIDATE)}
+    leadership = on_cores(cores)
+    leadership.changed(views(THEIRS, THEIRS, THEIRS))
+    leadership.changed(views(OURS, THEIRS, NOBODYS))
+    assert {group: core.asked for group, core in cores.items()} == {0: ["campaign"], 1: []}
+    leadership.changed(views(OURS, OURS, NOBODYS))
+    assert cores[0].asked == ["campaign"]
+
+
+def test_groups_are_handed_over_as_soon_as_the_leader_is_known() -> None:
+    """Without a tick; and an offer that is on its way is not made again, since it would begin the campaign again."""
+    cores = {0: Core(), 1: Core(target=OTHER)}
+    leadership = on_cores(cores)
+    leadership.changed(views(NOBODYS, OURS, OURS))
+    assert cores[0].asked == []
+    leadership.changed(views(THEIRS, OURS, OURS))
+    assert (cores[0].asked, cores[1].asked) == ([OTHER], [])
+
+
+def test_news_of_a_leader_are_told() -> None:
+    """Once for each; and what a peer says of itself is kept."""
+    named: list[NodeId | None] = []
+    fitness = LeaderFitness(US)
+    leadership = Leadership(US, fitness, lambda *_: None, began=print, ended=print, named=lambda: named.append(leadership.leader))
+    for cluster in (THEIRS, THEIRS, NOBODYS):
+        leadership.changed(views(cluster, NOBODYS, NOBODYS))
+    assert named == [OTHER, None]
+    leadership.take_fitness(Fitness(OTHER, US, NO_TERM, 2))
+    assert fitness.of_peer(OTHER) == 2

@@ -92,6 +92,7 @@ class Rig:
             asked=lambda request: self.said.append(("asked", request)),
             copy_offered=lambda group, descriptor: self.said.append(("copy", (group, descriptor.index))),
         )  # fmt: skip
+        self.machine.learn_code(1)
 
     @property
     def run(self) -> dict[int, list[int]]:
@@ -115,14 +116,14 @@ def rig() -> Rig:
     return Rig()
 
 
-def a_batch(partition: int, index: int, *, txn: int = 0) -> bytes:
+def a_batch(partition: int, index: int, *, txn: int = 0, catalog: int = 1) -> bytes:
     """A logged call; with `txn` one on all partitions."""
     txn = txn or make_txn_id(millis=index, counter=0, partition=partition)
     return encode_batch(
         partition=partition,
         term=TERM,
         index=index,
-        catalog=1,
+        catalog=catalog,
         txn_ids=range(txn, txn + 1024, 1024),
         procedures=[0],
         params=[b"[]"],
@@ -244,6 +245,17 @@ def test_leader_runs_what_is_committed(rig: Rig) -> None:
     assert rig.machine.all_run
 
 
+def test_batch_waits_for_its_code(rig: Rig) -> None:
+    """Its group may have it committed before the cluster group has the code; what is after it waits, too."""
+    rig.lead()
+    rig.machine.committed(0, entries(5, a_batch(0, 5), a_batch(0, 6, catalog=2), a_batch(0, 7)))
+    assert rig.run == {0: [5], 1: []}
+    assert not rig.machine.all_run
+    rig.machine.learn_code(2)
+    assert rig.run == {0: [5, 6, 7], 1: []}
+    assert rig.machine.all_run
+
+
 def test_follower_runs_what_its_leader_has_run(rig: Rig) -> None:
     """Not what is merely committed; and a mark is used once this node knows what the leader knew."""
     rig.machine.committed(0, entries(5, a_batch(0, 5), a_batch(0, 6), a_batch(0, 7)))
@@ -308,15 +320,15 @@ def test_entries_of_consensus_itself_are_run_in_their_place(rig: Rig) -> None:
 # -- reads and failure ---------------------------------------------------------------------------------------------------------
 
 
-def test_read_is_told_whether_this_node_led(rig: Rig) -> None:
+def test_read_is_told_what_consensus_answers(rig: Rig) -> None:
     """Each once, by its own context; one that consensus did not take is told by nobody."""
-    told: list[tuple[str, bool]] = []
-    contexts = [rig.machine.await_read(lambda leads, name=name: told.append((name, leads))) for name in "abc"]  # type: ignore[misc]
+    told: list[tuple[str, int | None]] = []
+    contexts = [rig.machine.await_read(lambda index, name=name: told.append((name, index))) for name in "abc"]  # type: ignore[misc]
     assert len(set(contexts)) == 3
     rig.machine.forget_read(contexts[2])
     for context, index in ((contexts[1], None), (contexts[0], Index(4)), (contexts[0], Index(4)), (contexts[2], Index(4))):
         rig.machine.read(CLUSTER_GROUP, ReadResult(context, index))
-    assert told == [("b", False), ("a", True)]
+    assert told == [("b", None), ("a", 4)]
 
 
 @pytest.mark.parametrize("error", [Wedged("the disk is gone"), InvariantBroken("a promise", "broken")])

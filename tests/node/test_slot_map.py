@@ -22,7 +22,7 @@ def test_ranges_cover_every_slot_once_and_agree_with_the_routing(partitions: int
     assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
     sizes = [hi - lo for lo, hi, _ in ranges]
     assert max(sizes) - min(sizes) <= 1
-    assert list(slots._partition_of) == [p for lo, hi, p in ranges for _ in range(lo, hi)]
+    assert list(slots.partition_by_slot) == [p for lo, hi, p in ranges for _ in range(lo, hi)]
 
 
 def test_a_call_goes_where_its_parameter_hashes() -> None:

@@ -14,6 +14,8 @@ import pytest
 
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, NotReady, UnknownOutcome
+from cmdlog.node.sites.channel import Channel
+from cmdlog.node.sites.frames import FrameKind
 from cmdlog.node.sites.site_child import BUSY, NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.node.sites.supervisor import ProcessSites
@@ -325,6 +327,31 @@ def test_a_hanging_multi_partition_call_is_skipped_on_all_partitions(tmp_path: P
     for partition in range(3):
         assert rows(tmp_path / "data", partition, "SELECT count(*) FROM rates") == [(1,)]
     again.close()
+
+
+def test_site_that_starts_hears_what_came_after_its_hello(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version of the code becomes known between the two: the successor has it, and what other sites need not."""
+    sites, greet, send = node._parts.sites, SiteChild.greet, Channel.send
+    assert isinstance(sites, ProcessSites)
+    bundle = str(node.overview.boot.code.newest_value["bundle"])
+    sent: list[tuple[Channel, int]] = []
+
+    def greet_and_learn(site: SiteChild, hello: dict[str, Any]) -> None:
+        greet(site, hello)
+        sites.add_code(2, bundle, partitions=2)
+
+    def note(channel: Channel, frame: bytes) -> None:
+        sent.append((channel, frame[4]))
+        send(channel, frame)
+
+    monkeypatch.setattr(SiteChild, "greet", greet_and_learn)
+    monkeypatch.setattr(Channel, "send", note)
+    (pid, *_) = sites.pids()
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: sites.pids()[0] != pid)
+    assert ask(node, "bump", id=1, amount=1) == 1
+    successor = sites._sites[0].channel
+    assert [kind for channel, kind in sent if channel is successor][:2] == [FrameKind.HELLO, FrameKind.CODE]
 
 
 @pytest.mark.usefixtures("cold_start")

@@ -13,6 +13,7 @@ from cmdlog.node.outcome import CallOutcome, Reply, UnknownOutcome
 
 TERMS = (3, 3, 3)
 DONE = CallOutcome(0, 0, b"")
+CODE = ("code", "look", "tables", "look", "run code")
 
 
 class Steps:
@@ -20,6 +21,8 @@ class Steps:
 
     def __init__(self, *, over_at: str = "", parted: int = 0, reply: Reply = DONE) -> None:
         self.over_at, self.parted, self.reply = over_at, parted, reply
+        self.new_code = False
+        self.code_reply: Reply = DONE
         self.steps: list[str] = []
         self.alive = True
         self.runs = 0  # looks until everything is run
@@ -54,6 +57,21 @@ class Steps:
         self.runs -= 1
         return self.runs < 0
 
+    def state_code(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
+        return self._place_code("code", done)
+
+    def add_tables(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
+        return self._place_code("tables", done)
+
+    def _place_code(self, name: str, done: Callable[[Reply], None]) -> int:
+        self._step(name)
+        if self.new_code:
+            done(self.code_reply)
+        return int(self.new_code)
+
+    def run_newest_code(self, terms: tuple[int, ...]) -> bool:
+        return self._step("run code")
+
     def load_keys(self) -> None:
         self._step("keys")
 
@@ -80,7 +98,7 @@ def test_the_steps_are_taken_in_order(parted: int) -> None:
     """Calls come last, whether or not a call was parted."""
     steps = Steps(parted=parted)
     assert steps.take_over()
-    assert steps.steps == ["clock", "places", "parted", "look", "keys", "calls"]
+    assert steps.steps == ["clock", "places", "parted", "look", *CODE, "keys", "calls"]
 
 
 def test_keys_are_loaded_when_everything_is_run() -> None:
@@ -88,10 +106,20 @@ def test_keys_are_loaded_when_everything_is_run() -> None:
     steps = Steps()
     steps.runs = 2
     assert steps.take_over()
-    assert steps.steps[3:] == ["look", "look", "look", "keys", "calls"]
+    assert steps.steps[3:] == ["look", "look", "look", *CODE, "keys", "calls"]
 
 
-@pytest.mark.parametrize(("over_at", "last"), [("clock", "clock"), ("places", "places"), ("parted", "parted"), ("look", "look")])
+@pytest.mark.parametrize(
+    ("over_at", "last"),
+    [
+        ("clock", "clock"),
+        ("places", "places"),
+        ("parted", "parted"),
+        ("look", "look"),
+        ("code", "code"),
+        ("run code", "run code"),
+    ],
+)
 def test_terms_that_are_over_end_the_steps(over_at: str, last: str) -> None:
     """Whoever leads next repeats them: no keys, no calls."""
     steps = Steps(over_at=over_at)
@@ -112,6 +140,18 @@ def test_a_skip_that_was_not_committed_ends_the_steps() -> None:
     steps = Steps(parted=1, reply=UnknownOutcome("this node leads no more"))
     assert not steps.take_over()
     assert steps.steps == ["clock", "places", "parted"]
+
+
+def test_new_code_and_its_tables_are_committed_first() -> None:
+    """Then calls run it; code that is not known to be committed is run by nobody here."""
+    steps = Steps()
+    steps.new_code = True
+    assert steps.take_over()
+    assert steps.steps[-7:] == [*CODE, "keys", "calls"]
+    steps = Steps()
+    steps.new_code, steps.code_reply = True, UnknownOutcome("this node leads no more")
+    assert not steps.take_over()
+    assert steps.steps[-1] == "code"
 
 
 def test_calls_that_are_not_taken_are_not_a_success() -> None:

@@ -145,8 +145,8 @@ MUTANTS: Final = (
     Mutant(
         "own-vote-at-once",
         "state.py",
-        "        self.role, self.leader = Role.CANDIDATE, None\n",
-        "        self.role, self.leader = Role.CANDIDATE, None\n        self.votes[self.id] = True\n",
+        "        self.role, self.leader, self.reason = Role.CANDIDATE, None, reason\n",
+        "        self.role, self.leader, self.reason = Role.CANDIDATE, None, reason\n        self.votes[self.id] = True\n",
         "a candidate counts its own vote before it is durable",
     ),
     Mutant(

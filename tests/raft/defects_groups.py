@@ -181,8 +181,8 @@ OF_GROUPS: Final = (
     Mutant(
         "forced-without-leap",
         "roles/membership.py",
-        "    state.become_candidate(Term(state.term + FORCED_TERMS + drawn % FORCED_TERMS))\n",
-        "    state.become_candidate()\n",
+        "    state.become_candidate(Term(state.term + FORCED_TERMS + drawn % FORCED_TERMS), reason=RoleReason.FORCED)\n",
+        "    state.become_candidate(reason=RoleReason.FORCED)\n",
         "a survivor and a living majority use one term for different entries",
     ),
     Mutant(

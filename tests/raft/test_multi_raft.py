@@ -253,6 +253,22 @@ def test_quiet_groups_want_nothing() -> None:
     assert own.collect() is None
 
 
+def test_touched_groups_are_those_that_may_have_changed() -> None:
+    """A group that rests is not among them; one that votes, ends or is removed is, once."""
+    own = RaftGroups(A)
+    for number in range(3):
+        own.add(GroupId(number), a_core(A, number))
+    assert own.collect() is None
+    assert own.take_touched() == {0, 1, 2}
+    assert own.take_touched() == set()
+    own.tick()
+    own.step(GroupId(1), VoteRequest(B, A, Term(1), Campaign.REAL, Index(0), Term(0)))
+    own.collect()
+    own.remove(GroupId(2))
+    assert own.take_touched() == {1, 2}
+    assert own.take_touched() == set()
+
+
 def test_a_round_is_bounded_in_bytes_and_groups_take_turns() -> None:
     """Groups without room in a round send all the same, and the next round begins with them; nothing of any group is lost."""
     network = Network(4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.raft import Configuration, ProposalRefused, RaftSettings, Refusal, Role, SoftState
+from cmdlog.raft import Configuration, ProposalRefused, RaftSettings, Refusal, Role, RoleReason, SoftState
 from cmdlog.raft.configuration import NodeId, nodes
-from cmdlog.raft.messages import Append, AppendReply, Heartbeat
+from cmdlog.raft.messages import Append, AppendReply, Heartbeat, TimeoutNow
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, column, lead, solo
 
@@ -173,7 +173,7 @@ def test_a_change_of_role_or_leader_is_told_once() -> None:
     assert core.ready() is None  # a node starts as a follower of nobody
     core.step(Heartbeat(A, B, Term(1), Index(0), 1))
     core.step(Heartbeat(A, B, Term(1), Index(0), 2))
-    assert [ready.soft_state for ready in iter(core.ready, None)] == [SoftState(Role.FOLLOWER, A, False)]
+    assert [ready.soft_state for ready in iter(core.ready, None)] == [SoftState(Role.FOLLOWER, A, False, RoleReason.HIGHER_TERM)]
     core.step(Heartbeat(A, B, Term(1), Index(0), 3))
     assert [ready.soft_state for ready in iter(core.ready, None)] == [None]
 
@@ -188,5 +188,52 @@ def test_a_committed_removal_is_told() -> None:
     assert not core.status().removed
     core.step(Heartbeat(A, C, Term(1), Index(1), 1))
     (ready,) = iter(core.ready, None)
-    assert ready.soft_state == SoftState(Role.FOLLOWER, A, True)
+    assert ready.soft_state == SoftState(Role.FOLLOWER, A, True, RoleReason.LEADER_FOUND)
     assert core.status().removed
+
+
+def test_every_role_says_why_it_is_held() -> None:
+    """A leader keeps what began its campaign; one that leads no more says what ended it."""
+    cluster = Cluster()
+
+    def reasons() -> list[RoleReason]:
+        return [cluster.core(member).reason for member in (1, 2, 3)]
+
+    assert reasons() == [RoleReason.STARTED] * 3
+    leader = cluster.elect(1)
+    assert reasons() == [RoleReason.ELECTION_TIMEOUT, RoleReason.LEADER_FOUND, RoleReason.LEADER_FOUND]
+    leader.transfer(C)
+    cluster.settle()
+    assert reasons() == [RoleReason.LEADER_FOUND, RoleReason.LEADER_FOUND, RoleReason.TRANSFER]
+    cluster.cut(3)
+    while cluster.core(3).role is Role.LEADER:
+        cluster.tick_one(3)
+    assert (cluster.core(3).role, cluster.core(3).reason) == (Role.FOLLOWER, RoleReason.QUORUM_LOST)
+    cluster.core(1).become_follower(cluster.core(1).term, None)
+    assert cluster.core(1).reason is RoleReason.STEPPED_DOWN
+    cluster.core(1).campaign()
+    assert cluster.core(1).reason is RoleReason.CAMPAIGN
+
+
+def test_leader_says_whether_it_handed_over_or_was_overtaken() -> None:
+    """Both end with a message of a higher term."""
+    for hands_over, reason in ((True, RoleReason.TRANSFER), (False, RoleReason.HIGHER_TERM)):
+        leader = Cluster().elect(1)
+        if hands_over:
+            leader.transfer(C)
+        leader.step(Heartbeat(B, A, Term(9), Index(0), 1))
+        assert leader.reason is reason
+
+
+def test_leader_whose_disk_hangs_says_so() -> None:
+    """It has given up what it cannot write."""
+    cluster = Cluster()
+    leader = cluster.elect(1)
+    cluster.members[A].synced = False
+    leader.propose([b"x"])
+    cluster.passes = lambda message: not isinstance(message, TimeoutNow)
+    cluster.settle()
+    for _ in range(3 * cluster.settings.election_ticks):
+        if leader.role is Role.LEADER:
+            cluster.tick()
+    assert (leader.role, leader.reason) == (Role.FOLLOWER, RoleReason.DISK_STALLED)

@@ -16,6 +16,7 @@ from cmdlog.raft.messages import (
     Campaign,
     Entries,
     Executed,
+    Fitness,
     Forward,
     Heartbeat,
     HeartbeatBundle,
@@ -93,6 +94,7 @@ MESSAGES: Final[list[Addressed]] = [
             [0, 2**64 - 1],
         ),
     ),
+    (NO_GROUP, Fitness(ME, PEER, Term(0), 6)),
 ]
 """Every kind, and what an append may look like: mixed terms, kinds and sizes, equal sizes, one entry, none, empty ones."""
 

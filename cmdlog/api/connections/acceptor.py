@@ -42,9 +42,10 @@ class Acceptor:
         self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Takes no further connection; those that wait are lost with the socket. Idempotent."""
+        """Takes those that wait, and no further connection. Idempotent."""
         if self._closed:
             return
+        self._accept()  # a client that is connected may have sent a request: with the socket it would be lost without an answer
         self._closed = True
         self._loop.remove_reader(self._listener)
         if self._timer is not None:

@@ -285,6 +285,8 @@ class Connection(asyncio.Protocol):
         if request is None:
             return
         roster.busy(self)
+        if roster.leaving:
+            request.keep_alive = False
         self.phase, self.read_deadline = "working", inf
         quick = roster.quick
         if quick is not None and self.framer.complete and quick.takes(request):

@@ -65,6 +65,7 @@ class Roster:
         self.streams = streams  # paths whose bodies have no end
         self.quick = quick  # None: everything goes through ASGI
         self.counts: Counter[str] = Counter()  # what was refused or cut here, by code
+        self.leaving = False  # each connection ends with its next answer, which says so: clients find another server
         self.open: set[Any] = set()
         self.front = front or RequestStats()  # called for every error that is answered here
         self.front.show_connections(lambda: len(self.open), cut=lambda: dict(self.counts))

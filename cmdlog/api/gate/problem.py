@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import orjson
 
@@ -17,6 +18,7 @@ from procedures.execution.idempotency import Status
 from procedures.execution.outcome_bodies import SKIPPED
 
 CODES: Final[Mapping[str, tuple[int, str]]] = {
+    "redirected": (307, "Another node takes the calls of this cluster"),
     "bad_request": (400, "Malformed HTTP request"),
     "unauthenticated": (401, "A bearer token is required"),
     "forbidden": (403, "This caller is not allowed to do this"),
@@ -61,6 +63,7 @@ OUTCOME_CODES: Final[Mapping[int, str]] = {
 SESSIONS_FULL_RETRY_S: Final = 60  # keys expire by the hour, not by the second
 
 Headers = list[tuple[bytes, bytes]]
+REDIRECT_APPLIED: Final = (b"preference-applied", b"redirect=leader")
 
 
 class Problem(Exception):
@@ -93,6 +96,7 @@ class Problem(Exception):
             "status": self.status,
             "detail": self.detail,
             "code": self.code,
+            **({} if self.retry_after_s is None else {"retry_after_s": self.retry_after_s}),
             **self.more,
         }
 
@@ -109,6 +113,8 @@ class Problem(Exception):
             headers.append((b"www-authenticate", b"Bearer"))
         if "allow" in self.more:
             headers.append((b"allow", self.more["allow"].encode()))
+        if "location" in self.more:
+            headers += [(b"location", self.more["location"].encode()), REDIRECT_APPLIED]
         if self.applied is not None:
             headers.append(preference_applied(self.applied))
         if "txn_id" in self.more:
@@ -130,6 +136,11 @@ def invalid(problems: Sequence[tuple[str, str]]) -> Problem:
 def body_too_large(limit_bytes: int) -> Problem:
     """For a body over the limit."""
     return Problem("too_large", f"the body has more than {limit_bytes} bytes", limit_bytes=limit_bytes)
+
+
+def redirected(leader: str, path: str) -> Problem:
+    """307 to the same route of the node that leads. `path` is quoted again: it may hold what a header must not."""
+    return Problem("redirected", f"the node at {leader} leads the cluster", location=leader.rstrip("/") + quote(path))
 
 
 def forbidden(*roles: str) -> Problem:

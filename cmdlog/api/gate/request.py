@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope
 
@@ -49,6 +50,7 @@ BODY_TYPES: Final = frozenset(
 PREFERENCE: Final = re.compile(rb'(?:"(?:[^"\\]|\\.)*"|[^,"])+')  # an element of a list: commas within quotes are not its end
 PREFER_BYTES_MAX: Final = 1024  # of what is looked at: a list of preferences is short
 DURABILITIES: Final[Mapping[bytes, Durability]] = {b"sync": "sync", b"async": "async"}
+CONSISTENCIES: Final = frozenset(("linearizable", "stale"))
 CHARSET: Final = re.compile(rb'charset\s*=\s*"?([^";\s]*)"?', re.IGNORECASE)
 
 Picked = dict[bytes, bytes]
@@ -62,6 +64,7 @@ class Incoming:
     caller: Credential
     headers: Picked
     trace: Trace
+    query: bytes = b""  # of its address
 
 
 def pick_headers(scope: Scope) -> Picked:
@@ -159,16 +162,38 @@ def echoed_txn(value: bytes | None) -> int | None:
 def preferred_durability(value: bytes | None) -> Durability | None:
     """What `Prefer: durability=sync` or `=async` asks for; None when nothing is asked for that is known here.
 
-    As RFC 7240 wants it: names and values in either case, quoted or not, beside other preferences and with parameters; of several
-    the first one counts; what is not understood is ignored, and the answer then lacks `Preference-Applied`.
+    What is not understood is ignored, and the answer then lacks `Preference-Applied`.
     """
-    if value is None:
-        return None
+    return None if value is None else DURABILITIES.get(_preference(value, b"durability"))
+
+
+def prefers_redirect(value: bytes | None) -> bool:
+    """Whether `Prefer: redirect=leader` asks a node that does not lead to answer 307 with the place of the one that does."""
+    return value is not None and _preference(value, b"redirect") == b"leader"
+
+
+def _preference(value: bytes, wanted: bytes) -> bytes:
+    """The value of a preference, b"" without one.
+
+    As RFC 7240 wants it: names and values in either case, quoted or not, beside other preferences and with parameters; of several
+    the first one counts.
+    """
     for preference in PREFERENCE.findall(value[:PREFER_BYTES_MAX]):
         name, _, word = preference.partition(b";")[0].partition(b"=")
-        if name.strip().lower() == b"durability":
-            return DURABILITIES.get(word.strip().strip(b'"').lower())
-    return None
+        if name.strip().lower() == wanted:
+            found: bytes = word.strip().strip(b'"').lower()
+            return found
+    return b""
+
+
+def wants_stale(query: bytes) -> bool:
+    """Whether the address has `consistency=stale`: the caller takes what any replica has. Raises: Problem."""
+    if not query:
+        return False
+    given = [value for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True) if name == "consistency"]
+    if len(given) > 1 or not CONSISTENCIES.issuperset(given):
+        raise invalid([("consistency", "must be `linearizable` or `stale`, once")])
+    return given == ["stale"]
 
 
 async def read_body(receive: Receive, *, limit_bytes: int) -> bytes:

@@ -83,6 +83,9 @@ def _by_path(entries: Iterable[Entry]) -> dict[str, dict[str, Entry]]:
     return found
 
 
+LEADERS: Final = frozenset(("call", "batch", "query"))
+"""Names of the routes that, of a cluster, the leader serves."""
+
 PATHS: Final[Mapping[str, Methods]] = _by_path(TABLE)
 CALLS: Final[Methods] = PATHS[PROCEDURES + "{name}"]
 

@@ -5,6 +5,7 @@ One rule: until the node is there, and again while the server stops, everything 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ from cmdlog.node.telemetry.request_stats import RequestStats
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
+STREAMS_SHARE: Final = 0.8  # of `drain_timeout_s`; in the rest what was read is answered
 SLOW_THREADS: Final = 4  # for what blocks: status, snapshots
 
 
@@ -38,6 +40,7 @@ class Service:
         self.progress: Callable[[], Mapping[str, object]] = dict  # of the recovery, for /readyz
         self.stopping = False
         self.viewers = 0  # of the status page, at present
+        self.streams: set[Callable[[], None]] = set()  # what ends the reading of each batch under way
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         self.front.show_token_file(lambda: "problem" in self.gatekeeper.describe())
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
@@ -67,8 +70,17 @@ class Service:
         self.progress = progress
 
     def begin_stop(self) -> None:
-        """The server stops: nothing is ready any more."""
+        """The server stops: nothing is ready any more. In the event loop's thread.
+
+        Streams take lines for a while, so that those of ordinary length end by themselves; the others end with an answer to each
+        line that was read, before the time is up.
+        """
         self.stopping = True
+        asyncio.get_running_loop().call_later(self.settings.drain_timeout_s * STREAMS_SHARE, self._end_streams)
+
+    def _end_streams(self) -> None:
+        for end_reading in list(self.streams):
+            end_reading()
 
     @contextlib.contextmanager
     def viewing(self) -> Iterator[None]:
@@ -90,6 +102,11 @@ class Service:
         if node is None:
             raise Problem("not_ready", "the node is recovering; GET /readyz shows its progress", retry_after_s=1)
         return node
+
+    def leader_elsewhere(self) -> str:
+        """URL of the node that takes calls in place of this one; "" when this one does, or nobody is known to."""
+        refusal = None if self._node is None else self._node.sequencer.admission.refusal
+        return "" if refusal is None else str(refusal.more().get("leader", ""))
 
 
 async def send_problem(send: Send, problem: Problem) -> None:

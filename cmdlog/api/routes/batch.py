@@ -130,11 +130,16 @@ class BatchStream:
         self._room = asyncio.Event()
         self._started = False
         self._more = True
+        self._ending = False  # the server stops: no more lines are read
+        self._receiving: asyncio.Task[Any] | None = None  # the reader, while it waits for the client
+        self._streams = service.streams
 
     async def run(self) -> None:
         """Serves the request to its end. Raises: Problem before the first answer; ConnectionError when the client is gone."""
         writer = asyncio.create_task(self._write())
         reader = asyncio.create_task(self._read())
+        end_reading = self._end_reading
+        self._streams.add(end_reading)
         with self._traffic.stream(), self._span or contextlib.nullcontext():
             try:
                 await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
@@ -142,8 +147,15 @@ class BatchStream:
                     if task.done():
                         task.result()
             finally:
+                self._streams.discard(end_reading)
                 reader.cancel()
                 writer.cancel()
+
+    def _end_reading(self) -> None:
+        """What was read is answered, and the answer ends as a whole; a line that is not complete was not read."""
+        self._ending = True
+        if self._receiving is not None:
+            self._receiving.cancel()
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -152,20 +164,29 @@ class BatchStream:
         try:
             while (chunk := await self._next_chunk()) is not None:
                 await self._take_lines(splitter.feed(chunk))
-            await self._take_lines(splitter.finish())
+            if not self._ending:
+                await self._take_lines(splitter.finish())
         except Problem as problem:
             self._put_error(problem)
         self._groups.put_nowait(None)
 
     async def _next_chunk(self) -> bytes | None:
         """None at the end. Raises: Problem; ConnectionError."""
-        if not self._more:
+        if not self._more or self._ending:
             return None
+        self._receiving = reader = asyncio.current_task()
         try:
             async with asyncio.timeout(self._settings.body_timeout_s):
                 message = await self._receive()
         except TimeoutError:
             raise Problem("body_timeout", "the stream was silent for longer than body_timeout_s") from None
+        except asyncio.CancelledError:
+            if not self._ending or reader is None:
+                raise
+            reader.uncancel()
+            return None
+        finally:
+            self._receiving = None
         if message["type"] == "http.disconnect":
             raise ConnectionError("the client left before its stream was complete")
         self._more = message.get("more_body", False)
@@ -338,10 +359,7 @@ def _settle_all(group: Group, places: Sequence[int], refused: CallRefused) -> No
 
 def error_line(problem: Problem) -> bytes:
     """The error object in place of a result."""
-    members = problem.members()
-    if problem.retry_after_s is not None:
-        members["retry_after_s"] = problem.retry_after_s
-    return orjson.dumps({"error": members})
+    return orjson.dumps({"error": problem.members()})
 
 
 def _unknown(name: object) -> Problem:

@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from starlette.types import Receive, Send
 
 from cmdlog.api.gate.auth import scope_of
@@ -26,11 +27,13 @@ from cmdlog.api.gate.request import (
     json_object,
     preferred_durability,
     read_body,
+    wants_stale,
 )
 from cmdlog.api.gate.route_table import INVOKE, PROCEDURES
 from cmdlog.api.routes.app_state import Service
 from cmdlog.node.clock import ClockAhead
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, Reply, UnknownOutcome
+from cmdlog.node.queries.worker import state_dates
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
@@ -54,6 +57,7 @@ class Prepared:
     txn: int | None
     durability: Durability | None
     began: float
+    stale: bool = False  # whatever this node has will do
 
 
 async def call_procedure(service: Service, incoming: Incoming, receive: Receive, send: Send) -> None:
@@ -94,12 +98,17 @@ def prepare(service: Service, incoming: Incoming, node: Node, route: Route, body
     key = idempotency_key(headers.get(IDEMPOTENCY_KEY))
     fingerprint = key_fingerprint(scope_of(incoming.caller), key) if key else b""
     txn = echoed_txn(headers.get(TXN))
-    return Prepared(node, route, params, fingerprint, txn, preferred_durability(headers.get(PREFER)), began)
+    stale = wants_stale(incoming.query)
+    if stale and not route.read_only:
+        raise invalid([("consistency", "`stale` is for procedures that only read")])
+    return Prepared(node, route, params, fingerprint, txn, preferred_durability(headers.get(PREFER)), began, stale)
 
 
 def place(call: Prepared, done: Done) -> int | None:
     """Gives the call to the node, which calls `done` once, maybe before this returns. Its partition. Raises: Problem."""
     try:
+        if call.stale:
+            return call.node.stale.call(call.route, call.params, done=done, txn=call.txn)
         return call.node.call(call.route, call.params, key=call.key, done=done, txn=call.txn, durability=call.durability)
     except CallRefused as refused:
         raise of_refused(refused) from None
@@ -137,6 +146,9 @@ def encode_reply(call: Prepared, reply: Reply, partition: int | None) -> tuple[H
 
 def result_body(outcome: CallOutcome, partition: int | None) -> bytes:
     """The JSON object of a result; its body is JSON already."""
+    if outcome.as_of is not None:
+        plain = result_body(outcome._replace(as_of=None), partition)
+        return plain[:-1] + b"," + orjson.dumps(state_dates(outcome.as_of))[1:]
     if partition is None:
         return b'{"txn_id":"%d","partition":null,"result":%b}' % (outcome.txn_id, outcome.body)
     return b'{"txn_id":"%d","partition":%d,"result":%b}' % (outcome.txn_id, partition, outcome.body)

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse
 from starlette.routing import BaseRoute
 
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
-from cmdlog.api.gate.request import json_object, only_fields, read_body
+from cmdlog.api.gate.request import TXN, echoed_txn, json_object, only_fields, pick_headers, read_body, wants_stale
 from cmdlog.api.gate.request_trace import SCOPE_KEY
 from cmdlog.api.routes.app_state import Service
 from cmdlog.api.routes.docs_page import docs_page
@@ -55,8 +55,10 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
     async def query(request: Request) -> Response:
         node = service.node()
         limits = service.settings
+        stale = wants_stale(request.scope["query_string"])
+        txn = echoed_txn(pick_headers(request.scope).get(TXN)) if stale else None
         body = await read_body(request.receive, limit_bytes=limits.call_bytes_max)
-        result = await service.queries.run(node, json_object(body), request.receive)
+        result = await service.queries.run(node, json_object(body), request.receive, stale=stale, txn=txn)
         return Response(result, media_type="application/json")
 
     async def procedures(_: Request) -> Response:
@@ -105,18 +107,30 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
     async def readyz(_: Request) -> Response:
         node = service.maybe_node
         if node is not None and node.ready and not service.stopping:
+            shown = _check_member(node.overview)
             stalled = node.stalls()
             if len({partition for stall in stalled for partition in stall["partitions"]}) < node.settings.partitions:
-                return _json({"ready": True, "stalled": stalled} if stalled else {"ready": True})
+                return _json({"ready": True, **shown, **({"stalled": stalled} if stalled else {})})
             detail = "; ".join(stall["message"] for stall in stalled)
             raise Problem("not_ready", f"no partition makes progress: {detail}", retry_after_s=1, stalled=stalled)
         if node is not None and not service.stopping and (full := node.troubles.disk_full()) is not None:
             detail = f"{full['path']} has {full['free_bytes']} bytes free: {full['reason']}"
             raise Problem("disk_full", detail, retry_after_s=5, disk_full=full)
         phase = "stopping" if service.stopping else "recovering" if node is None else "not serving"
-        raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()))
+        state = {"state": "bootstrapping"} if phase == "recovering" else {}
+        raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()), **state)
 
     return {"healthz": healthz, "readyz": readyz}
+
+
+def _check_member(overview: Overview | None) -> dict[str, str]:
+    """Of a member of a cluster its state, role and leader; {} of a node alone. Raises: Problem, when it serves no calls."""
+    if overview is None or overview.cluster is None:
+        return {}
+    member = overview.cluster.readiness()
+    if not member.serves:
+        raise Problem("not_ready", f"the node is {member.state}: {member.why}", retry_after_s=1, **member.shown())
+    return member.shown()
 
 
 def _description_handlers(service: Service, version: str, description: Description) -> dict[str, Handler]:

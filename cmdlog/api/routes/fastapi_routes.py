@@ -7,7 +7,7 @@ and handlers read bodies themselves, strictly; so FastAPI never parses a request
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Body, Depends, Header, Query, Request, Response, Security
 from fastapi.openapi.models import Example
@@ -18,7 +18,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from cmdlog.api.gate.problem import CODES
-from cmdlog.api.gate.route_table import INVOKE, PROCEDURES, TABLE, Entry
+from cmdlog.api.gate.route_table import INVOKE, LEADERS, PROCEDURES, TABLE, Entry
 from cmdlog.api.routes.procedure_models import answer_model, parameters_model
 from cmdlog.api.routes.response_models import (
     ApiDocument,
@@ -95,7 +95,26 @@ TxnSeen = Annotated[
 ]
 Prefer = Annotated[
     str | Missing,
-    Header(alias="Prefer", description="`durability=sync` or `durability=async`, for this call; other preferences are ignored"),
+    Header(
+        alias="Prefer",
+        description="`durability=sync` or `durability=async`, for this call; `redirect=leader`: a node of a cluster that does not"
+        " lead answers 307 instead of 503; other preferences are ignored",
+    ),
+]
+PreferRedirect = Annotated[
+    str | Missing,
+    Header(
+        alias="Prefer",
+        description="`redirect=leader`: a node of a cluster that does not lead answers 307 instead of 503; other preferences are"
+        " ignored",
+    ),
+]
+Consistency = Annotated[
+    Literal["linearizable", "stale"] | Missing,
+    Query(
+        alias="consistency",
+        description="`stale`: what this node has run so far, without asking the others; the answer says as of what",
+    ),
 ]
 After = Annotated[
     Annotated[str, Field(pattern="^[0-9]{1,12}$")] | Missing,
@@ -107,8 +126,8 @@ def take_request_id(request_id: RequestId = None) -> None:
     """What every route takes."""
 
 
-def take_read_headers(txn: TxnSeen = None) -> None:
-    """What calls of read-only procedures take."""
+def take_read_headers(txn: TxnSeen = None, prefer: PreferRedirect = None, consistency: Consistency = None) -> None:
+    """What calls of read-only procedures take, and queries."""
 
 
 def take_call_headers(key: IdempotencyKey = None, txn: TxnSeen = None, prefer: Prefer = None) -> None:
@@ -152,7 +171,11 @@ BODIES: Final[Mapping[str, Callable[..., None]]] = {
     "take_snapshot": take_snapshot_request,
     "batch": take_lines,
 }
-HEADERS_OF: Final[Mapping[str, Callable[..., None]]] = {"batch": take_prefer, "events": take_after}
+HEADERS_OF: Final[Mapping[str, Callable[..., None]]] = {
+    "batch": take_prefer,
+    "events": take_after,
+    "query": take_read_headers,
+}
 ANSWERS: Final[Mapping[str, tuple[str, type[Response], Any]]] = {
     "batch": ("One line per call, in the same order", LinesResponse, BatchResult | BatchRefusal),
     "query": ("The rows", JSONResponse, QueryRows),
@@ -268,7 +291,8 @@ def statuses_of(entry: Entry) -> tuple[int, ...]:
     """The statuses of problems that a route may answer with."""
     of_bodies = (413, 415) if entry.body != "none" else ()
     of_calls = (404, 409, 504) if entry.kind == "call" else ()
-    return tuple(sorted((*ALWAYS, *of_bodies, *of_calls)))
+    of_leaders = (307,) if entry.name in LEADERS else ()
+    return tuple(sorted((*ALWAYS, *of_bodies, *of_calls, *of_leaders)))
 
 
 def codes_of(status: int) -> str:

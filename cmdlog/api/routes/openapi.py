@@ -40,15 +40,18 @@ class Description:
         self._routes = routes
         self._version = version or "0"
         self._whole: dict[str, Any] | None = None
+        self._described: object = None  # routes of the node that `_whole` describes
 
     def get(self) -> dict[str, Any]:
-        """The document. It is made once, which takes milliseconds per procedure."""
-        if self._whole is not None:
+        """The document. It is made once for the code that runs, which takes milliseconds per procedure."""
+        node = self._service.maybe_node
+        routes = None if node is None else node.routes
+        if self._whole is not None and self._described is routes:
             return self._whole
         described: dict[str, Any] = with_whole_limits(self.generated())
         described["components"] |= {"headers": HEADERS, "responses": problem_responses()}
-        if self._service.maybe_node is not None:
-            self._whole = described
+        if routes is not None:
+            self._whole, self._described = described, routes
         return described
 
     def generated(self) -> dict[str, Any]:
@@ -86,6 +89,9 @@ def _problem_response(status: int) -> dict[str, Any]:
     headers: dict[str, Any] = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
     if status == 401:
         headers["WWW-Authenticate"] = {"schema": {"const": "Bearer"}}
+    if status == 307:
+        headers["Location"] = {"schema": {"type": "string", "format": "uri"}, "description": "the same route of the leader"}
+        headers["Preference-Applied"] = {"schema": {"const": "redirect=leader"}}
     if status == 503:
         headers["Retry-After"] = {"schema": {"type": "integer", "minimum": 0}, "description": "seconds"}
     return {

@@ -29,7 +29,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypedDict
 
-from cmdlog.api.routes.response_models import Count, TxnIdText
+from cmdlog.api.routes.response_models import AS_OF, AS_OF_TIME, Count, TxnIdText, absent
 from cmdlog.node.slot_map import Route
 from procedures.declaration.procedure import Procedure
 from procedures.wire.model_codecs import constrained
@@ -88,6 +88,8 @@ def answer_model(route: Route) -> type[BaseModel]:
     fields: dict[str, Any] = {"txn_id": (TxnIdText, ...), "partition": (Count, ...), "result": (result, ...)}
     if route.everywhere:
         fields |= {"partition": (None, ...), "result": (list[result], Field(description="in partition order"))}
+    if route.read_only:
+        fields |= {"as_of": (dict[str, TxnIdText], absent(AS_OF)), "as_of_time": (str, absent(AS_OF_TIME))}
     return create_model(f"{_camel(procedure.name)}Answer", __config__=CLOSED, __module__=procedure.function.__module__, **fields)
 
 

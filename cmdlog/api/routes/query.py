@@ -35,11 +35,14 @@ class Queries:
         self._threads = ThreadPoolExecutor(settings.queries_max, thread_name_prefix="cmdlog-query")
         self.pool = QueryPool(memory_bytes_max=settings.query_memory_bytes_max)
 
-    async def run(self, node: Node, given: dict[str, Any], receive: Receive) -> bytes:
-        """The answer's JSON. Raises: Problem."""
+    async def run(
+        self, node: Node, given: dict[str, Any], receive: Receive, *, stale: bool = False, txn: int | None = None
+    ) -> bytes:
+        """The answer's JSON. `stale`: of what this node has, if it holds `txn`. Raises: Problem."""
         sql, params, partition = read_arguments(given, self._settings.partitions)
         ticket = Ticket()
-        work = partial(node.query_by, partial(self.pool.run, ticket=ticket), sql, params, partition)
+        read = partial(self.pool.run, ticket=ticket, dated=stale)
+        work = partial(partial(node.stale.query, txn=txn) if stale else node.query_by, read, sql, params, partition)
         left = asyncio.create_task(_until_left(receive))
         running = asyncio.create_task(self._run_in_turn(work))
         try:

@@ -6,7 +6,7 @@ hold both to these models.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,9 +17,11 @@ TxnIdText = Annotated[
 ]
 Count = Annotated[int, Field(ge=0)]
 AnyObject = dict[str, Any]
+AS_OF: Final = "of a stale read, per partition: the transaction up to which the state that was read holds everything"
+AS_OF_TIME: Final = "of a stale read: the time of the oldest `as_of`"
 
 
-def _absent(description: str | None = None) -> Any:
+def absent(description: str | None = None) -> Any:
     """A member that may be missing, and is not null then."""
     return Field(default_factory=lambda: None, description=description)
 
@@ -48,33 +50,39 @@ class ProblemDetails(ClosedObject):
 
     type: str = Field(pattern="^urn:cmdlog:problem:[a-z_]+$")
     title: str
-    status: int = Field(ge=400, le=599)
+    status: int = Field(ge=300, le=599)
     detail: str
     code: str = Field(json_schema_extra={"enum": list(CODES)}, description="stable; programs should decide by this field")
-    request_id: str = _absent("as in the header X-Request-Id and in the server's log")
-    txn_id: TxnIdText = _absent("transaction that decided this outcome, if any")
-    abort_code: str | None = _absent("the procedure's own code, with code=aborted")
-    error: str | None = _absent("the kind of error, with code=procedure_failed")
-    procedure: str = _absent("that raised, with code=procedure_failed, while the server knows where")
-    file: str = _absent("of the application's code that raised")
-    line: Count = _absent()
-    hint: str = _absent("what to do instead, where that is known")
-    needs: list[str] = _absent("roles, one of which is required")
-    allow: str = _absent("the methods that the route supports")
-    limit_bytes: Count = _absent()
-    retry_after_s: float = _absent("in a batch, instead of the header Retry-After")
-    progress: AnyObject = _absent("progress of the running recovery")
-    stalled: list[AnyObject] = _absent("calls that hang, when no partition makes progress")
-    disk_full: AnyObject = _absent("the volume without room, with code=disk_full of `/readyz`")
-    problems: list[FieldProblem] = _absent("every invalid field")
+    request_id: str = absent("as in the header X-Request-Id and in the server's log")
+    txn_id: TxnIdText = absent("transaction that decided this outcome, if any")
+    abort_code: str | None = absent("the procedure's own code, with code=aborted")
+    error: str | None = absent("the kind of error, with code=procedure_failed")
+    procedure: str = absent("that raised, with code=procedure_failed, while the server knows where")
+    file: str = absent("of the application's code that raised")
+    line: Count = absent()
+    hint: str = absent("what to do instead, where that is known")
+    needs: list[str] = absent("roles, one of which is required")
+    allow: str = absent("the methods that the route supports")
+    limit_bytes: Count = absent()
+    retry_after_s: float = absent("as in the header Retry-After, which is rounded up and not there in a batch")
+    leader: str = absent("URL of the node that takes calls, with code=not_ready of a node that does not lead")
+    location: str = absent("as in the header Location, with code=redirected")
+    progress: AnyObject = absent("progress of the running recovery")
+    stalled: list[AnyObject] = absent("calls that hang, when no partition makes progress")
+    state: str = absent(
+        "of a node that does not serve: `bootstrapping` while it recovers, `configuring` while it knows no leader"
+    )
+    role: str = absent("of a member of a cluster that does not serve")
+    disk_full: AnyObject = absent("the volume without room, with code=disk_full of `/readyz`")
+    problems: list[FieldProblem] = absent("every invalid field")
 
 
 class QueryRequest(ClosedObject):
     """The body of `POST /v1/query`."""
 
     sql: str = Field(min_length=1, description="one SELECT; parameters as ?")
-    params: list[str | int | float | bool | None] | None = _absent("a value for each ?")
-    partition: Count | None = _absent("null: the rows of all partitions")
+    params: list[str | int | float | bool | None] | None = absent("a value for each ?")
+    partition: Count | None = absent("null: the rows of all partitions")
 
 
 class QueryRows(ClosedObject):
@@ -83,21 +91,22 @@ class QueryRows(ClosedObject):
     columns: list[str]
     rows: list[list[str | float | None]]
     as_of: dict[str, TxnIdText] = Field(description="per partition: the state that was read")
+    as_of_time: str = absent(AS_OF_TIME)
 
 
 class SnapshotRequest(ClosedObject):
     """The body of `POST /v1/snapshots`, which may be empty."""
 
-    consistent: bool = _absent("one transaction id at which all partitions can be restored together")
+    consistent: bool = absent("one transaction id at which all partitions can be restored together")
 
 
 class BatchCall(ClosedObject):
     """One call of a batch."""
 
     procedure: str
-    params: AnyObject | None = _absent()
-    key: str | None = _absent("idempotency key")
-    durability: Literal["sync", "async"] | None = _absent("of this call")
+    params: AnyObject | None = absent()
+    key: str | None = absent("idempotency key")
+    durability: Literal["sync", "async"] | None = absent("of this call")
 
 
 class BatchResult(ClosedObject):
@@ -149,7 +158,7 @@ class SnapshotsTaken(ClosedObject):
     """The new snapshots; with `consistent` the recovery point as well."""
 
     snapshots: list[AnyObject]
-    point: AnyObject = _absent()
+    point: AnyObject = absent()
 
 
 class ProcessAlive(ClosedObject):
@@ -162,7 +171,10 @@ class NodeServing(ClosedObject):
     """Calls are being served."""
 
     ready: Literal[True]
-    stalled: list[AnyObject] = _absent("calls that hang, while other partitions make progress")
+    state: str = absent("of a member of a cluster")
+    role: Literal["leader", "follower"] = absent("of a member of a cluster")
+    leader: str = absent("URL of the node that leads the cluster")
+    stalled: list[AnyObject] = absent("calls that hang, while other partitions make progress")
 
 
 class ApiDocument(OpenObject):

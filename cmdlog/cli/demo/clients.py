@@ -9,6 +9,7 @@ share the machine with the server.
 
 from __future__ import annotations
 
+import abc
 import http.client
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,8 +35,8 @@ class Unanswered(Exception):
 class Http:
     """One kept connection to whichever server is asked. Used by one thread."""
 
-    def __init__(self) -> None:
-        self._url = ""
+    def __init__(self, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._url, self._timeout_s = "", timeout_s
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(
@@ -45,7 +46,7 @@ class Http:
         if self._connection is None or url != self._url:
             self.close()
             self._url = url
-            self._connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=REQUEST_TIMEOUT_S)
+            self._connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=self._timeout_s)
         try:
             self._connection.request(method, path, body=body, headers=headers or {})
             response = self._connection.getresponse()
@@ -97,18 +98,16 @@ class ServerAddress:
         return self._where
 
 
-class Load:
-    """Several clients with their calls. `answered` counts; `reached` is set when it passes `watermark`."""
+class ClientThreads(abc.ABC):
+    """Several clients, each a thread with its calls. `answered` counts."""
 
-    def __init__(self, shares: Sequence[Sequence[DemoCall]], place: ServerAddress, *, watermark: int) -> None:
-        self._place, self._watermark = place, watermark
+    def __init__(self, shares: Sequence[Sequence[DemoCall]]) -> None:
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self.reached = threading.Event()
         self.answered = 0
         self.error: BaseException | None = None
         self._threads = [
-            threading.Thread(target=self._run, args=(share,), name=f"demo-client-{number}", daemon=True)
+            threading.Thread(target=self._run, args=(number, share), name=f"demo-client-{number}", daemon=True)
             for number, share in enumerate(shares)
         ]
 
@@ -132,16 +131,39 @@ class Load:
         if self.error is not None:
             raise self.error
 
-    def _run(self, share: Sequence[DemoCall]) -> None:
+    def _run(self, client: int, share: Sequence[DemoCall]) -> None:
         try:
-            with Http() as connection:
-                for call in share:
-                    if self._stop.is_set():
-                        return
-                    self._answer(connection, call)
+            self._make_calls(client, share)
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             self.error = error
-            self.reached.set()
+            self._wake()
+
+    @abc.abstractmethod
+    def _make_calls(self, client: int, share: Sequence[DemoCall]) -> None:
+        """One client's calls in order, each sent until it is answered, or the clients are stopped. Raises: CommandFailed."""
+
+    @abc.abstractmethod
+    def _wake(self) -> None:
+        """Ends a wait of the main thread: a client has raised."""
+
+
+class Load(ClientThreads):
+    """Clients of one server. `reached` is set when `answered` passes `watermark`."""
+
+    def __init__(self, shares: Sequence[Sequence[DemoCall]], place: ServerAddress, *, watermark: int) -> None:
+        super().__init__(shares)
+        self._place, self._watermark = place, watermark
+        self.reached = threading.Event()
+
+    def _wake(self) -> None:
+        self.reached.set()
+
+    def _make_calls(self, _client: int, share: Sequence[DemoCall]) -> None:
+        with Http() as connection:
+            for call in share:
+                if self._stop.is_set():
+                    return
+                self._answer(connection, call)
 
     def _answer(self, connection: Http, call: DemoCall) -> None:
         for _ in range(ATTEMPTS_MAX):

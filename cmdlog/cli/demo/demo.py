@@ -15,19 +15,19 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-import orjson
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.demo.bank import BRANCHES, Bank
 from cmdlog.cli.demo.clients import Http, Load, ServerAddress, Unanswered, send_batch
 from cmdlog.cli.demo.proof import DemoCall, DemoWork, ProofVerdict, Rows, prove
-from cmdlog.cli.demo.server import ServerProcess, run_recover
+from cmdlog.cli.demo.server import ServerProcess, run_command
+from cmdlog.cli.demo.shown_state import ShownState, table_rows
 from cmdlog.cli.demo.stage_history import DemoStage, draw_svg, draw_text
 from cmdlog.cli.demo.tpcc import Tpcc
 from cmdlog.cli.output import JsonFlag, out
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 TICK_S: Final = 0.1
 BATCH_CALLS: Final = 1000
 LOAD_CALLS: Final = 50  # loading calls are long
-POSITION_TABLE: Final = "_cmdlog_meta"  # how far a state has come; entries without calls count there, too
 STATE_FOLDER: Final = "state"  # of a node's directory; see `replay.state.trust`, which takes a second to import
 WORKLOADS: Final[Mapping[str, type[Bank] | type[Tpcc]]] = {"bank": Bank, "tpcc": Tpcc}
 
@@ -121,17 +120,17 @@ def demo(  # noqa: PLR0917 - typer reads options from the signature
       cmdlog demo --data ./bank-data --json
       cmdlog demo --plot run.svg
     """
-    from cmdlog.cli.demo.display import DemoDisplay
+    from cmdlog.cli.demo.display import DemoDisplay, rows
 
     options = DemoOptions(calls, clients, partitions, random.randrange(2**31) if seed is None else seed, workload)
-    with _directory(data, keep=keep) as folder, DemoDisplay(quiet=out.json) as display:
+    with demo_folder(data, keep=keep) as folder, DemoDisplay(quiet=out.json) as display:
         run = Demo(options, folder, display)
         report = run.run()
     if plot is not None:
         plot.write_text(draw_svg(run.stages, f"cmdlog demo, seed {options.seed}"), encoding="utf-8")
     if data is not None or keep:
         report.data = str(folder)
-    out.result(asdict(report), lambda: display.report(report, draw_text(run.stages)))
+    out.result(asdict(report), lambda: display.report("cmdlog demo", report, rows(report), draw_text(run.stages)))
     if report.differences:
         raise typer.Exit(1)
 
@@ -172,7 +171,7 @@ class Demo:
             self._repeat()
             seen = self._read_state()
             self._running.stop()
-            kept = self._rows_in(self._data)
+            kept = table_rows(self._data, self._options.partitions)
             report.judge(prove(self.calls, self._work.proofs(self.calls, seen), kept=kept, rebuilt=self._rebuild()))
         except Unanswered as error:
             raise CommandFailed(
@@ -247,7 +246,7 @@ class Demo:
         self._display.stage("cmdlog recover")
         shutil.rmtree(self._data / STATE_FOLDER)
         began = self._now()
-        self._report.recover, self._report.recover_s = run_recover(self._data, self._log)
+        self._report.recover, self._report.recover_s = run_command("recover", str(self._data), log=self._log)
         replayed = int(self._report.recover["replayed"])
         self._add_stage("recover", began, replayed)
         self._display.print_line(f"cmdlog recover replayed {replayed:,} calls from the log in {self._report.recover_s:.2f} s")
@@ -286,29 +285,15 @@ class Demo:
     def _read_state(self) -> Any:
         """What the server shows now."""
         self._display.stage("comparing")
-        return self._work.read_state(_Shown(self._http, self._running.url))
+        return self._work.read_state(ShownState(self._http, self._running.url))
 
     def _rebuild(self) -> Rows:
         """The rows that `cmdlog recover --to` makes of the log alone, without the states that the server has kept."""
         self._display.stage("rebuilding from the log")
         target = self._folder / "rebuilt"
-        result, self._report.rebuild_s = run_recover(self._data, self._log, "--to", str(target))
+        result, self._report.rebuild_s = run_command("recover", str(self._data), "--to", str(target), log=self._log)
         self._report.rebuilt_calls = result["replayed"]
-        return self._rows_in(target)
-
-    def _rows_in(self, directory: Path) -> Rows:
-        """Rows and digest of every table of a node that is stopped, idempotency keys among them."""
-        from procedures.storage.state import open_reader
-        from replay.state.trust import state_path
-        from snapshot.table_digest import table_digests
-
-        found = {}
-        for partition in range(self._options.partitions):
-            connection, _ = open_reader(state_path(str(directory), partition))
-            with closing(connection):
-                tables = table_digests(connection)
-            found.update({(partition, name): (it.rows, it.sha256) for name, it in tables.items() if name != POSITION_TABLE})
-        return found
+        return table_rows(target, self._options.partitions)
 
     def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = self._http.read(self._running.url, "GET", "/v1/status")
@@ -320,23 +305,8 @@ class Demo:
             raise CommandFailed("the server exited by itself in the middle of the load", hint=self._running.last_words())
 
 
-class _Shown:
-    """What a server shows over HTTP; see `demo_proof.View`."""
-
-    def __init__(self, http: Http, url: str) -> None:
-        self._http, self._url = http, url
-
-    def rows(self, sql: str, params: Sequence[Any]) -> list[Sequence[Any]]:
-        body = orjson.dumps({"sql": sql, "params": params})
-        rows: list[Sequence[Any]] = self._http.read(self._url, "POST", "/v1/query", body=body)["rows"]
-        return rows
-
-    def call(self, procedure: str) -> Any:
-        return self._http.read(self._url, "POST", f"/v1/procedures/{procedure}", body=b"{}")["result"]
-
-
 @contextmanager
-def _directory(data: Path | None, *, keep: bool) -> Iterator[Path]:
+def demo_folder(data: Path | None, *, keep: bool) -> Iterator[Path]:
     """The run's folder; whatever ends the run, it is tidied up."""
     if data is not None and data.exists() and any(data.iterdir()):
         raise CommandFailed(f"{data} is not empty", hint="name a new directory", exit_code=2)

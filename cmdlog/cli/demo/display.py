@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -15,6 +15,15 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from cmdlog.cli.demo.demo import DemoReport
+
+
+class JudgedRun(Protocol):
+    """What the report of every demo has."""
+
+    notes: list[str]
+    proofs: list[str]
+    differences: list[str]
+    data: str
 
 
 class DemoDisplay:
@@ -55,12 +64,12 @@ class DemoDisplay:
         """A sentence that stays."""
         self._progress.console.print(text, markup=False)
 
-    def report(self, report: DemoReport, picture: Sequence[str]) -> None:
-        """Picture, table and verdict, on standard output."""
-        table = Table(title="cmdlog demo", title_justify="left", show_header=False)
+    def report(self, title: str, report: JudgedRun, figures: Sequence[tuple[str, str]], picture: Sequence[str]) -> None:
+        """Picture, figures and verdict, on standard output."""
+        table = Table(title=title, title_justify="left", show_header=False)
         table.add_column("what")
         table.add_column("value", justify="right")
-        for what, value in rows(report):
+        for what, value in figures:
             table.add_row(what, value)
         console = Console(highlight=False)
         for line in picture:

@@ -80,14 +80,21 @@ class ProofVerdict:
 Rows = Mapping[tuple[int, str], tuple[int, str]]  # (partition, table) -> (rows, digest)
 
 
-def prove(calls: Sequence[DemoCall], own: Iterable[tuple[str, Iterator[str]]], *, kept: Rows, rebuilt: Rows) -> ProofVerdict:
-    """All proofs, each with its first difference; `own` are the sample's."""
+def prove(
+    calls: Sequence[DemoCall],
+    own: Iterable[tuple[str, Iterator[str]]],
+    *,
+    kept: Rows,
+    rebuilt: Rows,
+    source: str = "the log alone",
+) -> ProofVerdict:
+    """All proofs, each with its first difference; `own` are the sample's, and `rebuilt` was made of `source`."""
     verdict = ProofVerdict()
     for name, differences in (
         ("every call is answered, under a transaction id of its own", _answers(calls)),
         ("a repeated call gets the first answer", _repetitions(calls)),
         *own,
-        ("the log alone gives the same rows in another directory", _rebuilt(kept, rebuilt)),
+        (f"{source} gives the same rows in another directory", differing_rows(kept, rebuilt)),
     ):
         first = next(differences, None)
         if first is None:
@@ -123,13 +130,14 @@ def _repetitions(calls: Sequence[DemoCall]) -> Iterator[str]:
             yield f"{describe(call)}: first {answer_text(first)}, then {answer_text(again)}"
 
 
-def _rebuilt(kept: Rows, rebuilt: Rows) -> Iterator[str]:
+def differing_rows(kept: Rows, rebuilt: Rows, *, where: str = "rebuilt from the log") -> Iterator[str]:
+    """Tables of a server that are different in other rows, which are `where`."""
     for partition, table in sorted(kept.keys() | rebuilt.keys()):
         shown, found = kept.get((partition, table)), rebuilt.get((partition, table))
         if shown is None or found is None:
             yield f"table {table} of partition {partition} is missing {'there' if found is None else 'in the server'}"
         elif shown != found:
-            yield f"table {table} of partition {partition}: {shown[0]} rows, rebuilt from the log {found[0]}, and they differ"
+            yield f"table {table} of partition {partition}: {shown[0]} rows, {where} {found[0]}, and they differ"
 
 
 def keyed(prefix: str, calls: Iterable[tuple[str, dict[str, Any]]], *, reads: Iterable[str] = ()) -> list[DemoCall]:

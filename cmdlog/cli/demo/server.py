@@ -10,6 +10,7 @@ import contextlib
 import os
 import queue
 import select
+import signal
 import subprocess
 import threading
 import time
@@ -22,36 +23,41 @@ from cmdlog.child_process import PIPE, ChildProcess, without_settings
 from cmdlog.cli.cli_errors import CommandFailed
 
 BANK: Final = "procedures.samples.bank:db"
-READY_TIMEOUT_S: Final = 60.0
+READY_TIMEOUT_S: Final = 240.0  # several nodes start at once, on a machine that may do something else
 END_TIMEOUT_S: Final = 20.0
-RECOVER_TIMEOUT_S: Final = 300.0
+COMMAND_TIMEOUT_S: Final = 300.0
 LOG_TAIL_BYTES: Final = 2000
 
 
-class ServerProcess:
-    """One life of `cmdlog serve`."""
+class LaunchedServer:
+    """One life of `cmdlog serve`, from its start; `url` and `ready_s` are known once it is ready."""
 
-    def __init__(self, data: Path, *, partitions: int, log: Path, application: str = BANK) -> None:
+    def __init__(self, data: Path, *options: str, log: Path, application: str = BANK) -> None:
+        """`options` of `serve`, where they differ from the defaults."""
         self._log = log
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        options = [
-            *("serve", application, "--data", str(data), "--partitions", str(partitions)),
-            *("--host", "127.0.0.1", "--port", "0", "--log-format", "json", "--json"),
+        self.url, self.ready_s = "", 0.0
+        command = [
+            *("serve", application, "--data", str(data), "--host", "127.0.0.1", "--log-format", "json", "--json"),
             *("--preallocate", "ahead"),  # the directory goes at the end, and need not take a gibibyte until then
+            *options,
         ]
-        began = time.monotonic()
+        self._began = time.monotonic()
         with log.open("ab") as errors:
-            self._process = _cmdlog(*options, errors=errors, cwd=log.parent)
+            self._process = _cmdlog(*command, errors=errors, cwd=log.parent)
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), name="demo-server-output", daemon=True)
         self._reader.start()
+
+    def wait_ready(self) -> None:
+        """Until it serves calls. Raises: CommandFailed when it does not; then it is gone."""
         try:
-            self.url: str = self._wait("listening")["url"]
+            self.url = self._wait("listening")["url"]
             self._wait("ready")
         except BaseException:
             self.kill([])
             raise
-        self.ready_s = time.monotonic() - began
+        self.ready_s = time.monotonic() - self._began
 
     @property
     def pid(self) -> int:
@@ -76,9 +82,13 @@ class ServerProcess:
         self._process.close()
         return len(watched)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it to the node's process, and waits for nothing."""
+        self._process.send_signal(number)
+
     def stop(self) -> None:
         """An orderly end by SIGTERM. Raises: CommandFailed when the server says that something was wrong."""
-        self._process.terminate()
+        self.signal(signal.SIGTERM)
         try:
             code = self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -95,7 +105,7 @@ class ServerProcess:
         return _tail(self._log)
 
     def _wait(self, event: str) -> dict[str, Any]:
-        deadline = time.monotonic() + READY_TIMEOUT_S
+        deadline, why = time.monotonic() + READY_TIMEOUT_S, ""
         while True:
             try:
                 line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.0))
@@ -105,9 +115,11 @@ class ServerProcess:
                 ) from None
             if line is None:
                 code = self._process.wait(END_TIMEOUT_S)
-                raise CommandFailed(f"the server ended with exit code {code} before it was {event}", hint=self.last_words())
+                raise CommandFailed(f"the server ended with exit code {code} before it was {event}{why}", hint=self.last_words())
             if line.get("event") == event:
                 return line
+            if "error" in line:
+                why = f": {line['error'].get('message', '')}"
 
     def _read(self, stream: IO[bytes]) -> None:
         with stream:
@@ -117,16 +129,23 @@ class ServerProcess:
         self._lines.put(None)
 
 
-def run_recover(data: Path, log: Path, *options: str) -> tuple[dict[str, Any], float]:
-    """`cmdlog recover DIR --json` as a process; its result and its seconds. Raises: CommandFailed."""
+class ServerProcess(LaunchedServer):
+    """A node alone, which is ready when it is constructed."""
+
+    def __init__(self, data: Path, *, partitions: int, log: Path, application: str = BANK) -> None:
+        super().__init__(data, "--port", "0", "--partitions", str(partitions), log=log, application=application)
+        self.wait_ready()
+
+
+def run_command(*arguments: str, log: Path) -> tuple[dict[str, Any], float]:
+    """A command with `--json` as a process; its result and its seconds. Raises: CommandFailed."""
     began = time.monotonic()
-    command = ("recover", str(data), "--json", *options)
-    with log.open("ab") as errors, _cmdlog(*command, errors=errors, cwd=log.parent) as recovery:
-        printed, _ = recovery.communicate(timeout=RECOVER_TIMEOUT_S)
+    with log.open("ab") as errors, _cmdlog(*arguments, "--json", errors=errors, cwd=log.parent) as process:
+        printed, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
     lines = [orjson.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
-    if recovery.returncode:
+    if process.returncode:
         said = lines[-1].get("error", {}).get("message", "") if lines else ""
-        raise CommandFailed(f"cmdlog recover ended with exit code {recovery.returncode}: {said}", hint=_tail(log))
+        raise CommandFailed(f"cmdlog {arguments[0]} ended with exit code {process.returncode}: {said}", hint=_tail(log))
     return (lines[-1] if lines else {}), time.monotonic() - began
 
 

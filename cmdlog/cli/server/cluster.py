@@ -6,20 +6,22 @@ One rule: every node is asked for itself; what one of them believes of the other
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.demo.cluster_demo import cluster_demo
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import CaOption, TimeoutOption, TokenOption, server
+from cmdlog.cli.server.cluster_health import judge_cluster
+from cmdlog.cli.server.cluster_table import cluster_table
+from cmdlog.cli.server.server_options import CaOption, TimeoutOption, TokenOption, listed_urls
+from cmdlog.cli.server.status import EveryOption, WatchOption, watch_values
+from cmdlog.cli.server.status_reader import StatusReader
 
-STATUS_S: Final = 5.0
+ASK_S: Final = 2.0  # for one node: somebody looks at the screen, and one that is stopped accepts connections
 MEMBER_FORM: Final = "NODE=HOST:PEERPORT,URL"
 
 MembersOption = Annotated[
@@ -38,9 +40,11 @@ SecretOption = Annotated[
     ),
 ]
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="Partitions of the cluster; fixed.")]
-UrlsOption = Annotated[list[str], typer.Option("--url", help="A node's URL. Once per node; or one, whose node names the others.")]
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")]
-EveryOption = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="With --watch: refresh interval.")]
+UrlsOption = Annotated[
+    list[str] | None,
+    typer.Option("--url", envvar="CMDLOG_URL", help="Nodes' URLs, with commas. One is enough: its node names the others."),
+]
+ClusterOption = Annotated[Path | None, typer.Option("--cluster", metavar="FILE", help="The cluster file, which lists the nodes.")]
 
 
 def register(program: typer.Typer) -> None:
@@ -50,6 +54,7 @@ def register(program: typer.Typer) -> None:
     )
     group.command("init")(cluster_init)
     group.command("status")(cluster_status)
+    group.command("demo")(cluster_demo)
     program.add_typer(group, name="cluster")
 
 
@@ -120,62 +125,37 @@ def _member(text: str) -> Any:
 
 
 def cluster_status(
-    url: UrlsOption,
+    url: UrlsOption = None,
+    cluster: ClusterOption = None,
     token_file: TokenOption = None,
     *,
     ca_file: CaOption = None,
-    timeout: TimeoutOption = STATUS_S,
+    timeout: TimeoutOption = ASK_S,
     watch: WatchOption = False,
     every: EveryOption = 2.0,
     json: JsonFlag = False,
 ) -> None:
-    """Show the nodes of a cluster: state, who leads, terms, and how far each is.
+    """Show the nodes of a cluster: state, role, term, who leads, lag of each partition, and what is wrong.
+
+    Exit code 0: healthy; 18: calls are taken, but something is wrong; 19: no node that was reached takes calls.
 
     [bold]Examples[/bold]
 
       cmdlog cluster status --url http://10.0.0.1:8642
-      cmdlog cluster status --url http://10.0.0.1:8642 --watch
+      cmdlog cluster status --cluster cluster.json --watch
     """
-    while True:
-        told = [_ask(each, token_file, timeout, ca_file) for each in _urls_of(url, token_file, timeout, ca_file)]
-        out.result({"nodes": told}, partial(_show, told))
-        if not watch:
-            return
-        time.sleep(every)
+    urls = [each for given in url or [] for each in listed_urls(given)]
+    reader = StatusReader(urls, cluster, token_file, ca_file, timeout)
 
+    def judge_again() -> dict[str, Any]:
+        nodes = reader.ask_all()
+        return {"health": judge_cluster(nodes).to_json(), "nodes": nodes}
 
-def _urls_of(given: Sequence[str], token_file: Path | None, timeout: float, ca_file: Path | None) -> Sequence[str]:
-    """Those given; of a single one, all that its node names."""
-    if len(given) > 1:
-        return given
-    with server(given[0], token_file, timeout, ca_file) as client:
-        status = client.status()
-    if "cluster" not in status:
-        raise CommandFailed(f"{given[0]} is a node alone", hint="`cmdlog status` shows it")
-    return [str(member["client"]) for member in status["cluster"]["members"]]
-
-
-def _ask(url: str, token_file: Path | None, timeout: float, ca_file: Path | None) -> dict[str, Any]:
-    try:
-        with server(url, token_file, timeout, ca_file) as client:
-            status = client.status()
-    except CommandFailed as error:
-        return {"url": url, "error": str(error)}
-    if "cluster" not in status:
-        return {"url": url, "error": "a node alone, of no cluster"}
-    return {"url": url, **status["cluster"], "partitions": status["partitions"]}
-
-
-def _show(nodes: Sequence[Mapping[str, Any]]) -> None:
-    rows = []
-    for node in nodes:
-        if "error" in node:
-            rows.append(("?", node["url"], "not reached", "", "", node["error"]))
-            continue
-        committed = sum(of["committed"] for of in node["partitions"].values())
-        applied = sum(of["applied"] for of in node["partitions"].values())
-        term = max((of["term"] for of in node["groups"].values()), default="")
-        rows.append(
-            (node["node"], node["url"], node["state"], node["standing"], term, f"{committed:,} committed, {applied:,} run")
-        )
-    out.table("cluster", ("node", "url", "state", "role", "term", "entries"), rows)
+    told = judge_again()
+    if watch:
+        watch_values(told, judge_again, lambda told: cluster_table(judge_cluster(told["nodes"]), told["nodes"]), every)
+        return
+    health = judge_cluster(told["nodes"])
+    out.result(told, lambda: out.renderable(cluster_table(health, told["nodes"])))
+    if health.verdict.exit_code:
+        raise typer.Exit(health.verdict.exit_code)

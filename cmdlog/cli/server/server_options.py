@@ -26,7 +26,15 @@ DEFAULT_URL: Final = "http://127.0.0.1:8642"
 TIMEOUT_S: Final = 30.0
 NOTICE_S: Final = 1.0  # without an answer, before a user at a terminal sees that it is still retried
 
-UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Address of the server.", envvar="CMDLOG_URL")]
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        metavar="URL[,URL]...",
+        help="Address of the server; of a cluster those of its nodes, with commas: one after another is asked.",
+        envvar="CMDLOG_URL",
+    ),
+]
 TokenOption = Annotated[
     Path | None, typer.Option("--token-file", metavar="FILE", help="File with the bearer token; by default CMDLOG_TOKEN is used.")
 ]
@@ -55,16 +63,21 @@ HINTS: Final = {
 }
 
 
+def listed_urls(text: str) -> list[str]:
+    """The addresses that an option holds."""
+    return [url.strip() for url in text.split(",")]
+
+
 @contextlib.contextmanager
 def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | None) -> Iterator[Client]:
-    """A client of the server. Its errors leave as CommandFailed."""
+    """A client of the server, or of the nodes of a cluster. Its errors leave as CommandFailed."""
     from cmdlog.client import Client
     from cmdlog.errors import CmdlogError
 
     if ca_file is not None:
-        _check_certificates(ca_file)
+        check_certificates(ca_file)
     try:
-        client = Client(url, token_file=token_file, timeout_s=timeout_s, verify=str(ca_file) if ca_file else True)
+        client = Client(listed_urls(url), token_file=token_file, timeout_s=timeout_s, verify=str(ca_file) if ca_file else True)
     except ValueError as error:
         raise CommandFailed(str(error), hint="such as http://127.0.0.1:8642", exit_code=2) from None
     with client:
@@ -120,7 +133,7 @@ def _stalls_of(client: Client) -> str:
     return "; ".join(str(stall.get("message")) for stall in stalled) if isinstance(stalled, list) else ""
 
 
-def _check_certificates(ca_file: Path) -> None:
+def check_certificates(ca_file: Path) -> None:
     """Raises: CommandFailed, naming the file."""
     import ssl
 

@@ -64,20 +64,34 @@ def _watch(client: Client, told: dict[str, Any], every_s: float) -> None:
     """Until Ctrl-C, which is the orderly end. A server that goes away is waited for."""
     from cmdlog.errors import Unavailable
 
-    with _Screen() as show:
+    def read_again() -> dict[str, Any]:
+        try:
+            return client.status()
+        except Unavailable as error:
+            return {"ready": False, "error": str(error)}
+
+    watch_values(told, read_again, render, every_s)
+
+
+def watch_values(
+    told: Mapping[str, Any], read: Callable[[], Mapping[str, Any]], shape: Callable[[Any], RenderableType], every_s: float
+) -> None:
+    """Shows a value, and every so often a new one, until Ctrl-C."""
+    with _Screen(shape) as show:
         while True:
             show(told)
             try:
                 time.sleep(every_s)
-                told = client.status()
-            except Unavailable as error:
-                told = {"ready": False, "error": str(error)}
+                told = read()
             except KeyboardInterrupt:
                 return
 
 
 class _Screen:
     """Where `--watch` shows: one place on a terminal, or a JSON value per line."""
+
+    def __init__(self, shape: Callable[[Any], RenderableType]) -> None:
+        self._shape = shape
 
     def __enter__(self) -> Callable[[Mapping[str, Any]], None]:
         from rich.live import Live
@@ -87,7 +101,7 @@ class _Screen:
             return out.line
         self._live = live = Live(auto_refresh=False)
         live.start()
-        return lambda told: live.update(render(told), refresh=True)
+        return lambda told: live.update(self._shape(told), refresh=True)
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:

@@ -4,7 +4,8 @@ One rule: at most CALLS_MAX calls are held, answered or not; they leave in the o
 an error.
 
 They are executed in that order too, except that a call which was refused on its own (503) is sent again after others. Calls that
-were lost or refused together are sent again together, and nothing that came later goes before them.
+were lost or refused together are sent again together, and nothing that came later goes before them. So are the calls of a stream
+whose server stopped to lead: each of them says so on its own, and all go to the next leader in their order.
 
 A request that breaks is sent again in halves: whatever the calls of it were too many for (a proxy's buffer, the time of one
 attempt) gets smaller until it fits, and grows again when it works.
@@ -21,6 +22,7 @@ from cmdlog.client.request import Ask, Effect
 from cmdlog.client.response import Attempt, AttemptFailure, Lost, Response, judge
 from cmdlog.client.retry import RetryPolicy, Tries, decide
 from cmdlog.client.retry_loop import Chance, Clock, Rekey, better_key
+from cmdlog.client.server_set import ServerSet
 from cmdlog.errors import CmdlogError
 from cmdlog.results import Result
 
@@ -51,16 +53,24 @@ class Window:
     """The calls that came in and have not left. Owned by one thread or task."""
 
     def __init__(
-        self, policy: RetryPolicy, *, timeout_s: float, clock: Clock, chance: Chance, rekey: Rekey, decode: Decode
+        self,
+        policy: RetryPolicy,
+        *,
+        servers: ServerSet,
+        timeout_s: float,
+        clock: Clock,
+        chance: Chance,
+        rekey: Rekey,
+        decode: Decode,
     ) -> None:
-        self._policy, self._timeout_s = policy, timeout_s
+        self._policy, self._servers, self._timeout_s = policy, servers, timeout_s
         self._clock, self._chance, self._rekey, self._decode = clock, chance, rekey, decode
         self._lines: deque[BatchLine] = deque()
         self._bytes = 0
         self._sent_max = CALLS_MAX  # lines of the next request
         self._broke = False  # the request under way did not come to its end
         self._filling_since: float | None = None
-        self._failed: tuple[Attempt, float] | None = None  # the last failure, and when what it struck is due
+        self._due_together: float | None = None  # when what the request under way lost is due
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -84,11 +94,12 @@ class Window:
             self._lines.append(BatchLine(ask=NOTHING, own_key=False, answer=ask))
             return
         self._bytes += len(ask.body)
-        self._lines.append(BatchLine(ask=ask, own_key=own_key))
+        mark = self._servers.mark()
+        self._lines.append(BatchLine(ask=ask, own_key=own_key, began=mark, mark=mark))
 
     def due(self) -> list[BatchLine]:
         """The lines of the next request, in order."""
-        self._filling_since = self._failed = None
+        self._filling_since = self._due_together = None
         self._broke = False
         now = self._clock()
         return [line for line in self._sendable(now) if line.due <= now][: self._sent_max]
@@ -119,15 +130,22 @@ class Window:
         now = self._clock()
         if line.deadline is None:
             line.deadline = now + self._timeout_s
-        step = decide(found, line, line.ask.effect, self._policy, left_s=line.deadline - now, chance=self._chance())
+        fresh = found.elsewhere and self._servers.has_fresh(line.mark)
+        left_s = line.deadline - now
+        step = decide(found, line, line.ask.effect, self._policy, left_s=left_s, chance=self._chance(), fresh=fresh)
         if isinstance(step, CmdlogError):
             step.idempotency_key = line.ask.key
-            line.answer = step
+            line.answer = self._servers.name_failures(step, line.began)
             return
-        if self._failed is None or self._failed[0] is not attempt:
-            self._failed = attempt, now + step
-        line.due = self._failed[1]
-        line.alone = isinstance(attempt, Response) and attempt.of_line
+        if not fresh:
+            line.mark = self._servers.mark()
+        line.alone = not found.elsewhere and isinstance(attempt, Response) and attempt.of_line
+        if line.alone:
+            line.due = now + step
+            return
+        if self._due_together is None:
+            self._due_together = now + step
+        line.due = self._due_together
 
     def _succeed(self, line: BatchLine, value: Any) -> None:
         try:

@@ -147,6 +147,11 @@ class FramedConnection(asyncio.Protocol):
             self.out_bytes += len(frame)
             self._transport.write(frame)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """That wait in this process for the socket."""
+        return 0 if self._transport is None or self.is_ending else self._transport.get_write_buffer_size()
+
     def pause_writing(self) -> None:
         self.writable = False
 

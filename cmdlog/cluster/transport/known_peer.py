@@ -33,8 +33,10 @@ class KnownPeer:
         self.turn = asyncio.Lock()  # one process at a time is judged
         self.nudge = asyncio.Event()  # call again now
         self.last_error = ""
-        self._faults: Counter[FrameFault] = Counter()  # of connections that are over, as the next four
-        self._out_bytes = self._out_frames = self._in_bytes = self._in_frames = 0
+        self._faults: Counter[FrameFault] = Counter()  # of connections that are over, as the next six
+        self._out_bytes = self._out_frames = self._out_messages = 0
+        self._in_bytes = self._in_frames = self._in_messages = 0
+        self._connections = 0
 
     @property
     def links(self) -> list[PeerLink]:
@@ -46,6 +48,7 @@ class KnownPeer:
             self.outgoing.end("replaced by a later connection")
             self._detach_outgoing(self.outgoing)
         self.outgoing, self.last_error = link, ""
+        self._connections += 1
         self.outbox.open()
         link.open(lambda: self._detach_outgoing(link))
         self._notify(PeerNotice(NoticeKind.CONNECTED, self.node))
@@ -87,6 +90,7 @@ class KnownPeer:
         self.outgoing = None
         self.outbox.close()
         self._out_frames += link.frames
+        self._out_messages += link.messages
         self._out_bytes += link.connection.out_bytes
         self._settle_link(link)
         self._notify(PeerNotice(NoticeKind.DISCONNECTED, self.node, self.last_error))
@@ -96,6 +100,7 @@ class KnownPeer:
             return
         self.incoming = None
         self._in_frames += link.frames
+        self._in_messages += link.messages
         self._in_bytes += link.connection.in_bytes
         self._settle_link(link)
 
@@ -117,10 +122,13 @@ class KnownPeer:
             connected_since_s=outgoing.since_s if outgoing else None,
             calls_since_s=incoming.since_s if incoming else None,
             round_trip_s=outgoing.round_trip_s if outgoing else None,
+            connections=self._connections,
             out_bytes=self._out_bytes + (outgoing.connection.out_bytes if outgoing else 0),
             out_frames=self._out_frames + (outgoing.frames if outgoing else 0),
+            out_messages=self._out_messages + (outgoing.messages if outgoing else 0),
             in_bytes=self._in_bytes + (incoming.connection.in_bytes if incoming else 0),
             in_frames=self._in_frames + (incoming.frames if incoming else 0),
+            in_messages=self._in_messages + (incoming.messages if incoming else 0),
             queue_bytes=self.outbox.waiting_bytes,
             queue_messages=self.outbox.waiting_messages,
             dropped_messages=self.outbox.dropped_messages,

@@ -74,3 +74,15 @@ class PeerAcceptor:
         task = asyncio.get_running_loop().create_task(lead())
         self._strangers[task] = None
         task.add_done_callback(forget)
+
+
+async def first_byte(sock: socket.socket) -> bytes:
+    """Waits for what the caller sends first, and leaves it to be read; b"" when it hangs up."""
+    loop = asyncio.get_running_loop()
+    arrived = asyncio.Event()
+    loop.add_reader(sock, arrived.set)
+    try:
+        await arrived.wait()
+    finally:
+        loop.remove_reader(sock)
+    return sock.recv(1, socket.MSG_PEEK)

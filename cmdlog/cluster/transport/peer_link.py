@@ -142,7 +142,7 @@ class OutgoingLink(PeerLink):
         encoder: Encoder,
     ) -> None:
         super().__init__(connection, session, start)
-        self.frames = 0
+        self.frames = self.messages = 0
         self._outbox = outbox
         self._sealer = FrameSealer(session.outgoing, secret, encoder)
 
@@ -154,6 +154,7 @@ class OutgoingLink(PeerLink):
             batch = self._outbox.take_batch(BATCH_BYTES)
             if not batch:
                 return
+            self.messages += len(batch)
             for frame in self._seal(batch):
                 self.connection.write(frame)
                 self.frames += 1
@@ -188,7 +189,7 @@ class IncomingLink(PeerLink):
         deliver: Callable[[list[Addressed]], None],
     ) -> None:
         super().__init__(connection, session, start)
-        self.frames = 0
+        self.frames = self.messages = 0
         self._deliver = deliver
         self._opener = Opener(session.incoming, secret)
 
@@ -204,4 +205,5 @@ class IncomingLink(PeerLink):
     def _take_messages(self, frame: bytes) -> None:
         messages = self._opener.open(frame)
         self.frames += 1
+        self.messages += len(messages)
         self._deliver(messages)

@@ -33,7 +33,7 @@ from cmdlog.cluster.transport.handshake import (
 )
 from cmdlog.cluster.transport.known_peer import KnownPeer
 from cmdlog.cluster.transport.outbox import Outbox
-from cmdlog.cluster.transport.peer_acceptor import BACKLOG, PeerAcceptor
+from cmdlog.cluster.transport.peer_acceptor import BACKLOG, PeerAcceptor, first_byte
 from cmdlog.cluster.transport.peer_admission import PeerAdmission
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
 from cmdlog.cluster.transport.peer_caller import PeerCaller
@@ -93,6 +93,7 @@ class PeerNetwork:
         self._callers: dict[NodeId, asyncio.Task[None]] = {}
         self._stranger_faults: Counter[FrameFault] = Counter()
         self._woken = False
+        self._others: dict[bytes, Callable[[socket.socket], None]] = {}
         self._quiet = QuietLog()
         self._admission = PeerAdmission(book, self._known_peer, self._notify, self._quiet, self._settings.challenge_s)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -138,6 +139,10 @@ class PeerNetwork:
         if known and not self._woken:  # none are known before `start`: nobody would be woken
             self._woken = True
             self._in_loop(self._flush)
+
+    def give_sockets(self, preface: bytes, take: Callable[[socket.socket], None]) -> None:
+        """Connections that begin with this byte are somebody else's, from the next byte on. Before `start`."""
+        self._others[preface] = take
 
     def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
         """Before `start` too."""
@@ -258,6 +263,8 @@ class PeerNetwork:
             tls = {"ssl": self._endpoint.tls.called, "ssl_handshake_timeout": settings.hello_s}
         try:
             async with asyncio.timeout(settings.hello_s):
+                if self._others and await self._give_away(sock):
+                    return
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, **tls)
                 await self._answer(connection)
         except (OSError, BadFrame) as error:  # TLS and time-outs are OSErrors
@@ -269,6 +276,19 @@ class PeerNetwork:
         finally:
             if not connection.delivers:
                 connection.drop()
+
+    async def _give_away(self, sock: socket.socket) -> bool:
+        """Whether the connection is somebody else's, who has it then."""
+        try:
+            take = self._others.get(await first_byte(sock))
+        except BaseException:
+            sock.close()
+            raise
+        if take is None:
+            return False
+        sock.recv(1)
+        take(sock)
+        return True
 
     async def _answer(self, connection: FramedConnection) -> None:
         session, start = await answer_peer(connection, self._ours)

@@ -73,7 +73,7 @@ class PeerTransport(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkStatus:
-    """One peer. Bytes and frames count from the start of this process; out is what this node says."""
+    """One peer. Bytes, frames and messages count from the start of this process; out is what this node says."""
 
     node: NodeId
     address: str  # that is called
@@ -82,10 +82,13 @@ class LinkStatus:
     connected_since_s: float | None  # Unix time, of the connection that carries our messages
     calls_since_s: float | None  # of the connection that carries the peer's
     round_trip_s: float | None  # the last one measured
+    connections: int  # that this node made to the peer
     out_bytes: int
     out_frames: int
+    out_messages: int
     in_bytes: int
     in_frames: int
+    in_messages: int
     queue_bytes: int
     queue_messages: int
     dropped_messages: int

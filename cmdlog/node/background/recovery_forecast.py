@@ -60,6 +60,10 @@ class Speeds:
         self._behind: list[Counter[str]] = [Counter() for _ in range(partitions)]  # procedure -> calls since the newest snapshot
         self._saved = _read_behind(self._folder)
 
+    def serve_procedures(self, names: Sequence[str]) -> None:
+        """Batches are of other code from now on; `names` of its procedures, by number."""
+        self._names = names
+
     def add(self, partition: int, procedures: Sequence[int], busy_s: float) -> None:
         """A site has executed a batch with these calls and was busy with it for so long."""
         counts = Counter({self._names[number]: count for number, count in Counter(procedures).items()})

@@ -1,50 +1,155 @@
-"""What a member says about its cluster: its own state, who leads, the members, the groups, its peers."""
+"""What a member says about its cluster: its own state, who leads, the members, each group as it is here, its peers.
+
+One rule: gathered when somebody asks, one group at a time under the driver's lock, so heartbeats never wait for it. *Lag* is what
+this node knows to be in the leader's log and has not applied, in entries, and as the age of the oldest call among them: the wall
+clock of this node minus the time in the call's transaction id, which the leader's clock gave. Of a peer it is what the peer has
+not on disk, as far as it has said so: a node that is cut off does not know what it lacks, so its leader says it. Times of arrival
+would say nothing there, and samples of positions would cost every tick.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import asdict
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from cmdlog.cluster.executed_marks import ExecutedMarks
+from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_transport import LinkStatus
-from cmdlog.node.member.leadership import Leadership
+from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import MemberGround, MemberState
+from cmdlog.node.member.read_rounds import ReadRounds
+from cmdlog.node.telemetry.cluster_metrics import ClusterReading, MemberReadiness
+from cmdlog.raft.core import RaftCore
+from cmdlog.raft.entries import EntryLog
+from cmdlog.raft.messages import KIND_NORMAL
+from cmdlog.raft.multi_raft import RaftGroups
+from cmdlog.raft.ready import PeerStatus
+from cmdlog.wal.format.batch import batch_span
+from cmdlog.wal.format.record import RecordKind, peek_record
+from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId, txn_millis
+
+LOOK_AHEAD_MAX: Final = 64  # entries that are looked at for a call: skips and empty entries have no time
+_BATCH: Final = bytes([RecordKind.BATCH])
+
+
+@dataclass(frozen=True, slots=True)
+class MemberParts:
+    """What of a member the view looks at. `applied`: per partition the last index that its site has answered."""
+
+    ground: MemberGround
+    groups: RaftGroups
+    driver: Replication
+    leadership: Leadership
+    marks: ExecutedMarks
+    applied: Callable[[], Mapping[int, int]]
+    peers: Callable[[], Collection[LinkStatus]]
+    too_far_back: Collection[int]  # groups whose missing entries no log holds
+    speaks: Callable[[], bool]  # whether this node takes part in consensus
+    fitness: LeaderFitness
+    rounds: ReadRounds
+    forwarding: Callable[[], Mapping[str, Any]]
+    tick_s: float
 
 
 class ClusterView:
     """Any thread."""
 
-    def __init__(
-        self,
-        ground: MemberGround,
-        driver: Replication,
-        leadership: Leadership,
-        marks: ExecutedMarks,
-        *,
-        too_far_back: Collection[int],
-        peers: Callable[[], Collection[LinkStatus]],
-    ) -> None:
-        """`too_far_back`: groups whose missing entries no log holds; `peers`: the connections to the other nodes."""
-        self._ground, self._driver, self._leadership, self._marks = ground, driver, leadership, marks
-        self._too_far_back, self._peers = too_far_back, peers
+    def __init__(self, parts: MemberParts, *, wall: Callable[[], float] = time.time) -> None:
+        self._parts, self._wall = parts, wall
 
-    def member_state(self, *, speaks: bool) -> MemberState:
-        """`speaks`: this node takes part in consensus."""
-        return MemberState.RUNNING if speaks and self._leadership.leader is not None else MemberState.CONFIGURING
+    def member_state(self) -> MemberState:
+        """RUNNING: it takes part, and knows who leads."""
+        parts = self._parts
+        return MemberState.RUNNING if parts.speaks() and parts.leadership.leader is not None else MemberState.CONFIGURING
 
-    def status(self, *, speaks: bool) -> dict[str, Any]:
+    def readiness(self) -> MemberReadiness:
+        """Whether calls are served here: by this node, which leads, or by the leader that it follows."""
+        leadership, cluster = self._parts.leadership, self._parts.ground.cluster
+        state, standing, leader = self.member_state(), leadership.standing, leadership.leader
+        if state is not MemberState.RUNNING or leader is None:
+            why = "it knows no leader: a majority is not reached, or some member has not started yet"
+            return MemberReadiness(serves=False, state=state.value, role="follower", leader="", why=why)
+        url = cluster.member(leader).client
+        if leader == self._parts.ground.node:
+            why = "" if standing is Standing.LEADING else "it was elected, and is taking over"
+            return MemberReadiness(serves=not why, state=state.value, role="leader", leader=url, why=why)
+        return MemberReadiness(serves=True, state=state.value, role="follower", leader=url)
+
+    def reading(self) -> ClusterReading:
+        """For metrics."""
+        return ClusterReading(self.status(), self._parts.leadership.history.takeovers)
+
+    def status(self) -> dict[str, Any]:
         """Plain data."""
-        views, members = self._driver.views(), self._ground.cluster.members
+        parts = self._parts
+        members, applied = parts.ground.cluster.members, parts.applied()
         return {
-            "state": self.member_state(speaks=speaks).value,
-            "node": self._ground.node,
-            "standing": self._leadership.standing.value,
-            "leader": self._leadership.leader,
+            "state": self.member_state().value,
+            "node": parts.ground.node,
+            "standing": parts.leadership.standing.value,
+            "leader": parts.leadership.leader,
             "members": [{"node": m.node, "client": m.client, "peer": f"{m.peer[0]}:{m.peer[1]}"} for m in members],
-            "groups": {str(group): {"term": view.term, "leader": view.leader} for group, view in views.items()},
-            "too_far_back": sorted(self._too_far_back),
-            "diverged": {str(partition): index for partition, index in self._marks.divergences().items()},
-            "peers": [asdict(peer) for peer in self._peers()],
+            "groups": {str(group): self._group(group, applied) for group in list(parts.groups.cores)},
+            "too_far_back": sorted(parts.too_far_back),
+            "diverged": {str(partition): index for partition, index in parts.marks.divergences().items()},
+            "unfit": parts.fitness.own.names,
+            "peers": [asdict(peer) for peer in parts.peers()],
+            "forwarding": dict(parts.forwarding()),
+            "read_rounds": parts.rounds.begun,
+            **parts.leadership.history.status(),
         }
+
+    def _group(self, group: PartitionId, applied: Mapping[int, int]) -> dict[str, Any]:
+        """One group; {} when it has ended meanwhile."""
+        parts = self._parts
+        with parts.driver.lock:
+            core = parts.groups.cores.get(group)
+            if core is None:
+                return {}
+            status = core.status()
+            run = status.applied if group == CLUSTER_GROUP else applied[group]
+            last = status.last if group == CLUSTER_GROUP else max(status.last, parts.marks.leader_commit(group))
+            return {
+                "role": status.role.value,
+                "term": status.term,
+                "leader": status.leader,
+                "last": last,
+                "durable": status.durable,
+                "commit": status.commit,
+                "applied": run,
+                **self._lag(core.log, run, last),
+                "transfer": status.transfer,
+                "read_round": core.reads.round,
+                "reads_waiting": core.reads.count + len(core.reads.asked),
+                "peers": [self._peer(core, peer) for peer in status.peers],
+            }
+
+    def _peer(self, core: RaftCore, peer: PeerStatus) -> dict[str, Any]:
+        """As this node, which leads the group, knows it."""
+        silent = peer.silent_ticks
+        return {
+            "node": peer.node,
+            "match": peer.match,
+            **self._lag(core.log, peer.match, core.log.last),
+            "sending": peer.sending.value,
+            "silent_s": None if silent is None else round(silent * self._parts.tick_s, 3),
+            "in_flight_bytes": peer.in_flight_bytes,
+        }
+
+    def _lag(self, log: EntryLog, after: int, last: int) -> dict[str, Any]:
+        entries = max(0, last - after)
+        called_s = first_call_s(log, after) if entries else None
+        return {"lag_entries": entries, "lag_s": None if called_s is None else round(max(0.0, self._wall() - called_s), 3)}
+
+
+def first_call_s(log: EntryLog, after: int) -> float | None:
+    """Unix time of the first call after that index which is in memory; None where there is none."""
+    begin = max(0, after - log.held)
+    kinds = log.kinds[begin + log.held - log.base :]
+    for kind, payload in zip(kinds, log.payloads[begin : begin + LOOK_AHEAD_MAX], strict=False):
+        if kind == KIND_NORMAL and payload[4:5] == _BATCH:
+            return txn_millis(batch_span(peek_record(payload))[0]) / 1000
+    return None

@@ -6,35 +6,68 @@ One rule: a read is placed only after that confirmation, so it sees every call t
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from cmdlog.cluster.replication import Replication
 from cmdlog.node.member.member_ground import NoLeader
+from cmdlog.node.member.read_rounds import ReadRounds
 from cmdlog.node.member.sequenced_machine import SequencedMachine
-from cmdlog.raft import RaftError
-from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.node.outcome import CallRefused, Done, Durability
+from cmdlog.node.placing.router import Placed
+
+SYNC: Final[Durability] = "sync"
 
 
 class LeaderReads:
     """Any thread."""
 
-    def __init__(self, driver: Replication, machine: SequencedMachine) -> None:
-        self._driver, self._machine = driver, machine
+    def __init__(self, driver: Replication, machine: SequencedMachine, *, reads_max: int) -> None:
+        self.rounds = ReadRounds(driver, machine, reads_max=reads_max)
 
-    def confirm(self, done: Callable[[bool], None]) -> None:
-        """Calls `done` when it is known whether this node led at this moment."""
-        with self._driver.lock:
-            context = self._machine.await_read(done)
+    def place_confirmed(self, place: Callable[[], object], done: Done) -> None:
+        """Places a read when it is known that this node leads; else `done` gets the refusal. Raises: Overloaded."""
+
+        def confirmed(leads: bool) -> None:
             try:
-                self._driver.ask(CLUSTER_GROUP, lambda core: core.read_index(context))
-                return
-            except (RaftError, KeyError):
-                self._machine.forget_read(context)
-        done(False)
+                if not leads:
+                    raise NoLeader("another node may lead by now; the read is safe to repeat")
+                place()
+            except CallRefused as refusal:
+                done(refusal)
+
+        self.rounds.add(confirmed)
 
     def wait_until_confirmed(self) -> None:
-        """Returns when it is known that this node leads; blocking. Raises: NoLeader."""
-        leads: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self.confirm(leads.put)
-        if not leads.get():
+        """Returns when it is known that this node leads; blocking. Raises: NoLeader, Overloaded."""
+        answered: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self.rounds.add(answered.put)
+        if not answered.get():
             raise NoLeader("another node may lead by now; the query is safe to repeat")
+
+
+def place_apart(
+    calls: Sequence[Placed],
+    place_read: Callable[..., int | None],
+    place_logged: Callable[[Sequence[Placed]], list[int | None]],
+) -> list[int | None]:
+    """Places the logged ones of these calls together, then the reads one by one, as `Node.call_many` and `Node.call` do;
+    partitions in the order of the calls, None of a read that is refused.
+
+    The logged ones promise to be durable, whatever they say: one that does not would be run before a majority has it. A refusal
+    of them is raised before a read is placed; that of a read is given to its `done`.
+    """
+    logged = [(route, params, key, done, SYNC) for route, params, key, done, _ in calls if not route.read_only]
+    partitions = iter(place_logged(logged) if logged else ())
+
+    def place(call: Placed) -> int | None:
+        route, params, key, done, _ = call
+        if not route.read_only:
+            return next(partitions)
+        try:
+            return place_read(route, params, key=key, done=done)
+        except CallRefused as refusal:
+            done(refusal)
+            return None
+
+    return [place(call) for call in calls]

@@ -6,10 +6,13 @@ One rule: whatever looks at the terms and acts on them does both under the drive
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+
+import structlog
 
 from cmdlog.cluster.replication import Replication
 from cmdlog.node.member.leadership import Leadership, Standing
+from cmdlog.node.member.member_code import MemberCode
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import Reply
 from cmdlog.node.placing.key_owners import KeyOwners
@@ -18,6 +21,13 @@ from cmdlog.wal.format.control_record import ClusterMember
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import txn_tick
 from procedures.storage.state import open_reader
+from replay.state.trust import state_path
+
+log = structlog.get_logger("cmdlog.cluster")
+
+
+def _ignore(_reply: Reply) -> None:
+    """Entries before the last of several: it is committed after them."""
 
 
 class LeaderSteps:
@@ -31,14 +41,13 @@ class LeaderSteps:
         sequencer: Sequencer,
         keys: KeyOwners,
         *,
-        catalog: int,
-        states: Mapping[int, str],
+        code: MemberCode,
+        directory: str,
         missing: Callable[[], Iterable[ClusterMember]],
     ) -> None:
-        """`catalog` is the version of the code that calls run; `states` the path of every partition's state; `missing` gives
-        the members that the log does not state."""
+        """`directory`: the node's, with the states; `missing` gives the members that the log does not state."""
         self._driver, self._machine, self._leadership, self._sequencer = driver, machine, leadership, sequencer
-        self._keys, self._catalog, self._states, self._missing = keys, catalog, states, missing
+        self._keys, self._code, self._directory, self._missing = keys, code, directory, missing
 
     def still(self, terms: tuple[int, ...]) -> bool:
         """Whether these terms are the present leadership's."""
@@ -56,16 +65,21 @@ class LeaderSteps:
         with self._driver.lock:
             if not self.still(terms):
                 return False
-            self._machine.lead(self._driver.ends(), catalog=self._catalog)
+            self._machine.lead(self._driver.ends(), catalog=self._code.versions.newest)
             return True
 
     def skip_parted(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
-        """Skips the calls that some partition lacks; how many entries that takes. `done` is called when they are committed."""
-        with self._driver.lock:
-            places = [place for call in self._machine.parted() for place in call.places]
+        """Skips the calls that some partition lacks; how many entries that takes. `done` is called when they are committed.
+
+        Under one lock with the look at the terms: in later ones the same call may be on its way to all partitions.
+        """
         value = {"position": 0, "reason": "a change of leader left the call on some partitions alone"}
-        if places:
-            self._sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], done)
+        with self._driver.lock:
+            if not self.still(terms):
+                return 0
+            places = [place for call in self._machine.parted() for place in call.places]
+            if places:
+                self._sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], done)
         return len(places)
 
     def all_run(self) -> bool:
@@ -73,11 +87,40 @@ class LeaderSteps:
         with self._driver.lock:
             return self._machine.all_run
 
+    def state_code(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
+        """States this program, where the log lacks it; how many entries that takes. `done` is called when they are committed."""
+        with self._driver.lock:
+            missing = self._code.missing_entries() if self.still(terms) else ()
+            for number, (kind, value) in enumerate(missing, 1):
+                log.info("code_proposed", kind=kind.name, catalog_version=value.get("version"))
+                self._machine.state(kind, value, done if number == len(missing) else _ignore)
+        self._driver.wake()
+        return len(missing)
+
+    def add_tables(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
+        """Adds the tables of the newest code that the states lack, tried out on each; how many entries that takes. As
+        `state_code`. Raises: SchemaConflict, BundleError."""
+        entries = self._code.missing_tables(self._directory)
+        with self._driver.lock:
+            if not entries or not self.still(terms):
+                return 0
+            self._sequencer.add_entries(entries, done)
+        return len(entries)
+
+    def run_newest_code(self, terms: tuple[int, ...]) -> bool:
+        """Calls are bound to the newest code and run it; False when the terms are over. Raises: BundleError."""
+        self._code.run_newest()
+        with self._driver.lock:
+            if not self.still(terms):
+                return False
+            self._sequencer.replicated.run_catalog(self._code.versions.newest)
+        return True
+
     def load_keys(self) -> None:
         """The states say which keys were used; blocking."""
         self._keys.clear()
-        for partition, path in self._states.items():
-            connection, _ = open_reader(path)
+        for partition in self._machine.partitions:
+            connection, _ = open_reader(state_path(self._directory, partition))
             with contextlib.closing(connection):
                 self._keys.load(connection, partition)
 
@@ -88,6 +131,6 @@ class LeaderSteps:
                 return False
             self._sequencer.replicated.accept_calls()
             for member in self._missing():
-                self._machine.state(RecordKind.MEMBER, member.to_json(), lambda _reply: None)
+                self._machine.state(RecordKind.MEMBER, member.to_json(), _ignore)
         self._driver.wake()
         return True

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import structlog
-
+from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replicated_machine import GroupStanding
-from cmdlog.raft import ProposalRefused, RaftCore
+from cmdlog.node.telemetry.role_history import GroupRole, RoleHistory
+from cmdlog.raft import ProposalRefused, RaftCore, Role
 from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import Fitness
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 ASK_AGAIN_TICKS: Final = 5  # between two campaigns, or offers, for a group that somebody else leads
-
-log = structlog.get_logger("cmdlog.cluster")
 
 
 class Standing(enum.Enum):
@@ -40,24 +39,29 @@ class Leadership:
     def __init__(
         self,
         node: NodeId,
+        fitness: LeaderFitness,
         ask: Callable[[int, Callable[[RaftCore], Any]], Any],
         *,
         began: Callable[[tuple[int, ...]], None],
         ended: Callable[[NodeId | None], None],
+        named: Callable[[], None],
     ) -> None:
-        """`ask` runs a request on a group. `began`: all groups are led here, in these terms; `ended`: that is over, and who leads
-        now."""
-        self._node, self._ask, self._began, self._ended = node, ask, began, ended
+        """`fitness` learns what peers say of themselves; `ask` runs a request on a group. `began`: all groups are led here, in
+        these terms; `ended`: that is over, and who leads now; `named`: there is another leader, or none."""
+        self.node, self._fitness, self._ask = node, fitness, ask
+        self._began, self._ended, self._named = began, ended, named
         self.standing = Standing.FOLLOWING
         self.leader: NodeId | None = None  # of the cluster group
+        self.history = RoleHistory(node)
         self.terms: tuple[int, ...] = ()  # of the present leadership, by group
         self._ticks = self._asked_at = 0
 
     def changed(self, views: Mapping[int, GroupStanding]) -> None:
         """Some group has another leader or term."""
         leader = views[CLUSTER_GROUP].leader
-        if leader != self.leader:
-            log.info("leader_changed", node=self._node, leader=leader, term=views[CLUSTER_GROUP].term)
+        news = leader != self.leader
+        if news:
+            self.history.record_leader(leader, self.leader, views[CLUSTER_GROUP].term)
             self.leader = leader
         terms = tuple(view.term for view in views.values())
         leads_all = all(view.confirmed for view in views.values())
@@ -67,12 +71,29 @@ class Leadership:
         if self.standing is Standing.FOLLOWING and leads_all:
             self.standing, self.terms = Standing.TAKING_OVER, terms
             self._began(terms)
+        if news:
+            self._named()
+        if news and leader == self.node:  # last: what follows from it comes back here
+            self._claim_groups(views)
+        elif news:
+            self._gather_groups(views)
+
+    def roles_changed(self, roles: Sequence[GroupRole]) -> None:
+        """Of some groups role or leader have changed."""
+        self.history.record_roles(roles)
 
     def ticked(self, views: Mapping[int, GroupStanding]) -> None:
         """Gathers the groups at the node that leads the cluster group."""
         self._ticks += 1
-        if self._ticks - self._asked_at < ASK_AGAIN_TICKS:
-            return
+        if self._ticks - self._asked_at >= ASK_AGAIN_TICKS:
+            self._gather_groups(views)
+
+    def take_fitness(self, message: Fitness) -> None:
+        """A peer says whether it should lead."""
+        self._fitness.take_fitness(message)
+
+    def _gather_groups(self, views: Mapping[int, GroupStanding]) -> None:
+        """The leader of the cluster group campaigns for groups that nobody leads; others hand theirs over to it."""
         cluster = views[CLUSTER_GROUP]
         for group, view in views.items():
             if group == CLUSTER_GROUP or view.leads is cluster.leads:
@@ -81,15 +102,35 @@ class Leadership:
             if cluster.leads and view.leader is None:
                 self._try(group, RaftCore.campaign)
             elif view.leads and cluster.leader is not None:
-                self._try(group, partial(RaftCore.transfer, target=cluster.leader))
+                self._try(group, partial(_offer_once, target=cluster.leader))
+
+    def _claim_groups(self, views: Mapping[int, GroupStanding]) -> None:
+        """The cluster group was won just now. Who led it may have led all groups, and be gone: voters that still hear from it
+        refuse, and no wait for time-outs of each group is needed where they do not."""
+        for group, view in views.items():
+            if group != CLUSTER_GROUP and not view.leads:
+                self._try(group, _campaign_if_idle)
 
     def take_calls(self, terms: tuple[int, ...]) -> bool:
         """The take-over of these terms is done; False when it is not this node's any more."""
         if self.standing is not Standing.TAKING_OVER or terms != self.terms:
             return False
         self.standing = Standing.LEADING
+        self.history.record_calls_taken()
         return True
 
     def _try(self, group: int, request: Callable[[RaftCore], Any]) -> None:
         with contextlib.suppress(ProposalRefused, KeyError):
             self._ask(group, request)
+
+
+def _offer_once(core: RaftCore, target: NodeId) -> None:
+    """A second offer would make the target begin its campaign once more."""
+    if core.handover is None or core.handover.target != target:
+        core.transfer(target)
+
+
+def _campaign_if_idle(core: RaftCore) -> None:
+    """A campaign under way is not begun once more."""
+    if core.role is Role.FOLLOWER:
+        core.campaign()

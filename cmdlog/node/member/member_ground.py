@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from cmdlog.cluster.cluster_file import ClusterFile
 from cmdlog.node.outcome import NotReady
 from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Secret
+
+MEMBER_RAFT: Final = RaftSettings(heartbeat_ticks=2)
+"""Five heartbeats in an election time-out: four may be late, and a node with many quiet groups pays half. A commit that no
+message has brought to the followers does not wait for them (`cmdlog.raft.roles.leader`)."""
 
 
 class NoLeader(NotReady):
@@ -20,19 +24,19 @@ class NoLeader(NotReady):
 
 
 class NotLeading(NotReady):
-    """Another node takes the calls: `leader` is its URL for clients, "" while it takes over."""
+    """Another node takes the calls: `leader` is its URL for clients, "" while it takes over; `node` its number, 0 if unknown."""
 
-    retry_after_s = 0.1
+    retry_after_s = 0.05  # a take-over is a few writes
 
-    def __init__(self, message: str, leader: str = "") -> None:
+    def __init__(self, message: str, leader: str = "", node: int = 0) -> None:
         super().__init__(message)
-        self.leader = leader
+        self.leader, self.node = leader, node
 
     def more(self) -> dict[str, Any]:
         return {"leader": self.leader} if self.leader else {}
 
     def again(self) -> NotLeading:
-        return NotLeading(str(self), self.leader)
+        return NotLeading(str(self), self.leader, self.node)
 
 
 class MemberState(enum.Enum):
@@ -51,4 +55,4 @@ class MemberGround:
     node: int
     secret: Secret
     listen: tuple[str, int] | None = None  # for peers; None: as the cluster file says
-    raft: RaftSettings = field(default_factory=RaftSettings)
+    raft: RaftSettings = MEMBER_RAFT

@@ -14,15 +14,18 @@ import contextlib
 import os
 import random
 import sys
-import threading
+import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
 
+from cmdlog.cluster.entry_records import describe_batch
 from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
+from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import Place, restore_groups
 from cmdlog.cluster.transport.peer_book import PeerBook
@@ -31,28 +34,37 @@ from cmdlog.cluster.transport.peer_transport import PeerNotice, TransportSetting
 from cmdlog.node.assembly import MACHINE, NodeGround, Outside
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
-from cmdlog.node.member.cluster_view import ClusterView
+from cmdlog.node.member.cluster_view import ClusterView, MemberParts
 from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
-from cmdlog.node.member.leader_reads import LeaderReads
+from cmdlog.node.member.fitness_checks import FitnessChecks
+from cmdlog.node.member.forwarding.forwarded_calls import Placing
+from cmdlog.node.member.forwarding.member_calls import MemberCalls
+from cmdlog.node.member.leader_reads import LeaderReads, place_apart
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
-from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader, NotLeading
+from cmdlog.node.member.leadership_events import LeadershipEvents
+from cmdlog.node.member.leadership_transfer import LeadershipTransfer
+from cmdlog.node.member.member_code import MemberCode, Program
+from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader
 from cmdlog.node.member.member_roll import MemberRoll
-from cmdlog.node.member.member_start import ensure_member, member_boot
+from cmdlog.node.member.member_start import check_program, ensure_member, member_boot
+from cmdlog.node.member.replica_reads import ReplicaProgress, ReplicaReads
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.node import SWITCH_INTERVAL_S, Node
-from cmdlog.node.outcome import Done, Durability, NotReady
+from cmdlog.node.outcome import Done, Durability
+from cmdlog.node.placing.router import Encoded, Placed
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
+from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.node.slot_map import Route
 from cmdlog.raft import CopyOutcome, RaftError, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries
 from cmdlog.raft.wire.layout import Addressed
 from cmdlog.wal.format.control_record import ClusterMember
-from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
@@ -63,8 +75,9 @@ from replay.state.trust import Trust, read_position, state_path
 from snapshot.errors import SnapshotError
 
 TICK_S: Final = 0.1
-HOLD_LOG_TICKS: Final = 10  # between two looks at what the log must keep, and what consensus may forget
-HAND_OVER_S: Final = 1.0  # for a follower to take the leadership that an orderly stop offers
+LOOK_TICKS: Final = 10  # between two looks at what the log must keep, consensus may forget, and whether this node should lead
+HAND_OVER_S: Final = 3.0  # for another node to take the leadership that an orderly stop offers
+COMPARE: Final = "`cmdlog diff DIR1 DIR2` on copies of two nodes' directories names table and key"
 ANCHOR: Final = "consensus"
 
 T = TypeVar("T")
@@ -109,16 +122,18 @@ class MemberNode(Node):
             if progress is not None:
                 progress({"step": "opened"})
             boot = member_boot(groups, db, wal.instance.identity, member.cluster, bundle or capture_bundle(db, target))
+            program = Program(db, boot.bundle)
             unsealed = unsealed_states(files, directory, range(settings.partitions))
             plan, report = bring_up(
                 files, wal, live=live_code(db, boot), progress=reporter(progress), leave="unexecuted", voters="any"
             )
             Trust(files, directory).unseal()
+            check_program(directory, settings, db, boot, wal)
             run_upto = {part.partition: part.to_index for part in plan.partitions}
             node = cls(NodeGround(directory, db, settings, wal, boot, inline=False, outside=outside, run_upto=run_upto))
             node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
             node._page_checks.wish(unsealed, plan)
-            node._become_member(member)
+            node._become_member(member, program)
             node._start_member()
         except BaseException:
             with contextlib.suppress(Exception):
@@ -126,7 +141,7 @@ class MemberNode(Node):
             raise
         return node
 
-    def _become_member(self, ground: MemberGround) -> None:
+    def _become_member(self, ground: MemberGround, program: Program) -> None:
         """Consensus between sequencer and log."""
         self._ground = ground
         node, partitions = NodeId(ground.node), range(self.settings.partitions)
@@ -141,37 +156,69 @@ class MemberNode(Node):
         )
         self._roll = MemberRoll(states, ground.cluster)
         self._reader = EntryReader(self._wal, self._report_entries)
-        self._marks = ExecutedMarks(partitions, diverged=self._diverged)
+        environment_stated = states.state(CLUSTER_GROUP).environment
+        self._code = MemberCode(
+            program, self._boot.code, {} if environment_stated is None else environment_stated.value,
+            partitions=self.settings.partitions, known=self._add_code, bound=self._serve_code,
+        )  # fmt: skip
+        self._code.run_newest()
+        self._code.missing_tables(self.directory)  # no site runs yet: a take-over need not look
+        self._marks = ExecutedMarks(partitions, diverged=self._diverged, agreed=self._agreed, voters=len(ground.cluster.members))
         self._machine = SequencedMachine(
             self.sequencer, {p: txns.get(p, 0) for p in partitions}, blocks, marks=self._marks, leave_out=self._desk.leave_out,
-            stated=self._roll.observe, asked=self._reader.ask, copy_offered=self._refuse_copy,
+            stated=self._observe, asked=self._reader.ask, copy_offered=self._refuse_copy,
         )  # fmt: skip
+        self._machine.learn_code(self._boot.catalog)
         book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
         listen = ground.listen or ground.cluster.member(ground.node).peer
         self._network = PeerNetwork(book, ground.secret, self, Endpoint(*listen), TransportSettings(tick_s=TICK_S))
         self._network.set_peers({NodeId(m.node): m.peer for m in ground.cluster.members if m.node != ground.node})
         self._acquainted = len(ground.cluster.members) == 1
-        self._leadership = Leadership(node, self._ask_driver, began=self._began, ended=self._lost)
+        fitness = LeaderFitness(node)
+        self._leadership = Leadership(node, fitness, self._ask_driver, began=self._began, ended=self._ended, named=self._named)
         self._driver = Replication(
             groups, self._machine, self._leadership, send=self._network.send, kick=self._wal.kick,
             marks=self._marks, states=states,
             entry_blocks=blocks,
         )  # fmt: skip
-        states_at = {partition: state_path(self.directory, partition) for partition in partitions}
         steps = LeaderSteps(
-            self._driver, self._machine, self._leadership, self.sequencer, self._keys, catalog=self._boot.catalog,
-            states=states_at, missing=self._missing_members,
+            self._driver, self._machine, self._leadership, self.sequencer, self._keys, code=self._code,
+            directory=self.directory, missing=self._missing_members,
         )  # fmt: skip
         self._takeover = Takeover(steps, self._desk.broken)
-        self._reads = LeaderReads(self._driver, self._machine)
-        self._ticks = 0  # since the log was held last
-        self._handed_over = threading.Event()
-        self._too_far_back: set[int] = set()  # groups
-        self._named: NodeId | None = None  # the leader that refusals name
-        self._view = ClusterView(
-            ground, self._driver, self._leadership, self._marks, too_far_back=self._too_far_back,
-            peers=lambda: self._network.status().peers if self._ready else (),
+        self._reads = LeaderReads(self._driver, self._machine, reads_max=self.settings.inflight_calls_max)
+        self._progress = ReplicaProgress(self._driver, self._machine, self.sequencer.replicated.run_up_to)
+        self.stale = ReplicaReads(
+            self.stale, self._progress, diverged=self._marks.divergences, leader=lambda: self._url_of(self._leadership.leader)
+        )
+        self.watch_failure(lambda _error: self._lose_reads())
+        placing = Placing(self._place_forwarded, self._reads.rounds.add, self.clock.observe, self.trace_of)
+        self._calls = MemberCalls(
+            ground, self.settings, placing, routes=lambda: self.routes, slots=self.slots, admission=self.sequencer.admission
+        )
+        self._transfer = LeadershipTransfer(
+            self._driver, fitness, drained=lambda: self.sequencer.replicated.idle, send=self._network.send,
+            peers=[NodeId(m.node) for m in ground.cluster.members if m.node != node],
         )  # fmt: skip
+        self._events = LeadershipEvents(
+            ground.cluster, self._leadership, self._machine, self.sequencer, self._marks,
+            take_over=self._takeover.begin_takeover, end_offer=self._transfer.end_offer,
+            offered_to=lambda: self._transfer.target,
+        )  # fmt: skip
+        self._checks = FitnessChecks(
+            self._desk.troubles, stalls=lambda: self._sites.stalls(time.monotonic()),
+            is_full=lambda: self._wal.room_bytes < self.settings.call_bytes_max or self._wal.disk_full is not None,
+            standing=lambda: self._leadership.standing,
+            progress=lambda: (self._takeover.step, sum(self.sequencer.replicated.run_up_to().values()) + len(self._keys)),
+        )  # fmt: skip
+        self._ticks = 0  # since the log was held last
+        self._too_far_back: set[int] = set()  # groups
+        self._view = ClusterView(MemberParts(
+            ground, groups, self._driver, self._leadership, self._marks, self.sequencer.replicated.run_up_to,
+            lambda: self._network.status().peers if self._ready else (), self._too_far_back,
+            lambda: self._ready and self._acquainted, fitness, self._reads.rounds, self._calls.status, TICK_S,
+        ))  # fmt: skip
+        self.overview = replace(self.overview, cluster=self._view)
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
         self._hold_log()  # before the log is started, and may let anything go
@@ -197,34 +244,25 @@ class MemberNode(Node):
         super().attach(loop)
         self._takeover.start()
         self._reader.start()
+        self._calls.start(self._network, loop)
         self._network.start()
 
     def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
         """As `Node.close`; a leader hands over first."""
         if not self._closed:
-            self._hand_over()
+            self.hand_over()
             self._network.stop()
+            self._lose_reads()
             self._takeover.stop()
             self._reader.stop()
-        super().close(drain_s=drain_s, hurried=hurried)
+        try:
+            super().close(drain_s=drain_s, hurried=hurried)
+        finally:
+            self._calls.stop()  # sends the answers that others wait for
 
-    def _hand_over(self) -> None:
-        """Offers every group to the follower that has most of the log; calls are refused meanwhile."""
-        with contextlib.suppress(Exception):
-            with self._driver.lock:
-                leads = self._leadership.standing is not Standing.FOLLOWING
-            if not leads:
-                return
-            self.sequencer.refuse(NotLeading("the node is stopping, another one takes over"))
-            self._drain(self.settings.drain_timeout_s)
-            self._handed_over.clear()
-            with self._driver.lock:
-                for group in list(self._driver.views()):
-                    with contextlib.suppress(RaftError, KeyError):
-                        self._driver.ask(
-                            group, lambda core: core.transfer(max(core.progress, key=lambda n: core.progress[n].match))
-                        )
-            self._handed_over.wait(HAND_OVER_S)
+    def hand_over(self) -> bool:
+        """As `Node.hand_over`: another node gets what this one leads. Blocking, for `HAND_OVER_S` at most."""
+        return self._transfer.hand_over(HAND_OVER_S)
 
     # -- cmdlog.cluster.transport.peer_transport.PeerHandler -----------------------------------------------------------------
 
@@ -235,15 +273,22 @@ class MemberNode(Node):
                 return
         for _ in range(ticks):
             self._driver.tick()
-        self._name_leader()
+        self._reads.rounds.tick(ticks)
+        self._progress.tick(ticks)
+        with self._driver.lock:
+            self._events.name_leader(ticks=ticks)
+        for _ in range(ticks):
+            self._transfer.note_tick()
         self._ticks += ticks
-        if self._ticks >= HOLD_LOG_TICKS:
+        if self._ticks >= LOOK_TICKS:
             self._ticks = 0
             self._hold_log()
+            self._transfer.set_reasons(self._checks.find_reasons())
 
     def on_messages(self, peer: NodeId, messages: list[Addressed]) -> None:
         if self._acquainted:
             self._driver.receive(messages)
+            self._reads.rounds.begin_waiting()
 
     def on_notice(self, notice: PeerNotice) -> None:
         log.info("peer", kind=notice.kind.value, node=notice.peer, detail=notice.detail)
@@ -260,6 +305,7 @@ class MemberNode(Node):
     def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """A site has applied an entry."""
         self._driver.executed(partition, index, 0 if answer is None else digest_of(answer.rows_digest, answer.result_hashes))
+        self._progress.executed(partition, index)
 
     def may_skip(self, partition: int, index: int) -> bool:
         """Whether this node proposed the call, and still leads: nobody else has executed it."""
@@ -271,38 +317,35 @@ class MemberNode(Node):
         return self._driver.ask(group, request)
 
     def _began(self, terms: tuple[int, ...]) -> None:
-        self._marks.lead()
-        self._machine.run_marked(range(self.settings.partitions))
-        self._takeover.begin_takeover(terms)
+        self._events.begin_leading(terms, range(self.settings.partitions))
 
-    def _lost(self, leader: NodeId | None) -> None:
-        self._marks.follow()
-        self._named = leader
-        unknown = self._machine.follow()
-        told = self.sequencer.replicated.step_down(self._refusal(leader), "the node led no more before a majority had the call")
-        for done in unknown:
-            done(NotReady("this node leads no more"))
-        log.warning("leadership_lost", leader=leader, outcome_unknown=told)
-        self._handed_over.set()
+    def _url_of(self, node: NodeId | None) -> str:
+        return "" if node is None else self._ground.cluster.member(node).client
 
-    def _refusal(self, leader: NodeId | None) -> NotReady:
-        if leader is None or leader == self._ground.node:
-            return NoLeader("the cluster has no leader at present")
-        where = self._ground.cluster.member(leader).client
-        return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where)
+    def _lose_reads(self) -> None:
+        """Those that wait are refused."""
+        self._reads.rounds.lose_all()
+        self._progress.lose_all()
 
-    def _name_leader(self) -> None:
-        """A refusal that says where calls are taken says where they are taken now."""
-        with self._driver.lock:
-            leader, follows = self._leadership.leader, self._leadership.standing is Standing.FOLLOWING
-            if follows and leader != self._named and isinstance(self.sequencer.admission.refusal, NoLeader | NotLeading):
-                self._named = leader
-                self.sequencer.refuse(self._refusal(leader))
+    def _ended(self, leader: NodeId | None) -> None:
+        self._events.end_leading(leader)
+
+    def _named(self) -> None:
+        self._events.name_leader()
 
     def _diverged(self, partition: int, index: int) -> None:
-        """The leader's batch did something else than ours: this partition is not applied any further here."""
-        why = "the batch changed other rows, or had other results, than on the node that leads"
-        log.error("replica_diverged", partition=partition, index=index, reason=why)
+        """The batch did something else here than on the leader, or on a majority: the partition is not applied any further."""
+        what = self._driver.ask(partition, lambda core: describe_batch(core.log, index, self.meter.names))
+        why = f"partition {partition} diverged at {what}: it changed other rows, or had other results, than on other nodes"
+        log.error("replica_diverged", partition=partition, index=index, reason=why, remedy=COMPARE)
+        self._desk.begin_divergence(partition, f"{why}; {COMPARE}")
+        self._transfer.set_reasons(self._checks.find_reasons())
+
+    def _agreed(self, partition: int, index: int) -> None:
+        """A majority had the same digest: it is the leader that diverged."""
+        log.warning("leader_diverged", partition=partition, index=index, leader=self._leadership.leader)
+        self._desk.end_divergence(partition)
+        self._transfer.set_reasons(self._checks.find_reasons())
 
     def _report_entries(self, request: EntryRequest, entries: Entries | None) -> None:
         """What was read for a follower that is far back."""
@@ -316,6 +359,17 @@ class MemberNode(Node):
             log.error("too_far_back", group=group, index=descriptor.index, remedy="the node needs a copy of another one's data")
         self._driver.ask(group, lambda core: core.report_snapshot(descriptor, CopyOutcome.FAILED))
 
+    def _observe(self, index: int, record: bytes) -> None:
+        """An entry of the cluster group is committed."""
+        self._roll.observe(index, record)
+        self._code.observe(record)
+
+    def _add_code(self, version: int, bundle: str, partitions: int | None) -> None:
+        """One more version of the code is committed."""
+        assert isinstance(self._sites, ProcessSites)
+        self._sites.add_code(version, bundle, partitions=partitions)
+        self._machine.learn_code(version)
+
     def _missing_members(self) -> list[ClusterMember]:
         """What the log does not state of the members that were met."""
         book = self._network.book
@@ -328,28 +382,37 @@ class MemberNode(Node):
         self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None,
         durability: Durability | None = None,
     ) -> int | None:  # fmt: skip
-        """As `Node.call`. A read is placed once a majority has confirmed that this node still leads."""
+        """As `Node.call`, here or on the node that leads. A read is placed once a majority has confirmed that one still leads."""
+        self._check_ready()
+        if (where := self._calls.elsewhere()) is not None:
+            return self._calls.send(where, [(route, params, key, done, durability)], txn=txn)[0]
         if not route.read_only:
             return super().call(route, params, key=key, done=done, txn=txn, durability="sync")
+        self.sequencer.admission.raise_refusal()
+        if txn is not None:
+            self.clock.observe(txn)
+        self._reads.place_confirmed(partial(super().call, route, params, key=key, done=done), done)
+        return None if route.everywhere else self.slots.partition_of(route.procedure, params)
+
+    def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
+        """As `Node.call_many`; see `call`."""
+        self._check_ready()
+        if (where := self._calls.elsewhere()) is not None:
+            return self._calls.send(where, calls)
+        return place_apart(calls, self.call, super().call_many)
+
+    def _place_forwarded(self, calls: Sequence[Encoded]) -> None:
+        """Places calls that another node has sent. Raises: CallRefused, and then none of them is placed."""
         self._check_ready()
         self.sequencer.admission.raise_refusal()
-        place = super().call
-
-        def confirmed(leads: bool) -> None:
-            try:
-                if not leads:
-                    raise NoLeader("another node may lead by now; the read is safe to repeat")
-                place(route, params, key=key, done=done, txn=txn)
-            except NotReady as refusal:
-                done(refusal)
-
-        self._reads.confirm(confirmed)
-        return None if route.everywhere else self.slots.partition_of(route.procedure, params)
+        self._placing.place_encoded([(*call[:5], "sync") for call in calls])
+        self._waker.wake()
 
     def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
         """As `Node.query_by`, by the leader alone: what it reads includes every call that was answered before."""
         self.sequencer.admission.raise_refusal()
         self._reads.wait_until_confirmed()
+        self.sequencer.admission.raise_refusal()  # it may have led, followed and begun to lead again since
         return super().query_by(run, sql, params, partition)
 
     def take_point(self) -> dict[str, Any]:
@@ -362,15 +425,8 @@ class MemberNode(Node):
 
     @property
     def member_state(self) -> MemberState:
-        return self._view.member_state(speaks=self._speaks)
-
-    def status(self) -> dict[str, Any]:
-        return {**super().status(), "cluster": self.cluster_status()}
+        return self._view.member_state()
 
     def cluster_status(self) -> dict[str, Any]:
         """This node's view of the cluster: state, who leads, the members, each group's term and leader, the peers."""
-        return self._view.status(speaks=self._speaks)
-
-    @property
-    def _speaks(self) -> bool:
-        return self._ready and self._acquainted
+        return self._view.status()

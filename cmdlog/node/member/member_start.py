@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
+
+import structlog
 
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.cluster.genesis import Genesis
-from cmdlog.node.boot import Boot, OtherApplication, key_policy
+from cmdlog.node.boot import Boot, OtherApplication, check_fit, key_policy, table_changes
+from cmdlog.node.code_versions import CodeVersions
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity
 from cmdlog.wal.directory.sizing import reserve_for
 from cmdlog.wal.errors import Foreign, WalError
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
@@ -28,12 +33,24 @@ from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.execution.idempotency import KeyPolicy
 from procedures.procedure_versions import catalog_value
 
+log = structlog.get_logger("cmdlog.cluster")
+
 
 class OtherProgram(WalError):
     """The program is not the one whose calls the cluster runs."""
 
     exit_code = 13
     hint = "start the node with the code that the cluster runs"
+
+
+class OtherEnvironment(WalError):
+    """The same calls might do something else here than on the other nodes."""
+
+    exit_code = 13
+    hint = (
+        "run the node with what the cluster runs; to move the cluster to another Python or SQLite, stop it, and recover its "
+        "directories into a new one with `cmdlog recover DIR... --to OUT`"
+    )
 
 
 def make_genesis(db: Database, bundle: Bundle, settings: Settings, voters: tuple[int, ...]) -> Genesis:
@@ -83,26 +100,26 @@ def _program(db: Database, bundle: Bundle, cluster: ClusterFile) -> tuple[dict, 
 
 
 def member_boot(groups: Mapping[int, GroupState], db: Database, identity: Identity, cluster: ClusterFile, bundle: Bundle) -> Boot:
-    """What this node's log says. Raises: Foreign, OtherApplication, OtherProgram."""
+    """What this node's log says; a program that it does not know is proposed when this node leads.
+
+    Raises: Foreign, OtherApplication, OtherEnvironment.
+    """
     if identity.cluster_id != cluster.cluster_id:
         raise Foreign(f"the directory belongs to {identity}, and the cluster file is another cluster's")
     state = groups[CLUSTER_GROUP]
     configuration = state.configuration or {}
     if "key_policy" not in configuration:
         raise BadClusterFile("the log states no shape: the directory is not a member's")
-    version = max(state.catalogs)
-    newest = state.catalogs[version].value
-    if newest.get("database", db.name) != db.name:
-        raise OtherApplication(f"the cluster belongs to database {newest['database']!r}, not to {db.name!r}")
-    if newest["hash"] != bundle.hash:
-        raise OtherProgram(f"the cluster runs code {newest['hash'][:12]}, and this program is {bundle.hash[:12]}")
-    catalogs = {str(known): catalog.value for known, catalog in sorted(state.catalogs.items())}
+    code = CodeVersions({version: catalog.value for version, catalog in state.catalogs.items()})
+    if (made_for := code.newest_value.get("database", db.name)) != db.name:
+        raise OtherApplication(f"the cluster belongs to database {made_for!r}, not to {db.name!r}")
+    if state.environment is not None:
+        check_environment(state.environment.value, environment())
     return Boot(
         term=max(group.term for group in groups.values()),
-        catalog=version,
+        code=code,
         bundle=bundle,
         policy=KeyPolicy(**configuration["key_policy"]),
-        catalogs=catalogs,
         terms=[],
         records=[],
         before={},
@@ -110,3 +127,32 @@ def member_boot(groups: Mapping[int, GroupState], db: Database, identity: Identi
         node_id=identity.node_id,
         configurations={group: dict(of.configuration or {}) for group, of in groups.items()},
     )
+
+
+def check_environment(stated: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raises: OtherEnvironment when the cluster runs another Python or SQLite than this process."""
+    there, this = dict(stated), dict(here)
+    for versions in (there, this):
+        versions["python"] = ".".join(str(versions.get("python", "")).split(".")[:2])
+    names = {"python": "Python", "implementation": "the Python", "sqlite": "SQLite"}
+    other = [
+        f"{text} {there.get(name)}, not {this.get(name)}" for name, text in names.items() if there.get(name) != this.get(name)
+    ]
+    if other:
+        raise OtherEnvironment(f"the cluster runs {'; '.join(other)} as here: results and rows might differ between nodes")
+
+
+def check_program(directory: str, settings: Settings, db: Database, boot: Boot, wal: Log) -> None:
+    """Whether a program that the log does not know can become the cluster's: the log has room for it, and its tables suit.
+
+    Raises: RecordsTooLarge, SchemaConflict.
+    """
+    if boot.bundle.hash in {value["hash"] for value in boot.code.by_version.values()}:
+        if boot.bundle.hash != boot.code.newest_hash:
+            log.warning("older_program", bundle=boot.bundle.hash[:12], runs=boot.code.newest_hash[:12])
+        return
+    value = catalog_value(db, boot.bundle, boot.catalog + 1, boot.code.newest_value, partitions=settings.partitions)
+    record = encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=boot.term, index=1)
+    check_fit(replace(boot, records=[record]), wal)
+    table_changes(db, directory, settings.partitions, lambda _connection, _partition: None)
+    log.warning("new_program", bundle=boot.bundle.hash[:12], runs=boot.code.newest_hash[:12])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from cmdlog.cluster.code_gate import CodeGate
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
@@ -40,13 +41,14 @@ class SequencedMachine:
         partition, index, position. `stated` gets the committed entries of the cluster group: index, record."""
         self._sequencer, self._entry_blocks, self._leave_out, self._stated = sequencer, entry_blocks, leave_out, stated
         self._asked, self._copy_offered = asked, copy_offered
-        self._gate, self._marks = MultiCallGate(run_txns), marks
+        self._gate, self._marks, self._code = MultiCallGate(run_txns), marks, CodeGate()
+        self.partitions = sorted(run_txns)
         self._statements: deque[Statement] = deque()
         self._place: tuple[int, int] | None = None  # term and next index of the cluster group, while this node leads
         self._proposed: dict[int, Done] = {}  # index in the cluster group -> who waits for it
         self._unwritten: deque[bool] = deque()  # per `take_records`: whether the sequencer took part
         self._undurable: deque[bool] = deque()
-        self._reads: dict[int, Callable[[bool], None]] = {}  # context -> who waits to know that this node leads
+        self._reads: dict[int, Callable[[int | None], None]] = {}  # context -> who waits for the answer of consensus
         self._contexts = itertools.count(1)
 
     # -- cmdlog.cluster.replication.Machine ----------------------------------------------------------------------------------
@@ -93,6 +95,11 @@ class SequencedMachine:
             self._run(partition, self._marks.add(partition, run, 0))
         self._run(group, self._marks.add(group, (), entries.last))
 
+    def learn_code(self, version: int) -> None:
+        """The log names this version of the code, and the sites have it: batches of it may be run."""
+        for partition, waited in self._code.learn(version).items():
+            self._commit(partition, waited)
+
     def run_marked(self, partitions: Iterable[int]) -> None:
         """More of these partitions may be run than before."""
         for partition in partitions:
@@ -100,11 +107,15 @@ class SequencedMachine:
 
     def _run(self, partition: int, entries: Sequence[tuple[int, bytes]]) -> None:
         if entries:
+            self._commit(partition, self._code.add(partition, entries))
+
+    def _commit(self, partition: int, entries: Sequence[tuple[int, bytes]]) -> None:
+        if entries:
             self._sequencer.replicated.commit(partition, entries, partial(self._entry_blocks.block_of, partition))
 
     def read(self, group: int, result: ReadResult) -> None:
         if (done := self._reads.pop(result.context, None)) is not None:
-            done(result.index is not None)
+            done(result.index)
 
     def fetch(self, group: int, wanted: EntriesWanted, terms: Sequence[int], block: int | None) -> None:
         self._asked(EntryRequest(group, wanted, terms, block))
@@ -138,14 +149,15 @@ class SequencedMachine:
         else:
             self._statements.append((kind, value, done))
 
-    def await_read(self, done: Callable[[bool], None]) -> int:
-        """The context of a read whose answer goes to `done`: whether this node led when it was asked."""
+    def await_read(self, done: Callable[[int | None], None]) -> int:
+        """The context of a read whose answer goes to `done`: up to which index its group was committed when it was asked; None:
+        the leader of then is gone."""
         context = next(self._contexts)
         self._reads[context] = done
         return context
 
     def forget_read(self, context: int) -> None:
-        """Consensus did not take it."""
+        """Consensus did not take it, or nobody waits for it any more."""
         self._reads.pop(context, None)
 
     def parted(self) -> list[PartedEntry]:
@@ -155,4 +167,4 @@ class SequencedMachine:
     @property
     def all_run(self) -> bool:
         """Everything that is committed is run."""
-        return self._sequencer.replicated.idle and not self._gate.waits and not self._marks.waits
+        return self._sequencer.replicated.idle and not (self._gate.waits or self._marks.waits or self._code.waits)

@@ -7,6 +7,7 @@ them.
     places     the sequencer numbers entries from the logs' ends on
     parted     a multi-partition call that some partition lacks is skipped where it is: nobody was answered
     executed   everything committed is run by the sites here
+    code       the log has this program and its environment, if it is a new one, and the tables that it adds; calls run the newest
     keys       the index of idempotency keys is loaded from the states
     calls      are taken
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
@@ -22,7 +24,7 @@ import structlog
 
 from cmdlog.node.outcome import CallOutcome, Reply
 
-LOOK_S: Final = 0.005
+LOOK_S: Final = 0.002  # between two looks at what is run
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -35,6 +37,9 @@ class TakeoverSteps(Protocol):
     def skip_parted(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
     def still(self, terms: tuple[int, ...]) -> bool: ...
     def all_run(self) -> bool: ...
+    def state_code(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
+    def add_tables(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
+    def run_newest_code(self, terms: tuple[int, ...]) -> bool: ...
     def load_keys(self) -> None: ...
     def take_calls(self, terms: tuple[int, ...]) -> bool: ...
 
@@ -45,7 +50,8 @@ class Takeover:
     def __init__(self, steps: TakeoverSteps, failed: Callable[[BaseException], None]) -> None:
         self._steps, self._failed = steps, failed
         self._wanted: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
-        self._woken = threading.Event()
+        self._ending = threading.Event()
+        self.step = ""  # that the take-over under way is at
         self._thread = threading.Thread(target=self._run, name="cmdlog-takeover", daemon=True)
 
     def start(self) -> None:
@@ -55,49 +61,48 @@ class Takeover:
         """All groups are led here. Any thread; does not wait."""
         self._wanted.put(terms)
 
-    def wake(self) -> None:
-        """Something that a step may wait for has happened."""
-        self._woken.set()
-
     def stop(self) -> None:
         self._wanted.put(None)
-        self._woken.set()
+        self._ending.set()
         if self._thread.ident is not None:  # a node may be closed before it speaks with anybody
             self._thread.join()
 
     def _run(self) -> None:
         while (terms := self._wanted.get()) is not None:
+            began = time.monotonic()
             try:
                 done = self._take_over(terms)
             except BaseException as error:  # noqa: BLE001 -- a node that cannot take over must not stay silent about it
                 self._failed(error)
                 return
-            log.info("takeover_ended", terms=list(terms), leads=done)
+            log.info("takeover_ended", terms=list(terms), leads=done, took_ms=round(1000 * (time.monotonic() - began), 1))
 
     def _take_over(self, terms: tuple[int, ...]) -> bool:
         steps = take_over(self._steps, terms)
         while True:
             try:
-                next(steps)
+                self.step = next(steps)
             except StopIteration as ended:
                 return bool(ended.value)
-            self._woken.wait(LOOK_S)
-            self._woken.clear()
+            self._ending.wait(LOOK_S)
 
 
-def take_over(steps: TakeoverSteps, terms: tuple[int, ...]) -> Generator[None, None, bool]:
-    """The steps in their order; yields while it waits for something. Whether calls are taken at the end."""
+def take_over(steps: TakeoverSteps, terms: tuple[int, ...]) -> Generator[str, None, bool]:
+    """The steps in their order; yields the name of one that waits for something. Whether calls are taken at the end."""
     if not (steps.lift_clock(terms) and steps.give_places(terms)):
         return False
-    replies: list[Reply] = []
-    skipped = steps.skip_parted(terms, replies.append)
-    while skipped and not replies:
-        yield
-    if not all(isinstance(reply, CallOutcome) for reply in replies):
-        return False
-    while steps.still(terms) and not steps.all_run():
-        yield
-    if not steps.still(terms):
+    for name, place_entries in (("parted", steps.skip_parted), ("code", steps.state_code), ("tables", steps.add_tables)):
+        replies: list[Reply] = []
+        placed = place_entries(terms, replies.append)
+        while placed and not replies:
+            yield name
+        if not all(isinstance(reply, CallOutcome) for reply in replies):
+            return False
+        while steps.still(terms) and not steps.all_run():
+            yield name
+        if not steps.still(terms):
+            return False
+    if not steps.run_newest_code(terms):
         return False
     steps.load_keys()
     return steps.take_calls(terms)

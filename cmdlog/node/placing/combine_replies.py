@@ -52,7 +52,8 @@ def _combine(replies: list[Reply], *, each: bool) -> Reply:
             return _with_partitions(outcome, outcomes) if each else outcome
     # The stored outcome of a call that ran on another number of partitions lies whole on the first one (replay.repartition.keys).
     body = b"[" + b",".join(outcome.body for outcome in outcomes if outcome.body) + b"]"
-    return CallOutcome(0, max(outcome.txn_id for outcome in outcomes), body)
+    as_of = {partition: txn_id for outcome in outcomes for partition, txn_id in (outcome.as_of or {}).items()}
+    return CallOutcome(0, max(outcome.txn_id for outcome in outcomes), body, as_of=as_of or None)
 
 
 def _with_partitions(first: CallOutcome, outcomes: list[CallOutcome]) -> CallOutcome:

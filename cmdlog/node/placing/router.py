@@ -31,6 +31,8 @@ _NOTHING_STORED: Final = (Status.SESSION_EXPIRED, Status.SESSIONS_FULL)
 
 Plain = tuple[int, int, bytes, bytes, Done, bool]  # partition, procedure, parameters, key, done, lax
 Placed = tuple[Route, list[Any], bytes, Done, Durability | None]  # None: as the node's setting says
+Encoded = tuple[Route, int, bytes, bytes, Done, Durability | None]
+"""Route, partition (-1 for all), parameters as JSON, key, done, durability: a call as another node has bound it."""
 
 
 class Router:
@@ -45,45 +47,36 @@ class Router:
 
     def place(self, route: Route, params: list[Any], key: bytes, done: Done, durability: Durability | None) -> int | None:
         """Places one call; its partition, None for all of them. Raises: CallRefused."""
-        lax = self._lax if durability is None else durability == "async"
-        if route.everywhere:
-            self._place_everywhere(route, params, key, self._counted(route, done), lax=lax)
-            return None
-        partition = self.slots.partition_of(route.procedure, params)
-        if route.read_only:
-            calls = orjson.dumps([(route.number, params)])
-            self._sequencer.reads.place(partition, next(self._idents), calls, done, procedure=route.number, lax=lax)
-            return partition
-        body = orjson.dumps(params)
-        if len(body) > self._call_bytes_max:
-            raise self._too_large(body)
-        if key and (owner := self._keys.claim(key, partition)) != partition:
-            self._answer_here(route, done, _UNCLAIMED.get(owner, _ELSEWHERE))
-            return partition
-        try:
-            self._sequencer.add(partition, route.number, body, key or NO_KEY, self._settling(key, done), lax=lax)
-        except CallRefused:
-            self._unclaim(key)
-            raise
-        return partition
+        partition = -1 if route.everywhere else self.slots.partition_of(route.procedure, params)
+        self._place_body((route, partition, orjson.dumps(params), key, done, durability))
+        return None if route.everywhere else partition
 
     def place_many(self, calls: Sequence[Placed]) -> list[int | None]:
         """Places calls in order. A refusal of all of them raises Refused; that of one is given to its `done`."""
-        partitions: list[int | None] = []
+        partition_of = self.slots.partition_of
+        encoded = [
+            (
+                route, -1 if route.everywhere else partition_of(route.procedure, params), orjson.dumps(params), key, done,
+                durability,
+            )
+            for route, params, key, done, durability in calls
+        ]  # fmt: skip
+        self.place_encoded(encoded)
+        return [None if partition < 0 else partition for _, partition, *_ in encoded]
+
+    def place_encoded(self, calls: Sequence[Encoded]) -> None:
+        """`place_many`, of calls whose parameters are encoded."""
         plain: list[Plain] = []
         told: list[tuple[Done, CallRefused]] = []
         elsewhere: list[tuple[Route, Done, CallOutcome]] = []
-        for route, params, key, done, durability in calls:
+        for at, call in enumerate(calls):
+            route, partition, body, key, done, durability = call
             if route.everywhere or route.read_only:
                 if plain:
-                    self._add_plain(plain, first=len(plain) + len(told) + len(elsewhere) == len(partitions))
+                    self._add_plain(plain, first=len(plain) + len(told) + len(elsewhere) == at)
                     plain = []
-                partitions.append(self._place_or_reply(route, params, key, done, durability))
-                continue
-            body = orjson.dumps(params)
-            partition = self.slots.partition_of(route.procedure, params)
-            partitions.append(partition)
-            if len(body) > self._call_bytes_max:
+                self._place_or_reply(call)
+            elif len(body) > self._call_bytes_max:
                 told.append((done, self._too_large(body)))
             elif key and (owner := self._keys.claim(key, partition)) != partition:
                 elsewhere.append((route, done, _UNCLAIMED.get(owner, _ELSEWHERE)))
@@ -91,12 +84,49 @@ class Router:
                 lax = self._lax if durability is None else durability == "async"
                 plain.append((partition, route.number, body, key or NO_KEY, self._settling(key, done), lax))
         if plain:
-            self._add_plain(plain, first=len(plain) + len(told) + len(elsewhere) == len(partitions))
+            self._add_plain(plain, first=len(plain) + len(told) + len(elsewhere) == len(calls))
         for done, refusal in told:
             done(refusal)
         for route, done, outcome in elsewhere:
             self._answer_here(route, done, outcome)
-        return partitions
+
+    def _place_body(self, call: Encoded) -> None:
+        """Places one call. Raises: CallRefused."""
+        route, partition, body, key, done, durability = call
+        lax = self._lax if durability is None else durability == "async"
+        if route.everywhere:
+            self._place_everywhere(route, body, key, self._counted(route, done), lax=lax)
+        elif route.read_only:
+            calls, number = _read_of(route, body), route.number
+            self._sequencer.reads.place(partition, next(self._idents), calls, done, procedure=number, lax=lax)
+        elif len(body) > self._call_bytes_max:
+            raise self._too_large(body)
+        elif key and (owner := self._keys.claim(key, partition)) != partition:
+            self._answer_here(route, done, _UNCLAIMED.get(owner, _ELSEWHERE))
+        else:
+            try:
+                self._sequencer.add(partition, route.number, body, key or NO_KEY, self._settling(key, done), lax=lax)
+            except CallRefused:
+                self._unclaim(key)
+                raise
+
+    def place_stale(self, route: Route, params: list[Any], done: Done) -> int | None:
+        """Places a read of what this node has run, leader or not; its partition, None for all of them. Raises: CallRefused.
+
+        `done` gets an outcome with `as_of`. Each partition is read at its own place: at a common one it might wait for others.
+        """
+        calls, place = orjson.dumps([(route.number, params)]), self._sequencer.reads.place
+        if not route.everywhere:
+            partition = self.slots.partition_of(route.procedure, params)
+            dated = _dated(partition, done)
+            place(partition, next(self._idents), calls, dated, procedure=route.number, lax=True, stale=True)
+            return partition
+        for partition, slot in enumerate(Gather(self._partitions, self._counted(route, done)).slots()):
+            try:
+                place(partition, next(self._idents), calls, _dated(partition, slot), procedure=-1, lax=True, stale=True)
+            except CallRefused as refusal:
+                slot(refusal)
+        return None
 
     def _add_plain(self, calls: Sequence[Plain], *, first: bool) -> None:
         """Places calls, all or none. Raises: CallRefused when they are the `first`; else each `done` is called with it."""
@@ -110,28 +140,24 @@ class Router:
             for call in calls:
                 call[4](refusal.again())
 
-    def _place_or_reply(
-        self, route: Route, params: list[Any], key: bytes, done: Done, durability: Durability | None
-    ) -> int | None:
+    def _place_or_reply(self, call: Encoded) -> None:
         try:
-            return self.place(route, params, key, done, durability)
+            self._place_body(call)
         except CallRefused as refusal:
-            done(refusal)
-            return None if route.everywhere else self.slots.partition_of(route.procedure, params)
+            call[4](refusal)
 
-    def _place_everywhere(self, route: Route, params: list[Any], key: bytes, done: Done, *, lax: bool) -> None:
+    def _place_everywhere(self, route: Route, body: bytes, key: bytes, done: Done, *, lax: bool) -> None:
         count = self._partitions
         if route.read_only:
-            calls = orjson.dumps([(route.number, params)])
             idents = [next(self._idents) for _ in range(count)]
-            self._sequencer.reads.place_everywhere(idents, calls, Gather(count, done).slots(), lax=lax)
+            self._sequencer.reads.place_everywhere(idents, _read_of(route, body), Gather(count, done).slots(), lax=lax)
             return
         if key and (owner := self._keys.claim_everywhere(key)) != EVERYWHERE:
             done(_UNCLAIMED.get(owner, _ELSEWHERE))
             return
         try:
             slots = Gather(count, self._settling(key, done), each=route.procedure.each).slots()
-            self._sequencer.add_everywhere(route.number, orjson.dumps(params), key or NO_KEY, slots, lax=lax)
+            self._sequencer.add_everywhere(route.number, body, key or NO_KEY, slots, lax=lax)
         except CallRefused:
             self._unclaim(key)
             raise
@@ -171,3 +197,17 @@ class Router:
 
     def _too_large(self, body: bytes) -> CallTooLarge:
         return CallTooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={self._call_bytes_max}")
+
+
+def _dated(partition: int, done: Done) -> Done:
+    """Adds to an outcome as of what it was read."""
+
+    def date_outcome(reply: Reply) -> None:
+        done(reply._replace(as_of={partition: reply.txn_id}) if isinstance(reply, CallOutcome) else reply)
+
+    return date_outcome
+
+
+def _read_of(route: Route, body: bytes) -> bytes:
+    """A read as its site gets it: a list of one call."""
+    return b"[[%d,%b]]" % (route.number, body)

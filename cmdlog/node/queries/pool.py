@@ -68,10 +68,20 @@ class QueryPool:
         self._closed = False
 
     def run(
-        self, paths: Mapping[int, str], sql: str, params: Sequence[Any], limits: QueryLimits, *, ticket: Ticket | None = None
+        self,
+        paths: Mapping[int, str],
+        sql: str,
+        params: Sequence[Any],
+        limits: QueryLimits,
+        *,
+        ticket: Ticket | None = None,
+        dated: bool = False,
     ) -> bytes:
-        """The result as JSON. Blocking. Raises: QueryRefused, QueryLimit, NotReady, QueryCancelled."""
-        request = encode_request(paths, sql, params, limits)
+        """The result as JSON; `dated`: with the time of the oldest state. Blocking.
+
+        Raises: QueryRefused, QueryLimit, NotReady, QueryCancelled.
+        """
+        request = encode_request(paths, sql, params, limits, dated=dated)
         ticket = ticket or Ticket()
         worker = self._take_worker()
         try:

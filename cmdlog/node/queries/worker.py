@@ -20,6 +20,7 @@ import socket
 import struct
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,7 @@ import orjson
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
 from cmdlog.signal_handlers import ignore
+from cmdlog.wal.ids import txn_millis
 
 LENGTH: Final = struct.Struct("<I")
 ANSWER: Final = struct.Struct("<BI")
@@ -50,16 +52,29 @@ class AnswerKind(IntEnum):
     NOT_READY = 3
 
 
-def encode_request(paths: Mapping[int, str], sql: str, params: Sequence[Any], limits: QueryLimits) -> bytes:
+def encode_request(
+    paths: Mapping[int, str], sql: str, params: Sequence[Any], limits: QueryLimits, *, dated: bool = False
+) -> bytes:
     """A request as its JSON."""
-    wanted = [list(paths.items()), sql, list(params), limits.rows_max, limits.bytes_max, limits.timeout_s, limits.wal_bytes_max]
-    return orjson.dumps(wanted)
+    limited = [limits.rows_max, limits.bytes_max, limits.timeout_s, limits.wal_bytes_max]
+    return orjson.dumps([list(paths.items()), sql, list(params), dated, *limited])
 
 
-def encode_result(result: QueryResult) -> bytes:
-    """The answer's body, as callers get it: bytes are base64, transaction ids text."""
-    as_of = {str(partition): str(txn_id) for partition, txn_id in result.as_of.items()}
-    return orjson.dumps({"columns": result.columns, "rows": result.rows, "as_of": as_of}, default=_wire)
+def encode_result(result: QueryResult, *, dated: bool = False) -> bytes:
+    """The answer's body, as callers get it: bytes are base64, transaction ids text; `dated`: with the oldest state's time."""
+    dates = state_dates(result.as_of)
+    if not dated:
+        del dates["as_of_time"]
+    return orjson.dumps({"columns": result.columns, "rows": result.rows, **dates}, default=_wire)
+
+
+def state_dates(as_of: Mapping[int, int]) -> dict[str, Any]:
+    """Of the states that were read: the transaction up to which each of them holds all, and the time of the oldest one."""
+    oldest = datetime.fromtimestamp(txn_millis(min(as_of.values(), default=0)) / 1000, UTC)
+    return {
+        "as_of": {str(partition): str(txn_id) for partition, txn_id in as_of.items()},
+        "as_of_time": oldest.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
 
 
 def _wire(value: Any) -> str:
@@ -100,14 +115,16 @@ class QueryLoop:
                 self._socket.sendall(ANSWER.pack(kind, len(body)) + body)
 
     def _answer(self, request: bytes) -> tuple[AnswerKind, bytes]:
-        paths, sql, params, *limited = orjson.loads(request)
+        paths, sql, params, dated, *limited = orjson.loads(request)
         limits = QueryLimits(*limited)
         ceiling = self._base_bytes + self._memory_bytes_max + SPARE_BYTES + RESULT_FACTOR * limits.bytes_max
         soft, hard = self._address_limits
         resource.setrlimit(resource.RLIMIT_AS, (ceiling if soft == resource.RLIM_INFINITY else min(soft, ceiling), hard))
         signal.setitimer(signal.ITIMER_REAL, limits.timeout_s + GRACE_S)  # SIGALRM's default action ends the process
         try:
-            return AnswerKind.RESULT, encode_result(run_query(dict(paths), sql, params, limits, cancelled=self._has_word))
+            return AnswerKind.RESULT, encode_result(
+                run_query(dict(paths), sql, params, limits, cancelled=self._has_word), dated=dated
+            )
         except QueryLimit as error:
             return AnswerKind.LIMIT, str(error).encode()
         except QueryRefused as error:

@@ -32,13 +32,18 @@ class ReadRequests:
     def under_way(self) -> bool:
         return bool(self._reads or self._held)
 
-    def place(self, partition: int, ident: int, calls: bytes, done: Done, *, procedure: int, lax: bool) -> None:
-        """Sends a read after everything the site was given: it sees every write that was acknowledged."""
+    def place(
+        self, partition: int, ident: int, calls: bytes, done: Done, *, procedure: int, lax: bool, stale: bool = False
+    ) -> None:
+        """Sends a read after everything the site was given: it sees every write that was acknowledged.
+
+        One that is `stale` is also sent where calls are refused, as by a node that does not lead.
+        """
         pipelines = self._pipelines
         now = pipelines.now()
         with pipelines.lock:
             pipeline = pipelines.by_partition[partition]
-            self._admit(pipeline)
+            self._admit(pipeline, stale=stale)
             read = self._reads[ident] = Read(ident, partition, procedure, calls, done, lax, now, pipeline.sent_index)
             pipelines.send_read(read)
 
@@ -118,9 +123,12 @@ class ReadRequests:
         self._held = 0
         return [read.done for read in reads], [read.procedure for read in reads if read.procedure >= 0]
 
-    def _admit(self, pipeline: PartitionPipeline) -> None:
+    def _admit(self, pipeline: PartitionPipeline, *, stale: bool = False) -> None:
         admission = self._admission
-        admission.raise_refusal()
+        if not stale:
+            admission.raise_refusal()
+        elif self._pipelines.ended:
+            raise NotReady("the node has failed, or is stopped")
         if self._opening.tables_wait:
             raise LogFullRefusal(f"the tables of this version wait for room: {admission.why_full()}")
         if not pipeline.up:

@@ -58,6 +58,11 @@ class ReplicatedPipelines:
             self._closing.run_catalog(catalog)
             self._pipelines.set_proposes(True)
 
+    def run_catalog(self, version: int) -> None:
+        """Calls run this version of the code from now on."""
+        with self._lock:
+            self._closing.run_catalog(version)
+
     def accept_calls(self) -> None:
         """Calls are taken."""
         with self._lock:

@@ -35,6 +35,7 @@ class FrameKind(enum.IntEnum):
     FAULT = 9  # site -> node: JSON, why the site ends
     STOP = 10  # node -> site: end after what was sent before
     PACE = 12  # node -> site: JSON, the share of its time that the capture under way may take
+    CODE = 13  # node -> site: JSON, one more version of the code, which reads run from now on
     LEAVE_OUT = 11  # node -> site: a logged skip of a call that it gets later; ident = index, payload = position as JSON
 
 

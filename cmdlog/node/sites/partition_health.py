@@ -17,6 +17,7 @@ import structlog
 from cmdlog.node.outcome import CallRefused, DiskFullRefusal, NotReady
 
 FULL: Final = "disk_full"
+DIVERGED: Final = "diverged"  # from the other nodes' state; no site can change that
 RETRY_S: Final = 1.0  # before the first try of a site that cannot run; each further one waits twice as long
 RETRY_MAX_S: Final = 10.0
 ROOM_BYTES: Final = 1 << 20  # that came free since the last try are worth another one at once
@@ -59,14 +60,21 @@ class Troubles:
     def begin_trouble(self, partitions: Iterable[int], kind: str, message: str) -> None:
         """They cannot run from now on, for this reason."""
         with self._lock:
-            new = [p for p in partitions if p not in self._of or self._of[p].kind != kind]
+            new = [p for p in partitions if p not in self._of or self._of[p].kind not in (kind, DIVERGED)]
             self._of |= {p: Trouble(kind, message, self._wall()) for p in new}
         if new:
             where = {"path": self._directory, "free_bytes": self.free_bytes()} if kind == FULL else {}
             log.error("refusing_calls", kind=kind, partitions=new, reason=message, **where)
 
     def end(self, partitions: Iterable[int]) -> None:
-        """They run again."""
+        """They run again, but for those that diverged."""
+        self._end([p for p, trouble in self.by_partition().items() if p in set(partitions) and trouble.kind != DIVERGED])
+
+    def end_divergence(self, partition: int) -> None:
+        """A majority agrees with this node after all."""
+        self._end([partition])
+
+    def _end(self, partitions: Iterable[int]) -> None:
         with self._lock:
             ended = {p: self._of.pop(p) for p in partitions if p in self._of}
         if ended:
@@ -80,7 +88,9 @@ class Troubles:
         if full is not None:
             return DiskFullRefusal(f"{self._directory} has {self.free_bytes()} bytes free: {full.message}")
         trouble = troubles.get(partition)
-        return None if trouble is None else NotReady(f"the site cannot run: {trouble.message}")
+        if trouble is None or trouble.kind == DIVERGED:
+            return None if trouble is None else NotReady(trouble.message)
+        return NotReady(f"the site cannot run: {trouble.message}")
 
     def disk_full(self) -> dict[str, Any] | None:
         """For `status`: where, how much is free, since when, and who has met it; None while nobody has."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.skips import Skips, skip_call
+from procedures.bundle import Bundle
 from procedures.execution.executor import Applied
 from procedures.execution.failure_trace import FailureTrace, FailureTracer
 from procedures.execution.idempotency import KeyPolicy
@@ -34,7 +35,7 @@ class SitePlan:
     """What a site serves."""
 
     catalogs: Catalogs
-    catalog: int  # the version that reads run
+    catalog: int  # the version that reads run at first
     state_files: Mapping[int, str]  # partition -> path
     policy: KeyPolicy
     digest_rows: bool
@@ -54,6 +55,7 @@ class Site:
         self._captures: dict[int, tuple[int, Capture | DeltaCapture]] = {}  # partition -> (ident, capture)
         self._keep: dict[int, tuple[int, ...]] = {}  # partition -> `Wish.keep` of its capture
         self._tracer = FailureTracer(show_locals=plan.traceback_locals, keep_errors=plan.inline)
+        self._catalog = plan.catalog  # that reads run
         plan.catalogs(plan.catalog)  # code that cannot be loaded fails here, not in the middle of a batch
         for partition, path in plan.state_files.items():
             state = PartitionState.open(path, partition=partition)
@@ -83,9 +85,15 @@ class Site:
         """The log has a skip of this call, which was not applied yet."""
         skip_call(self._skips.setdefault(partition, {}), index, position)
 
+    def run_code(self, version: int, bundle: Bundle, *, partitions: int | None) -> None:
+        """Batches may name this version from now on, and reads run it. Loads it. Raises: BundleError and what it derives."""
+        self._plan.catalogs.add_bundle(version, bundle, partitions=partitions)
+        self._plan.catalogs(version)
+        self._catalog = max(self._catalog, version)
+
     def read(self, partition: int, calls: list[tuple[int, list[Any]]]) -> tuple[int, list[tuple[int, bytes]]]:
         """(TxnId as of which was read, [(status, body)]) of read-only calls."""
-        return self._engines[partition].executor.read(calls, catalog=self._plan.catalog)
+        return self._engines[partition].executor.read(calls, catalog=self._catalog)
 
     def read_traces(self) -> Sequence[FailureTrace]:
         """Of the calls that raised in the last `read`."""

@@ -112,6 +112,9 @@ class SiteProcess:
             self._send(FrameKind.READ_ANSWER, answer, partition=frame.partition, ident=frame.ident)
         elif frame.kind is FrameKind.LEAVE_OUT:
             site.leave_out(frame.partition, frame.ident, orjson.loads(frame.payload))
+        elif frame.kind is FrameKind.CODE:
+            code = orjson.loads(frame.payload)
+            site.run_code(code["version"], Bundle.from_bytes(code["bundle"].encode()), partitions=code["partitions"])
         elif frame.kind is FrameKind.CAPTURE:
             order = orjson.loads(frame.payload)
             site.capture(frame.partition, frame.ident, order["path"], Wish.of(order["wish"]) if order["wish"] else None)

@@ -26,7 +26,7 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import orjson
@@ -68,6 +68,17 @@ class SiteOwner(Protocol):
     def broken(self, error: BaseException) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Notice:
+    """What a site must know before what is sent after it."""
+
+    frame: bytes
+    partition: int | None = None  # None: every site
+
+    def concerns(self, site: SiteChild) -> bool:
+        return self.partition is None or self.partition in site.partitions
+
+
 class ProcessSites:
     """Spawns, feeds and supervises site processes. `batch`, `read`, `capture` may be called from any thread."""
 
@@ -84,6 +95,8 @@ class ProcessSites:
         self._reader: LoopReader | ThreadReader | None = None
         self._watch = threading.Thread(target=self._watch_loop, name="sites-watch", daemon=True)
         self._stopping = False
+        self._notices: list[_Notice] = []  # since the sites started
+        self._noticing = threading.Lock()
 
     def start(self, owner: SiteOwner) -> dict[int, int]:
         """Starts every site and waits until it serves; returns each partition's position. Raises: RuntimeError.
@@ -121,11 +134,14 @@ class ProcessSites:
         self._site_of[partition].channel.send(encode_frame(FrameKind.READ, calls, partition=partition, ident=ident))
 
     def leave_out(self, partition: int, index: int, position: int) -> None:
-        """Sends a logged skip to a running site, before it gets the batch; one that starts later gets it in its hello."""
-        site = self._site_of.get(partition)
-        if site is not None:
-            payload = orjson.dumps(position)
-            site.channel.send(encode_frame(FrameKind.LEAVE_OUT, payload, partition=partition, ident=index))
+        """Sends a logged skip to the partition's site, before it gets the batch; the owner's hello has it, too."""
+        frame = encode_frame(FrameKind.LEAVE_OUT, orjson.dumps(position), partition=partition, ident=index)
+        self._add_notice(_Notice(frame, partition))
+
+    def add_code(self, version: int, bundle: str, *, partitions: int | None) -> None:
+        """Sends one more version of the code to every site, before any batch that names it; the owner's hello has it, too."""
+        code = {"version": version, "bundle": bundle, "partitions": partitions}
+        self._add_notice(_Notice(encode_frame(FrameKind.CODE, orjson.dumps(code))))
 
     def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
         """Asks for a delta as wished, or else an image of the partition at `path`; `captured` gets the report."""
@@ -276,6 +292,7 @@ class ProcessSites:
     def _start_again(self, number: int, *, held: bool) -> None:
         """Brings a successor. One that is held serves reads and gets no batch; one that does not start is tried again later."""
         old, site = self._sites[number], None
+        known = len(self._notices)  # to the hello
         try:
             site = SiteChild.spawn(number, old.partitions)
             site.greet(self._owner.hello(site.partitions))
@@ -290,15 +307,29 @@ class ProcessSites:
         outage = self._outages.get(number)
         if outage is not None:
             outage.start(positions, held=held)
-        self._sites[number] = site
-        for partition in site.partitions:
-            self._site_of[partition] = site
+        with self._noticing:
+            self._sites[number] = site
+            for partition in site.partitions:
+                self._site_of[partition] = site
+            self._send_notices(site, self._notices[known:])
         self._register(site)
         if held:
             self._owner.hold(site.partitions)
         else:
             self._owner.let_go(site.partitions)
         self._owner.site_up(positions)
+
+    def _add_notice(self, notice: _Notice) -> None:
+        with self._noticing:
+            self._notices.append(notice)
+            for site in self._sites if self._site_of else ():  # before they serve, their hellos have it
+                self._send_notices(site, [notice])
+
+    @staticmethod
+    def _send_notices(site: SiteChild, notices: Sequence[_Notice]) -> None:
+        for notice in notices:
+            if notice.concerns(site):
+                site.channel.send(notice.frame)
 
     def _note_failed(self, old: SiteChild, error: NotStarted | OSError) -> None:
         if isinstance(error, NotStarted):

@@ -98,6 +98,7 @@ class StageTimings:
         "batch_calls",
         "busy_s",
         "calls",
+        "calls_by_name",
         "digests",
         "finished",
         "names",
@@ -122,6 +123,7 @@ class StageTimings:
         self.names = list(names)  # of procedures, by number
         self.now = now
         self.calls = [[0] * len(OUTCOMES) for _ in names]  # by procedure number and outcome
+        self.calls_by_name = dict(zip(self.names, self.calls, strict=True))
         self.stages = {stage: Histogram() for stage in STAGES}
         self.reads = Histogram()  # of read-only calls, placed -> answered
         self.batch_calls, self.batch_bytes = Histogram(CALLS), Histogram(BYTES)
@@ -133,6 +135,15 @@ class StageTimings:
         self.slow: deque[tuple[Sequence[int], Sequence[float]]] = deque(maxlen=SLOW_KEPT)  # transaction ids, ends of the stages
         self.speeds = speeds or Speeds("", self.names, partitions)
         self.busy_s = [0.0] * partitions  # in which a site had something of the partition to execute
+
+    def serve_procedures(self, names: Sequence[str]) -> None:
+        """Calls are bound to other code from now on; `names` of its procedures, by number. What was counted stays, by name."""
+        self.drain()
+        counted = self.calls_by_name
+        self.names = [*names, *(name for name in counted if name not in names)]
+        self.calls = [counted.get(name) or [0] * len(OUTCOMES) for name in self.names]
+        self.calls_by_name = dict(zip(self.names, self.calls, strict=True))
+        self.speeds.serve_procedures(self.names)
 
     def answered(self, flight: Flight, partition: int, statuses: bytes | bytearray, *, idle_until: float, now: float) -> None:
         """A site has answered the batch; it was idle before the batch came, or until it answered the one before."""

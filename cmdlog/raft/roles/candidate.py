@@ -10,36 +10,37 @@ from __future__ import annotations
 from cmdlog.raft.errors import Drop
 from cmdlog.raft.messages import Campaign, TimeoutNow, VoteReply, VoteRequest
 from cmdlog.raft.quorum import Ballot, vote_result
+from cmdlog.raft.ready import RoleReason
 from cmdlog.raft.state import Role, State
 from cmdlog.wal.ids import Term
 
 
-def on_timeout(state: State) -> None:
+def on_timeout(state: State, reason: RoleReason = RoleReason.ELECTION_TIMEOUT) -> None:
     """No leader was heard from, or a campaign led to nothing. Who may not campaign keeps waiting, without shielding anyone."""
     if not state.promotable:
-        state.become_follower(state.term, None)
+        state.become_follower(state.term, None, RoleReason.REMOVED)
     elif state.settings.pre_vote:
-        _ask(state)
+        _ask(state, reason)
     else:
-        campaign(state, Campaign.REAL)
+        campaign(state, Campaign.REAL, reason)
 
 
 def on_timeout_now(state: State, message: TimeoutNow) -> None:
     """The leader wants this node to lead: no pre-vote, no waiting. A node that may not campaign lets the transfer time out."""
     del message
     if state.promotable:
-        campaign(state, Campaign.TRANSFER)
+        campaign(state, Campaign.TRANSFER, RoleReason.TRANSFER)
 
 
-def _ask(state: State) -> None:
-    state.become_pre_candidate()
+def _ask(state: State, reason: RoleReason) -> None:
+    state.become_pre_candidate(reason)
     _request(state, Campaign.PRE, Term(state.term + 1))
     _count(state, Campaign.PRE)
 
 
-def campaign(state: State, kind: Campaign) -> None:
+def campaign(state: State, kind: Campaign, reason: RoleReason) -> None:
     """Begins a term as candidate."""
-    state.become_candidate()
+    state.become_candidate(reason=reason)
     _request(state, kind, state.term)
 
 
@@ -70,8 +71,8 @@ def on_vote_reply(state: State, reply: VoteReply) -> None:
 def _count(state: State, kind: Campaign) -> None:
     ballot = vote_result(state.configuration, state.votes)
     if ballot is Ballot.LOST:
-        state.become_follower(state.term, None)
+        state.become_follower(state.term, None, RoleReason.ELECTION_LOST)
     elif ballot is Ballot.WON and kind is Campaign.PRE:
-        campaign(state, Campaign.REAL)
+        campaign(state, Campaign.REAL, state.reason)
     elif ballot is Ballot.WON:
         state.become_leader()

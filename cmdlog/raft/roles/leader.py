@@ -28,7 +28,7 @@ from cmdlog.raft.messages import (
 )
 from cmdlog.raft.progress import FollowerProgress, Sending
 from cmdlog.raft.quorum import has_quorum, joint_committed
-from cmdlog.raft.ready import PlacedProposals
+from cmdlog.raft.ready import PlacedProposals, RoleReason
 from cmdlog.raft.roles import fetching, membership, transfer
 from cmdlog.raft.state import State
 from cmdlog.wal.ids import Index
@@ -90,7 +90,7 @@ def tick(state: State) -> None:
     if state.elapsed >= settings.election_ticks:
         state.elapsed = 0
         if settings.check_quorum and not has_quorum(state.configuration, state.active()):
-            state.become_follower(state.term, None)
+            state.become_follower(state.term, None, RoleReason.QUORUM_LOST)
             return
     transfer.expire(state)
     if state.to_promote and state.elapsed == 0:
@@ -122,7 +122,7 @@ def _disk_hangs(state: State) -> bool:
     if waited < election:
         return False
     if waited >= 2 * election and has_quorum(state.configuration, state.live() - {state.id}):
-        state.become_follower(state.term, None)
+        state.become_follower(state.term, None, RoleReason.DISK_STALLED)
         return True
     if state.handover is None and (successor := state.best_successor()) is not None:
         transfer.begin_transfer(state, successor)

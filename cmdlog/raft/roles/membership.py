@@ -19,7 +19,7 @@ from cmdlog.raft.configuration import Act, Configuration, ConfigurationChange, M
 from cmdlog.raft.errors import BadChange, ChangeRefused, Refusal
 from cmdlog.raft.messages import KIND_CONFIGURATION, Entries, TimeoutNow
 from cmdlog.raft.quorum import has_quorum
-from cmdlog.raft.ready import PlacedProposals
+from cmdlog.raft.ready import PlacedProposals, RoleReason
 from cmdlog.raft.state import Role, State
 from cmdlog.wal.ids import Index, Term
 
@@ -107,7 +107,7 @@ def on_commit(state: State, before: Index) -> None:
         # campaign at once, after the commit of the removal: waiting for a time-out would leave them without a leader for long.
         if (successor := state.best_successor()) is not None:
             state.now.append(TimeoutNow(state.id, successor, state.term))
-        state.become_follower(state.term, None)
+        state.become_follower(state.term, None, RoleReason.REMOVED)
 
 
 def force_recovery(state: State, learners: Iterable[NodeId], epoch: int | None) -> PlacedProposals:
@@ -125,5 +125,5 @@ def force_recovery(state: State, learners: Iterable[NodeId], epoch: int | None) 
         raise ChangeRefused(Refusal.NO_SUCH_VOTER, "this node may have forgotten what it voted for and acknowledged")
     drawn = epoch or 1 + state.rng.getrandbits(61)
     configuration = Configuration(voters=(state.id,), learners=nodes(learners), forced=True, epoch=drawn)
-    state.become_candidate(Term(state.term + FORCED_TERMS + drawn % FORCED_TERMS))
+    state.become_candidate(Term(state.term + FORCED_TERMS + drawn % FORCED_TERMS), reason=RoleReason.FORCED)
     return _append(state, configuration)

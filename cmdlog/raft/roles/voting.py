@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from cmdlog.raft.errors import Drop
 from cmdlog.raft.messages import Campaign, Removed, VoteReply, VoteRequest
+from cmdlog.raft.ready import RoleReason
 from cmdlog.raft.state import Role, State
 from cmdlog.wal.ids import Term
 
@@ -39,7 +40,7 @@ def on_removed(state: State, message: Removed) -> None:
         return
     state.removed_at, state.soft_changed = max(state.removed_at, message.index), True
     if state.role is Role.PRE_CANDIDATE or state.role is Role.CANDIDATE:
-        state.become_follower(state.term, None)
+        state.become_follower(state.term, None, RoleReason.REMOVED)
 
 
 def on_vote_request(state: State, request: VoteRequest) -> None:

@@ -27,6 +27,7 @@ from cmdlog.raft.messages import (
     Campaign,
     Entries,
     Executed,
+    Fitness,
     Forward,
     Heartbeat,
     HeartbeatBundle,
@@ -328,6 +329,7 @@ _MAKERS: Final[dict[MessageKind, _Maker]] = {
     MessageKind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
     MessageKind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,
     MessageKind.EXECUTED: _executed,
+    MessageKind.FITNESS: lambda sender, receiver, _, fixed, __: Fitness(sender, receiver, NO_TERM, *fixed),
 }
 _FORMS: Final[dict[int, _Form]] = {
     kind.value: (FIXED[kind].size, FIXED[kind].unpack_from, make) for kind, make in _MAKERS.items()

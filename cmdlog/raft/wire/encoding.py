@@ -19,6 +19,7 @@ from cmdlog.raft.messages import (
     Bundle,
     Entries,
     Executed,
+    Fitness,
     Forward,
     Heartbeat,
     HeartbeatBundle,
@@ -230,6 +231,10 @@ def _executed(group: PartitionId, m: Executed) -> bytes:
     return _meta_with(fields, MessageKind.EXECUTED, group, 0)
 
 
+def _fitness(group: PartitionId, m: Fitness) -> bytes:
+    return _meta(MessageKind.FITNESS, group, 0, m.reasons)
+
+
 def _bundle_fields(m: Bundle) -> bytes:
     columns = ((Tag.GROUPS, UINT32, m.groups), (Tag.TERMS, UINT64, m.terms), (Tag.ROUNDS, UINT64, m.rounds))
     return b"".join(pack_field(tag, pack_column(code, values)) for tag, code, values in columns)
@@ -250,4 +255,5 @@ _ENCODERS: Final[dict[type, Callable[[PartitionId, Any], bytes]]] = {
     HeartbeatBundle: _heartbeat_bundle,
     HeartbeatReplyBundle: _heartbeat_reply_bundle,
     Executed: _executed,
+    Fitness: _fitness,
 }

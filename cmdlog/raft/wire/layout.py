@@ -107,6 +107,7 @@ FIXED_FIELDS: Final[dict[MessageKind, tuple[tuple[str, str], ...]]] = {
     MessageKind.HEARTBEAT_REPLY_BUNDLE: (),
     MessageKind.REMOVED: (("index", "Q"),),
     MessageKind.EXECUTED: (),
+    MessageKind.FITNESS: (("reasons", "I"),),
 }
 
 

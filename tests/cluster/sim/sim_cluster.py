@@ -181,6 +181,7 @@ class SimCluster:
             self.mail.append((sender, receiver, messages))
             return
         member.driver.receive(messages)
+        member.reads.rounds.begin_waiting()
 
     def run_log(self) -> None:
         """Some log that has been woken takes a block."""

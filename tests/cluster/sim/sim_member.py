@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
+from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import Place, restore_groups
 from cmdlog.node.background.snapshotter import Snapshotter
@@ -22,6 +23,7 @@ from cmdlog.node.member.entry_reader import EntryRequest, read_entries
 from cmdlog.node.member.leader_reads import LeaderReads
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
+from cmdlog.node.member.member_code import MemberCode
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.member.member_start import make_genesis
 from cmdlog.node.member.sequenced_machine import SequencedMachine
@@ -62,6 +64,9 @@ SETTINGS: Final = Settings(partitions=PARTITIONS, sites=1)
 LIMITS: Final = Limits(batch_calls_max=3)
 BLOCKS_KEPT: Final = 120
 LEAD_MAX_MS: Final = 60_000
+ONE_CODE: Final = SimpleNamespace(
+    versions=SimpleNamespace(newest=1), missing_entries=list, missing_tables=lambda _directory: [], run_newest=lambda: None
+)
 
 
 def directory_of(node: int) -> str:
@@ -133,7 +138,7 @@ class SimMember:
         self.missed_ticks = 0
         self.began_s = world.now_s
         self.later: list[tuple[int, Callable[[RaftCore], None]]] = []  # answers to the driver's questions
-        self.takeovers: list[Generator[None, None, bool]] = []
+        self.takeovers: list[Generator[str, None, bool]] = []
         self.failure: BaseException | None = None
         self.log = Log.open(machine.files, directory_of(node), generation=generations(100_000 * node + 1000 * machine.life))
         recovered = self.log.recovered.groups
@@ -152,23 +157,27 @@ class SimMember:
             node, source_of(self.log), recovered, places, settings=RAFT, rng=random.Random(world.rng.random())
         )
         self.groups = groups
-        self.marks = ExecutedMarks(range(PARTITIONS), diverged=self._diverged)
+        self.marks = ExecutedMarks(range(PARTITIONS), diverged=self._diverged, agreed=self._diverged, voters=len(world.machines))
         run_txns = {partition: state.txn_id for partition, state in machine.states.items()}
         self.sequenced = WatchedMachine(
             self.sequencer, run_txns, blocks, marks=self.marks, leave_out=self.desk.leave_out, stated=lambda *_: None,
             asked=self._read_entries, copy_offered=self._refuse_copy,
         )  # fmt: skip
         self.sequenced.agree, self.sequenced.let_go_free = partial(world.agree, node), set()
-        self.leadership = Leadership(NodeId(node), self._ask_driver, began=self._began, ended=self._lost)
+        self.sequenced.learn_code(1)
+        self.leadership = Leadership(
+            NodeId(node), LeaderFitness(NodeId(node)), self._ask_driver, began=self._began, ended=self._lost, named=lambda: None
+        )
         self.driver = Replication(
             groups, self.sequenced, self.leadership, send=self._send, kick=self._kick, marks=self.marks, states=recovered,
             entry_blocks=blocks,
         )  # fmt: skip
         self.steps = StepsOfLists(
-            self.driver, self.sequenced, self.leadership, self.sequencer, self.keys, catalog=1, states={}, missing=list
-        )
+            self.driver, self.sequenced, self.leadership, self.sequencer, self.keys, code=cast(MemberCode, ONE_CODE),
+            directory="", missing=list,
+        )  # fmt: skip
         self.steps.listed = machine.states
-        self.reads = LeaderReads(self.driver, self.sequenced)
+        self.reads = LeaderReads(self.driver, self.sequenced, reads_max=10_000)
         self.desk.serve_replica(self)
         self.hold_log()
         self.sequencer.refuse(NoLeader("the cluster has no leader yet"))
@@ -203,6 +212,7 @@ class SimMember:
             self.driver.ask(group, answer)
         for _ in range(ticks):
             self.driver.tick()
+        self.reads.rounds.tick(ticks)
 
     def turn(self) -> None:
         """The log takes a block, if there is one. Raises: SimCrash."""
@@ -275,15 +285,7 @@ class SimMember:
             return
         self.sequencer.admission.raise_refusal()
 
-        def confirmed(leads: bool) -> None:
-            try:
-                if not leads:
-                    raise NoLeader("another node may lead by now; the read is safe to repeat")
-                self.router.place(route, params, key, done, "sync")
-            except NotReady as refusal:
-                done(refusal)
-
-        self.reads.confirm(confirmed)
+        self.reads.place_confirmed(partial(self.router.place, route, params, key, done, "sync"), done)
 
     # -- clocks ----------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ class FakeTransport(asyncio.Transport):
         self._connection, self._closing = connection, False
         self.written = b""
         self.aborted = False
+        self.unsent = 0  # bytes that the socket has not taken
         connection.connection_made(self)
 
     def write(self, data: Any) -> None:
@@ -43,6 +44,9 @@ class FakeTransport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self.limits = high, low
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def lose(self) -> None:
         """The socket is gone."""

@@ -511,6 +511,7 @@ def test_the_status_counts_what_goes_each_way(tmp_path: Path) -> None:
         wait_for(lambda: two.handler.indexes_of(ONE))
         sent, got = one.peer(TWO), two.peer(ONE)
         assert sent.out_frames == got.in_frames == 1
+        assert (sent.out_messages, got.in_messages, sent.connections) == (1, 1, 1)
         assert min(sent.out_bytes, got.in_bytes) > 5000
         assert (sent.queue_bytes, sent.queue_messages, sent.dropped_messages, sent.faults) == (0, 0, 0, {})
         assert (sent.confirmed, sent.incarnation) == (True, identity_of(2).incarnation.hex())

@@ -1,0 +1,97 @@
+"""The nodes of a cluster as a terminal shows them: the verdict, what is wrong, a row per node, a row per partition.
+
+One rule: it shows what was judged; what a node does not say is left empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from cmdlog.cli.server.cluster_health import LAG_S_MAX, ClusterHealth, PartitionLag, Verdict
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PARTITIONS_SHOWN: Final = 64  # those that lag most
+COLOURS: Final = {Verdict.HEALTHY: "green", Verdict.DEGRADED: "yellow", Verdict.UNAVAILABLE: "red"}
+NODE_COLUMNS: Final = ("node", "url", "state", "role", "leader", "term", "log", "lag, entries", "lag, s")
+UNKNOWN: Final = "-"
+
+
+def cluster_table(health: ClusterHealth, nodes: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The whole picture."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    shown: list[RenderableType] = [Text(headline(health), style=f"bold {COLOURS[health.verdict]}")]
+    shown += [Text(f"  {finding.text}", style="red") for finding in health.findings]
+    table = Table(title="Nodes", title_justify="left")
+    for column in NODE_COLUMNS:
+        table.add_column(column, overflow="fold")
+    for node in nodes:
+        leads = node.get("node") is not None and node.get("node") == health.leader
+        table.add_row(*map(Text, node_row(node, health)), style="bold" if leads else None)
+    shown.append(table)
+    columns, rows = lag_rows(health)
+    if rows:
+        lags = Table(title="Lag by partition: entries / seconds", title_justify="left")
+        for column in columns:
+            lags.add_column(column, justify="right")
+        for row in rows:
+            lags.add_row(*map(Text, row))
+        shown.append(lags)
+    return Group(*shown)
+
+
+def headline(health: ClusterHealth) -> str:
+    """Verdict, leader, term."""
+    if health.leader is None:
+        return f"{health.verdict.value}: no leader"
+    return f"{health.verdict.value}: node {health.leader} leads, term {health.term}"
+
+
+def node_row(node: Mapping[str, Any], health: ClusterHealth) -> list[str]:
+    """For each of NODE_COLUMNS."""
+    number = node.get("node")
+    lags = list(health.lags.get(number, {}).values()) if number is not None else []
+    entries = str(sum(lag.entries for lag in lags)) if lags else ""
+    seconds = max((lag.seconds for lag in lags if lag.seconds is not None), default=None)
+    row = ["?" if number is None else str(number), node["url"], node["state"]]
+    if "groups" not in node:
+        return [*row, "", "", "", "", entries, "" if seconds is None else f"{seconds:.1f}"]
+    fill = (node.get("log") or {}).get("fill")
+    role = "leader" if number == health.leader else str(node["standing"]).replace("_", " ")
+    term = max((of["term"] for of in node["groups"].values()), default=0)
+    leader = UNKNOWN if node["leader"] is None else str(node["leader"])
+    return [
+        *row,
+        role,
+        leader,
+        str(term),
+        "" if fill is None else f"{fill:.0%}",
+        entries,
+        UNKNOWN if seconds is None else f"{seconds:.1f}",
+    ]
+
+
+def lag_rows(health: ClusterHealth) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows; the partitions that lag most come first when there are many."""
+    nodes = sorted(health.lags)
+    partitions = sorted({of for lags in health.lags.values() for of in lags}, key=int)
+    if len(partitions) > PARTITIONS_SHOWN:
+        worst = {of: max(lags[of].entries for lags in health.lags.values() if of in lags) for of in partitions}
+        partitions = sorted(partitions, key=lambda of: (-worst[of], int(of)))[:PARTITIONS_SHOWN]
+    rows = [[of, *(_lag_cell(health.lags[node].get(of)) for node in nodes)] for of in partitions]
+    return ["partition", *(f"node {node}" for node in nodes)], rows
+
+
+def _lag_cell(lag: PartitionLag | None) -> str:
+    if lag is None:
+        return UNKNOWN
+    if not lag.entries:
+        return "0"
+    seconds = UNKNOWN if lag.seconds is None else f"{lag.seconds:.1f}"
+    marked = "!" if (lag.seconds or 0.0) > LAG_S_MAX else ""
+    return f"{lag.entries} / {seconds}{marked}"

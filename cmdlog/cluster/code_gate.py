@@ -1,0 +1,52 @@
+"""Batches wait for their code: each group commits by itself, so a batch may be committed here before the version that it names.
+
+One rule: a site gets a batch only when the version of the code that it names is known. Entries of a partition keep their order,
+so those after it wait with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from cmdlog.wal.format.batch import batch_catalog
+from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, peek_record
+
+_BATCH = int(RecordKind.BATCH)
+
+
+class CodeGate:
+    """Under the driver's lock."""
+
+    def __init__(self) -> None:
+        self._newest = 0  # version up to which all are known
+        self._waiting: dict[int, deque[tuple[int, bytes]]] = {}  # by partition; none of them is empty
+
+    def add(self, partition: int, entries: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """The partition's next entries (index, record); those of them whose code is known."""
+        passed, waiting = list[tuple[int, bytes]](), self._waiting.get(partition) or deque()
+        for entry in entries:
+            if waiting or self._lacks(entry[1]):
+                waiting.append(entry)
+            else:
+                passed.append(entry)
+        if waiting:
+            self._waiting[partition] = waiting
+        return passed
+
+    def learn(self, version: int) -> dict[int, list[tuple[int, bytes]]]:
+        """One more version is known. What may be run now, by partition."""
+        self._newest = max(self._newest, version)
+        released = {}
+        for partition, waiting in list(self._waiting.items()):
+            del self._waiting[partition]
+            released[partition] = self.add(partition, waiting)
+        return released
+
+    @property
+    def waits(self) -> bool:
+        """Whether any batch waits for its code."""
+        return bool(self._waiting)
+
+    def _lacks(self, record: bytes) -> bool:
+        return record[KIND_OFFSET] == _BATCH and batch_catalog(peek_record(record)) > self._newest

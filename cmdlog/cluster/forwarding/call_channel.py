@@ -1,0 +1,305 @@
+"""All links for calls of one process: those that it makes to other nodes, and those that come in.
+
+One rule: it knows addresses and bytes. Who leads, and what a call is, are its user's affair; so the same channel serves an HTTP
+process that is no node.
+
+Everything about a connection happens in one event loop: that of the HTTP server, or one of its own thread where there is none.
+A link is made when the first call wants it. When that fails, calls are refused for a pause; the next one after it tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import uvloop
+
+from cmdlog.cluster.forwarding.call_frames import PREFACE
+from cmdlog.cluster.forwarding.call_handshake import CallCredentials, answer_session, open_session
+from cmdlog.cluster.forwarding.call_link import AnswerTaker, CallLink, LinkOver, OutgoingCall
+from cmdlog.cluster.forwarding.call_receiver import CallPlacer, CallReceiver
+from cmdlog.cluster.forwarding.call_rows import CallWindow
+from cmdlog.cluster.transport.framed_connection import LINGER_S, FramedConnection
+from cmdlog.cluster.transport.peer_tls import PeerTls
+from cmdlog.cluster.transport.peer_transport import Address, TransportSettings
+from cmdlog.cluster.transport.quiet_log import QuietLog
+from cmdlog.operator_error import full_text
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.wire.layout import BadFrame
+
+D = TypeVar("D")
+H = TypeVar("H")
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class _Target(Generic[D]):
+    """A node that calls are sent to."""
+
+    link: CallLink[D] | None = None
+    pause_s: float = 0.0  # after the next failure
+    paused_until_s: float = 0.0
+    why: str = ""  # it could not be reached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelStatus:
+    """What is shown to people."""
+
+    sent: int = 0  # calls, since the start
+    waiting: int = 0  # of them, those that are not answered
+    taken: int = 0
+    placed: int = 0  # of them, those that are not answered
+    links: dict[int, str] = field(default_factory=dict)  # by node: "" while it works, else why not
+
+
+class CallChannel(Generic[D, H, R]):
+    """Made in any thread; `start` begins, `stop` ends, and it is not started twice."""
+
+    def __init__(
+        self,
+        ours: CallCredentials,
+        address_of: Callable[[int], Address],
+        taker: AnswerTaker[D],
+        placer: CallPlacer[H, R],
+        *,
+        window: CallWindow,
+        tls: PeerTls | None = None,
+        settings: TransportSettings | None = None,
+    ) -> None:
+        """`window` is what one link that comes in may have under way."""
+        self._ours, self._address_of, self._taker, self._placer, self._window = ours, address_of, taker, placer, window
+        self._tls, self._settings, self._quiet = tls, settings or TransportSettings(), QuietLog()
+        self._lock = threading.Lock()
+        self._targets: dict[int, _Target[D]] = {}
+        self._receivers: dict[CallReceiver[H, R], None] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}  # connections that are being made
+        self._strangers: dict[asyncio.Task[None], None] = {}  # that came in and have not proved who they are; oldest first
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._own_thread: threading.Thread | None = None
+        self._thread = 0
+        self._stopped = False
+        self._sent = self._taken = 0  # by links that are over
+
+    # -- any thread ------------------------------------------------------------------------------------------------------
+
+    def start(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Works in this loop from now on; None: in a thread of its own."""
+        if loop is None:
+            loop = uvloop.new_event_loop()
+            self._own_thread = threading.Thread(target=loop.run_forever, name="cmdlog-calls", daemon=True)
+            self._own_thread.start()
+        self._loop = loop
+        loop.call_soon_threadsafe(self._begin)
+
+    def stop(self) -> None:
+        """Sends the answers that are there, ends all links, and says so to whoever waits. Idempotent."""
+        loop, self._stopped = self._loop, True
+        if loop is not None and threading.get_ident() != self._thread:
+            closing = self._close()
+            try:
+                asyncio.run_coroutine_threadsafe(closing, loop).result(2 * LINGER_S)
+            except RuntimeError:  # the loop has ended
+                closing.close()
+            except TimeoutError:
+                pass
+        for target in list(self._targets.values()):
+            if target.link is not None:
+                target.link.end("the node is stopping")
+        if self._own_thread is not None and loop is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(loop.stop)
+            self._own_thread.join()
+            if not loop.is_closed():
+                loop.close()
+
+    def send(self, node: int, calls: Sequence[OutgoingCall[D]]) -> None:
+        """Sends calls to a node, all or none; each is settled once. Raises: LinkOver, WindowFull."""
+        with self._lock:
+            target = self._targets.get(node) or self._targets.setdefault(node, _Target())
+            if (link := target.link) is None:
+                link = self._begin_link(node, target)
+        link.add(calls)
+
+    def take_socket(self, sock: socket.socket) -> None:
+        """A connection that came in, from its preface on."""
+        try:
+            if self._loop is None or self._stopped:
+                raise RuntimeError
+            self._loop.call_soon_threadsafe(self._take_stranger, sock)
+        except RuntimeError:  # nobody serves it
+            sock.close()
+
+    def status(self) -> ChannelStatus:
+        """A view of this moment."""
+        targets, receivers = dict(self._targets), list(self._receivers)
+        links = [target.link for target in targets.values() if target.link is not None]
+        return ChannelStatus(
+            sent=self._sent + sum(link.calls for link in links),
+            waiting=sum(link.under_way for link in links),
+            taken=self._taken + sum(receiver.calls for receiver in receivers),
+            placed=sum(receiver.under_way for receiver in receivers),
+            links={node: target.why for node, target in sorted(targets.items())},
+        )
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        assert self._loop is not None
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(call)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the links with it
+                self._loop.call_soon_threadsafe(call)
+
+    def _begin_link(self, node: int, target: _Target[D]) -> CallLink[D]:
+        """Under the lock. Raises: LinkOver."""
+        if self._loop is None or self._stopped:
+            raise LinkOver("the node is stopping" if self._stopped else "the node is starting")
+        if time.monotonic() < target.paused_until_s:
+            raise LinkOver(target.why)
+        target.link = link = CallLink(self._taker, self._soon)
+        self._soon(lambda: self._spawn(self._tasks, self._keep_link(node, target, link)))
+        return link
+
+    # -- the loop's thread: links that are made ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._thread = threading.get_ident()
+        self._check_lives()
+
+    def _spawn(
+        self, tasks: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None], ended: Callable[[], None] = lambda: None
+    ) -> None:
+        def forget(task: asyncio.Task[None]) -> None:
+            tasks.pop(task, None)
+            ended()
+
+        task = asyncio.get_running_loop().create_task(work)
+        tasks[task] = None
+        task.add_done_callback(forget)
+
+    async def _keep_link(self, node: int, target: _Target[D], link: CallLink[D]) -> None:
+        """Makes the connection of a link, and waits for its end."""
+        connection = FramedConnection(silence_s=self._settings.silence_s)
+        why = "the node is stopping"
+        try:
+            await self._connect(connection, node, link)
+            target.why, target.pause_s = "", 0.0
+            await connection.closed.wait()
+            why = full_text(connection.error) if connection.error is not None else "the leading node hung up"
+        except (OSError, BadFrame, UnicodeError) as error:  # TLS and time-outs are OSErrors
+            why = full_text(error) or "no answer in time"
+            target.pause_s = min(max(2 * target.pause_s, self._settings.pause_s_min), self._settings.pause_s_max)
+            target.paused_until_s = time.monotonic() + target.pause_s
+            self._quiet.log("calls_not_forwarded", node, node=node, why=why)
+        finally:
+            with self._lock:
+                target.link, target.why = None, why
+                self._sent += link.calls
+            link.end(why)
+            connection.drop()
+
+    async def _connect(self, connection: FramedConnection, node: int, link: CallLink[D]) -> None:
+        settings, (host, port) = self._settings, self._address_of(node)
+        async with asyncio.timeout(settings.connect_s):
+            sock = await _call_address(host, port)
+        tls: dict[str, Any] = {}
+        if self._tls is not None:
+            tls = {"ssl": self._tls.caller, "server_hostname": host, "ssl_handshake_timeout": settings.hello_s}
+        try:
+            async with asyncio.timeout(settings.hello_s):
+                await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **tls)
+                session, window = await open_session(connection, self._ours, NodeId(node))
+        except BaseException:
+            sock.close()
+            raise
+        link.open(connection, session, window)
+
+    # -- links that come in ------------------------------------------------------------------------------------------------
+
+    def _take_stranger(self, sock: socket.socket) -> None:
+        if self._stopped:
+            sock.close()
+            return
+        while len(self._strangers) >= self._settings.strangers_max:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.cancel()
+        connection = FramedConnection(silence_s=self._settings.silence_s)
+
+        def ended() -> None:
+            if connection.is_ending:  # also one that was evicted before its first step: nobody else closes the socket
+                sock.close()
+
+        self._spawn(self._strangers, self._welcome(connection, sock), ended)
+
+    async def _welcome(self, connection: FramedConnection, sock: socket.socket) -> None:
+        """Leads a connection that came in to the end of its handshake, or closes it."""
+        settings = self._settings
+        tls: dict[str, Any] = {}
+        if self._tls is not None:
+            tls = {"ssl": self._tls.called, "ssl_handshake_timeout": settings.hello_s}
+        try:
+            async with asyncio.timeout(settings.hello_s):
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, **tls)
+                session = await answer_session(connection, self._ours, self._window)
+            receiver = CallReceiver(connection, session, self._window, self._placer, self._soon)
+            self._receivers[receiver] = None
+            receiver.open(lambda: self._forget(receiver))
+        except (OSError, BadFrame) as error:
+            self._quiet.log("call_link_refused", type(error), why=full_text(error) or "no answer in time")
+        finally:
+            if not connection.delivers:
+                connection.drop()
+
+    def _forget(self, receiver: CallReceiver[H, R]) -> None:
+        if self._receivers.pop(receiver, self) is None:
+            self._taken += receiver.calls
+        error = receiver.connection.error
+        if isinstance(error, BadFrame):
+            self._quiet.log("call_link_refused", type(error), node=receiver.session.peer.node, why=str(error))
+
+    # -- both ----------------------------------------------------------------------------------------------------------------
+
+    def _check_lives(self) -> None:
+        if self._stopped:
+            return
+        for target in list(self._targets.values()):
+            if target.link is not None:
+                target.link.check_life(self._settings.silence_probes)
+        asyncio.get_running_loop().call_later(self._settings.probe_s, self._check_lives)
+
+    async def _close(self) -> None:
+        """Flushes what is answered, and hangs up everywhere."""
+        receivers = list(self._receivers)
+        for receiver in receivers:
+            receiver.flush()
+            receiver.connection.hang_up()
+        tasks = [*self._tasks, *self._strangers]
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await asyncio.gather(*tasks, return_exceptions=True)
+                for receiver in receivers:
+                    await receiver.connection.closed.wait()
+
+
+async def _call_address(host: str, port: int) -> socket.socket:
+    """A connection, with the preface sent."""
+    loop = asyncio.get_running_loop()
+    family, kind, proto, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, address)
+        await loop.sock_sendall(sock, PREFACE)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,49 @@
+"""Leadership of all groups, offered to one other node.
+
+One rule: functions over the groups of this node, under the driver's lock. A group under offer takes no proposals, so whoever
+proposes looks at `under_offer` first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+
+from cmdlog.raft import ProposalRefused, RaftCore
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.multi_raft import RaftGroups
+
+
+def find_successors(groups: RaftGroups) -> list[NodeId]:
+    """The nodes that could lead everything that this node leads; the one that lacks least comes first.
+
+    Each votes in all these groups and was heard from in their present terms within an election time-out.
+    """
+    led = [core for core in groups.cores.values() if core.leader == core.id]
+    lacks: dict[NodeId, int] = {}
+    for core in led:
+        for node in core.live() - {core.id}:
+            if core.configuration.is_voter(node):
+                lacks[node] = lacks.get(node, 0) + core.log.last - core.progress[node].match
+    able = [node for node in lacks if all(node in core.live() and core.configuration.is_voter(node) for core in led)]
+    return sorted(able, key=lambda node: (lacks[node], node))
+
+
+def offer_groups(groups: RaftGroups, target: NodeId) -> None:
+    """Offers every group that is led here to that node; in one round, so that it campaigns for all of them at once."""
+    for group, core in list(groups.cores.items()):
+        if core.leader == core.id:
+            with contextlib.suppress(ProposalRefused):
+                groups.ask(group, partial(RaftCore.transfer, target=target))
+
+
+def resign_groups(groups: RaftGroups) -> None:
+    """Leads nothing any more, without a successor: the others elect one after their time-out."""
+    for group, core in list(groups.cores.items()):
+        if core.leader == core.id:
+            groups.ask(group, lambda core: core.become_follower(core.term, None))
+
+
+def under_offer(groups: RaftGroups) -> bool:
+    """Whether some group's leadership is on its way to another node."""
+    return any(core.handover is not None for core in groups.cores.values())

@@ -1,0 +1,127 @@
+"""Calls that another node was asked for, placed here: by whoever leads, and by nobody else.
+
+One rule: a call that came by a link is placed or refused, never sent on. Its refusals are those that a caller of this node would
+get, and say whether it is safe to repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cmdlog.cluster.forwarding.call_receiver import IncomingCall
+from cmdlog.cluster.forwarding.call_rows import NO_KEY, AnswerRow, CallName
+from cmdlog.node.clock import ClockAhead
+from cmdlog.node.member.forwarding.call_sender import name_of
+from cmdlog.node.member.forwarding.forwarded_replies import OtherDeclaration, TxnAhead, encode_reply, needs_trace
+from cmdlog.node.member.member_ground import NoLeader
+from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, Overloaded, Reply, UnknownOutcome
+from cmdlog.node.placing.router import Encoded
+from cmdlog.node.slot_map import Route
+from cmdlog.operator_error import full_text
+from cmdlog.wal.errors import WalError
+from procedures.execution.failure_trace import FailureTrace
+
+DURABILITIES: Final[tuple[Durability | None, ...]] = (None, "sync", "async")
+
+
+@dataclass(slots=True)
+class FoundCall:
+    """What a name of a link means here; looked up again when calls are bound to other code."""
+
+    name: CallName
+    routes: Mapping[str, Route]  # among which it was looked up
+    route: Route | OtherDeclaration
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """What a node gives."""
+
+    place: Callable[[Sequence[Encoded]], None]  # all or none; raises CallRefused
+    confirm_leads: Callable[[Callable[[bool], None]], None]  # asks a majority whether this node leads; raises CallRefused
+    observe_txn: Callable[[int], None]  # later calls are ordered after this one; raises ClockAhead
+    trace_of: Callable[[CallOutcome], FailureTrace | None]  # where a procedure raised
+
+
+class ForwardedCalls:
+    """`cmdlog.cluster.forwarding.call_receiver.CallPlacer` of a node."""
+
+    def __init__(self, node: Placing, routes: Callable[[], Mapping[str, Route]], partition_by_slot: Sequence[int]) -> None:
+        """`routes`: of the code that calls are bound to now."""
+        self._node, self._routes, self._partition_by_slot = node, routes, partition_by_slot
+
+    def find(self, name: CallName) -> FoundCall:
+        routes = self._routes()
+        return FoundCall(name, routes, _look_up(name, routes))
+
+    def place(self, calls: Sequence[IncomingCall[FoundCall, Reply]]) -> None:
+        logged: list[Encoded] = []
+        reads: list[Encoded] = []
+        routes = self._routes()
+        for named, row, done in calls:
+            if named.routes is not routes:
+                named.routes, named.route = routes, _look_up(named.name, routes)
+            found = named.route
+            if isinstance(found, OtherDeclaration):
+                done(found.again())
+                continue
+            if row.txn:
+                try:
+                    self._node.observe_txn(row.txn)
+                except ClockAhead as error:
+                    done(TxnAhead(str(error)))
+                    continue
+            _, slot, promise, key, _, params = row
+            partition = -1 if found.everywhere else self._partition_by_slot[slot]
+            call = found, partition, params, b"" if key == NO_KEY else key, done, DURABILITIES[promise]
+            (reads if found.read_only else logged).append(call)
+        if logged:
+            self._place(logged)
+        if reads:
+            self._confirm(reads)
+
+    def busy(self, why: str) -> Reply:
+        return Overloaded(why)
+
+    def encode(self, call: int, reply: Reply) -> AnswerRow:
+        trace = self._node.trace_of(reply) if isinstance(reply, CallOutcome) and needs_trace(reply) else None
+        return encode_reply(call, reply, trace)
+
+    def _confirm(self, reads: Sequence[Encoded]) -> None:
+        """One question to a majority for all reads of a frame."""
+
+        def confirmed(leads: bool) -> None:
+            if leads:
+                self._place(reads)
+            else:
+                _refuse_all(reads, NoLeader("another node may lead by now; the read is safe to repeat"))
+
+        try:
+            self._node.confirm_leads(confirmed)
+        except CallRefused as refusal:
+            _refuse_all(reads, refusal)
+
+    def _place(self, calls: Sequence[Encoded]) -> None:
+        try:
+            self._node.place(calls)
+        except CallRefused as refusal:
+            _refuse_all(calls, refusal)
+        except WalError as error:
+            _refuse_all(calls, UnknownOutcome(f"the log failed while the calls were under way: {full_text(error)}"))
+
+
+def _refuse_all(calls: Sequence[Encoded], refusal: CallRefused) -> None:
+    for call in calls:
+        call[4](refusal.again())
+
+
+def _look_up(name: CallName, routes: Mapping[str, Route]) -> Route | OtherDeclaration:
+    text = name.name.decode(errors="replace")
+    route = routes.get(text)
+    if route is None:
+        return OtherDeclaration(f"the leading node has no procedure {text[:80]!r}: its code is another one")
+    if name_of(route) != name:
+        return OtherDeclaration(f"the leading node declares procedure {text!r} otherwise: its code is another one")
+    return route

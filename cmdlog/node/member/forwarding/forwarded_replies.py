@@ -1,0 +1,88 @@
+"""Replies as they pass between nodes: the caller of a follower gets what the leader would have said.
+
+One rule: a refusal keeps its kind. One that this program does not know is `outcome_unknown`: doubt promises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import orjson
+
+from cmdlog.cluster.forwarding.call_link import PARAMS_BYTES_MAX
+from cmdlog.cluster.forwarding.call_rows import REFUSED, AnswerRow
+from cmdlog.node.member.member_ground import NoLeader, NotLeading
+from cmdlog.node.outcome import (
+    CallOutcome,
+    CallRefused,
+    CallTooLarge,
+    DiskFullRefusal,
+    LogFullRefusal,
+    NotReady,
+    Overloaded,
+    Reply,
+    UnknownOutcome,
+)
+from procedures.execution.failure_trace import FailureTrace
+from procedures.execution.idempotency import Status
+
+
+class OtherDeclaration(NotReady):
+    """The leader declares the procedure otherwise than the node that was called, or not at all."""
+
+
+class TxnAhead(CallRefused):
+    """The transaction that the caller has seen is too far ahead of the leader's clock."""
+
+    code = "invalid_parameters"
+    status = 422
+    retry_after_s = None
+
+    def more(self) -> dict[str, Any]:
+        return {"problems": [{"field": "Cmdlog-Txn", "problem": str(self)}]}
+
+
+KINDS: Final[Mapping[str, type[CallRefused]]] = {
+    kind.__name__: kind
+    for kind in (
+        NotReady, Overloaded, LogFullRefusal, DiskFullRefusal, CallTooLarge, UnknownOutcome, NoLeader, NotLeading,
+        OtherDeclaration, TxnAhead,
+    )
+}  # fmt: skip
+
+
+def encode_reply(call: int, reply: Reply, trace: FailureTrace | None = None) -> AnswerRow:
+    """A reply as a row; `trace` is where a procedure raised."""
+    if isinstance(reply, CallOutcome):
+        more = b"" if trace is None else orjson.dumps(_plain(trace))
+        if len(reply.body) + len(more) <= PARAMS_BYTES_MAX:
+            return AnswerRow(call, reply.status, reply.txn_id, reply.body, more)
+        reply = UnknownOutcome(f"the result of transaction {reply.txn_id} is too large to pass between nodes: ask the leader")
+    told: dict[str, Any] = {"kind": _kind_of(reply), "text": str(reply)}
+    if isinstance(reply, NotLeading):
+        told |= {"leader": reply.leader, "node": reply.node}
+    return AnswerRow(call, REFUSED, 0, orjson.dumps(told), b"")
+
+
+def decode_reply(status: int, txn: int, body: bytes, more: bytes) -> Reply:
+    """The inverse."""
+    if status != REFUSED:
+        return CallOutcome(status, txn, body, FailureTrace(**orjson.loads(more)) if more else None)
+    told = orjson.loads(body)
+    kind = KINDS.get(told["kind"], UnknownOutcome)
+    return NotLeading(told["text"], told["leader"], told["node"]) if kind is NotLeading else kind(told["text"])
+
+
+def needs_trace(reply: Reply) -> bool:
+    """Whether the procedure raised."""
+    return isinstance(reply, CallOutcome) and reply.status == Status.FAILED
+
+
+def _plain(trace: FailureTrace) -> dict[str, Any]:
+    return {**asdict(trace), "raised": None}
+
+
+def _kind_of(refusal: CallRefused) -> str:
+    return next(kind.__name__ for kind in type(refusal).__mro__ if kind.__name__ in KINDS)

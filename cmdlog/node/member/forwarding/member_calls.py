@@ -1,0 +1,80 @@
+"""Where a call to a member goes: to its own sequencer while it leads, else to the node that leads; and calls that others send.
+
+One rule: what another node has sent is placed here or refused. So no call goes round, whatever nodes believe about the leader.
+"""
+
+from __future__ import annotations
+
+import os
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from cmdlog.cluster.forwarding.call_channel import CallChannel
+from cmdlog.cluster.forwarding.call_frames import PREFACE, channel_secret
+from cmdlog.cluster.forwarding.call_handshake import CallCredentials
+from cmdlog.cluster.forwarding.call_rows import CallWindow
+from cmdlog.cluster.transport.peer_network import PeerNetwork
+from cmdlog.node.member.forwarding.call_sender import CallSender, Waiting
+from cmdlog.node.member.forwarding.forwarded_calls import ForwardedCalls, FoundCall, Placing
+from cmdlog.node.member.member_ground import MemberGround, NotLeading
+from cmdlog.node.outcome import Reply
+from cmdlog.node.placing.router import Placed
+from cmdlog.node.sequencing.admission import Admission
+from cmdlog.node.settings import Settings
+from cmdlog.node.slot_map import Route, SlotMap
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.wire.secure_frames import Peer
+
+PROCESS_BYTES: Final = 8
+
+
+class MemberCalls:
+    """Any thread."""
+
+    def __init__(
+        self,
+        ground: MemberGround,
+        settings: Settings,
+        node: Placing,
+        *,
+        routes: Callable[[], Mapping[str, Route]],
+        slots: SlotMap,
+        admission: Admission,
+    ) -> None:
+        self._admission, self._node, self._slots = admission, node, slots
+        me = Peer(NodeId(ground.node), os.urandom(PROCESS_BYTES))
+        self._sender = CallSender(slots, call_bytes_max=settings.call_bytes_max)
+        share = len(ground.cluster.members)  # so that the links together leave room for callers of this node
+        self._channel: CallChannel[Waiting, FoundCall, Reply] = CallChannel(
+            CallCredentials(ground.cluster.cluster_id, me, channel_secret(ground.secret)),
+            lambda number: ground.cluster.member(number).peer,
+            self._sender,
+            ForwardedCalls(node, routes, slots.partition_by_slot),
+            window=CallWindow(
+                max(1, settings.inflight_calls_max // share), max(settings.call_bytes_max, settings.inflight_bytes_max // share)
+            ),
+        )
+
+    def start(self, network: PeerNetwork, loop: AbstractEventLoop | None) -> None:
+        """Works in this loop; links that come in come by the peers' port. Before the network starts."""
+        self._channel.start(loop)
+        network.give_sockets(PREFACE, self._channel.take_socket)
+
+    def stop(self) -> None:
+        """Ends all links; whoever waits for an answer is told so."""
+        self._channel.stop()
+
+    def status(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self._channel.status())
+
+    def elsewhere(self) -> NotLeading | None:
+        """Who takes calls, where this node does not, and knows."""
+        refusal = self._admission.refusal
+        return refusal if isinstance(refusal, NotLeading) and refusal.node else None
+
+    def send(self, where: NotLeading, calls: Sequence[Placed], *, txn: int | None = None) -> list[int | None]:
+        """Sends calls to the node that leads; their partitions. Raises: CallRefused, when none of them is on its way."""
+        return self._sender.send(where, calls, self._channel.send, txn=txn)

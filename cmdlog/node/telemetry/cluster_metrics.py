@@ -1,0 +1,152 @@
+"""Metrics of a node that is one of several: their rows, and the samples of one reading.
+
+One rule: a reading is what `/v1/status` shows under `cluster`; nothing is asked for metrics alone. A node alone has no samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from cmdlog.node.telemetry.metric_rows import MetricRow, Samples, counter_row, gauge_row, times_row
+from cmdlog.node.telemetry.stage_timings import Histogram
+from cmdlog.wal.ids import CLUSTER_GROUP
+
+FIRST_REASON: Final = "election_timeout"  # of elections: a rate needs its zero
+FORWARDED: Final = {"out": "sent", "in": "taken"}
+FORWARDED_NOW: Final = {"out": "waiting", "in": "placed"}
+
+CLUSTER_METRICS: Final[tuple[MetricRow, ...]] = (
+    gauge_row("cmdlog_cluster_state", "1 for the state of this member: configuring or running", "state"),
+    gauge_row("cmdlog_cluster_leader", "number of the node that leads, as this one knows; 0: none"),
+    gauge_row("cmdlog_cluster_takes_calls", "1 while this node leads and takes calls"),
+    gauge_row("cmdlog_cluster_role", "1 for the role of this node in the group (a partition, or cluster)", "group", "role"),
+    gauge_row("cmdlog_cluster_term", "term of the group", "group"),
+    gauge_row("cmdlog_cluster_commit_index", "last entry of the group that is known here to be committed", "group"),
+    gauge_row("cmdlog_cluster_lag_entries", "entries of the group that the leader has and this node has not applied", "group"),
+    gauge_row("cmdlog_cluster_lag_seconds", "age of the oldest call among them; absent: its age is not known here", "group"),
+    gauge_row("cmdlog_cluster_peer_lag_entries", "at a leader: entries that the peer has not on disk", "peer", "group"),
+    gauge_row("cmdlog_cluster_peer_lag_seconds", "at a leader: age of the oldest call among them", "peer", "group"),
+    gauge_row("cmdlog_cluster_peer_silent_seconds", "at a leader: time since the peer last said anything, in any group", "peer"),
+    counter_row("cmdlog_cluster_elections_total", "campaigns that this node began, of any group", "reason"),
+    counter_row("cmdlog_cluster_leader_changes_total", "changes of the cluster's leader that this node saw, losses included"),
+    times_row("cmdlog_cluster_takeover_seconds", "from the beginning of this node's campaign until it took calls"),
+    gauge_row("cmdlog_cluster_diverged", "1 while it is stopped: a batch did something else than on the leader", "partition"),
+    gauge_row("cmdlog_cluster_too_far_back", "1 while this node lacks entries of the group that no log holds", "group"),
+    gauge_row("cmdlog_cluster_unfit", "1 while the node should not lead, by reason", "reason"),
+    counter_row("cmdlog_cluster_forwarded_calls_total", "calls sent to the node that leads, or taken from another", "direction"),
+    gauge_row("cmdlog_cluster_forwarded_calls_waiting", "of them, those that are not answered yet", "direction"),
+    counter_row("cmdlog_cluster_read_rounds_total", "questions to a majority whether this node still leads, for reads"),
+    gauge_row("cmdlog_cluster_reads_waiting", "reads that wait for a majority to confirm the leader"),
+    gauge_row("cmdlog_cluster_peer_connected", "1 while messages of this node can reach the peer", "peer"),
+    counter_row("cmdlog_cluster_peer_connections_total", "connections made to the peer", "peer"),
+    counter_row("cmdlog_cluster_peer_messages_total", "messages of consensus; out: to the peer", "peer", "direction"),
+    counter_row("cmdlog_cluster_peer_bytes_total", "bytes of the connections with the peer", "peer", "direction"),
+    counter_row("cmdlog_cluster_peer_dropped_messages_total", "messages that found no connection, or no room", "peer"),
+    gauge_row("cmdlog_cluster_peer_queue_bytes", "bytes of messages that wait for the peer's connection", "peer"),
+    gauge_row("cmdlog_cluster_peer_round_trip_seconds", "last measured round trip to the peer; absent before the first", "peer"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReading:
+    """What a member says of its cluster at one moment."""
+
+    status: Mapping[str, Any]  # `cluster` of `/v1/status`
+    takeovers: Histogram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReadiness:
+    """Whether a member serves calls, for `/readyz`."""
+
+    serves: bool
+    state: str
+    role: str
+    leader: str  # URL for clients; "" while none is known
+    why: str = ""  # it does not serve
+
+    def shown(self) -> dict[str, str]:
+        """What goes with the answer."""
+        return {"state": self.state, "role": self.role, **({"leader": self.leader} if self.leader else {})}
+
+
+class MemberLook(Protocol):
+    """What a member says of itself and its cluster; any thread."""
+
+    def reading(self) -> ClusterReading: ...
+    def readiness(self) -> MemberReadiness: ...
+
+
+def cluster_samples(reading: ClusterReading) -> dict[str, Samples]:
+    """Of every metric above."""
+    told = reading.status
+    groups = {group_label(group): of for group, of in told["groups"].items() if of}
+    return {
+        "cmdlog_cluster_state": [((told["state"],), 1)],
+        "cmdlog_cluster_leader": [((), told["leader"] or 0)],
+        "cmdlog_cluster_takes_calls": [((), int(told["standing"] == "leading"))],
+        "cmdlog_cluster_role": [((group, of["role"]), 1) for group, of in groups.items()],
+        "cmdlog_cluster_term": [((group,), of["term"]) for group, of in groups.items()],
+        "cmdlog_cluster_commit_index": [((group,), of["commit"]) for group, of in groups.items()],
+        "cmdlog_cluster_lag_entries": [((group,), of["lag_entries"]) for group, of in groups.items()],
+        "cmdlog_cluster_lag_seconds": [((group,), seconds) for group, of in groups.items() for seconds in _seconds(of)],
+        "cmdlog_cluster_elections_total": [((reason,), n) for reason, n in {FIRST_REASON: 0, **told["elections"]}.items()],
+        "cmdlog_cluster_leader_changes_total": [((), told["leader_changes"])],
+        "cmdlog_cluster_takeover_seconds": [((), reading.takeovers)],
+        "cmdlog_cluster_diverged": [((partition,), 1) for partition in told["diverged"]],
+        "cmdlog_cluster_too_far_back": [((group_label(group),), 1) for group in told["too_far_back"]],
+        "cmdlog_cluster_unfit": [((reason,), 1) for reason in told["unfit"]],
+        "cmdlog_cluster_forwarded_calls_total": [((way,), told["forwarding"][of]) for way, of in FORWARDED.items()],
+        "cmdlog_cluster_forwarded_calls_waiting": [((way,), told["forwarding"][of]) for way, of in FORWARDED_NOW.items()],
+        "cmdlog_cluster_read_rounds_total": [((), told["read_rounds"])],
+        "cmdlog_cluster_reads_waiting": [((), sum(of["reads_waiting"] for of in groups.values()))],
+        **_of_followers(groups),
+        **_of_peers({str(peer["node"]): peer for peer in told["peers"]}),
+    }
+
+
+def group_label(group: str | int) -> str:
+    """A partition's number, or `cluster`."""
+    return "cluster" if int(group) == CLUSTER_GROUP else str(group)
+
+
+def _seconds(lag: Mapping[str, Any]) -> Iterator[float]:
+    """None that lags has no age; one whose age is not known has no sample."""
+    if not lag["lag_entries"]:
+        yield 0.0
+    elif lag["lag_s"] is not None:
+        yield lag["lag_s"]
+
+
+def _of_followers(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Samples]:
+    """As the leader of each group knows them."""
+    known = [(str(peer["node"]), group, peer) for group, of in groups.items() for peer in of["peers"]]
+    silent: dict[str, float] = {}
+    for node, _, peer in known:
+        if peer["silent_s"] is not None:
+            silent[node] = min(peer["silent_s"], silent.get(node, peer["silent_s"]))
+    return {
+        "cmdlog_cluster_peer_lag_entries": [((node, group), peer["lag_entries"]) for node, group, peer in known],
+        "cmdlog_cluster_peer_lag_seconds": [((node, group), s) for node, group, peer in known for s in _seconds(peer)],
+        "cmdlog_cluster_peer_silent_seconds": [((node,), seconds) for node, seconds in silent.items()],
+    }
+
+
+def _of_peers(peers: Mapping[str, Mapping[str, Any]]) -> dict[str, Samples]:
+    """The connections."""
+    trips = {node: peer["round_trip_s"] for node, peer in peers.items() if peer["round_trip_s"] is not None}
+    return {
+        "cmdlog_cluster_peer_connected": [((node,), int(of["connected_since_s"] is not None)) for node, of in peers.items()],
+        "cmdlog_cluster_peer_connections_total": [((node,), of["connections"]) for node, of in peers.items()],
+        "cmdlog_cluster_peer_messages_total": _both_ways(peers, "messages"),
+        "cmdlog_cluster_peer_bytes_total": _both_ways(peers, "bytes"),
+        "cmdlog_cluster_peer_dropped_messages_total": [((node,), of["dropped_messages"]) for node, of in peers.items()],
+        "cmdlog_cluster_peer_queue_bytes": [((node,), of["queue_bytes"]) for node, of in peers.items()],
+        "cmdlog_cluster_peer_round_trip_seconds": [((node,), seconds) for node, seconds in trips.items()],
+    }
+
+
+def _both_ways(peers: Mapping[str, Mapping[str, Any]], what: str) -> Samples:
+    return [((node, way), of[f"{way}_{what}"]) for node, of in peers.items() for way in ("in", "out")]

@@ -1,0 +1,112 @@
+"""The orderly stop of a node whose work another one takes over: leadership first, then clients, then the sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cmdlog.api import server as server_module
+from cmdlog.api.connections.acceptor import Acceptor
+from cmdlog.api.routes.app_state import Service
+from cmdlog.api.server import Events, _Runner
+from tests.api.echo import one_answer, post
+from tests.api.served import Served
+
+
+def test_a_connection_that_is_to_end_says_so_with_its_answer(server: Served) -> None:
+    """A client that goes on with it would send a request into a socket that is being closed."""
+    with server.connect() as client:
+        client.sendall(post("/echo", b"x"))
+        assert one_answer(client) == (200, b"x")
+        server.inside(lambda: setattr(server.roster, "leaving", True))
+        try:
+            client.sendall(post("/echo", b"y"))
+            told = b""
+            while part := client.recv(4096):
+                told += part
+        finally:
+            server.inside(lambda: setattr(server.roster, "leaving", False))
+    assert told.endswith(b"connection: close\r\n\r\ny")
+
+
+def test_connections_that_wait_are_taken_before_the_socket_is_closed() -> None:
+    """They are connected for their clients: lost with the socket, a request would have no answer."""
+    made: list[asyncio.Protocol] = []
+
+    def make() -> asyncio.Protocol:
+        made.append(asyncio.Protocol())
+        return made[-1]
+
+    async def scenario() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        acceptor = Acceptor(listener, make)
+        clients = [socket.create_connection(listener.getsockname()) for _ in range(3)]
+        acceptor.close()
+        acceptor.close()
+        await acceptor.wait_closed()
+        for client in clients:
+            client.close()
+
+    asyncio.run(scenario())
+    assert len(made) == 3
+
+
+class Stop:
+    """A server that gets its first signal, with a node that hands over when it is let."""
+
+    def __init__(self, *, handed_over: bool) -> None:
+        self.steps: list[str] = []
+        self.let = threading.Event()
+        self.server = SimpleNamespace(servers=[SimpleNamespace(close=lambda: self.steps.append("socket"))])
+        self.server.end = lambda: self.steps.append("end")
+        self.server.stop = lambda: self.steps.append("at once")
+        self.roster = SimpleNamespace(leaving=False, settings=SimpleNamespace(drain_timeout_s=1.0))
+        self.handed_over = handed_over
+
+    def hand_over(self) -> bool:
+        assert self.let.wait(30)
+        self.steps.append("handed over")
+        return self.handed_over
+
+    def run(self, *, signals: int = 1) -> list[str]:
+        """The steps of the stop."""
+
+        async def scenario() -> None:
+            runner: Any = _Runner.__new__(_Runner)
+            runner._service = service = Service.__new__(Service)
+            service.stopping, service._node = False, self  # type: ignore[assignment]
+            runner._server, runner._roster, runner._loop = self.server, self.roster, asyncio.get_running_loop()
+            runner._events = Events(stopping=lambda: self.steps.append("said"))
+            for _ in range(signals):
+                runner._stop()
+            assert service.stopping
+            self.let.set()
+            await runner._handing_over
+
+        asyncio.run(scenario())
+        return self.steps
+
+
+@pytest.mark.parametrize(
+    ("handed_over", "steps"),
+    [(True, ["said", "handed over", "socket", "end"]), (False, ["said", "handed over", "end"])],
+)
+def test_leadership_is_given_away_before_requests_are_refused(
+    monkeypatch: pytest.MonkeyPatch, handed_over: bool, steps: list[str]
+) -> None:
+    """Where another node takes the calls, clients are told to leave, and those in the queue are answered."""
+    monkeypatch.setattr(server_module, "LEAVE_S", 0.001)
+    stop = Stop(handed_over=handed_over)
+    assert stop.run() == steps
+    assert stop.roster.leaving is handed_over
+
+
+def test_a_second_signal_does_not_wait_for_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends what is under way, as ever."""
+    monkeypatch.setattr(server_module, "LEAVE_S", 0.001)
+    assert Stop(handed_over=False).run(signals=2)[:3] == ["said", "end", "at once"]

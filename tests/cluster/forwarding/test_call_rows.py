@@ -1,0 +1,81 @@
+"""Rows of calls and answers: what is encoded is decoded, and nothing that ends early or lies is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cmdlog.cluster.forwarding.call_rows import (
+    CALL,
+    KEY_BYTES,
+    PROMISES,
+    SHAPE_BYTES,
+    SLOTS,
+    AnswerRow,
+    CallName,
+    CallRow,
+    CallWindow,
+    decode_answers,
+    decode_calls,
+    decode_window,
+    encode_answers,
+    encode_calls,
+)
+from cmdlog.raft.wire.layout import BadFrame
+
+UINT64 = st.integers(0, 2**64 - 1)
+NAMES = st.lists(st.builds(CallName, st.binary(max_size=40), st.binary(min_size=SHAPE_BYTES, max_size=SHAPE_BYTES)), max_size=4)
+ROWS = st.lists(
+    st.builds(
+        CallRow, st.integers(0, 2**16 - 1), st.integers(0, SLOTS - 1), st.integers(0, PROMISES - 1),
+        st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES), UINT64, st.binary(max_size=40),
+    ),
+    max_size=6,
+)  # fmt: skip
+ANSWERS = st.lists(
+    st.builds(AnswerRow, UINT64, st.integers(0, 255), UINT64, st.binary(max_size=40), st.binary(max_size=40)), max_size=6
+)
+
+
+def body_of(names: list[CallName], rows: list[CallRow], first: int = 1) -> bytes:
+    """As a link makes it."""
+    packed = [CALL.pack(*row[:5], len(row.params)) for row in rows]
+    return encode_calls(first, names, packed, [row.params for row in rows])
+
+
+@given(UINT64, NAMES, ROWS)
+def test_calls_come_as_they_were(first: int, names: list[CallName], rows: list[CallRow]) -> None:
+    """Names, rows and parameters; every shorter or longer body is refused."""
+    body = body_of(names, rows, first)
+    batch = decode_calls(body, len(rows))
+    assert (batch.first, batch.names, batch.rows) == (first, names, rows)
+    for damaged in (body[:-1], body + b"x"):
+        with pytest.raises(BadFrame):
+            decode_calls(damaged, len(rows))
+
+
+@given(ANSWERS)
+def test_answers_come_as_they_were(rows: list[AnswerRow]) -> None:
+    """The same."""
+    body = encode_answers(rows)
+    assert decode_answers(body, len(rows)) == rows
+    with pytest.raises(BadFrame):
+        decode_answers(body + b"x", len(rows))
+    with pytest.raises(BadFrame):
+        decode_answers(body, len(rows) + 1)
+
+
+@pytest.mark.parametrize("row", [(0, SLOTS, 0), (0, 0, PROMISES)])
+def test_slot_or_promise_that_does_not_exist_is_refused(row: tuple[int, int, int]) -> None:
+    """Before anything of the frame is placed."""
+    with pytest.raises(BadFrame, match="slot"):
+        decode_calls(body_of([], [CallRow(*row, bytes(KEY_BYTES), 0, b"[]")]), 1)
+
+
+def test_window_comes_as_it_was() -> None:
+    """And is refused when it ends early."""
+    window = CallWindow(calls=3, params_bytes=1 << 40)
+    assert decode_window(window.encode()) == window
+    with pytest.raises(BadFrame):
+        decode_window(window.encode()[:-1])

@@ -1,0 +1,260 @@
+"""Clients that know all nodes, over real processes whose leader ends or sleeps: each call has one effect and one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import http.client
+import itertools
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from cmdlog.client import AsyncClient, Client
+from cmdlog.client.feed_sender import Feeder
+from cmdlog.results import Result
+from tests.cluster.served import ServedCluster
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+KINDS = ("call", "shared", "batch", "task", "feed")
+"""Of callers; each has an account of its own, and deposits 1 at a time."""
+
+
+class Callers:
+    """Callers of every kind at once. `answers` holds for each kind the results, in the order of the calls."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self._urls = urls
+        self.answers: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+        self.failures: list[BaseException] = []
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(kind,)) for kind in KINDS]
+
+    def __enter__(self) -> Callers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(120)
+            assert not thread.is_alive()
+
+    def counts(self) -> dict[str, int]:
+        return {kind: len(answers) for kind, answers in self.answers.items()}
+
+    def _run(self, kind: str) -> None:
+        work: dict[str, Callable[[], None]] = {
+            "call": self._call, "shared": self._share, "batch": self._batch, "task": self._tasks, "feed": self._feed,
+        }  # fmt: skip
+        try:
+            work[kind]()
+        except BaseException as error:
+            self.failures.append(error)
+            raise
+
+    def _numbers(self) -> Iterator[int]:
+        """Until the test has seen enough."""
+        return itertools.takewhile(lambda _number: not self._over.is_set(), itertools.count())
+
+    def _call(self) -> None:
+        with Client(self._urls) as client:
+            for _ in self._numbers():
+                self.answers["call"].append(client.invoke("deposit_checking", account("call")).txn_id)
+
+    def _share(self) -> None:
+        with Client(self._urls, auto_batch=True) as client:
+
+            def work() -> None:
+                for _ in self._numbers():
+                    self.answers["shared"].append(client.invoke("deposit_checking", account("shared")).txn_id)
+
+            threads = [threading.Thread(target=work) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    def _batch(self) -> None:
+        with Client(self._urls) as client:
+            for answer in client.batch(("deposit_checking", account("batch")) for _ in self._numbers()):
+                assert isinstance(answer, Result), answer
+                self.answers["batch"].append(answer.txn_id)
+
+    def _tasks(self) -> None:
+        async def run() -> None:
+            async with AsyncClient(self._urls, auto_batch=True) as client:
+
+                async def work() -> None:
+                    for _ in self._numbers():
+                        self.answers["task"].append((await client.invoke("deposit_checking", account("task"))).txn_id)
+
+                await asyncio.gather(*(work() for _ in range(8)))
+
+        asyncio.run(run())
+
+    def _feed(self) -> None:
+        rows = (("deposit_checking", account("feed"), f"row {number}") for number in self._numbers())
+        for answer in Feeder(tuple(self._urls))(rows, began_ms=int(time.time() * 1000)):
+            assert answer["ended"] == "ok", answer
+            self.answers["feed"].append(answer["txn_id"])
+
+
+def account(kind: str) -> dict[str, Any]:
+    """A deposit of 1 for callers of this kind."""
+    return {"branch": 1, "customer": KINDS.index(kind) + 1, "amount": 1}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedCluster]:
+    """Three nodes that are starting."""
+    monkeypatch.setenv("CMDLOG_DRAIN_TIMEOUT_S", "4")
+    served = ServedCluster(tmp_path)
+    served.start()
+    yield served
+    served.close()
+
+
+@pytest.mark.timeout(300)
+def test_every_call_is_answered_once_whatever_becomes_of_the_leader(cluster: ServedCluster) -> None:
+    """The leader is killed, the next one stopped in order, the one after it sleeps past an election: calls alone, calls that
+    share requests, batches, tasks and a feed are all answered; balances say that none was executed twice."""
+    urls = list(cluster.urls.values())
+    with Client(urls) as client:
+        for kind in KINDS:
+            opened = {key: value for key, value in account(kind).items() if key != "amount"}
+            client.invoke("open_account", {**opened, "savings": 0, "checking": 0})
+        with Callers(urls) as callers:
+            for end in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP):
+                more_of_each(callers, 20)
+                first = cluster.leader()
+                if end == signal.SIGSTOP:
+                    cluster.pause(first)
+                    more_of_each(callers, 20)
+                    cluster.pause(first, over=True)
+                else:
+                    cluster.kill(first, end)
+                    more_of_each(callers, 20)
+                    cluster.start(first)
+                    wait_for(partial(known_leader, cluster, first), 90, cluster.logs)
+        assert callers.failures == []
+        for kind, answers in callers.answers.items():
+            assert len(set(answers)) == len(answers)
+            branch = {key: value for key, value in account(kind).items() if key != "amount"}
+            assert client.call("balance", **branch) == len(answers), kind
+
+
+def known_leader(cluster: ServedCluster, node: int) -> object:
+    """Whom the node takes for the leader, once it takes part again."""
+    return cluster.status(node).get("cluster", {}).get("leader")
+
+
+def more_of_each(callers: Callers, count: int) -> None:
+    """So many more calls of each kind are answered."""
+    before = callers.counts()
+
+    def all_moved() -> bool:
+        return bool(callers.failures) or all(callers.counts()[kind] > before[kind] + count for kind in KINDS)
+
+    wait_for(all_moved, 90, callers.counts)
+    assert callers.failures == []
+
+
+AHEAD = 64
+
+
+class LineStream:
+    """One `/v1/batch` of deposits, under keys, with at most `AHEAD` lines without an answer; until `end`, or the server's."""
+
+    def __init__(self, url: str) -> None:
+        self.keys: list[str] = []
+        self.answers: list[dict[str, Any]] = []
+        self.whole = False  # the answer came to its end
+        self._room, self._over = threading.Semaphore(AHEAD), threading.Event()
+        self._connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+        self._connection.putrequest("POST", "/v1/batch")
+        self._connection.putheader("Transfer-Encoding", "chunked")
+        self._connection.endheaders()
+        self._threads = [threading.Thread(target=self._write), threading.Thread(target=self._read)]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """No more lines; waits for the last answer."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        self._connection.close()
+
+    def count(self, code: str) -> int:
+        """Answers with this code, or "" for results."""
+        return sum(answer.get("error", {}).get("code", "") == code for answer in self.answers)
+
+    def _write(self) -> None:
+        while not self._over.is_set():
+            if self._room.acquire(timeout=1):
+                self.keys.append(f"line{len(self.keys)}")
+                line = orjson.dumps({"procedure": "deposit_checking", "params": account("call"), "key": self.keys[-1]}) + b"\n"
+                if not self._sent(b"%x\r\n%b\r\n" % (len(line), line)):
+                    return
+        self._sent(b"0\r\n\r\n")
+
+    def _sent(self, data: bytes) -> bool:
+        """Whether the server still reads."""
+        with contextlib.suppress(OSError):
+            self._connection.sock.sendall(data)
+            return True
+        return False
+
+    def _read(self) -> None:
+        answer = self._connection.getresponse()
+        while line := answer.readline():  # it raises when the answer breaks off
+            self.answers.append(orjson.loads(line))
+            self._room.release()
+        self.whole = answer.isclosed()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGSTOP])
+def test_stream_over_a_change_of_leader_is_answered_whole(cluster: ServedCluster, end: signal.Signals) -> None:
+    """A stream to a leader that is stopped, or sleeps past an election, is not torn: each line that was read has its answer, by
+    its place. What has a result is executed, what was refused is not, and of what is in doubt the key finds out."""
+    first = cluster.leader()
+    assert cluster.call("open_account", {"branch": 1, "customer": 1, "savings": 0, "checking": 0}, "open")["status"] == 200
+    stream = LineStream(cluster.urls[first])
+    wait_for(lambda: len(stream.answers) > 200, 90, cluster.logs)
+    if end == signal.SIGTERM:
+        cluster.signal(first, end)
+        wait_for(lambda: stream.count("not_ready") > 100 or stream.whole, 90, cluster.logs)
+    else:
+        cluster.pause(first)
+        cluster.leader([node for node in cluster.nodes if node != first])
+        cluster.pause(first, over=True)
+        wait_for(lambda: stream.count("not_ready") > 100, 90, cluster.logs)
+    stream.end()
+    assert stream.whole
+    unread = len(stream.keys) - len(stream.answers)
+    assert 0 <= unread <= (AHEAD if end == signal.SIGTERM else 0)
+    told = collections.Counter(answer.get("error", {}).get("code", "") for answer in stream.answers)
+    assert set(told) <= {"", "not_ready", "no_quorum", "outcome_unknown"}
+    others = [cluster.urls[node] for node in cluster.nodes if node != first]
+    with Client(others) as client:
+        balance = client.call("balance", branch=1, customer=1)
+        assert told[""] <= balance <= told[""] + told["outcome_unknown"], told
+        again = list(client.batch(("deposit_checking", account("call"), key) for key in stream.keys))
+        assert client.call("balance", branch=1, customer=1) == len(stream.keys)
+    for line, answer in zip(stream.answers, again[: len(stream.answers)], strict=True):
+        assert isinstance(answer, Result), answer
+        assert line.get("txn_id", str(answer.txn_id)) == str(answer.txn_id)

@@ -1,0 +1,116 @@
+"""Metrics of a cluster: every row of the table has samples, and they are what the status says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS, ClusterReading, cluster_samples
+from cmdlog.node.telemetry.stage_timings import SECONDS, Histogram
+from cmdlog.wal.ids import CLUSTER_GROUP
+from tests.node.members import members
+from tests.node.test_prometheus import scrape
+
+PEER = {
+    "node": 2, "connected_since_s": 5.0, "round_trip_s": 0.25, "connections": 3, "out_bytes": 10, "out_messages": 4,
+    "in_bytes": 20, "in_messages": 5, "queue_bytes": 7, "dropped_messages": 6,
+}  # fmt: skip
+
+
+def a_group(**changed: Any) -> dict[str, Any]:
+    """One that is level, and has no peers."""
+    return {
+        "role": "follower",
+        "term": 3,
+        "commit": 9,
+        "lag_entries": 0,
+        "lag_s": None,
+        "reads_waiting": 0,
+        "peers": [],
+        **changed,
+    }
+
+
+def samples(**changed: Any) -> dict[str, dict[tuple[str, ...], Any]]:
+    """Metric -> label values -> value, of a node of a cluster of two."""
+    told = {
+        "state": "running", "standing": "leading", "leader": 1, "groups": {"0": a_group(), str(CLUSTER_GROUP): a_group(term=4)},
+        "elections": {}, "leader_changes": 2, "diverged": {}, "too_far_back": [], "peers": [],
+        "unfit": [], "read_rounds": 8, "forwarding": {"sent": 4, "waiting": 3, "taken": 2, "placed": 1}, **changed,
+    }  # fmt: skip
+    made = cluster_samples(ClusterReading(told, Histogram(SECONDS)))
+    return {name: {tuple(labels): value for labels, value in of} for name, of in made.items()}
+
+
+def test_every_row_has_samples_and_no_other_metric_is_made() -> None:
+    """The table is what people read."""
+    assert samples().keys() == {row.name for row in CLUSTER_METRICS}
+
+
+def test_labels_name_partitions_and_the_cluster_group() -> None:
+    """The number of the cluster group means nothing to people."""
+    assert samples()["cmdlog_cluster_term"] == {("0",): 3, ("cluster",): 4}
+    assert samples(too_far_back=[CLUSTER_GROUP, 1])["cmdlog_cluster_too_far_back"] == {("cluster",): 1, ("1",): 1}
+
+
+@pytest.mark.parametrize(("entries", "seconds", "sample"), [(0, None, {("0",): 0.0}), (4, 1.5, {("0",): 1.5}), (4, None, {})])
+def test_unknown_age_has_no_sample(entries: int, seconds: float | None, sample: dict[tuple[str, ...], float]) -> None:
+    """An alert on it would otherwise see 0 where nobody knows."""
+    found = samples(groups={"0": a_group(lag_entries=entries, lag_s=seconds)})
+    assert found["cmdlog_cluster_lag_entries"] == {("0",): entries}
+    assert found["cmdlog_cluster_lag_seconds"] == sample
+
+
+def test_leader_shows_its_followers_and_the_shortest_silence() -> None:
+    """A peer that speaks in one group lives."""
+    peers = [{"node": 2, "lag_entries": 5, "lag_s": 0.5, "silent_s": silent} for silent in (0.7, 0.1, None)]
+    found = samples(groups={str(n): a_group(role="leader", peers=[peer]) for n, peer in enumerate(peers)})
+    assert found["cmdlog_cluster_peer_silent_seconds"] == {("2",): 0.1}
+    assert found["cmdlog_cluster_peer_lag_entries"] == {("2", "0"): 5, ("2", "1"): 5, ("2", "2"): 5}
+    assert found["cmdlog_cluster_peer_lag_seconds"]["2", "1"] == 0.5
+    assert found["cmdlog_cluster_role"] == {(group, "leader"): 1 for group in "012"}
+
+
+def test_connections_are_counted_both_ways() -> None:
+    """Out is what this node says; before the first probe there is no round trip."""
+    found = samples(peers=[PEER, {**PEER, "node": 3, "connected_since_s": None, "round_trip_s": None}])
+    assert found["cmdlog_cluster_peer_connected"] == {("2",): 1, ("3",): 0}
+    assert found["cmdlog_cluster_peer_round_trip_seconds"] == {("2",): 0.25}
+    assert found["cmdlog_cluster_peer_messages_total"] == {("2", "in"): 5, ("2", "out"): 4, ("3", "in"): 5, ("3", "out"): 4}
+    assert found["cmdlog_cluster_peer_bytes_total"]["2", "in"] == 20
+    assert found["cmdlog_cluster_peer_connections_total"]["2",] == 3
+
+
+def test_forwarded_calls_and_reasons_against_leading_are_shown() -> None:
+    """What a follower sends is out; what a leader takes is in."""
+    found = samples(unfit=["stuck"])
+    assert found["cmdlog_cluster_forwarded_calls_total"] == {("out",): 4, ("in",): 2}
+    assert found["cmdlog_cluster_forwarded_calls_waiting"] == {("out",): 3, ("in",): 1}
+    assert found["cmdlog_cluster_read_rounds_total"] == {(): 8}
+    assert found["cmdlog_cluster_unfit"] == {("stuck",): 1}
+
+
+def test_elections_have_a_zero_before_the_first() -> None:
+    """A rate of a series that begins at 1 misses the first election."""
+    assert samples()["cmdlog_cluster_elections_total"] == {("election_timeout",): 0}
+    found = samples(elections={"election_timeout": 2, "transfer": 1})
+    assert found["cmdlog_cluster_elections_total"] == {("election_timeout",): 2, ("transfer",): 1}
+
+
+@pytest.mark.slow
+def test_scrape_of_a_member_is_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real leader of two nodes: role, term, follower and connections are in its metrics."""
+    with members(tmp_path, monkeypatch, count=2) as cluster:
+        leader = cluster.join_all()
+        found, told = scrape(leader), leader.cluster_status()
+        (follower,) = (node for node in (1, 2) if node != told["node"])
+        assert found["cmdlog_cluster_takes_calls"][()] == 1
+        assert found["cmdlog_cluster_leader"][()] == told["node"]
+        assert found["cmdlog_cluster_role"]["cluster", "leader"] == 1
+        assert found["cmdlog_cluster_term"]["cluster",] == told["groups"][str(CLUSTER_GROUP)]["term"]
+        assert found["cmdlog_cluster_takeover_seconds_count"][()] == 1
+        assert found["cmdlog_cluster_peer_connected"][str(follower),] == 1
+        assert (str(follower), "0") in found["cmdlog_cluster_peer_lag_entries"]
+        assert sum(found["cmdlog_cluster_elections_total"].values()) == sum(told["elections"].values())
