@@ -216,7 +216,7 @@ class MemberNode(Node):
         self._view = ClusterView(MemberParts(
             ground, groups, self._driver, self._leadership, self._marks, self.sequencer.replicated.run_up_to,
             lambda: self._network.status().peers if self._ready else (), self._too_far_back,
-            lambda: self._ready and self._acquainted, TICK_S,
+            lambda: self._ready and self._acquainted, fitness, self._reads.rounds, self._calls.status, TICK_S,
         ))  # fmt: skip
         self.overview = replace(self.overview, cluster=self._view)
         self._parts.facts.note_logged()
@@ -429,4 +429,4 @@ class MemberNode(Node):
 
     def cluster_status(self) -> dict[str, Any]:
         """This node's view of the cluster: state, who leads, the members, each group's term and leader, the peers."""
-        return {**self._view.status(), "forwarding": self._calls.status()}
+        return self._view.status()
