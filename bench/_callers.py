@@ -1,11 +1,11 @@
-"""Callers that follow the leader, in a process of their own: `python -m bench._callers`, order as JSON on standard input, until it ends.
+"""Callers that follow the leader, in a process of their own: `python -m bench._callers`, until its standard input ends.
 
 One rule: a caller never gives up. A call goes out under its own key until it has a result: what is refused, or whose connection
 is lost, goes to the next node after a short pause. So every call has one effect, and what a change of leader costs shows as
 refusals, unknown outcomes and the longest time without any result.
 
-Order, in one line: {"ports", "requests": [[path, body]], "callers"}. At the end: when each result came (seconds of the monotonic
-clock, which all processes share), and how many answers were no result, by what they were.
+Order, as one line of JSON on standard input: {"ports", "requests": [[path, body]], "callers"}. At the end: when each result came
+(seconds of the monotonic clock, which all processes share), and the answers that were no result, by what they were.
 """
 
 from __future__ import annotations

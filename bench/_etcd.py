@@ -10,7 +10,7 @@ import base64
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -38,7 +38,7 @@ def etcd(folder: Path) -> Iterator[Run | str]:
         return
     ports = free_ports(2 * len(NODES))
     peers = ",".join(f"n{node}=http://127.0.0.1:{ports[2 + node]}" for node in NODES)
-    processes = [_start(program, folder, node, ports[node - 1], ports[2 + node], peers) for node in NODES]
+    processes = [_start([program, *_options(folder, node, ports), f"--initial-cluster={peers}"]) for node in NODES]
     try:
         _wait_for_health(ports[0])
         target = Target(ports[0], [_put(number) for number in range(KEYS)])
@@ -49,15 +49,18 @@ def etcd(folder: Path) -> Iterator[Run | str]:
             process.wait()
 
 
-def _start(program: str, folder: Path, node: int, port: int, peer_port: int, peers: str) -> subprocess.Popen[bytes]:
-    calls, others = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer_port}"
-    options = {
-        "name": f"n{node}", "data-dir": str(folder / f"etcd{node}"), "initial-cluster": peers, "log-level": "error",
+def _options(folder: Path, node: int, ports: Sequence[int]) -> list[str]:
+    calls, others = (f"http://127.0.0.1:{ports[at]}" for at in (node - 1, 2 + node))
+    values = {
+        "name": f"n{node}", "data-dir": str(folder / f"etcd{node}"), "log-level": "error",
         "listen-client-urls": calls, "advertise-client-urls": calls,
         "listen-peer-urls": others, "initial-advertise-peer-urls": others,
     }  # fmt: skip
-    given = [f"--{name}={value}" for name, value in options.items()]
-    return subprocess.Popen([program, *given], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 def _wait_for_health(port: int) -> None:

@@ -1,4 +1,6 @@
-"""Figures of `http_load.py` as one picture, and those of `cluster.py` as another. Needs matplotlib (`pip install -e '.[bench]'`); without it the figures stand alone.
+"""Figures of `http_load.py` as one picture, and those of `cluster.py` as another.
+
+It needs matplotlib (`pip install -e '.[bench]'`); without it the figures stand alone.
 
 One rule: it draws what the JSON holds and computes nothing.
 """

@@ -1,4 +1,4 @@
-"""Three nodes with one log on this machine, beside a node alone and beside others that replicate: load, ends of the leader, idleness.
+"""Three nodes with one log on this machine, beside a node alone and others that replicate: load, ends of the leader, idleness.
 
 Run: `python bench/cluster.py [--quick] [--only PART,...] [--minutes N]`. What the ratios mean: bench/README.md.
 """

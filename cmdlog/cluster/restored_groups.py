@@ -125,6 +125,9 @@ def _choose_bases(source: LogSource, done: Mapping[int, int]) -> tuple[int, dict
     for first_block in reversed(source.first_blocks):
         groups = source.checkpoint(first_block).by_partition
         heads = {group: groups[group].last_index if group in groups else 0 for group in wanted}
-        if all(heads[group] <= base for group, base in wanted.items()):
-            break
+        if (
+            all(heads[group] <= index for group, index in done.items())
+            and max(done[group] - head for group, head in heads.items()) >= KEPT_ENTRIES
+        ):
+            break  # the busiest group has all that is kept: a follower that lacks more of a quiet one lacks too much of that
     return first_block, {group: min(max(base, heads[group]), done[group]) for group, base in wanted.items()}

@@ -10,7 +10,8 @@ import pytest
 
 from cmdlog.api.app import Api
 from cmdlog.api.routes import batch
-from cmdlog.node.outcome import CallRefused, CallTooLarge, LogFullRefusal, Overloaded
+from cmdlog.node.member.member_ground import NotLeading
+from cmdlog.node.outcome import CallRefused, CallTooLarge, LogFullRefusal, Overloaded, UnknownOutcome
 from procedures.execution.idempotency import Status, key_fingerprint
 
 Post = Callable[..., Any]
@@ -198,6 +199,34 @@ def test_client_that_leaves_midway_ends_the_stream(app: Api, node: Any, ask_app:
 
     asyncio.run(run())
     assert [params[0] for _, params, _ in node.logged] == [1, 2]
+
+
+def test_stream_survives_changes_of_leader(node: Any, app: Api, ask_app: Any) -> None:
+    """The node loses its lead under a stream and gets it back: calls in doubt are `outcome_unknown`, those after them `not_ready`
+    with the leader's name, and later ones are executed. Every line has one answer, at its place."""
+    away = NotLeading("node 2 leads the cluster", "http://10.0.0.2:8642")
+
+    async def run() -> Any:
+        async def body() -> AsyncIterator[bytes]:
+            yield line(0) + line(1)
+            node.hold = True
+            yield line(2) + line(3)
+            await asyncio.sleep(0)  # they are placed
+            node.refuse = lambda _calls: away.again()
+            doubtful, node.waiting, node.hold = node.waiting, [], False
+            for done, _ in doubtful:
+                done(UnknownOutcome("the node led no more before a majority had the call"))
+            yield line(4) + line(5)
+            node.refuse = lambda _calls: None
+            yield line(6)
+
+        async with asyncio.timeout(10):
+            return await ask_app(app, "POST", "/v1/batch", body())
+
+    answer = asyncio.run(run())
+    assert results(answer) == [0, 1, "outcome_unknown", "outcome_unknown", "not_ready", "not_ready", 6]
+    assert {entry["error"]["leader"] for entry in answer.lines()[4:6]} == {away.leader}
+    assert [params[0] for _, params, _ in node.logged] == [0, 1, 2, 3, 6]
 
 
 @pytest.mark.parametrize("held", [False, True])

@@ -62,6 +62,7 @@ PEER = {"node": 3, "connected_since_s": None, "last_error": "refused"}
         ({"leader": 3}, "disagrees"),
         ({"diverged": {"0": 41}}, "diverged"),
         ({"too_far_back": [0]}, "too_far_back"),
+        ({"unfit": ["log_full"]}, "unfit"),
         ({"partitions": {"0": {"state": "disk_full"}}}, "partition_refuses"),
         ({"log": {"fill": 0.95}}, "log_nearly_full"),
         ({"peers": [PEER]}, "not_connected"),
@@ -130,6 +131,9 @@ def test_only_an_old_lag_is_a_finding() -> None:
 
 def test_older_server_is_judged_by_what_it_says() -> None:
     """Without entries there are no lags, and that is no finding."""
-    old = {"node": 1, "url": "u", "state": "running", "standing": "leading", "leader": 1, "groups": {"0": {"term": 1}}, "partitions": {"0": {}}}  # fmt: skip
+    old = {
+        "node": 1, "url": "u", "state": "running", "standing": "leading", "leader": 1, "groups": {"0": {"term": 1}},
+        "partitions": {"0": {}},
+    }  # fmt: skip
     health = judge_cluster([old])
     assert (health.verdict, health.lags) == (Verdict.HEALTHY, {1: {}})

@@ -6,6 +6,7 @@ A node that does not lead refuses calls as a real one does. `lead` changes the l
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +62,7 @@ class ScriptedCluster:
             node.cluster = self
         self.leader: int | None = 0
         self.executed: list[str] = []  # keys, in the order of the executions
-        self._lines = list(lines)
+        self._lines, self._lock = list(lines), threading.Lock()
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ScriptedCluster:
@@ -89,11 +90,12 @@ class ScriptedCluster:
         return None if leader is node or node.forwards else {**REFUSAL, "leader": leader.url}
 
     def outcome(self, key: str | None) -> dict[str, Any]:
-        before = self._held.executions
-        told = self._held._outcome(key)
-        if self._held.executions > before:
-            self.executed.append(key or "")
-        return told
+        with self._lock:
+            before = self._held.executions
+            told = self._held._outcome(key)
+            if self._held.executions > before:
+                self.executed.append(key or "")
+            return told
 
     def next_line(self) -> str:
         step = self._lines.pop(0) if self._lines else ""

@@ -51,10 +51,10 @@ class Operator:
     def await_verdict(self, code: int, *findings: str) -> dict[str, Any]:
         """The answer, once it has this exit code and these findings, such as `unreachable 3`."""
 
-        def look() -> dict[str, Any] | None:
+        def look() -> dict[str, Any]:
             found, told = self.look()
             named = {f"{finding['code']} {finding['node'] or ''}".strip() for finding in told["health"]["findings"]}
-            return told if found == code and set(findings) <= named and bool(findings) is bool(named) else None
+            return told if found == code and set(findings) <= named and bool(findings) is bool(named) else {}
 
         return wait_for(look, 90, self.cluster.logs)
 

@@ -288,6 +288,17 @@ def test_acknowledged_entries_of_a_quiet_group_are_found_far_back(kept: pytest.M
     assert (cores[0].log.base, cores[0].log.commit) == (30, 32)
 
 
+def test_a_quiet_group_does_not_make_the_whole_log_be_read(kept: pytest.MonkeyPatch) -> None:
+    """All that it has is committed and marked: it begins at a segment's head, as far back as the busy group is kept."""
+    busy = [[batch(index, param=PADDING), mark(index)] for index in range(3, 33)]
+    member = Member(*run_of(3, 5, group=1), [mark(5, group=1)], *busy)
+    assert len(member.first_blocks) > 3
+    cores, blocks = member.restore()
+    assert (cores[1].log.base, cores[1].log.last, cores[1].log.commit) == (5, 5, 5)
+    assert (cores[0].log.base, cores[0].log.commit) == (30, 32)
+    assert blocks.block_of(0, 3) > member.first_blocks[1], "what came before is not read"  # type: ignore[operator]
+
+
 def recycled(*first: Sequence[bytes], busy: int = 40) -> Member:
     """These blocks lie in segments that are gone; partition 1 has filled those that are there."""
     filler = [[batch(index, group=1, param=PADDING), mark(index, group=1)] for index in range(3, 3 + busy)]

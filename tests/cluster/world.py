@@ -18,7 +18,8 @@ from cmdlog.cluster.replicated_machine import GroupStanding
 from cmdlog.cluster.replication import Replication, standing_of
 from cmdlog.cluster.restored_groups import restore_groups
 from cmdlog.node.member.entry_reader import EntryRequest, read_entries
-from cmdlog.raft import CopyOutcome, InvariantBroken, RaftCore, RaftSettings, SnapshotDescriptor
+from cmdlog.node.member.member_ground import MEMBER_RAFT
+from cmdlog.raft import CopyOutcome, InvariantBroken, RaftCore, SnapshotDescriptor
 from cmdlog.raft.messages import Bundle, Entries, Fitness, Message
 from cmdlog.raft.multi_raft import Parcel
 from cmdlog.raft.ready import EntriesWanted, ReadResult, SoftState
@@ -36,7 +37,6 @@ CLUSTER_ID = b"simulated-clustr"
 PARTITIONS = 2
 SHAPE = {"partitions": PARTITIONS, "slots": [], "key_policy": {}}
 BLOCKS_KEPT = 40
-SETTINGS = RaftSettings(election_ticks=10, heartbeat_ticks=2)
 
 
 @dataclass
@@ -137,7 +137,7 @@ class SimNode:
         self.log = Log.open(files, DIRECTORY, generation=generations(10_000 * node + 100 * life))
         states = self.log.recovered.groups
         self.groups, blocks = restore_groups(
-            node, source_of(self.log), states, {}, settings=SETTINGS, rng=random.Random(world.rng.random())
+            node, source_of(self.log), states, {}, settings=MEMBER_RAFT, rng=random.Random(world.rng.random())
         )
         self.driver = Replication(
             self.groups, self.machine, self.machine, send=self._send, kick=self._kick, states=states,

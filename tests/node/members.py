@@ -16,12 +16,11 @@ import pytest
 from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
 from cmdlog.node.member import member_node
 from cmdlog.node.member.leadership import Standing
-from cmdlog.node.member.member_ground import MemberGround
+from cmdlog.node.member.member_ground import MEMBER_RAFT, MemberGround
 from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.member.member_start import make_genesis
 from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
 from cmdlog.node.settings import Settings
-from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Secret
 from procedures import Database
 from procedures.bundle import capture_bundle
@@ -61,7 +60,7 @@ class Members:
 
     def join(self, node: int, *, attached: bool = True, **changed: Any) -> MemberNode:
         """Opens a node; `changed`: its cluster, app, raft settings, or where it listens for peers."""
-        cluster, raft = changed.get("cluster", self.cluster), changed.get("raft", RaftSettings())
+        cluster, raft = changed.get("cluster", self.cluster), changed.get("raft", MEMBER_RAFT)
         ground = MemberGround(cluster, node, SECRET, raft=raft, listen=changed.get("listen"))
         opened = MemberNode.join(str(self.folder / f"n{node}"), changed.get("app", self.app), self.settings, ground)
         self.nodes[node] = opened

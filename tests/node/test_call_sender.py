@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import orjson
 import pytest
 
 from cmdlog.cluster.forwarding.call_link import LinkOver, OutgoingCall, WindowFull
 from cmdlog.cluster.forwarding.call_rows import NO_KEY
-from cmdlog.node.member.call_sender import CallSender, Waiting, name_of
+from cmdlog.node.member.forwarding.call_sender import CallSender, Waiting, name_of
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.outcome import CallOutcome, CallTooLarge, Durability, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.placing.router import Placed
@@ -75,6 +76,16 @@ def test_call_that_cannot_leave_is_refused(error: Exception, refusal: type[Excep
     assert raised.value.code == code  # type: ignore[attr-defined]
     assert raised.value.retry_after_s  # type: ignore[attr-defined]
     assert replies == []
+
+
+def test_name_follows_the_code_that_calls_are_bound_to() -> None:
+    """A procedure that is declared otherwise from now on is another name, on the same link."""
+    line, sender = Line(), CallSender(SLOTS, call_bytes_max=1000)
+    route, params, key, done, durability = a_call([])
+    later = replace(route, read_only=True)
+    for bound in (route, later, route):
+        sender.send(LEADER, [(bound, params, key, done, durability)], line.send)
+    assert [call.name for call in line.sent] == [name_of(route), name_of(later), name_of(route)]
 
 
 def test_call_that_is_too_large_stays_here() -> None:

@@ -37,7 +37,8 @@ def samples(**changed: Any) -> dict[str, dict[tuple[str, ...], Any]]:
     """Metric -> label values -> value, of a node of a cluster of two."""
     told = {
         "state": "running", "standing": "leading", "leader": 1, "groups": {"0": a_group(), str(CLUSTER_GROUP): a_group(term=4)},
-        "elections": {}, "leader_changes": 2, "diverged": {}, "too_far_back": [], "peers": [], **changed,
+        "elections": {}, "leader_changes": 2, "diverged": {}, "too_far_back": [], "peers": [],
+        "unfit": [], "read_rounds": 8, "forwarding": {"sent": 4, "waiting": 3, "taken": 2, "placed": 1}, **changed,
     }  # fmt: skip
     made = cluster_samples(ClusterReading(told, Histogram(SECONDS)))
     return {name: {tuple(labels): value for labels, value in of} for name, of in made.items()}
@@ -80,6 +81,15 @@ def test_connections_are_counted_both_ways() -> None:
     assert found["cmdlog_cluster_peer_messages_total"] == {("2", "in"): 5, ("2", "out"): 4, ("3", "in"): 5, ("3", "out"): 4}
     assert found["cmdlog_cluster_peer_bytes_total"]["2", "in"] == 20
     assert found["cmdlog_cluster_peer_connections_total"]["2",] == 3
+
+
+def test_forwarded_calls_and_reasons_against_leading_are_shown() -> None:
+    """What a follower sends is out; what a leader takes is in."""
+    found = samples(unfit=["stuck"])
+    assert found["cmdlog_cluster_forwarded_calls_total"] == {("out",): 4, ("in",): 2}
+    assert found["cmdlog_cluster_forwarded_calls_waiting"] == {("out",): 3, ("in",): 1}
+    assert found["cmdlog_cluster_read_rounds_total"] == {(): 8}
+    assert found["cmdlog_cluster_unfit"] == {("stuck",): 1}
 
 
 def test_elections_have_a_zero_before_the_first() -> None:

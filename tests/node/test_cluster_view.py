@@ -11,6 +11,7 @@ import pytest
 
 from cmdlog.cluster.cluster_file import MemberAddress
 from cmdlog.cluster.executed_marks import ExecutedMarks
+from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.node.member.cluster_view import LOOK_AHEAD_MAX, ClusterView, MemberParts, first_call_s
 from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.member_ground import MemberState
@@ -18,7 +19,7 @@ from cmdlog.node.telemetry.role_history import RoleHistory
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Executed
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId, Term, make_txn_id
+from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId, Term, make_txn_id
 from tests.raft.cluster import Cluster
 
 NOW_S = 1000.0
@@ -56,7 +57,8 @@ class Seen:
             "driver": SimpleNamespace(lock=threading.RLock()),
             "leadership": SimpleNamespace(leader=leader, standing=standing, history=history),
             "marks": self.marks, "applied": lambda: {0: self.applied}, "peers": tuple, "too_far_back": {7}, "tick_s": TICK_S,
-            "speaks": lambda: speaks,
+            "speaks": lambda: speaks, "fitness": LeaderFitness(NodeId(node)), "rounds": SimpleNamespace(begun=3),
+            "forwarding": lambda: {"sent": 1},
         }  # fmt: skip
         return ClusterView(MemberParts(**cast(Any, parts)), wall=lambda: NOW_S)
 
@@ -78,6 +80,7 @@ def test_state_needs_a_leader_and_a_voice(leader: int | None, speaks: bool, stat
     told = view.status()
     assert (told["state"], told["node"], told["standing"], told["leader"]) == (state.value, 1, "following", leader)
     assert told["members"] == [{"node": 1, "client": "http://one", "peer": "127.0.0.1:7000"}]
+    assert (told["unfit"], told["read_rounds"], told["forwarding"]) == ([], 3, {"sent": 1})
     assert (told["too_far_back"], told["diverged"], told["peers"], told["elections"]) == ([7], {}, [], {})
 
 
@@ -127,7 +130,7 @@ def test_follower_lags_by_what_it_knows_that_the_leader_committed() -> None:
     seen.cluster.tick()
     seen.applied = 1
     assert seen.group(2)["lag_entries"] == 1
-    row = Executed(NodeId(1), NodeId(2), Term(0), [0], [1], [4], [5], [0])
+    row = Executed(NodeId(1), NodeId(2), Term(0), [PartitionId(0)], [Term(1)], [Index(4)], [Index(5)], [0])
     assert seen.marks.take_marks(row, {0: (1, NodeId(1))}) == [0]
     group = seen.group(2)
     assert (group["role"], group["peers"], group["last"], group["lag_entries"], group["lag_s"]) == ("follower", [], 5, 4, 4.0)

@@ -9,9 +9,9 @@ import pytest
 
 from cmdlog.cluster.forwarding.call_rows import NO_KEY, CallName, CallRow
 from cmdlog.node.clock import ClockAhead
-from cmdlog.node.member.call_sender import name_of
-from cmdlog.node.member.forwarded_calls import ForwardedCalls, Placing
-from cmdlog.node.member.forwarded_replies import OtherDeclaration, TxnAhead
+from cmdlog.node.member.forwarding.call_sender import name_of
+from cmdlog.node.member.forwarding.forwarded_calls import ForwardedCalls, Placing
+from cmdlog.node.member.forwarding.forwarded_replies import OtherDeclaration, TxnAhead
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.outcome import CallOutcome, LogFullRefusal, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.placing.router import Encoded

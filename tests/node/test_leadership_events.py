@@ -11,6 +11,7 @@ from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.leadership_events import NAMELESS_TICKS, LeadershipEvents
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.outcome import CallRefused, NotReady, Reply
+from cmdlog.node.telemetry.role_history import RoleHistory
 from cmdlog.raft.configuration import NodeId
 
 US, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
@@ -22,7 +23,7 @@ class Parts:
     def __init__(self) -> None:
         self.done: list[Any] = []
         note = self.done.append
-        self.leadership: Any = SimpleNamespace(node=US, leader=None, standing=Standing.FOLLOWING)
+        self.leadership: Any = SimpleNamespace(node=US, leader=None, standing=Standing.FOLLOWING, history=RoleHistory(US))
         self.told: list[Reply] = []
         self.offered_to: NodeId | None = None
         machine = SimpleNamespace(

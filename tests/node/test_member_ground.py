@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cmdlog.api.gate.problem import CODES, of_refused
-from cmdlog.node.member.member_ground import NoLeader, NotLeading
+from cmdlog.node.member.member_ground import MEMBER_RAFT, NoLeader, NotLeading
+from cmdlog.node.member.member_node import TICK_S
 
 
 def test_a_refusal_names_who_leads() -> None:
@@ -25,3 +26,9 @@ def test_without_a_leader_it_is_no_quorum() -> None:
     problem = of_refused(NoLeader("the cluster has no leader").again())
     assert (problem.code, problem.status) == ("no_quorum", 503)
     assert "no_quorum" in CODES
+
+
+def test_four_heartbeats_may_be_late_before_a_follower_campaigns() -> None:
+    """The shortest wait of a follower has room for five; and its time-out is the default of one second."""
+    assert MEMBER_RAFT.election_ticks // MEMBER_RAFT.heartbeat_ticks == 5
+    assert MEMBER_RAFT.election_ticks * TICK_S == 1.0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from structlog.testing import capture_logs
 
+import cmdlog
 from cmdlog.node.telemetry.role_history import CHANGES_KEPT, RoleHistory
 from cmdlog.raft import Role, RoleReason, SoftState
 from cmdlog.raft.configuration import NodeId
@@ -110,3 +112,9 @@ def test_only_the_newest_changes_are_kept() -> None:
     kept.become(Role.LEADER, RoleReason.CAMPAIGN)
     changes = kept.status()["role_changes"]
     assert (len(changes), changes[-1]["role"]) == (CHANGES_KEPT, "leader")
+
+
+def test_every_reason_is_explained_to_operators() -> None:
+    """A reason in a log line is looked up in OPERATING.md."""
+    document = Path(cmdlog.__file__).with_name("OPERATING.md").read_text(encoding="utf-8")
+    assert [reason.value for reason in RoleReason if f"| `{reason.value}` |" not in document] == []

@@ -17,9 +17,9 @@ from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.cluster_health import judge_cluster
 from cmdlog.cli.server.cluster_table import cluster_table
-from cmdlog.cli.server.node_asker import NodeAsker
-from cmdlog.cli.server.server_options import CaOption, TimeoutOption, TokenOption
+from cmdlog.cli.server.server_options import CaOption, TimeoutOption, TokenOption, listed_urls
 from cmdlog.cli.server.status import EveryOption, WatchOption, watch_values
+from cmdlog.cli.server.status_reader import StatusReader
 
 ASK_S: Final = 2.0  # for one node: somebody looks at the screen, and one that is stopped accepts connections
 MEMBER_FORM: Final = "NODE=HOST:PEERPORT,URL"
@@ -41,7 +41,8 @@ SecretOption = Annotated[
 ]
 PartitionsOption = Annotated[int, typer.Option("--partitions", min=1, help="Partitions of the cluster; fixed.")]
 UrlsOption = Annotated[
-    list[str] | None, typer.Option("--url", envvar="CMDLOG_URL", help="A node's URL; may be repeated. Its node names the others.")
+    list[str] | None,
+    typer.Option("--url", envvar="CMDLOG_URL", help="Nodes' URLs, with commas. One is enough: its node names the others."),
 ]
 ClusterOption = Annotated[Path | None, typer.Option("--cluster", metavar="FILE", help="The cluster file, which lists the nodes.")]
 
@@ -143,15 +144,16 @@ def cluster_status(
       cmdlog cluster status --url http://10.0.0.1:8642
       cmdlog cluster status --cluster cluster.json --watch
     """
-    asker = NodeAsker(url or [], cluster, token_file, ca_file, timeout)
+    urls = [each for given in url or [] for each in listed_urls(given)]
+    reader = StatusReader(urls, cluster, token_file, ca_file, timeout)
 
-    def look() -> dict[str, Any]:
-        nodes = asker.ask_all()
+    def judge_again() -> dict[str, Any]:
+        nodes = reader.ask_all()
         return {"health": judge_cluster(nodes).to_json(), "nodes": nodes}
 
-    told = look()
+    told = judge_again()
     if watch:
-        watch_values(told, look, lambda told: cluster_table(judge_cluster(told["nodes"]), told["nodes"]), every)
+        watch_values(told, judge_again, lambda told: cluster_table(judge_cluster(told["nodes"]), told["nodes"]), every)
         return
     health = judge_cluster(told["nodes"])
     out.result(told, lambda: out.renderable(cluster_table(health, told["nodes"])))

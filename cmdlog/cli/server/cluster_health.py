@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-LAG_S_MAX: Final = 10.0  # behind by more, a node is no good successor: it would run all that before it takes calls
+LAG_S_MAX: Final = 10.0  # a node that lags by more is no good successor: it runs all that before it takes calls
 FILL_MAX: Final = 0.9
 UNREACHABLE: Final = "unreachable"
 BOOTSTRAPPING: Final = "bootstrapping"
@@ -32,7 +32,7 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ClusterFinding:
     """One thing that is not as it should be; `node` is None where it is the whole cluster's."""
 
     code: str
@@ -56,7 +56,7 @@ class ClusterHealth:
     verdict: Verdict
     leader: int | None
     term: int | None
-    findings: Sequence[Finding]
+    findings: Sequence[ClusterFinding]
     lags: Mapping[int, Mapping[str, PartitionLag]] = field(default_factory=dict)  # node -> partition
 
     def to_json(self) -> dict[str, Any]:
@@ -94,48 +94,54 @@ def _term_of(node: Mapping[str, Any]) -> int:
     return max((of["term"] for of in node["groups"].values()), default=0)
 
 
-def _of_leaders(leading: Sequence[Mapping[str, Any]], reached: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def _of_leaders(leading: Sequence[Mapping[str, Any]], reached: Sequence[Mapping[str, Any]]) -> Iterator[ClusterFinding]:
     if not leading:
         taking_over = [node["node"] for node in reached if node.get("standing") == "taking_over"]
         why = f"; node {taking_over[0]} is taking over" if taking_over else ""
-        yield Finding("no_leader", f"no node takes calls{why}")
+        yield ClusterFinding("no_leader", f"no node takes calls{why}")
     if len(leading) > 1:
         names = " and ".join(str(node["node"]) for node in leading)
-        yield Finding("two_leaders", f"nodes {names} both say that they lead; the one in the lower term commits nothing")
+        yield ClusterFinding("two_leaders", f"nodes {names} both say that they lead; the one in the lower term commits nothing")
     if len({node.get("cluster_id") for node in reached}) > 1:
-        yield Finding("other_cluster", "the nodes belong to different clusters")
+        yield ClusterFinding("other_cluster", "the nodes belong to different clusters")
 
 
-def _of_node(node: Mapping[str, Any], leader: Mapping[str, Any] | None, silent: Collection[int]) -> Iterator[Finding]:
+def _of_node(node: Mapping[str, Any], leader: Mapping[str, Any] | None, silent: Collection[int]) -> Iterator[ClusterFinding]:
     number, state = node.get("node"), node["state"]
     name = f"node {number}" if number else node["url"]
     if "groups" not in node:
-        yield Finding(state if state == UNREACHABLE else "not_running", f"{name} is {state}: {node.get('error', '')}", number)
+        yield ClusterFinding(
+            state if state == UNREACHABLE else "not_running", f"{name} is {state}: {node.get('error', '')}", number
+        )
         return
     if state != RUNNING:
-        yield Finding("not_running", f"{name} is {state}: it knows no leader", number)
+        yield ClusterFinding("not_running", f"{name} is {state}: it knows no leader", number)
     elif leader is not None and node["leader"] != leader["node"]:
-        yield Finding("disagrees", f"{name} takes node {node['leader']} for the leader, not node {leader['node']}", number)
+        yield ClusterFinding("disagrees", f"{name} takes node {node['leader']} for the leader, not node {leader['node']}", number)
     for partition, index in node.get("diverged", {}).items():
-        yield Finding("diverged", f"{name} computed something else than the leader: partition {partition}, entry {index}", number)
+        yield ClusterFinding(
+            "diverged", f"{name} computed something else than the leader: partition {partition}, entry {index}", number
+        )
+    for reason in node.get("unfit", ()):
+        yield ClusterFinding("unfit", f"{name} should not lead: {reason.replace('_', ' ')}", number)
     for group in node.get("too_far_back", ()):
-        yield Finding("too_far_back", f"{name} lacks entries of group {group} that no log holds: it needs a copy", number)
+        yield ClusterFinding("too_far_back", f"{name} lacks entries of group {group} that no log holds: it needs a copy", number)
     for partition, of in node["partitions"].items():
         if of.get("state", "ok") != "ok":
-            yield Finding("partition_refuses", f"partition {partition} of {name}: {of['state']}", number)
+            yield ClusterFinding("partition_refuses", f"partition {partition} of {name}: {of['state']}", number)
     if (fill := (node.get("log") or {}).get("fill", 0.0)) > FILL_MAX:
-        yield Finding("log_nearly_full", f"the log of {name} is {fill:.0%} full", number)
+        yield ClusterFinding("log_nearly_full", f"the log of {name} is {fill:.0%} full", number)
     for peer in node.get("peers", ()):
         if peer["connected_since_s"] is None and peer["node"] not in silent:
-            yield Finding("not_connected", f"{name} does not reach node {peer['node']}: {peer['last_error']}", number)
+            yield ClusterFinding("not_connected", f"{name} does not reach node {peer['node']}: {peer['last_error']}", number)
 
 
-def _of_lag(node: int, lags: Mapping[str, PartitionLag]) -> Iterator[Finding]:
+def _of_lag(node: int, lags: Mapping[str, PartitionLag]) -> Iterator[ClusterFinding]:
     far = {partition: lag for partition, lag in lags.items() if (lag.seconds or 0.0) > LAG_S_MAX}
     if far:
         worst = max(far, key=lambda partition: far[partition].seconds or 0.0)
         text = f"node {node} lags on {len(far)} partitions: {far[worst].entries} entries, {far[worst].seconds:.0f} s on {worst}"
-        yield Finding("lags", text, node)
+        yield ClusterFinding("lags", text, node)
 
 
 def _lags(

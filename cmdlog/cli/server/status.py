@@ -64,17 +64,17 @@ def _watch(client: Client, told: dict[str, Any], every_s: float) -> None:
     """Until Ctrl-C, which is the orderly end. A server that goes away is waited for."""
     from cmdlog.errors import Unavailable
 
-    def look() -> dict[str, Any]:
+    def read_again() -> dict[str, Any]:
         try:
             return client.status()
         except Unavailable as error:
             return {"ready": False, "error": str(error)}
 
-    watch_values(told, look, render, every_s)
+    watch_values(told, read_again, render, every_s)
 
 
 def watch_values(
-    told: Mapping[str, Any], look: Callable[[], Mapping[str, Any]], shape: Callable[[Any], RenderableType], every_s: float
+    told: Mapping[str, Any], read: Callable[[], Mapping[str, Any]], shape: Callable[[Any], RenderableType], every_s: float
 ) -> None:
     """Shows a value, and every so often a new one, until Ctrl-C."""
     with _Screen(shape) as show:
@@ -82,7 +82,7 @@ def watch_values(
             show(told)
             try:
                 time.sleep(every_s)
-                told = look()
+                told = read()
             except KeyboardInterrupt:
                 return
 

@@ -3,7 +3,8 @@
 One rule: gathered when somebody asks, one group at a time under the driver's lock, so heartbeats never wait for it. *Lag* is what
 this node knows to be in the leader's log and has not applied, in entries, and as the age of the oldest call among them: the wall
 clock of this node minus the time in the call's transaction id, which the leader's clock gave. Of a peer it is what the peer has
-not on disk, as far as it has said so.
+not on disk, as far as it has said so: a node that is cut off does not know what it lacks, so its leader says it. Times of arrival
+would say nothing there, and samples of positions would cost every tick.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from cmdlog.cluster.executed_marks import ExecutedMarks
+from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_transport import LinkStatus
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import MemberGround, MemberState
+from cmdlog.node.member.read_rounds import ReadRounds
 from cmdlog.node.telemetry.cluster_metrics import ClusterReading, MemberReadiness
 from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import EntryLog
@@ -45,6 +48,9 @@ class MemberParts:
     peers: Callable[[], Collection[LinkStatus]]
     too_far_back: Collection[int]  # groups whose missing entries no log holds
     speaks: Callable[[], bool]  # whether this node takes part in consensus
+    fitness: LeaderFitness
+    rounds: ReadRounds
+    forwarding: Callable[[], Mapping[str, Any]]
     tick_s: float
 
 
@@ -89,7 +95,10 @@ class ClusterView:
             "groups": {str(group): self._group(group, applied) for group in list(parts.groups.cores)},
             "too_far_back": sorted(parts.too_far_back),
             "diverged": {str(partition): index for partition, index in parts.marks.divergences().items()},
+            "unfit": parts.fitness.own.names,
             "peers": [asdict(peer) for peer in parts.peers()],
+            "forwarding": dict(parts.forwarding()),
+            "read_rounds": parts.rounds.begun,
             **parts.leadership.history.status(),
         }
 

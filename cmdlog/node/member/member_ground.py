@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from cmdlog.cluster.cluster_file import ClusterFile
 from cmdlog.node.outcome import NotReady
 from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Secret
+
+MEMBER_RAFT: Final = RaftSettings(heartbeat_ticks=2)
+"""Five heartbeats in an election time-out: four may be late, and a node with many quiet groups pays half. A commit that no
+message has brought to the followers does not wait for them (`cmdlog.raft.roles.leader`)."""
 
 
 class NoLeader(NotReady):
@@ -51,4 +55,4 @@ class MemberGround:
     node: int
     secret: Secret
     listen: tuple[str, int] | None = None  # for peers; None: as the cluster file says
-    raft: RaftSettings = field(default_factory=RaftSettings)
+    raft: RaftSettings = MEMBER_RAFT

@@ -37,13 +37,13 @@ from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
 from cmdlog.node.member.cluster_view import ClusterView, MemberParts
 from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
 from cmdlog.node.member.fitness_checks import FitnessChecks
-from cmdlog.node.member.forwarded_calls import Placing
+from cmdlog.node.member.forwarding.forwarded_calls import Placing
+from cmdlog.node.member.forwarding.member_calls import MemberCalls
 from cmdlog.node.member.leader_reads import LeaderReads, place_apart
 from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.leadership_events import LeadershipEvents
 from cmdlog.node.member.leadership_transfer import LeadershipTransfer
-from cmdlog.node.member.member_calls import MemberCalls
 from cmdlog.node.member.member_code import MemberCode, Program
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader
 from cmdlog.node.member.member_roll import MemberRoll
@@ -216,7 +216,7 @@ class MemberNode(Node):
         self._view = ClusterView(MemberParts(
             ground, groups, self._driver, self._leadership, self._marks, self.sequencer.replicated.run_up_to,
             lambda: self._network.status().peers if self._ready else (), self._too_far_back,
-            lambda: self._ready and self._acquainted, TICK_S,
+            lambda: self._ready and self._acquainted, fitness, self._reads.rounds, self._calls.status, TICK_S,
         ))  # fmt: skip
         self.overview = replace(self.overview, cluster=self._view)
         self._parts.facts.note_logged()
@@ -255,8 +255,10 @@ class MemberNode(Node):
             self._lose_reads()
             self._takeover.stop()
             self._reader.stop()
-        super().close(drain_s=drain_s, hurried=hurried)
-        self._calls.stop()  # answers that others wait for have left
+        try:
+            super().close(drain_s=drain_s, hurried=hurried)
+        finally:
+            self._calls.stop()  # sends the answers that others wait for
 
     def hand_over(self) -> bool:
         """As `Node.hand_over`: another node gets what this one leads. Blocking, for `HAND_OVER_S` at most."""
@@ -427,4 +429,4 @@ class MemberNode(Node):
 
     def cluster_status(self) -> dict[str, Any]:
         """This node's view of the cluster: state, who leads, the members, each group's term and leader, the peers."""
-        return {**self._view.status(), "forwarding": self._calls.status()}
+        return self._view.status()

@@ -60,6 +60,7 @@ class ReadRounds:
         self._lock = threading.Lock()  # taken after the driver's
         self._next = _Round()  # not begun
         self._under_way: _Round | None = None
+        self.begun = 0  # since the start
 
     def add(self, read: Answered) -> None:
         """The read waits for the next round, which begins at once if none is under way. Raises: Overloaded."""
@@ -104,6 +105,7 @@ class ReadRounds:
             if self._under_way is not None or not self._next.reads:
                 return None
             self._under_way, self._next = self._next, _Round()
+            self.begun += 1
             return self._under_way
 
     def _ask(self, begun: _Round) -> None:

@@ -14,6 +14,8 @@ from cmdlog.node.telemetry.stage_timings import Histogram
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 FIRST_REASON: Final = "election_timeout"  # of elections: a rate needs its zero
+FORWARDED: Final = {"out": "sent", "in": "taken"}
+FORWARDED_NOW: Final = {"out": "waiting", "in": "placed"}
 
 CLUSTER_METRICS: Final[tuple[MetricRow, ...]] = (
     gauge_row("cmdlog_cluster_state", "1 for the state of this member: configuring or running", "state"),
@@ -32,6 +34,10 @@ CLUSTER_METRICS: Final[tuple[MetricRow, ...]] = (
     times_row("cmdlog_cluster_takeover_seconds", "from the beginning of this node's campaign until it took calls"),
     gauge_row("cmdlog_cluster_diverged", "1 while it is stopped: a batch did something else than on the leader", "partition"),
     gauge_row("cmdlog_cluster_too_far_back", "1 while this node lacks entries of the group that no log holds", "group"),
+    gauge_row("cmdlog_cluster_unfit", "1 while the node should not lead, by reason", "reason"),
+    counter_row("cmdlog_cluster_forwarded_calls_total", "calls sent to the node that leads, or taken from another", "direction"),
+    gauge_row("cmdlog_cluster_forwarded_calls_waiting", "of them, those that are not answered yet", "direction"),
+    counter_row("cmdlog_cluster_read_rounds_total", "questions to a majority whether this node still leads, for reads"),
     gauge_row("cmdlog_cluster_reads_waiting", "reads that wait for a majority to confirm the leader"),
     gauge_row("cmdlog_cluster_peer_connected", "1 while messages of this node can reach the peer", "peer"),
     counter_row("cmdlog_cluster_peer_connections_total", "connections made to the peer", "peer"),
@@ -91,6 +97,10 @@ def cluster_samples(reading: ClusterReading) -> dict[str, Samples]:
         "cmdlog_cluster_takeover_seconds": [((), reading.takeovers)],
         "cmdlog_cluster_diverged": [((partition,), 1) for partition in told["diverged"]],
         "cmdlog_cluster_too_far_back": [((group_label(group),), 1) for group in told["too_far_back"]],
+        "cmdlog_cluster_unfit": [((reason,), 1) for reason in told["unfit"]],
+        "cmdlog_cluster_forwarded_calls_total": [((way,), told["forwarding"][of]) for way, of in FORWARDED.items()],
+        "cmdlog_cluster_forwarded_calls_waiting": [((way,), told["forwarding"][of]) for way, of in FORWARDED_NOW.items()],
+        "cmdlog_cluster_read_rounds_total": [((), told["read_rounds"])],
         "cmdlog_cluster_reads_waiting": [((), sum(of["reads_waiting"] for of in groups.values()))],
         **_of_followers(groups),
         **_of_peers({str(peer["node"]): peer for peer in told["peers"]}),

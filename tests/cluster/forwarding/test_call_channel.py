@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from cmdlog.cluster.forwarding import call_channel
 from cmdlog.cluster.forwarding.call_channel import CallChannel
 from cmdlog.cluster.forwarding.call_frames import PREFACE
 from cmdlog.cluster.forwarding.call_link import LinkOver, WindowFull
@@ -267,4 +266,3 @@ def test_thread_that_cannot_reach_the_loop_is_no_error(make: Make) -> None:
     with ours:
         one.channel.take_socket(theirs)
         assert theirs.fileno() == -1
-    assert call_channel.PREFACE == PREFACE

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from cmdlog.cluster.forwarding.call_frames import channel_secret
-from cmdlog.cluster.forwarding.call_handshake import CallCredentials, answer_session, open_session
+from cmdlog.cluster.forwarding.call_handshake import CallCredentials, CallSession, answer_session, open_session
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
 from cmdlog.raft.configuration import NodeId
@@ -53,9 +53,11 @@ def shake(caller: CallCredentials, called: CallCredentials, *, node: int = 2, re
 def test_ends_that_know_each_other_share_a_session() -> None:
     """The caller learns the window."""
     caller, called, sent = shake(credentials(1), credentials(2))
-    session, window = caller  # type: ignore[misc]
+    assert isinstance(caller, tuple)
+    session, window = caller
     assert window == ROOM == CallWindow(1000, 1 << 20)
-    assert (session.peer.node, called.peer.node) == (2, 1)  # type: ignore[attr-defined]
+    assert isinstance(called, CallSession)
+    assert (session.peer.node, called.peer.node) == (2, 1)
     assert len(sent) == 2
 
 

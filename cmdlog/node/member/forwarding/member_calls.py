@@ -16,8 +16,8 @@ from cmdlog.cluster.forwarding.call_frames import PREFACE, channel_secret
 from cmdlog.cluster.forwarding.call_handshake import CallCredentials
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.cluster.transport.peer_network import PeerNetwork
-from cmdlog.node.member.call_sender import CallSender, Waiting
-from cmdlog.node.member.forwarded_calls import ForwardedCalls, FoundCall, Placing
+from cmdlog.node.member.forwarding.call_sender import CallSender, Waiting
+from cmdlog.node.member.forwarding.forwarded_calls import ForwardedCalls, FoundCall, Placing
 from cmdlog.node.member.member_ground import MemberGround, NotLeading
 from cmdlog.node.outcome import Reply
 from cmdlog.node.placing.router import Placed

@@ -14,7 +14,7 @@ import orjson
 
 from cmdlog.cluster.forwarding.call_link import PARAMS_BYTES_MAX, LinkOver, OutgoingCall, WindowFull
 from cmdlog.cluster.forwarding.call_rows import NO_KEY, SHAPE_BYTES, CallName
-from cmdlog.node.member.forwarded_replies import decode_reply
+from cmdlog.node.member.forwarding.forwarded_replies import decode_reply
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.outcome import CallRefused, CallTooLarge, Done, Durability, Overloaded, UnknownOutcome
 from cmdlog.node.placing.router import Placed
@@ -46,7 +46,7 @@ class CallSender:
 
     def __init__(self, slots: SlotMap, *, call_bytes_max: int) -> None:
         self._slots, self._call_bytes_max = slots, min(call_bytes_max, PARAMS_BYTES_MAX)
-        self._names: dict[str, CallName] = {}
+        self._names: dict[str, tuple[Route, CallName]] = {}
 
     def send(self, where: NotLeading, calls: Sequence[Placed], send: Send, *, txn: int | None = None) -> list[int | None]:
         """Sends calls to the node that a refusal names; their partitions. Each `done` is called once. Raises: CallRefused."""
@@ -61,9 +61,8 @@ class CallSender:
                 limit = f"limit call_bytes_max={self._call_bytes_max}"
                 too_large.append((done, CallTooLarge(f"the parameters take {len(body)} bytes, {limit}")))
                 continue
-            name = self._names.get(route.name) or self._names.setdefault(route.name, name_of(route))
             waiting = Waiting(done, route.read_only)
-            outgoing.append(OutgoingCall(name, slot, PROMISES[durability], key or NO_KEY, txn or 0, body, waiting))
+            outgoing.append(OutgoingCall(self._name(route), slot, PROMISES[durability], key or NO_KEY, txn or 0, body, waiting))
         if outgoing:
             try:
                 send(where.node, outgoing)
@@ -76,6 +75,12 @@ class CallSender:
         for done, refusal in too_large:
             done(refusal)
         return partitions
+
+    def _name(self, route: Route) -> CallName:
+        known = self._names.get(route.name)
+        if known is None or known[0] is not route:  # the code that calls are bound to may change
+            known = self._names[route.name] = route, name_of(route)
+        return known[1]
 
     # -- cmdlog.cluster.forwarding.call_link.AnswerTaker -----------------------------------------------------------------------
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.server.node_asker import NodeAsker
+from cmdlog.cli.server.status_reader import StatusReader
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
 NOBODY = "http://127.0.0.1:1"
 
 
-def asker(*urls: str) -> NodeAsker:
+def reader(*urls: str) -> StatusReader:
     """One that waits only for what is slow."""
-    return NodeAsker(urls, None, None, None, 10.0)
+    return StatusReader(urls, None, None, None, 10.0)
 
 
 def says(node: int, *members: tuple[int, str]) -> Step:
@@ -33,7 +33,7 @@ def test_one_url_finds_all_nodes_and_asks_each_once() -> None:
         members = ((1, "http://another.name:7"), (2, two.url), (3, NOBODY))
         one._steps.append(says(1, *members))
         two._steps.append(says(2, *members))
-        rows = asker(one.url).ask_all()
+        rows = reader(one.url).ask_all()
     assert [(row["node"], row["url"], row["state"]) for row in rows] == [
         (1, one.url, "running"), (2, two.url, "running"), (3, NOBODY, "unreachable"),
     ]  # fmt: skip
@@ -45,14 +45,14 @@ def test_node_that_was_named_and_is_silent_has_its_number() -> None:
     """Other nodes know whose URL it is; a stranger's has none, and comes last."""
     with ScriptedServer([]) as one:
         one._steps.append(says(1, (1, one.url), (2, NOBODY)))
-        rows = asker("http://127.0.0.1:2", NOBODY, one.url).ask_all()
+        rows = reader("http://127.0.0.1:2", NOBODY, one.url).ask_all()
     assert [(row["node"], row["url"]) for row in rows] == [(1, one.url), (2, NOBODY), (None, "http://127.0.0.1:2")]
 
 
 def test_node_that_recovers_is_bootstrapping() -> None:
     """It answers, and has no status yet; it is asked once and not waited for."""
     with ScriptedServer([Step("body read", reply=problem(503, "not_ready", "Retry-After: 60"))]) as server:
-        (row,) = asker(server.url).ask_all()
+        (row,) = reader(server.url).ask_all()
     assert (row["state"], row["node"]) == ("bootstrapping", None)
     assert "not_ready" in row["error"]
 
@@ -60,14 +60,14 @@ def test_node_that_recovers_is_bootstrapping() -> None:
 def test_wrong_credential_is_an_error() -> None:
     """No row would say what to do."""
     with ScriptedServer([Step("body read", reply=problem(401, "unauthenticated"))]) as server, pytest.raises(CommandFailed) as no:
-        asker(server.url).ask_all()
+        reader(server.url).ask_all()
     assert "--token-file" in no.value.hint
 
 
 def test_url_that_is_none_is_wrong_usage() -> None:
     """Before anybody is asked for long."""
     with pytest.raises(CommandFailed) as no:
-        asker("ftp://h").ask_all()
+        reader("ftp://h").ask_all()
     assert no.value.exit_code == 2
 
 
@@ -75,4 +75,4 @@ def test_certificates_are_read_first(tmp_path: Path) -> None:
     """A file that holds none is named once, not once per node."""
     (tmp_path / "ca").write_text("none")
     with pytest.raises(CommandFailed, match="cannot be read as certificates"):
-        NodeAsker([NOBODY], None, None, tmp_path / "ca", 10.0)
+        StatusReader([NOBODY], None, None, tmp_path / "ca", 10.0)

@@ -19,7 +19,7 @@ KEPT: Final = ("ready", "partitions", "cluster_id", "bundle", "uptime_s", "error
 OF_LOG: Final = ("fill", "held_by", "error")
 
 
-class NodeAsker:
+class StatusReader:
     """Where the nodes are, and how they are asked."""
 
     def __init__(

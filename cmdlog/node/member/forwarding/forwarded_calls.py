@@ -13,8 +13,8 @@ from typing import Final
 from cmdlog.cluster.forwarding.call_receiver import IncomingCall
 from cmdlog.cluster.forwarding.call_rows import NO_KEY, AnswerRow, CallName
 from cmdlog.node.clock import ClockAhead
-from cmdlog.node.member.call_sender import name_of
-from cmdlog.node.member.forwarded_replies import OtherDeclaration, TxnAhead, encode_reply, needs_trace
+from cmdlog.node.member.forwarding.call_sender import name_of
+from cmdlog.node.member.forwarding.forwarded_replies import OtherDeclaration, TxnAhead, encode_reply, needs_trace
 from cmdlog.node.member.member_ground import NoLeader
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.placing.router import Encoded
