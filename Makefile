@@ -65,11 +65,14 @@ fuzz: $(VENV)/.installed-test ## random input and random faults, for minutes
 	$(PYTEST) -m fuzz --timeout 0
 
 SEEDS ?= 10000
-sim: $(VENV)/.installed-test ## simulate clusters: make sim SEEDS=10000
+CLUSTER_SEEDS ?= 500
+sim: $(VENV)/.installed-test ## simulate consensus and clusters: make sim SEEDS=10000 CLUSTER_SEEDS=500
 	$(BIN)/python -m tests.raft.sim --seeds $(SEEDS)
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.cluster.sim --seeds $(CLUSTER_SEEDS)
 
-mutants: $(VENV)/.installed-test ## plant every known defect in the consensus core; each must be caught
+mutants: $(VENV)/.installed-test ## plant every known defect in consensus core and cluster; each must be caught
 	$(BIN)/python -m tests.raft.mutants
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.cluster.mutants
 
 bench: $(VENV)/.installed-bench ## run the benchmarks; figures as JSON in bench/out
 	for script in bench/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done

@@ -1,157 +1,138 @@
-"""Clients of the demo's cluster: they go on to the next node under the same key, and count what they have seen."""
+"""Clients of the demo's cluster: they ask the next node under the same key, wait for their portion, and count what they see."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import orjson
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo import cluster_clients
-from cmdlog.cli.demo.clients import Http, Unanswered, send, send_batch
-from cmdlog.cli.demo.cluster_clients import ClusterLoad
+from cmdlog.cli.demo.cluster_clients import ClusterLoad, ShownCluster, ask, ask_many
 from cmdlog.cli.demo.proof import ClientAnswer, DemoCall
-from tests.client.scripted import ScriptedServer, Step, http
+from cmdlog.client import Client
+from tests.client.scripted import ScriptedServer, Step, http, problem
+from tests.client.scripted_cluster import ScriptedCluster
 from tests.waiting import wait_for
 
-URLS = {1: "http://one", 2: "http://two", 3: "http://three"}
-Answering = Callable[[str, DemoCall], ClientAnswer]
-Serve = Callable[..., AbstractContextManager[ClusterLoad]]
+
+def calls(count: int, name: str = "key") -> list[DemoCall]:
+    """A client's share."""
+    return [DemoCall(f"{name}-{number}", "deposit_checking", {}) for number in range(count)]
+
+
+@contextmanager
+def load_of(cluster: ScriptedCluster, shares: list[list[DemoCall]], **given: Any) -> Iterator[ClusterLoad]:
+    """Clients at work; nodes 1 to 3 are those of the cluster. They end with it."""
+    load = ClusterLoad(shares, dict(enumerate(cluster.urls, start=1)), **given)
+    load.start()
+    try:
+        yield load
+    finally:
+        load.stop()
+        wait_for(lambda: not any(thread.is_alive() for thread in load._threads))
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """Starts clients whose requests are answered by a function; they end with the test."""
-    monkeypatch.setattr(cluster_clients, "RETRY_PAUSE_S", 0.001)
-
-    @contextmanager
-    def serve(answering: Answering, shares: list[list[DemoCall]], **given: Any) -> Iterator[ClusterLoad]:
-        def send(_connection: Http, url: str, call: DemoCall) -> ClientAnswer:
-            return answering(url, call)
-
-        monkeypatch.setattr(cluster_clients, "send", send)
-        load = ClusterLoad(shares, URLS, **given)
-        load.start()
-        try:
-            yield load
-        finally:
-            load.stop()
-            wait_for(lambda: not any(thread.is_alive() for thread in load._threads))
-
-    return serve
+def cluster() -> Iterator[ScriptedCluster]:
+    """Three nodes; the first one leads."""
+    with ScriptedCluster() as made:
+        yield made
 
 
-def calls(count: int) -> list[DemoCall]:
-    """A client's share."""
-    return [DemoCall(f"key-{number}", "deposit_checking", {}) for number in range(count)]
-
-
-def answer() -> ClientAnswer:
-    """A result."""
-    return ClientAnswer(1024, 0, "ok", None)
-
-
-def test_call_that_is_not_answered_goes_to_the_next_node_under_its_key(served: Serve) -> None:
-    """A node that refuses, one that hangs up, one that answers; and the client stays with that one."""
-    seen: list[tuple[str, str]] = []
-
-    def answering(url: str, call: DemoCall) -> ClientAnswer:
-        seen.append((url, call.key))
-        if url != URLS[3]:
-            raise Unanswered("", maybe_executed=url == URLS[2])
-        return answer()
-
+def test_call_goes_to_the_next_node_under_its_key() -> None:
+    """From one that hangs up after the request, by one that does not lead, to the one that does; and the client stays there."""
     share = calls(2)
-    with served(answering, [share]) as load:
-        load.observe()
-        load.allow(2)
-        assert load.wait_answered(2, 30)
-    assert seen == [(URLS[1], "key-0"), (URLS[2], "key-0"), (URLS[3], "key-0"), (URLS[3], "key-1")]
+    with ScriptedCluster([[Step("body read", "close")], [], []]) as cluster:
+        cluster.lead(2)
+        with load_of(cluster, [share]) as load:
+            load.observe()
+            load.allow(2)
+            assert load.wait_answered(2, 30)
+        sent = [[request.headers["idempotency-key"] for request in node.requests] for node in cluster.nodes]
+    assert sent == [["key-0"], ["key-0"], ["key-0", "key-1"]]
     assert [call.attempts for call in share] == [3, 1]
-    assert (load.service.answered, load.service.retried, load.service.unknown) == (2, 2, 1)
+    assert (load.service.answered, load.service.refused, load.service.unknown) == (2, 1, 1)
     assert load.answered_by == {3: 2}
+    assert cluster.executed == ["key-0", "key-1"]
 
 
-def test_clients_begin_at_different_nodes(served: Serve) -> None:
-    """The load goes to all of them."""
-    with served(lambda *_: answer(), [calls(1) for _ in range(6)]) as load:
+def test_clients_begin_at_different_nodes(cluster: ScriptedCluster) -> None:
+    """The load goes to all of them, where followers take calls."""
+    for node in cluster.nodes:
+        node.forwards = True
+    with load_of(cluster, [calls(1, f"client{number}") for number in range(6)]) as load:
         load.allow(6)
         assert load.wait_answered(6, 30)
     assert load.answered_by == {1: 2, 2: 2, 3: 2}
 
 
-def test_no_more_calls_are_made_than_are_allowed(served: Serve) -> None:
+def test_no_more_calls_are_made_than_are_allowed(cluster: ScriptedCluster) -> None:
     """Clients wait for the next portion, however many there are."""
-    sent: list[str] = []
-
-    def answering(_url: str, call: DemoCall) -> ClientAnswer:
-        sent.append(call.key)
-        return answer()
-
-    with served(answering, [calls(10), calls(10)]) as load:
+    with load_of(cluster, [calls(10, "one"), calls(10, "two")]) as load:
         load.allow(5)
         assert load.wait_answered(5, 30)
         assert not load.wait_answered(6, 0.02)
-        assert len(sent) == 5
+        assert len(cluster.executed) == 5
         load.allow(15)
         assert load.wait_answered(20, 30)
 
 
-def test_gap_is_the_longest_time_without_an_answer(served: Serve) -> None:
-    """Counted from the moment that is observed, and over all clients."""
-    now = [100.0]
-
-    def answering(_url: str, call: DemoCall) -> ClientAnswer:
-        now[0] += {"key-0": 50.0, "key-1": 0.5, "key-2": 2.5, "key-3": 1.0}[call.key]
-        return answer()
-
-    with served(answering, [calls(4)], clock=lambda: now[0]) as load:
+def test_gap_is_the_longest_time_without_an_answer(cluster: ScriptedCluster) -> None:
+    """Counted from the moment that is observed; what was before it does not count."""
+    moments = iter([3.0, 100.0, 100.5, 103.0, 104.0])
+    with load_of(cluster, [calls(4)], clock=lambda: next(moments)) as load:
         load.allow(1)
         assert load.wait_answered(1, 30)
         load.observe()
         assert load.service.longest_gap_s == 0
         load.allow(3)
         assert load.wait_answered(4, 30)
-    assert load.service.longest_gap_s == 2.5
+        assert load.service.longest_gap_s == 2.5
 
 
-def test_client_gives_up_after_many_attempts(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main thread gets the error, and waits no longer."""
-    monkeypatch.setattr(cluster_clients, "ATTEMPTS_MAX", 3)
-
-    def answering(_url: str, _call: DemoCall) -> ClientAnswer:
-        raise Unanswered("")
-
-    with served(answering, [calls(1)]) as load:
+def test_call_without_an_outcome_ends_the_wait() -> None:
+    """The main thread gets the error of a client that gives up."""
+    refusing = ScriptedCluster([[Step("body read", reply=problem(401, "unauthenticated"))], [], []])
+    with refusing as cluster, load_of(cluster, [calls(1)]) as load:
         load.allow(1)
-        with pytest.raises(CommandFailed, match="key-0 was not answered in 3 attempts"):
+        with pytest.raises(CommandFailed, match="under key key-0 has no outcome: unauthenticated"):
             load.wait_answered(1, 30)
 
 
 @pytest.mark.parametrize(
-    ("status", "maybe_executed"), [(503, False), (504, True), (500, True)], ids=["refused", "unknown", "server's fault"]
+    ("reply", "answer"),
+    [
+        (http(200, {"txn_id": "1024", "partition": 0, "result": [7]}), ClientAnswer(1024, 0, "ok", [7])),
+        (problem(422, "aborted", abort_code="poor", txn_id="9"), ClientAnswer(9, None, "aborted", "poor")),
+        (problem(500, "procedure_failed", txn_id="9"), ClientAnswer(9, None, "failed", "")),
+        (problem(409, "key_reused"), ClientAnswer(0, None, "key_reused", "")),
+    ],
+    ids=["result", "aborted", "failed", "key reused"],
 )
-def test_refused_attempt_is_none_of_unknown_outcome(status: int, maybe_executed: bool) -> None:
-    """By the status; and a connection that nothing accepts has carried nothing."""
-    with ScriptedServer([Step("body read", reply=http(status, b"{}"))]) as server, Http() as connection:
-        with pytest.raises(Unanswered) as failed:
-            send(connection, server.url, calls(1)[0])
-        assert failed.value.maybe_executed is maybe_executed
-    with pytest.raises(Unanswered) as failed, Http() as connection:
-        send(connection, server.url, calls(1)[0])
-    assert failed.value.maybe_executed is False
+def test_outcomes_are_those_that_the_proof_knows(reply: bytes, answer: ClientAnswer) -> None:
+    """One that is none of the bank's has its code as kind: the proof refutes it."""
+    with ScriptedServer([Step("body read", reply=reply)]) as server, Client(server.url) as client:
+        assert ask(client, calls(1)[0]) == answer
 
 
-@pytest.mark.parametrize("code", ["not_ready", "no_quorum", "outcome_unknown"])
-def test_batch_with_an_undecided_call_is_not_answered(code: str) -> None:
-    """It is to be sent again as a whole, under the same keys."""
-    decided = orjson.dumps({"txn_id": "1024", "partition": 0, "result": None})
-    undecided = orjson.dumps({"error": {"code": code, "status": 503}})
-    steps = [Step("body read", reply=http(200, line)) for line in (decided, undecided)]
-    with ScriptedServer(steps) as server, Http() as connection:
-        assert send_batch(connection, server.url, calls(1)) == [answer()]
-        with pytest.raises(Unanswered, match=f"/v1/batch answered {code} to 1 of 1 calls"):
-            send_batch(connection, server.url, calls(1))
+def test_batch_survives_a_change_of_the_leader(cluster: ScriptedCluster) -> None:
+    """Each call has one answer, in order, under its key."""
+    cluster._lines[:] = ["", "lead 1", "unknown, executed", ""]
+    share = calls(5)
+    with Client(cluster.urls) as client:
+        answers = list(ask_many(client, share))
+    assert [answer.kind for answer in answers] == ["ok"] * 5
+    assert sorted(cluster.executed) == sorted(call.key for call in share)
+    assert [answer.value for answer in answers] == [cluster.executed.index(call.key) + 1 for call in share]
+
+
+def test_view_asks_by_query_and_procedure() -> None:
+    """Rows as sequences, results as they are."""
+    replies = ({"columns": ["a", "b"], "rows": [[1, 2]], "as_of": {}}, {"txn_id": "1", "partition": None, "result": [[3, 4]]})
+    with ScriptedServer([Step("body read", reply=http(200, reply)) for reply in replies]) as server, Client(server.url) as client:
+        view = ShownCluster(client)
+        assert view.rows("SELECT ?", (1,)) == [(1, 2)]
+        assert view.call("total") == [[3, 4]]
+    assert [request.path for request in server.requests] == ["/v1/query", "/v1/procedures/total"]

@@ -12,7 +12,6 @@ import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.demo import cluster_nodes
-from cmdlog.cli.demo.clients import Unanswered
 from cmdlog.cli.demo.cluster_nodes import PORTS, DemoCluster, LeadingNode, free_ports
 from cmdlog.wal.ids import CLUSTER_GROUP
 from tests.waiting import wait_for
@@ -67,37 +66,6 @@ def test_cluster_without_a_leader_is_an_error(cluster: DemoCluster, monkeypatch:
     say(monkeypatch, cluster, {1: member(1, "following", 3)})
     with pytest.raises(CommandFailed, match="no node leads the cluster after"):
         cluster.wait_leader()
-
-
-@pytest.mark.parametrize("error", [Unanswered("broken pipe"), CommandFailed("503")])
-def test_next_leader_is_asked_when_one_does_not_answer(
-    cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    """It may have lost the lead since it was found."""
-    monkeypatch.setattr(cluster_nodes, "PATIENCE_S", 30.0)
-    asked: list[str] = []
-
-    def ask(url: str) -> str:
-        say(monkeypatch, cluster, {1: member(1, "following", 4), 3: member(3, "leading", 4)})
-        asked.append(url)
-        if len(asked) == 1:
-            raise error
-        return "answer"
-
-    say(monkeypatch, cluster, {1: member(1, "leading", 3)})
-    assert cluster.ask_leader(ask) == "answer"
-    assert asked == [cluster.urls[1], cluster.urls[3]]
-
-
-def test_leader_that_never_answers_is_an_error(cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what it said the last time."""
-    say(monkeypatch, cluster, {1: member(1, "leading", 3)})
-
-    def ask(_url: str) -> str:
-        raise Unanswered("broken pipe")
-
-    with pytest.raises(CommandFailed, match="no leader answers: broken pipe"):
-        cluster.ask_leader(ask)
 
 
 @pytest.mark.parametrize(

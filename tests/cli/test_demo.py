@@ -137,7 +137,8 @@ def test_server_that_cannot_start_is_reported_with_its_words(tmp_path: Path) -> 
     (data / "instance.json").write_text("{}")
     with pytest.raises(CommandFailed) as caught:
         ServerProcess(data, partitions=1, log=tmp_path / "server.log")
-    assert "before it was" in str(caught.value)
+    assert "before it was listening: " in str(caught.value)
+    assert "instance.json" in str(caught.value)
 
 
 @pytest.mark.slow

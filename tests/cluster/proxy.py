@@ -22,7 +22,7 @@ CHUNK_BYTES: Final = 1 << 16
 class Rule:
     """What happens to the bytes of one direction."""
 
-    mode: str = "pass"  # "hold": they stay where they are; "swallow": they are taken and lost
+    mode: str = "pass"  # "hold": they stay where they are; "swallow": they are taken and lost; "twice": each piece comes twice
     delay_s: float = 0.0  # of each piece
     bytes_per_s: float = 0.0  # 0: as many as there are
     flip_at: int = -1  # the lowest bit of this byte of a connection is another one
@@ -31,6 +31,7 @@ class Rule:
 PASS: Final = Rule()
 HOLD: Final = Rule("hold")
 SWALLOW: Final = Rule("swallow")
+TWICE: Final = Rule("twice")
 
 
 class Proxy:
@@ -155,7 +156,7 @@ class Proxy:
                 recorded += data
                 if rule.mode == "swallow":
                     continue
-                sink.write(data)
+                sink.write(data * (1 + (rule.mode == "twice")))
                 await sink.drain()
 
     async def _until_passing(self, name: str) -> None:

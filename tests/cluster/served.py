@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -33,8 +34,7 @@ class ServedCluster:
 
     def __init__(self, folder: Path, *, count: int = 3, partitions: int = 2, app: str = APP) -> None:
         """`app`: a module of the program, or one in the folder."""
-        self._app = app
-        self.folder, self.nodes = folder, range(1, count + 1)
+        self.folder, self.nodes, self.app = folder, range(1, count + 1), app
         ports = free_ports(2 * count)
         self.urls = {node: f"http://127.0.0.1:{ports[node - 1]}" for node in self.nodes}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -62,12 +62,16 @@ class ServedCluster:
             with open(self.folder / f"log{node}", "ab") as log:
                 self._processes[node] = subprocess.Popen(
                     [
-                        sys.executable, "-m", "cmdlog.cli", "serve", self._app, "--data", f"n{node}", "--join", "cluster.json",
-                        "--node", str(node), "--cluster-secret-file", "secret",
+                        sys.executable, "-m", "cmdlog.cli", "serve", self.app, "--data", f"n{node}",
+                        "--node", str(node), "--cluster-secret-file", "secret", *self.join_options(node),
                         "--port", self.urls[node].rsplit(":", 1)[1], *SMALL,
                     ],
                     cwd=self.folder, env=self._environment(), stdout=log, stderr=log,
                 )  # fmt: skip
+
+    def join_options(self, node: int) -> list[str]:
+        """The cluster file that a node gets, and where it listens for the others."""
+        return ["--join", "cluster.json"]
 
     def kill(self, node: int, number: int = signal.SIGKILL) -> None:
         """Ends a node; with SIGTERM in order."""
@@ -82,6 +86,14 @@ class ServedCluster:
     def pause(self, node: int, *, over: bool = False) -> None:
         """Stops a node's process, or lets it go on."""
         self._processes[node].send_signal(signal.SIGCONT if over else signal.SIGSTOP)
+
+    def is_running(self, node: int) -> bool:
+        """Whether it was started, not ended by `kill`, and lives."""
+        return node in self._processes and self._processes[node].poll() is None
+
+    def limit_files(self, node: int, size_bytes: int) -> None:
+        """No file of the node's process grows or is written beyond that any more, as on a full disk."""
+        resource.prlimit(self._processes[node].pid, resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
 
     def close(self) -> None:
         for process in self._processes.values():

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from cmdlog.cluster.commit_marks import IDLE_TICKS
 from cmdlog.cluster.group_transfer import find_successors, offer_groups, resign_groups, under_offer
 from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId
@@ -36,11 +37,16 @@ def node_leading(world: World, group: int) -> SimNode:
 def run_quiet(world: World) -> None:
     """Everything under way comes to its end, but on cut links; no message is lost elsewhere, and no tick passes."""
     while world.mail or any(node.kicked for node in world.nodes.values()):
-        if world.mail:
-            sender, receiver, messages = world.mail.pop(0)
-            if (sender, receiver) not in world.cut:
-                world.nodes[receiver].driver.receive(messages)
+        deliver_all(world)
         world.run_log()
+
+
+def deliver_all(world: World) -> None:
+    """Every message arrives, but those on cut links."""
+    while world.mail:
+        sender, receiver, messages = world.mail.pop(0)
+        if (sender, receiver) not in world.cut:
+            world.nodes[receiver].driver.receive(messages)
 
 
 def test_offered_groups_are_led_by_the_target_without_a_tick() -> None:
@@ -72,6 +78,9 @@ def test_the_successor_that_lacks_least_comes_first() -> None:
 def test_entries_wait_while_a_group_is_under_offer() -> None:
     """Consensus takes none then; the target does not answer, so the offer ends, and they are proposed."""
     world, old = led_world()
+    for _ in range(2 * IDLE_TICKS):  # nothing is left to be written
+        world.tick()
+        run_quiet(world)
     target = old.driver.ask_groups(find_successors)[0]
     world.cut = {(old.node, target), (target, old.node)}
     old.driver.ask_groups(partial(offer_groups, target=target))
@@ -80,8 +89,11 @@ def test_entries_wait_while_a_group_is_under_offer() -> None:
     assert old.driver.pending_bytes == 0, "the log would move to another segment for what it does not get"
     run_quiet(world)
     assert old.machine.waiting[0] == deque([71])
-    for _ in range(old.groups.cores[PartitionId(0)].settings.transfer_ticks + 1):
+    for _ in range(old.groups.cores[PartitionId(0)].settings.transfer_ticks):
+        assert not old.kicked
         old.driver.tick()
+        deliver_all(world)
+    assert old.kicked, "the log is told, once leadership stays here"
     run_quiet(world)
     assert old.driver.failure is None
     assert old.machine.waiting[0] == deque()

@@ -76,7 +76,7 @@ ACCOUNT = {"branch": 1, "customer": 1}
 @pytest.mark.timeout(300)
 def test_leader_that_stops_or_sleeps_costs_no_call(cluster: ServedCluster) -> None:
     """Under calls the leader gets SIGTERM, the next one SIGSTOP past an election: every call has one effect, what slept follows
-    and answers no stale read, and a recovery of the three directories has the same balances."""
+    and answers no stale read unless it is asked for one, and a recovery of the three directories has the same balances."""
     cluster.leader()
     assert cluster.call("open_account", {**ACCOUNT, "savings": 0, "checking": 0}, "open")["status"] == 200
     first = cluster.leader()
@@ -93,6 +93,13 @@ def test_leader_that_stops_or_sleeps_costs_no_call(cluster: ServedCluster) -> No
         cluster.leader(awake)
         cluster.pause(sleeper, over=True)
         assert httpx.post(f"{cluster.urls[sleeper]}/v1/procedures/balance", json=ACCOUNT, timeout=60).status_code == 503
+        query = {"sql": "SELECT checking FROM accounts"}
+        assert httpx.post(f"{cluster.urls[sleeper]}/v1/query", json=query, timeout=60).status_code == 503
+        for node in cluster.nodes:
+            stale = httpx.post(f"{cluster.urls[node]}/v1/procedures/balance?consistency=stale", json=ACCOUNT, timeout=60)
+            assert set(stale.json()) == {"txn_id", "partition", "result", "as_of", "as_of_time"}
+            rows = httpx.post(f"{cluster.urls[node]}/v1/query?consistency=stale", json=query, timeout=60).json()["rows"]
+            assert rows[0][0] <= len(answers) + 1
         more_than(answers, 5)
     assert [answer for answer in answers if answer["status"] != 200] == []
     wait_for(lambda: cluster.status(sleeper).get("cluster", {}).get("standing") == "following", 90, cluster.logs)

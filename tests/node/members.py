@@ -59,8 +59,9 @@ class Members:
         self.nodes: dict[int, MemberNode] = {}
 
     def join(self, node: int, *, attached: bool = True, **changed: Any) -> MemberNode:
-        """Opens a node; `changed`: its cluster, app or raft settings."""
-        ground = MemberGround(changed.get("cluster", self.cluster), node, SECRET, raft=changed.get("raft", MEMBER_RAFT))
+        """Opens a node; `changed`: its cluster, app, raft settings, or where it listens for peers."""
+        cluster, raft = changed.get("cluster", self.cluster), changed.get("raft", MEMBER_RAFT)
+        ground = MemberGround(cluster, node, SECRET, raft=raft, listen=changed.get("listen"))
         opened = MemberNode.join(str(self.folder / f"n{node}"), changed.get("app", self.app), self.settings, ground)
         self.nodes[node] = opened
         if attached:

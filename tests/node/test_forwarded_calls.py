@@ -92,6 +92,19 @@ def test_reads_of_a_frame_are_confirmed_together() -> None:
     assert [type(reply) for reply in refused] == [NoLeader] * 2
 
 
+def test_reads_that_may_not_even_wait_are_refused() -> None:
+    """A node bounds how many reads wait for a majority: each caller hears of it, and the link lives on."""
+    leader = Leader()
+
+    def too_many(_read: Callable[[bool], None]) -> None:
+        raise Overloaded("reads wait to be confirmed")
+
+    gives = Placing(leader.place, too_many, leader.observe, lambda _outcome: None)
+    leader.calls = ForwardedCalls(gives, lambda: leader.routes, SLOTS.partition_by_slot)
+    assert [type(reply) for reply in leader.take("peek", "bump", "peek")] == [Overloaded] * 2
+    assert [call[0].name for call in leader.placed] == ["bump"]
+
+
 @pytest.mark.parametrize("error", [NotLeading("other", "http://there", 3), LogFullRefusal("full"), Overloaded("many")])
 def test_refusal_of_the_node_is_the_caller_s(error: Exception) -> None:
     """Each gets one of its own; a node that does not lead sends nothing on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ from cmdlog.node.member.leadership import Standing
 from cmdlog.wal.format.control_record import ClusterMember
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS
+from procedures.storage.state import PartitionState
+from replay.state.trust import state_path
 
 TERMS = (3, 4)
 MEMBER = ClusterMember(3, b"life-one", "127.0.0.1:7103", "http://127.0.0.1:8103")
@@ -33,7 +36,7 @@ class Parts:
         self.machine = SimpleNamespace(
             lead=lambda places, catalog: note(("lead", places, catalog)), all_run=False,
             state=lambda kind, value, _done: note((kind.name, value["node"])),
-            parted=lambda: [SimpleNamespace(places=[(0, 5)]), SimpleNamespace(places=[(1, 6)])],
+            parted=lambda: [SimpleNamespace(places=[(0, 5), (1, 4)]), SimpleNamespace(places=[(1, 6)])],
         )  # fmt: skip
         present: Any = SimpleNamespace(standing=Standing.TAKING_OVER, terms=TERMS)
         present.take_calls = lambda terms: terms == TERMS == present.terms
@@ -62,12 +65,12 @@ def test_the_steps_of_the_present_terms(parts: Parts) -> None:
     steps = parts.steps
     assert steps.lift_clock(TERMS)
     assert steps.give_places(TERMS)
-    assert steps.skip_parted(TERMS, lambda _reply: None) == 2
+    assert steps.skip_parted(TERMS, lambda _reply: None) == 3
     assert not steps.all_run()
     assert steps.take_calls(TERMS)
     assert parts.done == [
-        ("lift", 77), ("lead", {0: (3, 9), CLUSTER_GROUP: (4, 2)}, 2), [(0, "SKIP", 5), (1, "SKIP", 6)], "accept",
-        ("MEMBER", 3),
+        ("lift", 77), ("lead", {0: (3, 9), CLUSTER_GROUP: (4, 2)}, 2), [(0, "SKIP", 5), (1, "SKIP", 4), (1, "SKIP", 6)],
+        "accept", ("MEMBER", 3),
     ]  # fmt: skip
 
 
@@ -100,3 +103,20 @@ def test_steps_of_terms_that_are_over_do_nothing(parts: Parts, over: str) -> Non
     assert parts.done == ["bind"]
     assert "accept" not in parts.done
     assert not any(done[0] == "lead" for done in parts.done)
+
+
+def test_keys_come_from_the_states_of_all_partitions(parts: Parts, tmp_path: Path) -> None:
+    """What was known before is forgotten first: another node has led since."""
+    (tmp_path / "state").mkdir()
+    paths = [state_path(str(tmp_path), partition) for partition in range(2)]
+    for partition, path in enumerate(paths):
+        PartitionState.open(path, partition=partition).close()
+    loaded: list[Any] = []
+    keys: Any = SimpleNamespace(
+        clear=lambda: loaded.append("clear"),
+        load=lambda connection, partition: loaded.append((partition, connection.filename)),
+    )
+    parts.machine.partitions = [0, 1]
+    given: tuple[Any, ...] = (parts.driver, parts.machine, parts.leadership, parts.sequencer, keys)
+    LeaderSteps(*given, code=parts.code, directory=str(tmp_path), missing=list).load_keys()  # type: ignore[arg-type]
+    assert loaded == ["clear", *enumerate(paths)]

@@ -15,8 +15,9 @@ from cmdlog.node.member.member_start import OtherProgram
 from cmdlog.node.outcome import NotReady
 from cmdlog.raft import RaftSettings
 from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import Campaign, VoteRequest
 from cmdlog.wal.errors import Foreign, Locked
-from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId, Term
 from cmdlog.wal.log import Log
 from procedures.samples.bank import db as bank
 from snapshot.errors import SnapshotError
@@ -88,10 +89,13 @@ def test_calls_wait_for_a_leader(alone: Members) -> None:
 
 
 def test_node_that_has_met_nobody_neither_answers_nor_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`no_quorum`, for calls, reads and queries; ticks of any number make it no candidate."""
+    """`no_quorum`, for calls, reads and queries; ticks of any number make it no candidate, and nobody gets its vote."""
     with members(tmp_path, monkeypatch, count=3) as made:
         node = made.join(1)
         node.on_tick(100)
+        for group in (PartitionId(0), PartitionId(CLUSTER_GROUP)):
+            wanted = VoteRequest(NodeId(2), NodeId(1), Term(5), Campaign.REAL, Index(9), Term(4))
+            node.on_messages(NodeId(2), [(group, wanted)])
         assert [refusal.code for refusal in refusals(node)] == ["no_quorum"] * 3
         assert node.cluster_status()["leader"] is None
         assert node.cluster_status()["state"] == "configuring"

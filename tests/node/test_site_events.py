@@ -11,6 +11,7 @@ import pytest
 from cmdlog.node import site_events as module
 from cmdlog.node.outcome import CallOutcome, Done, Reply, UnknownOutcome
 from cmdlog.node.site_events import Desk, SkipNotLogged
+from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.wal.format.record import RecordKind
 from procedures.storage.state import PartitionState
@@ -81,3 +82,27 @@ def test_a_capture_asked_for_while_a_site_was_away_is_told_lost(tmp_path: Path) 
     log = Log()
     make_desk(tmp_path, log).site_up({0: 5, 2: 7})
     assert log.events == [("lost", [0, 2]), ("up", 0), ("up", 2)]
+
+
+class OneOfSeveral:
+    """A node that may decide about calls of its own alone."""
+
+    def __init__(self, own: int) -> None:
+        self.own = own
+        self.told: list[tuple[int, int]] = []
+
+    def may_skip(self, partition: int, index: int) -> bool:
+        return index == self.own
+
+    def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
+        self.told.append((partition, index))
+
+
+@pytest.mark.parametrize(("own", "skips"), [(1, 1), (2, 0)])
+def test_one_of_several_nodes_skips_what_it_proposed_alone(tmp_path: Path, own: int, skips: int) -> None:
+    """Whoever proposed the call may have run it already."""
+    log = Log(CallOutcome(0, 1, b""))
+    desk = make_desk(tmp_path, log)
+    desk.serve_replica(OneOfSeveral(own))
+    desk.skip(HUNG)
+    assert len(log.entries) == skips

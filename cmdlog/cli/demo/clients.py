@@ -25,17 +25,11 @@ RESUME_TIMEOUT_S: Final = 300.0
 ATTEMPTS_MAX: Final = 1000
 RETRY_PAUSE_S: Final = 0.01
 REQUEST_TIMEOUT_S: Final = 30.0
-UNAVAILABLE: Final = 503  # not ready, or no quorum: the call was not accepted
-UNDECIDED: Final = ("not_ready", "no_quorum", "outcome_unknown")  # codes: the same call, sent again, may be answered
 OUTCOMES: Final = {"aborted": "aborted", "procedure_failed": "failed"}
 
 
 class Unanswered(Exception):
-    """No answer: the connection broke, or the server is not ready."""
-
-    def __init__(self, message: str, *, maybe_executed: bool = True) -> None:
-        super().__init__(message)
-        self.maybe_executed = maybe_executed  # False: nothing has seen the call that could execute it
+    """The connection broke, or the server is not ready: the call may have been executed, or not."""
 
 
 class Http:
@@ -59,8 +53,7 @@ class Http:
             return response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            sent = not isinstance(error, ConnectionRefusedError)
-            raise Unanswered(f"{method} {path}: {error}", maybe_executed=sent) from error
+            raise Unanswered(f"{method} {path}: {error}") from error
 
     def read(self, url: str, method: str, path: str, *, body: bytes | None = None) -> Any:
         """The JSON of an answer that must be there. Raises: CommandFailed."""
@@ -106,10 +99,9 @@ class ServerAddress:
 
 
 class ClientThreads(abc.ABC):
-    """Several clients, each a thread with a connection of its own and its calls. `answered` counts."""
+    """Several clients, each a thread with its calls. `answered` counts."""
 
-    def __init__(self, shares: Sequence[Sequence[DemoCall]], *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, shares: Sequence[Sequence[DemoCall]]) -> None:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.answered = 0
@@ -141,22 +133,18 @@ class ClientThreads(abc.ABC):
 
     def _run(self, client: int, share: Sequence[DemoCall]) -> None:
         try:
-            with Http(timeout_s=self._timeout_s) as connection:
-                for call in share:
-                    if self._stop.is_set():
-                        return
-                    self._answer(client, connection, call)
+            self._make_calls(client, share)
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             self.error = error
-            self._failed()
+            self._wake()
 
     @abc.abstractmethod
-    def _answer(self, client: int, connection: Http, call: DemoCall) -> None:
-        """Sends the call until it is answered, or the clients are stopped. Raises: CommandFailed."""
+    def _make_calls(self, client: int, share: Sequence[DemoCall]) -> None:
+        """One client's calls in order, each sent until it is answered, or the clients are stopped. Raises: CommandFailed."""
 
     @abc.abstractmethod
-    def _failed(self) -> None:
-        """Wakes the main thread: a client has raised."""
+    def _wake(self) -> None:
+        """Ends a wait of the main thread: a client has raised."""
 
 
 class Load(ClientThreads):
@@ -167,10 +155,17 @@ class Load(ClientThreads):
         self._place, self._watermark = place, watermark
         self.reached = threading.Event()
 
-    def _failed(self) -> None:
+    def _wake(self) -> None:
         self.reached.set()
 
-    def _answer(self, _client: int, connection: Http, call: DemoCall) -> None:
+    def _make_calls(self, _client: int, share: Sequence[DemoCall]) -> None:
+        with Http() as connection:
+            for call in share:
+                if self._stop.is_set():
+                    return
+                self._answer(connection, call)
+
+    def _answer(self, connection: Http, call: DemoCall) -> None:
         for _ in range(ATTEMPTS_MAX):
             url, life = self._place.wait()
             call.attempts += 1
@@ -186,12 +181,7 @@ class Load(ClientThreads):
                 if self.answered >= self._watermark:
                     self.reached.set()
             return
-        raise unanswered(call)
-
-
-def unanswered(call: DemoCall) -> CommandFailed:
-    """The error of a client that gives up."""
-    return CommandFailed(f"{call.procedure} under key {call.key} was not answered in {call.attempts} attempts")
+        raise CommandFailed(f"{call.procedure} under key {call.key} was not answered in {ATTEMPTS_MAX} attempts")
 
 
 def send(connection: Http, url: str, call: DemoCall) -> ClientAnswer:
@@ -200,19 +190,17 @@ def send(connection: Http, url: str, call: DemoCall) -> ClientAnswer:
     path = f"/v1/procedures/{call.procedure}"
     status, data = connection.ask(url, "POST", path, body=orjson.dumps(call.params), headers=headers)
     if status >= 500:
-        raise Unanswered(f"{path} was answered with {status}", maybe_executed=status != UNAVAILABLE)
+        raise Unanswered(f"{path} was answered with {status}")
     return read_answer(orjson.loads(data))
 
 
 def send_batch(connection: Http, url: str, calls: Iterable[DemoCall]) -> list[ClientAnswer]:
-    """Calls by `POST /v1/batch`, answers in the same order. Raises: CommandFailed, Unanswered, also when one is undecided."""
+    """Calls by `POST /v1/batch`, answers in the same order. Raises: CommandFailed, Unanswered."""
     lines = [orjson.dumps({"procedure": call.procedure, "params": call.params, "key": call.key}) for call in calls]
     status, data = connection.ask(url, "POST", "/v1/batch", body=b"\n".join(lines))
     answers = [read_answer(orjson.loads(line)) for line in data.splitlines()]
     if status != 200 or len(answers) != len(lines):
         raise CommandFailed(f"/v1/batch answered {status} and {len(answers)} lines to {len(lines)}")
-    if undecided := [answer.kind for answer in answers if answer.kind in UNDECIDED]:
-        raise Unanswered(f"/v1/batch answered {undecided[0]} to {len(undecided)} of {len(lines)} calls")
     return answers
 
 

@@ -1,9 +1,9 @@
-"""Clients of a cluster: each has a node of its own, and goes to the next one when that does not answer.
+"""Clients of a cluster, as an application has them: `cmdlog.Client` with the URLs of all nodes, each with another one first.
 
-One rule: a call keeps its idempotency key wherever it is sent, so that it is executed once, whatever became of a node that it was
-sent to before.
+One rule: a call keeps its idempotency key wherever it is sent, so that it is executed once, whatever happened to a node that it
+was sent to before.
 
-The calls are let out in portions: a fault always meets clients at work, and a slow machine has no more to do than a fast one.
+The calls are made in portions: a fault always meets clients at work, and a slow machine has no more to do than a fast one.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from cmdlog.cli.demo.clients import ATTEMPTS_MAX, ClientThreads, Http, Unanswered, send, unanswered
-from cmdlog.cli.demo.proof import DemoCall
+from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.demo.clients import ClientThreads
+from cmdlog.cli.demo.proof import ClientAnswer, DemoCall
+from cmdlog.client.client import Client
+from cmdlog.client.response import Attempt, AttemptFailure, Fate, judge
+from cmdlog.client.retry_loop import SendAttempt
+from cmdlog.errors import Aborted, CallError, CmdlogError, ProcedureFailed
+from cmdlog.results import Result
 
-REQUEST_TIMEOUT_S: Final = 2.0  # a node that was stopped holds its calls that long; longer than an election
-RETRY_PAUSE_S: Final = 0.1  # all clients come back ten times a second while no node leads
+ANSWER_WITHIN_S: Final = 300.0  # every call, with all its attempts
+
+Observer = Callable[[int, Attempt], None]
+"""Gets the place of the server in the list, and what the attempt to ask it was."""
 
 
 @dataclass(slots=True)
@@ -29,8 +37,35 @@ class ObservedService:
     last_answer_s: float  # on the clients' clock; or the moment itself
     longest_gap_s: float = 0.0  # in which no client got an answer
     answered: int = 0
-    retried: int = 0  # attempts that were not answered, and made again
-    unknown: int = 0  # of those, by which the call may have been executed
+    refused: int = 0  # attempts that executed nothing, and were made again
+    unknown: int = 0  # attempts that may have executed the call, and were made again
+
+
+class ObservedClient(Client):
+    """`cmdlog.Client`, which reports each of its attempts."""
+
+    def __init__(self, urls: Sequence[str], observe: Observer) -> None:
+        super().__init__(urls, timeout_s=ANSWER_WITHIN_S)
+        self._observe = observe
+
+    def _send(self, step: SendAttempt) -> Attempt:
+        server = self._servers.preferred.at
+        attempt = super()._send(step)
+        self._observe(server, attempt)
+        return attempt
+
+
+class ShownCluster:
+    """What a cluster shows; see `cmdlog.cli.demo.proof.View`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def rows(self, sql: str, params: Sequence[Any]) -> list[Sequence[Any]]:
+        return list(self._client.query(sql, params).rows)
+
+    def call(self, procedure: str) -> Any:
+        return self._client.call(procedure, idempotency_key=None)
 
 
 class ClusterLoad(ClientThreads):
@@ -44,13 +79,12 @@ class ClusterLoad(ClientThreads):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`urls`: node -> where it takes calls."""
-        super().__init__(shares, timeout_s=REQUEST_TIMEOUT_S)
+        super().__init__(shares)
         self._urls, self._clock = urls, clock
-        nodes = list(urls)
-        self._at = [nodes[number % len(nodes)] for number in range(len(shares))]  # client -> the node that it asks
         self._changed = threading.Condition(self._lock)
         self._begun = self._allowed = 0  # calls
         self._service = ObservedService(0.0)
+        self._clients: list[Client] = []
         self.answered_by = Counter[int]()  # node -> calls
 
     def allow(self, calls: int) -> None:
@@ -60,15 +94,18 @@ class ClusterLoad(ClientThreads):
             self._changed.notify_all()
 
     def stop(self) -> None:
+        """Ends the clients; calls that are under way fail."""
         super().stop()
         with self._changed:
             self._changed.notify_all()
+            clients = list(self._clients)
+        for client in clients:
+            client.close()
 
     def observe(self) -> None:
         """Begins to watch the service that clients get."""
-        now = self._clock()
         with self._changed:
-            self._service = ObservedService(now)
+            self._service = ObservedService(self._clock())
 
     @property
     def service(self) -> ObservedService:
@@ -85,28 +122,30 @@ class ClusterLoad(ClientThreads):
 
     # -- the clients -----------------------------------------------------------------------------------------------------
 
-    def _failed(self) -> None:
+    def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    def _answer(self, client: int, connection: Http, call: DemoCall) -> None:
-        if not self._begin_call():
-            return
-        for _ in range(ATTEMPTS_MAX):
-            node = self._at[client]
-            call.attempts += 1
-            try:
-                answer = send(connection, self._urls[node], call)
-            except Unanswered as error:
-                self._at[client] = self._node_after(node)
-                self._count_retry(error)
-                if self._stop.wait(RETRY_PAUSE_S):
+    def _make_calls(self, client: int, share: Sequence[DemoCall]) -> None:
+        nodes = list(self._urls)
+        first = client % len(nodes)
+        nodes = [*nodes[first:], *nodes[:first]]
+        asked = Counter[int]()  # node -> attempts of the present call
+
+        def observe(at: int, attempt: Attempt) -> None:
+            asked[nodes[at]] += 1
+            self._count_attempt(nodes[at], judge(attempt))
+
+        with ObservedClient([self._urls[node] for node in nodes], observe) as connection:
+            with self._changed:
+                self._clients.append(connection)
+            for call in share:
+                if not self._begin_call():
                     return
-                continue
-            call.answer = answer
-            self._count_answer(node)
-            return
-        raise unanswered(call)
+                asked.clear()
+                call.answer = ask(connection, call)
+                call.attempts = asked.total()
+                self._count_answer()
 
     def _begin_call(self) -> bool:
         """Waits until another call is allowed; False when the clients are stopped."""
@@ -115,16 +154,16 @@ class ClusterLoad(ClientThreads):
             self._begun += 1
             return not self._stop.is_set()
 
-    def _node_after(self, node: int) -> int:
-        nodes = list(self._urls)
-        return nodes[(nodes.index(node) + 1) % len(nodes)]
-
-    def _count_retry(self, error: Unanswered) -> None:
+    def _count_attempt(self, node: int, found: Any | AttemptFailure) -> None:
         with self._changed:
-            self._service.retried += 1
-            self._service.unknown += error.maybe_executed
+            if not isinstance(found, AttemptFailure) or found.fate is Fate.DECIDED:
+                self.answered_by[node] += 1
+            elif found.fate in (Fate.UNKNOWN, Fate.BROKEN):
+                self._service.unknown += 1
+            else:
+                self._service.refused += 1
 
-    def _count_answer(self, node: int) -> None:
+    def _count_answer(self) -> None:
         now = self._clock()
         with self._changed:
             service = self._service
@@ -132,5 +171,28 @@ class ClusterLoad(ClientThreads):
             service.last_answer_s = now
             service.answered += 1
             self.answered += 1
-            self.answered_by[node] += 1
             self._changed.notify_all()
+
+
+def ask(client: Client, call: DemoCall) -> ClientAnswer:
+    """One call, sent until it has an outcome. Raises: CommandFailed when it has none."""
+    try:
+        return read_outcome(client.invoke(call.procedure, call.params, idempotency_key=call.key))
+    except CmdlogError as error:
+        return read_outcome(error)
+
+
+def ask_many(client: Client, calls: Sequence[DemoCall]) -> Iterator[ClientAnswer]:
+    """The same by `/v1/batch`, in the same order."""
+    return map(read_outcome, client.batch((call.procedure, call.params, call.key) for call in calls))
+
+
+def read_outcome(outcome: Result[Any] | CmdlogError) -> ClientAnswer:
+    """What a client got for a call. Raises: CommandFailed when that is no outcome."""
+    if isinstance(outcome, Result):
+        return ClientAnswer(outcome.txn_id, outcome.partition, "ok", outcome.value)
+    if isinstance(outcome, Aborted):
+        return ClientAnswer(outcome.txn_id, None, "aborted", outcome.abort_code)
+    if isinstance(outcome, CallError):
+        return ClientAnswer(outcome.txn_id, None, "failed" if isinstance(outcome, ProcedureFailed) else outcome.code, "")
+    raise CommandFailed(f"a call under key {outcome.idempotency_key} has no outcome: {outcome.code}: {outcome}")

@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +22,6 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.demo.bank import Bank, BankState
-from cmdlog.cli.demo.clients import Http, send_batch
-from cmdlog.cli.demo.cluster_clients import ClusterLoad
 from cmdlog.cli.demo.cluster_nodes import DemoCluster, LeadingNode
 from cmdlog.cli.demo.demo import (
     BATCH_CALLS,
@@ -41,7 +38,7 @@ from cmdlog.cli.demo.demo import (
 )
 from cmdlog.cli.demo.proof import ClientAnswer, DemoCall, ProofVerdict, Rows, differing_rows, prove
 from cmdlog.cli.demo.server import run_command
-from cmdlog.cli.demo.shown_state import ShownState, table_rows
+from cmdlog.cli.demo.shown_state import table_rows
 from cmdlog.cli.demo.stage_history import DemoStage, draw_svg, draw_text
 from cmdlog.cli.output import JsonFlag, out
 
@@ -50,7 +47,7 @@ if TYPE_CHECKING:
 
 LAST: Final = "blackout"  # stage that has what remains of the calls
 PORTIONS: Final = 5  # of the calls: in peace, and with each of four faults
-ANSWER_WITHIN_S: Final = 60.0
+SILENCE_S: Final = 240.0  # without an answer, in which nodes start on a machine that may do something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +150,13 @@ class ClusterDemo:
         self._options, self._folder, self._display = options, folder, display
         self._work = Bank(calls=options.calls, partitions=options.partitions, seed=options.seed)
         self._began = time.monotonic()
-        self._http = Http()
+        from cmdlog.cli.demo.cluster_clients import ANSWER_WITHIN_S, ClusterLoad
+        from cmdlog.client import Client
+
         self._nodes = DemoCluster(folder, application=self._work.application, partitions=options.partitions)
         shares = [list(self._work.load[client :: options.clients]) for client in range(options.clients)]
         self._load = ClusterLoad(shares, self._nodes.urls)
+        self._client = Client(list(self._nodes.urls.values()), timeout_s=ANSWER_WITHIN_S)
         self._leads = LeadingNode(0, 0)
         self.report = ClusterReport(options.seed, options.partitions, options.clients, calls=len(self.calls))
         self.stages: list[DemoStage] = []
@@ -175,7 +175,7 @@ class ClusterDemo:
             for fault in self._faults():
                 self._survive(fault)
             self._repeat()
-            seen = self._nodes.ask_leader(lambda url: self._work.read_state(ShownState(self._http, url)))
+            seen = self._read_state()
             self._nodes.stop()
             self.report.judge(self._judge(seen))
         finally:
@@ -187,7 +187,7 @@ class ClusterDemo:
     def close(self) -> None:
         """Ends clients and nodes; idempotent."""
         self._load.stop()
-        self._http.close()
+        self._client.close()
         self._nodes.close()
 
     # -- stages ----------------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class ClusterDemo:
         self._answer_until(first + portion, marks)
         self._nodes.wait_level()
         self._leads = self._nodes.wait_leader()
-        told.answered, told.unknown, told.refused = seen.answered, seen.unknown, seen.retried - seen.unknown
+        told.answered, told.unknown, told.refused = seen.answered, seen.unknown, seen.refused
         self._add_stage(fault.stage, began, portion, [(moment, done - first) for moment, done in marks])
         self.report.faults.append(told)
         self._display.print_line(describe_fault(told))
@@ -262,6 +262,13 @@ class ClusterDemo:
             call.repeated, call.before_kill = answer, True
         self.report.repeated = len(self.calls)
         self.report.answered_by = {str(node): count for node, count in sorted(self._load.answered_by.items())}
+
+    def _read_state(self) -> BankState:
+        """What the cluster shows now."""
+        from cmdlog.cli.demo.cluster_clients import ShownCluster
+
+        self._display.stage("comparing")
+        return self._work.read_state(ShownCluster(self._client))
 
     def _judge(self, seen: BankState) -> ProofVerdict:
         """What the nodes hold when they are stopped, what a recovery makes of them, and all proofs."""
@@ -318,16 +325,17 @@ class ClusterDemo:
             self._nodes.check_alive()
             if done > before:
                 before, since = done, time.monotonic()
-            elif time.monotonic() - since > ANSWER_WITHIN_S:
-                raise CommandFailed(f"no call was answered for {ANSWER_WITHIN_S:g} s")
+            elif time.monotonic() - since > SILENCE_S:
+                raise CommandFailed(f"no call was answered for {SILENCE_S:g} s")
         self._display.advance(self._load.answered)
 
     def _batches(self, calls: Sequence[DemoCall], size: int) -> Iterator[tuple[DemoCall, ClientAnswer]]:
-        """Calls with their answers, by the leader's /v1/batch."""
+        """Calls with their answers, by /v1/batch."""
+        from cmdlog.cli.demo.cluster_clients import ask_many
+
         for start in range(0, len(calls), size):
             part = calls[start : start + size]
-            answers = self._nodes.ask_leader(partial(send_batch, self._http, calls=part))
-            yield from zip(part, answers, strict=True)
+            yield from zip(part, ask_many(self._client, part), strict=True)
             self._display.advance(start + len(part))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.clients import Http, Unanswered
+from cmdlog.cli.demo.clients import Http
 from cmdlog.cli.demo.peer_proxy import LOOPBACK, PeerProxies
 from cmdlog.cli.demo.server import LaunchedServer, run_command
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -155,21 +155,6 @@ class DemoCluster:
             return max(leaders, default=None)  # one that cannot hear the others may still take itself for their leader
 
         return self._wait(leading, "no node leads the cluster")
-
-    def ask_leader(self, ask: Callable[[str], Found]) -> Found:
-        """What the leader answers to `ask`, which gets its URL; the next leader is asked when this one fails.
-
-        Raises: CommandFailed, when none answers for long.
-        """
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            leads = self.wait_leader()
-            try:
-                return ask(self.urls[leads.node])
-            except (Unanswered, CommandFailed) as error:
-                if time.monotonic() > deadline:
-                    raise CommandFailed(f"no leader answers: {error}") from error
-            time.sleep(POLL_S)
 
     def wait_level(self) -> Positions:
         """Until all nodes have committed and run the same. Raises: CommandFailed when they do not for long."""

@@ -23,7 +23,7 @@ from cmdlog.child_process import PIPE, ChildProcess, without_settings
 from cmdlog.cli.cli_errors import CommandFailed
 
 BANK: Final = "procedures.samples.bank:db"
-READY_TIMEOUT_S: Final = 120.0  # several nodes start at once, on a machine that may do something else
+READY_TIMEOUT_S: Final = 240.0  # several nodes start at once, on a machine that may do something else
 END_TIMEOUT_S: Final = 20.0
 COMMAND_TIMEOUT_S: Final = 300.0
 LOG_TAIL_BYTES: Final = 2000
@@ -105,7 +105,7 @@ class LaunchedServer:
         return _tail(self._log)
 
     def _wait(self, event: str) -> dict[str, Any]:
-        deadline = time.monotonic() + READY_TIMEOUT_S
+        deadline, why = time.monotonic() + READY_TIMEOUT_S, ""
         while True:
             try:
                 line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.0))
@@ -115,9 +115,11 @@ class LaunchedServer:
                 ) from None
             if line is None:
                 code = self._process.wait(END_TIMEOUT_S)
-                raise CommandFailed(f"the server ended with exit code {code} before it was {event}", hint=self.last_words())
+                raise CommandFailed(f"the server ended with exit code {code} before it was {event}{why}", hint=self.last_words())
             if line.get("event") == event:
                 return line
+            if "error" in line:
+                why = f": {line['error'].get('message', '')}"
 
     def _read(self, stream: IO[bytes]) -> None:
         with stream:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
 import structlog
@@ -78,29 +78,31 @@ class Takeover:
             log.info("takeover_ended", terms=list(terms), leads=done, took_ms=round(1000 * (time.monotonic() - began), 1))
 
     def _take_over(self, terms: tuple[int, ...]) -> bool:
-        steps, self.step = self._steps, "places"
-        if not (steps.lift_clock(terms) and steps.give_places(terms)):
-            return False
-        for self.step, place_entries in (
-            ("parted", steps.skip_parted), ("code", steps.state_code), ("tables", steps.add_tables),
-        ):  # fmt: skip
-            if not (_commit_entries(place_entries, terms) and self._wait_until_run(terms)):
-                return False
-        if not steps.run_newest_code(terms):
-            return False
-        self.step = "keys"
-        steps.load_keys()
-        self.step = "calls"
-        return steps.take_calls(terms)
-
-    def _wait_until_run(self, terms: tuple[int, ...]) -> bool:
-        """Everything committed is run here; False when the terms are over."""
-        while self._steps.still(terms) and not self._steps.all_run():
+        steps = take_over(self._steps, terms)
+        while True:
+            try:
+                self.step = next(steps)
+            except StopIteration as ended:
+                return bool(ended.value)
             self._ending.wait(LOOK_S)
-        return self._steps.still(terms)
 
 
-def _commit_entries(place: Callable[[tuple[int, ...], Callable[[Reply], None]], int], terms: tuple[int, ...]) -> bool:
-    """Waits until the entries that a step places, if it places any, are committed; False when that is not known."""
-    told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-    return not place(terms, told.put) or isinstance(told.get(), CallOutcome)
+def take_over(steps: TakeoverSteps, terms: tuple[int, ...]) -> Generator[str, None, bool]:
+    """The steps in their order; yields the name of one that waits for something. Whether calls are taken at the end."""
+    if not (steps.lift_clock(terms) and steps.give_places(terms)):
+        return False
+    for name, place_entries in (("parted", steps.skip_parted), ("code", steps.state_code), ("tables", steps.add_tables)):
+        replies: list[Reply] = []
+        placed = place_entries(terms, replies.append)
+        while placed and not replies:
+            yield name
+        if not all(isinstance(reply, CallOutcome) for reply in replies):
+            return False
+        while steps.still(terms) and not steps.all_run():
+            yield name
+        if not steps.still(terms):
+            return False
+    if not steps.run_newest_code(terms):
+        return False
+    steps.load_keys()
+    return steps.take_calls(terms)

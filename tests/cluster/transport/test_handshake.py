@@ -14,7 +14,7 @@ from cmdlog.cluster.transport.peer_book import PeerRefused
 from cmdlog.operator_error import OperatorError
 from cmdlog.raft.wire.control_frames import ControlKind, ProcessStart, RefusalReason
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
-from cmdlog.raft.wire.secure_frames import Peer
+from cmdlog.raft.wire.secure_frames import NONCE_BYTES, Hello, Peer, decode_hello
 from tests.cluster.transport.fake_transport import FakeTransport
 from tests.cluster.transport.linkkit import credentials, turns
 from tests.cluster.transport.netkit import ONE, THREE, TWO
@@ -122,6 +122,28 @@ def test_another_node_that_answers_is_refused(tmp_path: Path) -> None:
         ends.from_caller.lose()
         with pytest.raises(OSError, match="hung up"):
             await calling
+
+    asyncio.run(body())
+
+
+def test_answer_in_the_name_of_another_node_is_refused(tmp_path: Path) -> None:
+    """A node that takes calls for a third one: it holds the secret, and does not look for whom a hello is."""
+
+    async def body() -> None:
+        one, two, three, ends = (*(credentials(tmp_path, node) for node in (ONE, TWO, THREE)), Ends())
+
+        async def pin(_: Peer) -> None:
+            raise AssertionError("nobody is pinned")
+
+        calling = asyncio.ensure_future(call_peer(ends.caller, one, TWO, pin))
+        await ends.carry()
+        call = decode_hello(await ends.called.receive(), secret=two.secret, cluster=two.cluster, receiver=TWO)
+        answer = Hello(three.cluster, three.me, ONE, bytes(NONCE_BYTES), echo=call.nonce)
+        ends.called.write(answer.encode(three.secret))
+        await ends.carry()
+        with pytest.raises(BadFrame, match="node 3 answers at the address of node 2") as refused:
+            await calling
+        assert refused.value.fault is FrameFault.SENDER
 
     asyncio.run(body())
 

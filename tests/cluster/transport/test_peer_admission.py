@@ -52,6 +52,7 @@ def test_what_is_accepted_is_durable_before_it_is_attached(tmp_path: Path) -> No
     async def body() -> None:
         gate = Gate(tmp_path)
         await gate.admission.pin(PEER)
+        assert open_book(tmp_path, identity_of(1)).records[TWO].incarnation == PEER.incarnation
         assert gate.book.confirmed == frozenset()
         await gate.accept(START)
         await gate.accept(START)

@@ -1,0 +1,59 @@
+"""`cluster/diverged.json`: the partitions of this node whose states are other ones than a majority has, and since which entry.
+
+One rule: it is durable before the node says so, and outlives every restart: the state file keeps what was wrongly done, and later
+digests, which are of changed rows alone, may well agree. An operator removes the file when `cmdlog diff` shows no difference.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from cmdlog.wal.errors import Corrupt
+from cmdlog.wal.files import Files
+
+FILE_NAME: Final = "diverged.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """One partition's."""
+
+    index: int  # of the first entry that did something else
+    reason: str
+
+
+class DivergenceFile:
+    """One thread at a time."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        """`folder` exists. Raises: Corrupt."""
+        self._files, self._path = files, os.path.join(folder, FILE_NAME)
+        self._known: dict[int, Divergence] = {}
+        if files.exists(self._path):
+            try:
+                stored = orjson.loads(files.read_file(self._path))
+                self._known = {int(partition): Divergence(of["index"], of["reason"]) for partition, of in stored.items()}
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise Corrupt(f"{self._path} names no partitions: {error}") from None
+
+    def by_partition(self) -> Mapping[int, Divergence]:
+        """Those that diverged."""
+        return dict(self._known)
+
+    def add_divergence(self, partition: int, divergence: Divergence) -> None:
+        """Durable on return. Raises: WalError."""
+        self._save({**self._known, partition: divergence})
+
+    def remove_divergence(self, partition: int) -> None:
+        """A majority agrees with this node; durable on return. Raises: WalError."""
+        self._save({other: of for other, of in self._known.items() if other != partition})
+
+    def _save(self, known: Mapping[int, Divergence]) -> None:
+        value = {str(partition): {"index": of.index, "reason": of.reason} for partition, of in sorted(known.items())}
+        self._files.write_file_atomic(self._path, orjson.dumps(value, option=orjson.OPT_INDENT_2))
+        self._known = dict(known)

@@ -1,0 +1,62 @@
+"""`make mutants`, second part: every known defect of a cluster around its consensus core, planted one at a time.
+
+One rule: as `tests.raft.mutants`. The tests of the module are the first to look, then a slice of the simulated cluster.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.cluster import defects
+from tests.raft.defects_members import Mutant
+from tests.raft.mutants import Suite, judge_all
+
+PACKAGE: Final = Path("cmdlog")
+COPIED: Final = ("cmdlog", "procedures", "replay", "snapshot", "tests", "pyproject.toml")
+SIM_SEEDS: Final = 25
+SIMULATION: Final = ("-m", "tests.cluster.sim", "--seeds", str(SIM_SEEDS), "--jobs", "1", "--first-failure")
+
+TESTS: Final[dict[str, tuple[str, ...]]] = {
+    defects.DRIVER: ("cluster/test_driver_duties.py", "cluster/test_replication.py"),
+    defects.COMMITS: ("cluster/test_commit_marks.py",),
+    defects.RESTORED: ("cluster/test_restored_groups.py",),
+    defects.RECORDS: ("cluster/test_entry_records.py",),
+    defects.READER: ("node/test_entry_reader.py",),
+    defects.MARKS: ("cluster/test_executed_marks.py",),
+    defects.GATE: ("cluster/test_multi_calls.py",),
+    defects.MACHINE: ("node/test_sequenced_machine.py",),
+    defects.READS: ("node/test_leader_reads.py",),
+    defects.ROUNDS: ("node/test_read_rounds.py", "cluster/test_confirmed_reads.py"),
+    defects.TRANSFER: ("node/test_leadership_transfer.py",),
+    defects.SEQUENCER: ("node/test_replicated_pipelines.py",),
+    defects.PIPELINES: ("node/test_replicated_pipelines.py",),
+    defects.PIPELINE: ("node/test_replicated_pipelines.py",),
+    defects.DESK: ("node/test_site_events.py",),
+    defects.LEADERSHIP: ("node/test_leadership.py",),
+    defects.STEPS: ("node/test_leader_steps.py",),
+    defects.TAKEOVER: ("node/test_takeover.py",),
+    defects.MEMBER: ("node/test_member_node.py",),
+    defects.BOOK: ("cluster/transport/test_peer_book.py",),
+    defects.ADMISSION: ("cluster/transport/test_peer_admission.py",),
+    defects.HANDSHAKE: ("cluster/transport/test_handshake.py",),
+    defects.OUTBOX: ("cluster/transport/test_outbox.py",),
+    defects.TICKER: ("cluster/transport/test_ticker.py",),
+    defects.NETWORK: ("cluster/transport/test_peer_network.py",),
+}
+
+
+def files_for(mutant: Mutant | None) -> list[str]:
+    """Those of the mutant's module, or of all."""
+    names = TESTS[mutant.module] if mutant is not None else sorted({name for names in TESTS.values() for name in names})
+    return [f"tests/{name}" for name in names]
+
+
+CLUSTER: Final = Suite(PACKAGE, COPIED, files_for, SIMULATION)
+
+
+if __name__ == "__main__":
+    sys.exit(
+        judge_all(defects.DEFECTS, CLUSTER, "Plants defects in a cluster around its consensus core; the tests must see each.")
+    )

@@ -1,0 +1,148 @@
+"""Clients of a simulated cluster: appends and reads, under keys and without, each retried at any node while nothing is known.
+
+One rule: what they write down is what they know. A request may arrive late, or never, and so may its answer; a client that has
+lost patience asks another node under the same key, or leaves the outcome unknown.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from cmdlog.node.outcome import CallOutcome, CallRefused, Reply, UnknownOutcome
+from procedures.execution.idempotency import Status, key_fingerprint
+from tests.cluster.histories.list_history import Operation
+from tests.cluster.lists_app import list_names
+from tests.cluster.sim.list_sites import ROUTES, SKIPPED
+from tests.cluster.sim.sim_member import PARTITIONS
+
+if TYPE_CHECKING:
+    from tests.cluster.sim.sim_cluster import SimCluster
+
+LISTS: Final = tuple(list_names(PARTITIONS))
+PATIENCE_TICKS: Final = 25
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One request of an operation, at one node."""
+
+    operation: Operation
+    node: int
+    known: str = ""  # "refused", "unknown", "done"
+
+
+@dataclass(slots=True)
+class Asked:
+    """An operation under way."""
+
+    operation: Operation
+    procedure: str
+    params: list[Any]
+    key: bytes
+    attempts: list[Attempt] = field(default_factory=list)
+    asked_at: int = 0  # tick of the last attempt
+
+
+class SimClient:
+    """Has one operation under way at a time."""
+
+    def __init__(self, world: SimCluster, number: int) -> None:
+        self.world, self.number = world, number
+        self.under_way: Asked | None = None
+        self.stopped = False  # begins nothing new
+        self.node = 1  # that took its last call
+        self._count = itertools.count(1)
+
+    def step(self) -> None:
+        """Begins something, or loses patience."""
+        asked = self.under_way
+        if asked is None:
+            if not self.stopped:
+                self._begin()
+        elif all(attempt.known for attempt in asked.attempts) or self.world.ticks - asked.asked_at > PATIENCE_TICKS:
+            self._go_on(asked)
+
+    def ask(self, procedure: str, *params: Any, keyed: bool = True) -> Operation:
+        """Begins this operation."""
+        rng, history = self.world.rng, self.world.history
+        route, name = ROUTES[procedure], f"c{self.number}.{next(self._count)}"
+        lists = LISTS if route.everywhere else (str(params[0]),)
+        operation = history.read(name, *lists) if route.read_only else history.append(name, int(params[-1]), *lists)
+        key = key_fingerprint("sim", name) if keyed and not route.read_only else b""
+        self.under_way = Asked(operation, procedure, list(params), key)
+        self._send(self.under_way, self.node if rng.random() < 0.7 else rng.choice(sorted(self.world.machines)))
+        return operation
+
+    def _begin(self) -> None:
+        rng = self.world.rng
+        choice, one = rng.random(), rng.choice(LISTS)
+        value, keyed = next(self.world.values), rng.random() < 0.8
+        if choice < 0.5:
+            self.ask("append", one, value, keyed=keyed)
+        elif choice < 0.7:
+            self.ask("append_all", value, keyed=keyed)
+        elif choice < 0.9:
+            self.ask("values", one)
+        else:
+            self.ask("values_of_all")
+
+    def _go_on(self, asked: Asked) -> None:
+        """Nothing was refused for good, and nothing is known: once more, elsewhere, where that is safe."""
+        rng, operation = self.world.rng, asked.operation
+        harmless = all(attempt.known == "refused" for attempt in asked.attempts)
+        if (harmless or asked.key) and (rng.random() < 0.85 or self.stopped) and len(asked.attempts) < 40:
+            self._send(asked, rng.choice(sorted(self.world.machines)))
+            return
+        if harmless or operation.value is None:
+            self.world.history.refused(operation)
+        self.under_way = None
+
+    def _send(self, asked: Asked, node: int) -> None:
+        attempt = Attempt(asked.operation, node)
+        asked.attempts.append(attempt)
+        asked.asked_at = self.world.ticks
+        self.world.send_request(node, lambda: self._arrive(asked, attempt), lambda: self._refused(attempt))
+
+    def _refused(self, attempt: Attempt) -> None:
+        attempt.known = "refused"
+
+    def _arrive(self, asked: Asked, attempt: Attempt) -> None:
+        """The request is at its node."""
+        life = self.world.members[attempt.node]
+
+        def done(reply: Reply) -> None:
+            self.world.send_answer(life, lambda: self._take(asked, attempt, reply))
+
+        try:
+            life.call(ROUTES[asked.procedure], asked.params, asked.key, done)
+        except CallRefused as refusal:
+            done(refusal)
+
+    def _take(self, asked: Asked, attempt: Attempt, reply: Reply) -> None:
+        """An answer arrives; it may be to something that this client has given up."""
+        attempt.known = (
+            "done" if isinstance(reply, CallOutcome) else "unknown" if isinstance(reply, UnknownOutcome) else "refused"
+        )
+        if self.under_way is not asked or not isinstance(reply, CallOutcome):
+            return
+        self.under_way, operation = None, asked.operation
+        if reply.status != Status.OK:
+            assert reply.body == SKIPPED, f"{operation}: {reply}"
+            others = [each for each in asked.attempts if each is not attempt and each.known != "refused"]
+            if not others:  # else one of them may be run yet
+                self.world.history.refused(operation)
+            return
+        self.node = attempt.node
+        body = orjson.loads(reply.body)
+        found = body if isinstance(body, list) and ROUTES[asked.procedure].everywhere else [body]
+        merged: dict[str, Any] = {}
+        for part in found:
+            merged |= part if isinstance(part, dict) else {operation.keys[0]: part}
+        if operation.value is None:
+            self.world.history.done(operation, {name: merged[name] for name in operation.keys})
+        else:
+            self.world.history.done(operation, lengths=merged)
