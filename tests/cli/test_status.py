@@ -195,3 +195,13 @@ def test_wrong_credential_ends_the_watch() -> None:
     with ScriptedServer([Step("body read", reply=problem(401, "unauthenticated"))]) as server, pytest.raises(CommandFailed) as no:
         status(server.url, watch=True)
     assert "--token-file" in no.value.hint
+
+
+def test_member_of_a_cluster_says_its_part() -> None:
+    """A node alone has no such row."""
+    cluster = {"node": 2, "members": [{}, {}, {}], "state": "configuring", "standing": "following", "leader": None}
+    rows = dict(summary({"ready": False, "cluster": cluster}))
+    assert rows["cluster"] == "node 2 of 3, configuring, following; no leader is known; see `cmdlog cluster status`"
+    rows = dict(summary({"cluster": {**cluster, "state": "running", "standing": "taking_over", "leader": 2}}))
+    assert rows["cluster"].startswith("node 2 of 3, running, taking over; node 2 leads")
+    assert "cluster" not in dict(summary({"ready": True}))

@@ -154,7 +154,12 @@ def summary(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, value in _troubles(told):
         rows.append((name, f"[red]{_plain(value)}[/red]"))
     rows.append(("state", "[green]ready[/green]" if told.get("ready") else "[red]not ready[/red]"))
-    for name, text in (("node", _text(told, "node")), ("data", _text(told, "directory")), ("running", _running(told))):
+    for name, text in (
+        ("node", _text(told, "node")),
+        ("cluster", _membership(_part(told, "cluster"))),
+        ("data", _text(told, "directory")),
+        ("running", _running(told)),
+    ):
         if text:
             rows.append((name, _plain(text)))
     if isinstance(told.get("log"), Mapping):
@@ -261,6 +266,16 @@ def _running(told: Mapping[str, Any]) -> str:
     parts.append(f"durability {told['durability']}" if "durability" in told else "")
     parts.append(f"{len(sites)} site processes" if isinstance(sites, Sequence) and sites else "")
     return ", ".join(filter(None, parts))
+
+
+def _membership(cluster: Mapping[str, Any]) -> str:
+    """Of a node that is one of several: its part in the cluster."""
+    if not cluster:
+        return ""
+    leader = cluster.get("leader")
+    who = "no leader is known" if leader is None else f"node {leader} leads"
+    count, standing = len(_parts(cluster, "members")), _text(cluster, "standing").replace("_", " ")
+    return f"node {cluster.get('node')} of {count}, {_text(cluster, 'state')}, {standing}; {who}; see `cmdlog cluster status`"
 
 
 def _log(log: Mapping[str, Any]) -> str:
