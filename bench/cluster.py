@@ -94,7 +94,7 @@ def measure_load(bench: Bench, options: argparse.Namespace, folder: Path, _gaps:
 def peer_lanes(bench: Bench, stack: ExitStack, folder: Path, options: argparse.Namespace) -> dict[str, PeerRun]:
     """Every peer that replicates and is installed."""
     started = {
-        POSTGRES: stack.enter_context(postgres(folder, seconds=1, seed=options.seed, standby=True)),
+        POSTGRES: stack.enter_context(postgres(folder, seconds=2, seed=options.seed, standby=True)),
         ETCD: stack.enter_context(etcd(folder)),
     }
     for name, run in started.items():
