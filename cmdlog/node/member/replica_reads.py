@@ -143,8 +143,8 @@ class ReplicaReads(StaleReads):
         current: Callable[[Route], bool],
         leader: Callable[[], str],
     ) -> None:
-        """`lock` is the driver's. `diverged`: the partitions whose state is wrong; `current`: whether the procedure is of the code
-        that the sites have; `leader`: its URL for clients, "" when there is none."""
+        """`lock` is the driver's. `diverged`: the partitions whose state is wrong; `current`: whether the procedure is of the
+        code that the sites have; `leader`: its URL for clients, "" when there is none."""
         super().__init__(alone.directory, alone.settings, alone.router, alone.check_ready)
         self._progress, self._lock = progress, lock
         self._diverged, self._is_current, self._leader = diverged, current, leader
