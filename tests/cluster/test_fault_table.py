@@ -13,7 +13,33 @@ from tests.cluster.sim.sim_cluster import SimCluster
 
 TESTS = Path(__file__).resolve().parents[1]
 TEXT = (TESTS / "cluster" / "FAULTS.md").read_text()
-ROWS = "D21 D22 D23 D24 P5 P6 P8 P10 N1 N2 N3 N4 N5 N6 N7 N8 N9 C1 C2 H2 H3 H4 X9 X10 X11".split()
+ROWS = [
+    "D21",
+    "D22",
+    "D23",
+    "D24",
+    "P5",
+    "P6",
+    "P8",
+    "P10",
+    "N1",
+    "N2",
+    "N3",
+    "N4",
+    "N5",
+    "N6",
+    "N7",
+    "N8",
+    "N9",
+    "C1",
+    "C2",
+    "H2",
+    "H3",
+    "H4",
+    "X9",
+    "X10",
+    "X11",
+]
 
 
 def test_every_row_is_there_once() -> None:

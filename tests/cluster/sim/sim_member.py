@@ -21,8 +21,8 @@ from cmdlog.node.boot import Boot
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.member.entry_reader import EntryRequest, read_entries
 from cmdlog.node.member.leader_reads import LeaderReads
-from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
+from cmdlog.node.member.leading.leader_steps import LeaderSteps
 from cmdlog.node.member.member_code import MemberCode
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.member.member_start import make_genesis
