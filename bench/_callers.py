@@ -106,9 +106,12 @@ class _Caller:
             return "refused"
         try:
             async with asyncio.timeout(PATIENCE_S):
-                return await _exchange(*self._connection, request)
+                kind, kept = await _exchange(*self._connection, request)
         except (OSError, EOFError):
             return "lost"
+        if not kept:
+            self._hang_up()
+        return kind
 
     def _hang_up(self) -> None:
         if self._connection is not None:
@@ -116,18 +119,18 @@ class _Caller:
             self._connection = None
 
 
-async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> str:
-    """One request; "result", or what the answer was."""
+async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> tuple[str, bool]:
+    """One request: "result" or what the answer was, and whether the server keeps the connection."""
     writer.write(request)
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     at = head.index(b"content-length: ") + 16
     body = await reader.readexactly(int(head[at : head.index(b"\r", at)]))
-    status = int(head[9:12])
+    status, kept = int(head[9:12]), b"connection: close" not in head
     if status == 200:
-        return "result"
+        return "result", kept
     if b"outcome_unknown" in body:
-        return "unknown"
-    return "refused" if status == 503 else str(status)
+        return "unknown", kept
+    return "refused" if status == 503 else str(status), kept
 
 
 async def _run(order: dict[str, Any]) -> Answers:

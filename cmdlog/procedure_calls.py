@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from procedures.declaration.procedure import EverywhereFunction, Procedure
 
 Durability = Literal["sync", "async"]
+Consistency = Literal["linearizable", "stale"]
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")  # of functions: inside of `Call`, R is the result of that call, which pyright does not know for `Call.of`

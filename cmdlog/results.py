@@ -16,6 +16,7 @@ class Result(Generic[T]):
     txn_id: int  # of the first execution, when an idempotency key repeats; of a read-only call: as of which it read
     partition: int | None  # None: of all partitions, and `value` is a list in their order
     value: T
+    as_of: dict[int, int] | None = None  # of a stale read: partition -> TxnId up to which the state that was read holds all
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from cmdlog.client.options import DEFAULT_URL, ClientArguments
 from cmdlog.client.request import POINT, SNAPSHOT, Ask, query_ask, read_ask
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.retry_loop import SendAttempt, Steps
-from cmdlog.procedure_calls import NEW_KEY, Call, Durability, NewKey, P, R, named_call
+from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, Durability, NewKey, P, R, named_call
 from cmdlog.results import QueryResult, Result
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class AsyncClient(ClientCore):
         returns: Any = None,
         timeout_s: float | None = None,
         durability: Durability | None = None,
+        consistency: Consistency | None = None,
     ) -> Result[R]: ...
     @overload
     async def invoke(
@@ -79,6 +80,7 @@ class AsyncClient(ClientCore):
         returns: Any = None,
         timeout_s: float | None = None,
         durability: Durability | None = None,
+        consistency: Consistency | None = None,
     ) -> Result[Any]: ...
     async def invoke(
         self,
@@ -89,11 +91,12 @@ class AsyncClient(ClientCore):
         returns: Any = None,
         timeout_s: float | None = None,
         durability: Durability | None = None,
+        consistency: Consistency | None = None,
     ) -> Result[Any]:
         """`call`, with the transaction's id and partition beside the result; see `Client.invoke`."""
         call = procedure if isinstance(procedure, Call) else named_call(procedure, (), params)
         call = call.with_options(idempotency_key, durability)
-        ask = self._call_ask(call)
+        ask = self._call_ask(call, consistency)
         value = await self._run(self._exchange(ask, timeout_s, own_key=call.idempotency_key is NEW_KEY))
         return self._decode(ask, value, returns)
 
@@ -135,9 +138,11 @@ class AsyncClient(ClientCore):
 
     # -- what else a server tells ----------------------------------------------------------------------------------------
 
-    async def query(self, sql: str, params: Sequence[Any] = (), *, partition: int | None = None) -> QueryResult:
-        """Runs a SELECT on a frozen state of one partition or, concatenated, of all."""
-        return read_rows(await self._run(self._exchange(query_ask(sql, params, partition))))
+    async def query(
+        self, sql: str, params: Sequence[Any] = (), *, partition: int | None = None, consistency: Consistency | None = None
+    ) -> QueryResult:
+        """Runs a SELECT on a frozen state of one partition or, concatenated, of all; see `Client.query`."""
+        return read_rows(await self._run(self._exchange(query_ask(sql, params, partition, consistency))))
 
     async def procedures(self) -> list[dict[str, Any]]:
         """Every procedure with its schemas."""
@@ -202,7 +207,7 @@ class AsyncClient(ClientCore):
             return end.value
 
     async def _attempt(self, step: SendAttempt) -> Attempt:
-        if self._coalescer is not None and step.ask.procedure:
+        if self._coalescer is not None and step.ask.procedure and not step.ask.stale:
             return await self._coalescer.attempt(step)
         return await self._send(step)
 

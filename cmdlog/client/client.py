@@ -24,7 +24,7 @@ from cmdlog.client.options import DEFAULT_URL, ClientArguments
 from cmdlog.client.request import POINT, SNAPSHOT, Ask, query_ask, read_ask
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.retry_loop import SendAttempt, Steps
-from cmdlog.procedure_calls import NEW_KEY, Call, Durability, NewKey, P, R, named_call
+from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, Durability, NewKey, P, R, named_call
 from cmdlog.results import QueryResult, Result
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Client(ClientCore):
         returns: Any = None,
         timeout_s: float | None = None,
         durability: Durability | None = None,
+        consistency: Consistency | None = None,
     ) -> Result[R]: ...
     @overload
     def invoke(
@@ -96,6 +97,7 @@ class Client(ClientCore):
         returns: Any = None,
         timeout_s: float | None = None,
         durability: Durability | None = None,
+        consistency: Consistency | None = None,
     ) -> Result[Any]: ...
     def invoke(
         self,
@@ -106,6 +108,7 @@ class Client(ClientCore):
         returns: Any = None,
         timeout_s: float | None = None,
         durability: Durability | None = None,
+        consistency: Consistency | None = None,
     ) -> Result[Any]:
         """`call`, with the transaction's id and partition beside the result, and with options of its own.
 
@@ -113,10 +116,11 @@ class Client(ClientCore):
 
         `idempotency_key` None sends none: then only what surely was not executed is sent again. `returns` is the type that the
         result is decoded to. `durability` "async" asks for an answer before the disk has it, where the server allows that.
+        `consistency` "stale" reads what the server has, without asking its cluster: the result says `as_of`.
         """
         call = procedure if isinstance(procedure, Call) else named_call(procedure, (), params)
         call = call.with_options(idempotency_key, durability)
-        ask = self._call_ask(call)
+        ask = self._call_ask(call, consistency)
         value = self._run(self._exchange(ask, timeout_s, own_key=call.idempotency_key is NEW_KEY))
         return self._decode(ask, value, returns)
 
@@ -158,9 +162,11 @@ class Client(ClientCore):
 
     # -- what else a server tells ----------------------------------------------------------------------------------------
 
-    def query(self, sql: str, params: Sequence[Any] = (), *, partition: int | None = None) -> QueryResult:
-        """Runs a SELECT on a frozen state of one partition or, concatenated, of all."""
-        return read_rows(self._run(self._exchange(query_ask(sql, params, partition))))
+    def query(
+        self, sql: str, params: Sequence[Any] = (), *, partition: int | None = None, consistency: Consistency | None = None
+    ) -> QueryResult:
+        """Runs a SELECT on a frozen state of one partition or, concatenated, of all. `consistency` as in `invoke`."""
+        return read_rows(self._run(self._exchange(query_ask(sql, params, partition, consistency))))
 
     def procedures(self) -> list[dict[str, Any]]:
         """Every procedure with its schemas."""
@@ -225,7 +231,7 @@ class Client(ClientCore):
             return end.value
 
     def _attempt(self, step: SendAttempt) -> Attempt:
-        if self._coalescer is not None and step.ask.procedure:
+        if self._coalescer is not None and step.ask.procedure and not step.ask.stale:
             return self._coalescer.attempt(step)
         return self._send(step)
 

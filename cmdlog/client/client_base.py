@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ from cmdlog.client.retry_loop import SendAttempt, Steps, await_ready, exchange, 
 from cmdlog.client.server_set import ListedServer, ServerSet
 from cmdlog.client.wire_values import PLAIN
 from cmdlog.errors import BadAnswer, CmdlogError
-from cmdlog.procedure_calls import NEW_KEY, Call, NewKey
+from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, NewKey
 from cmdlog.results import Result
 
 if TYPE_CHECKING:
@@ -96,16 +97,18 @@ class ClientCore:
 
     # -- requests --------------------------------------------------------------------------------------------------------
 
-    def _call_ask(self, call: Call[Any]) -> Ask:
+    def _call_ask(self, call: Call[Any], consistency: Consistency | None = None) -> Ask:
         """Raises: InvalidParameters, UnknownProcedure."""
         declared = call.declared or self._procedure(call.procedure)
-        reads = declared is not None and declared.read_only
+        stale = consistency == "stale"
+        reads = stale or (declared is not None and declared.read_only)
         params = call.params if declared is None else as_declared(declared, call.params)
         return call_ask(
             call.procedure,
             params,
-            key=self._key(call.idempotency_key),
+            key=None if stale else self._key(call.idempotency_key),
             reads=reads,
+            stale=stale,
             durability=call.durability,
             declared=declared,
         )
@@ -195,8 +198,8 @@ class ClientCore:
         try:
             if result.partition is None and isinstance(result.value, list):
                 parts = [_from_wire(codec, part) for part in result.value]
-                return Result(result.txn_id, None, None if declared and declared.returns_nothing else parts)
-            return Result(result.txn_id, result.partition, _from_wire(codec, result.value))
+                return replace(result, value=None if declared and declared.returns_nothing else parts)
+            return replace(result, value=_from_wire(codec, result.value))
         except (ValueError, TypeError) as error:
             raise BadAnswer(
                 f"{ask.procedure} was executed, and its result is not of the expected type: {error}", txn_id=result.txn_id

@@ -17,13 +17,14 @@ import orjson
 from cmdlog.client.keys import check_key
 from cmdlog.client.wire_values import encode_params
 from cmdlog.errors import InvalidParameters, UnknownProcedure
-from cmdlog.procedure_calls import Durability
+from cmdlog.procedure_calls import Consistency, Durability
 
 if TYPE_CHECKING:
     from procedures.declaration.procedure import Procedure
 
 JSON: Final = ("Content-Type", "application/json")
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,200}", re.ASCII)  # wider than names are: the server knows which there are
+STALE: Final = "?consistency=stale"
 SCALARS: Final = (int, float, str, bool, type(None))
 
 
@@ -47,6 +48,7 @@ class Ask:
     key: str | None = None
     durability: Durability | None = None
     declared: Procedure | None = None  # whose codec reads the result
+    stale: bool = False  # whatever the server has will do; a batch has no such lines
 
     @property
     def headers(self) -> list[tuple[str, str]]:
@@ -76,12 +78,14 @@ def call_ask(
     *,
     key: str | None,
     reads: bool = False,
+    stale: bool = False,
     durability: Durability | None = None,
     declared: Procedure | None = None,
 ) -> Ask:
     """One call. Raises: InvalidParameters, UnknownProcedure."""
     effect = Effect.READS if reads else Effect.ONCE if key is None else Effect.KEYED
-    return Ask("POST", _call_path(name), effect, encode_params(params), name, check_key(key), durability, declared)
+    path = _call_path(name) + (STALE if stale else "")
+    return Ask("POST", path, effect, encode_params(params), name, check_key(key), durability, declared, stale)
 
 
 @lru_cache(1024)
@@ -92,13 +96,13 @@ def _call_path(name: str) -> str:
     return f"/v1/procedures/{name}"
 
 
-def query_ask(sql: str, params: Sequence[Any], partition: int | None) -> Ask:
+def query_ask(sql: str, params: Sequence[Any], partition: int | None, consistency: Consistency | None = None) -> Ask:
     """A SELECT. Raises: InvalidParameters."""
     wrong = [at for at, value in enumerate(params) if not _scalar(value)]
     if wrong:
         raise InvalidParameters(problems=[(f"params[{at}]", "must be a number, a string, a boolean or None") for at in wrong])
     body = orjson.dumps({"sql": sql, "params": list(params), "partition": partition})
-    return Ask("POST", "/v1/query", Effect.READS, body)
+    return Ask("POST", "/v1/query" + (STALE if consistency == "stale" else ""), Effect.READS, body)
 
 
 def _scalar(value: Any) -> bool:

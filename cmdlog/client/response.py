@@ -5,6 +5,7 @@ One rule: every answer, and every way of getting none, has exactly one `Fate`; r
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import math
 import ssl
@@ -289,21 +290,30 @@ def _bad_certificate(error: BaseException | None) -> bool:
     return False
 
 
+NO_AS_OF: Final = (TypeError, ValueError, AttributeError)  # what a value of another form raises
+
+
 def read_result(value: Any) -> Result[Any]:
     """The result object of a call. Raises: BadAnswer."""
     if type(value) is dict and "result" in value:
         txn_id, partition = txn_number(value.get("txn_id")), value.get("partition")
         if txn_id is not None and (partition is None or type(partition) is int):
-            return Result(txn_id, partition, value["result"])
+            with contextlib.suppress(*NO_AS_OF):
+                as_of = _read_as_of(value["as_of"]) if "as_of" in value else None
+                return Result(txn_id, partition, value["result"], as_of)
     raise errors.BadAnswer("the answer is not the result of a call: txn_id, partition and result belong in it")
+
+
+def _read_as_of(value: Any) -> dict[int, int]:
+    """Partition -> TxnId. Raises: one of NO_AS_OF."""
+    return {int(partition): int(txn_id) for partition, txn_id in value.items()}
 
 
 def read_rows(value: Any) -> QueryResult:
     """The answer of /v1/query. Raises: BadAnswer."""
     try:
-        as_of = {int(partition): int(txn_id) for partition, txn_id in value["as_of"].items()}
-        return QueryResult(list(map(str, value["columns"])), list(map(tuple, value["rows"])), as_of)
-    except (KeyError, TypeError, ValueError, AttributeError):
+        return QueryResult(list(map(str, value["columns"])), list(map(tuple, value["rows"])), _read_as_of(value["as_of"]))
+    except (KeyError, *NO_AS_OF):
         raise errors.BadAnswer("the answer is not the result of a query: columns, rows and as_of belong in it") from None
 
 

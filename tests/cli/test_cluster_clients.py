@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.cluster_clients import ClusterLoad, ClusterView, ask, ask_many
+from cmdlog.cli.demo.cluster_clients import ClusterLoad, ShownCluster, ask, ask_many
 from cmdlog.cli.demo.proof import ClientAnswer, DemoCall
 from cmdlog.client import Client
 from tests.client.scripted import ScriptedServer, Step, http, problem
@@ -132,7 +132,7 @@ def test_view_asks_by_query_and_procedure() -> None:
     """Rows as sequences, results as they are."""
     replies = ({"columns": ["a", "b"], "rows": [[1, 2]], "as_of": {}}, {"txn_id": "1", "partition": None, "result": [[3, 4]]})
     with ScriptedServer([Step("body read", reply=http(200, reply)) for reply in replies]) as server, Client(server.url) as client:
-        view = ClusterView(client)
+        view = ShownCluster(client)
         assert view.rows("SELECT ?", (1,)) == [(1, 2)]
         assert view.call("total") == [[3, 4]]
     assert [request.path for request in server.requests] == ["/v1/query", "/v1/procedures/total"]

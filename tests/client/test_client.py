@@ -199,6 +199,20 @@ def test_batch_is_slowed_by_its_reader_and_by_its_source(server: Server) -> None
     asyncio.run(run())
 
 
+def test_stale_read_says_as_of_what(client: Client) -> None:
+    """It holds what this client has seen; a call that writes cannot be one."""
+    counter = next(ids)
+    done = client.invoke("bump", {"id": counter, "amount": 7})
+    found = client.invoke("peek", {"id": counter}, consistency="stale")
+    assert found.value == 7
+    assert found.as_of is not None
+    assert found.as_of[done.partition or 0] >= done.txn_id
+    assert client.invoke("peek", {"id": counter}).as_of is None
+    assert (counter, 7) in list(client.query("select id, n from counters", consistency="stale"))
+    with pytest.raises(RequestRefused, match="only read"):
+        client.invoke("bump", {"id": counter, "amount": 7}, consistency="stale")
+
+
 def test_query_and_the_rest(client: Client) -> None:
     """Rows as tuples and dicts with the state that they were read from; catalog, status, snapshots."""
     counter = next(ids)

@@ -36,6 +36,14 @@ def test_effect_follows_from_key_and_kind() -> None:
     assert query_ask("select 1", [], None).effect is Effect.READS
 
 
+def test_stale_read_says_so_in_its_address() -> None:
+    """It may be repeated freely, and is no line of a batch."""
+    ask = call_ask("peek", {}, key=None, reads=True, stale=True)
+    assert (ask.path, ask.stale, ask.effect) == ("/v1/procedures/peek?consistency=stale", True, Effect.READS)
+    assert query_ask("select 1", [], None, "stale").path == "/v1/query?consistency=stale"
+    assert query_ask("select 1", [], None, "linearizable").path == "/v1/query"
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a?b", "a b", "é", "a%2fb", "x" * 201, "a\n"])
 def test_name_that_no_address_can_hold_is_unknown(name: str) -> None:
     """It cannot be a procedure's, and it is not sent where it might mean another route."""

@@ -18,6 +18,7 @@ MACHINE, LEADERSHIP, STEPS = (
     "node/member/leading/leader_steps.py",
 )
 TAKEOVER, READS, READER = "node/member/takeover.py", "node/member/leader_reads.py", "node/member/entry_reader.py"
+ROUNDS, TRANSFER = "node/member/read_rounds.py", "node/member/leading/leadership_transfer.py"
 PIPELINES, PIPELINE = "node/sequencing/replicated_pipelines.py", "node/sequencing/partition_pipeline.py"
 SEQUENCER, MEMBER, DESK = "node/sequencing/sequencer.py", "node/member/member_node.py", "node/site_events.py"
 BOOK, ADMISSION, NETWORK = (
@@ -182,8 +183,8 @@ OF_MARKS: Final = (
     Mutant(
         "mark-of-a-former-leader",
         MARKS,
-        "            if of is None or leaders.get(group) != (term, message.sender):",
-        "            if of is None:",
+        "            if leaders.get(group) != (term, message.sender):",
+        "            if leaders.get(group) != (term, message.sender) and not message.commits:",
         "a leader that was deposed lets followers run entries",
     ),
     Mutant(
@@ -196,9 +197,16 @@ OF_MARKS: Final = (
     Mutant(
         "digests-are-not-compared",
         MARKS,
-        "        if differ(of.ours.pop(index), of.theirs.pop(index)) and not of.diverged:",
-        "        if of.ours.pop(index) is of.theirs.pop(index) is None:",
+        "        if differ(ours, theirs) and not of.diverged:",
+        "        if differ(ours, theirs) and of.diverged:",
         "replicas drift apart, and nobody says so",
+    ),
+    Mutant(
+        "minority-is-believed",
+        MARKS,
+        "            if 1 + _same(of.dispute[-1], others) < self._majority:",
+        "            if _same(of.dispute[-1], others) < 0:",
+        "a follower that diverged alone applies on",
     ),
     Mutant(
         "last-mark-is-not-repeated",
@@ -289,24 +297,31 @@ OF_MACHINE: Final = (
     ),
     Mutant(
         "read-without-a-majority",
-        MACHINE,
-        "            done(result.index is not None)",
-        "            done(True)",
+        ROUNDS,
+        "self._end(begun, leads=index is not None)",
+        "self._end(begun, leads=True)",
         "a read is served although another node may lead",
     ),
     Mutant(
         "read-is-not-confirmed",
         READS,
-        "                self._driver.ask(CLUSTER_GROUP, lambda core: core.read_index(context))\n                return\n",
-        "                self._machine.forget_read(context)\n",
+        "        self.rounds.add(confirmed)\n",
+        "        confirmed(True)\n",
         "reads ask nobody",
     ),
     Mutant(
         "confirmed-by-itself",
-        READS,
-        "        done(False)\n",
-        "        done(True)\n",
+        ROUNDS,
+        "                    self._machine.forget_read(begun.context)\n        self._end(begun, leads=False)",
+        "                    self._machine.forget_read(begun.context)\n        self._end(begun, leads=True)",
         "a deposed leader serves stale reads",
+    ),
+    Mutant(
+        "read-joins-a-round-under-way",
+        ROUNDS,
+        "            self._next.reads.append(read)\n            waits = self._under_way is not None\n",
+        "            waits = self._under_way is not None\n            (self._under_way or self._next).reads.append(read)\n",
+        "a read is confirmed by a question that was asked before it came",
     ),
     Mutant(
         "durable-is-committed",
@@ -421,9 +436,16 @@ OF_LEADERS: Final = (
     Mutant(
         "parted-calls-are-left",
         STEPS,
-        "        if places:\n            self._sequencer.add_entries(",
-        "        if places and not places:\n            self._sequencer.add_entries(",
+        "            if places:\n                self._sequencer.add_entries(",
+        "            if places and not places:\n                self._sequencer.add_entries(",
         "a call stays half replicated, and everything waits behind it",
+    ),
+    Mutant(
+        "skips-of-other-terms",
+        STEPS,
+        "            if not self.still(terms):\n                return 0\n            places =",
+        "            places =",
+        "a take-over that is over skips a call of the next one",
     ),
     Mutant(
         "one-place-of-a-parted-call",
@@ -435,8 +457,8 @@ OF_LEADERS: Final = (
     Mutant(
         "keys-of-the-first-partition-alone",
         STEPS,
-        "        for partition, path in self._states.items():",
-        "        for partition, path in list(self._states.items())[:1]:",
+        "        for partition in self._machine.partitions:",
+        "        for partition in self._machine.partitions[:1]:",
         "a new leader accepts a key that another partition knows",
     ),
     Mutant(
@@ -456,7 +478,7 @@ OF_LEADERS: Final = (
     Mutant(
         "steps-without-their-skips",
         TAKEOVER,
-        "    if not all(isinstance(reply, CallOutcome) for reply in replies):\n        return False\n",
+        "        if not all(isinstance(reply, CallOutcome) for reply in replies):\n            return False\n",
         "",
         "a take-over goes on although its skips are lost",
     ),
@@ -471,8 +493,22 @@ OF_LEADERS: Final = (
         "votes-before-it-is-pinned",
         MEMBER,
         "        if self._acquainted:\n            self._driver.receive(messages)",
-        "        self._driver.receive(messages)",
+        "        if self._reads:\n            self._driver.receive(messages)",
         "an emptied disk votes a second time",
+    ),
+    Mutant(
+        "offers-before-it-has-drained",
+        TRANSFER,
+        "        if waits and not self._drained() and self._ticks - self._held_at < DRAIN_TICKS:",
+        "        if False:",
+        "an orderly stop leaves calls with an unknown outcome",
+    ),
+    Mutant(
+        "holds-for-ever",
+        TRANSFER,
+        "            self._held_at, self._driver.holds_proposals = None, False",
+        "            self._held_at = None",
+        "a leader that nobody relieved proposes no more",
     ),
 )
 

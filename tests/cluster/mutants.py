@@ -28,6 +28,8 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     defects.GATE: ("cluster/test_multi_calls.py",),
     defects.MACHINE: ("node/test_sequenced_machine.py",),
     defects.READS: ("node/test_leader_reads.py",),
+    defects.ROUNDS: ("node/test_read_rounds.py", "cluster/test_confirmed_reads.py"),
+    defects.TRANSFER: ("node/test_leadership_transfer.py",),
     defects.SEQUENCER: ("node/test_replicated_pipelines.py",),
     defects.PIPELINES: ("node/test_replicated_pipelines.py",),
     defects.PIPELINE: ("node/test_replicated_pipelines.py",),

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
@@ -171,6 +172,26 @@ def more_of_each(callers: Callers, count: int) -> None:
     assert callers.failures == []
 
 
+@pytest.mark.timeout(300)
+def test_follower_sends_who_asks_for_it_to_the_leader(cluster: ServedCluster) -> None:
+    """307 with the leader's route, which a client that follows it gets its answer from."""
+    leader = cluster.leader()
+    follower = cluster.urls[next(node for node in cluster.nodes if node != leader)]
+    for path, body in (("/v1/procedures/set_rate", {"name": "base", "basis_points": 7}), ("/v1/query", {"sql": "SELECT 1"})):
+        answer = wait_for(partial(redirect_of, follower, path, body), 90, cluster.logs)
+        assert answer.headers["location"] == cluster.urls[leader] + path
+        assert httpx.post(follower + path, json=body, headers=PREFER, follow_redirects=True, timeout=60).status_code == 200
+
+
+PREFER = {"Prefer": "redirect=leader"}
+
+
+def redirect_of(url: str, path: str, body: dict[str, Any]) -> httpx.Response | None:
+    """The node's redirect, once it knows who leads."""
+    answer = httpx.post(url + path, json=body, headers=PREFER, timeout=60)
+    return answer if answer.status_code == 307 else None
+
+
 AHEAD = 64
 
 
@@ -241,8 +262,9 @@ def test_stream_over_a_change_of_leader_is_answered_whole(cluster: ServedCluster
     else:
         cluster.pause(first)
         cluster.leader([node for node in cluster.nodes if node != first])
+        before = len(stream.answers)
         cluster.pause(first, over=True)
-        wait_for(lambda: stream.count("not_ready") > 100, 90, cluster.logs)
+        wait_for(lambda: len(stream.answers) > before + 4 * AHEAD, 90, cluster.logs)
     stream.end()
     assert stream.whole
     unread = len(stream.keys) - len(stream.answers)

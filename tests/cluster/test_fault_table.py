@@ -13,38 +13,12 @@ from tests.cluster.sim.sim_cluster import SimCluster
 
 TESTS = Path(__file__).resolve().parents[1]
 TEXT = (TESTS / "cluster" / "FAULTS.md").read_text()
-ROWS = [
-    "D21",
-    "D22",
-    "D23",
-    "D24",
-    "P5",
-    "P6",
-    "P8",
-    "P10",
-    "N1",
-    "N2",
-    "N3",
-    "N4",
-    "N5",
-    "N6",
-    "N7",
-    "N8",
-    "N9",
-    "C1",
-    "C2",
-    "H2",
-    "H3",
-    "H4",
-    "X9",
-    "X10",
-    "X11",
-]
+ROWS = "D21 D22 D23 D24 P5 P6 P8 P10 N1 N2 N3 N4 N5 N6 N7 N8 N9 C1 C2 H2 H3 H4 X9 X10 X11"
 
 
 def test_every_row_is_there_once() -> None:
     """In the plan's order."""
-    assert re.findall(r"^\| ([A-Z]\d+) \|", TEXT, re.MULTILINE) == ROWS
+    assert re.findall(r"^\| ([A-Z]\d+) \|", TEXT, re.MULTILINE) == ROWS.split()
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"\btest_\w+\.py(?:::test_\w+)?", TEXT))))

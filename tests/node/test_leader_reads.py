@@ -124,6 +124,22 @@ CHANGES = 60
 
 
 @pytest.mark.slow
+def test_query_of_a_node_that_led_again_meanwhile_is_refused(three: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have led, followed and begun to lead again while it waited: its state need not hold what came in between."""
+    leader = three.leader()
+
+    def lead_again() -> None:
+        leader.sequencer.refuse(NotReady("it takes over"))
+
+    monkeypatch.setattr(leader._reads, "wait_until_confirmed", lead_again)
+    try:
+        with pytest.raises(NotReady, match="takes over"):
+            counters(leader)
+    finally:
+        leader.sequencer.replicated.accept_calls()
+
+
+@pytest.mark.slow
 def test_leader_that_is_heard_and_hears_nobody_answers_no_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cut in one direction: the others take it for the leader until it gives up. Its reads are refused then, each once, and
     the answers that come late, when the cut is healed, answer nothing."""

@@ -15,6 +15,7 @@ from cmdlog.wal.format.control_record import ClusterMember
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS
 from procedures.storage.state import PartitionState
+from replay.state.trust import state_path
 
 TERMS = (3, 4)
 MEMBER = ClusterMember(3, b"life-one", "127.0.0.1:7103", "http://127.0.0.1:8103")
@@ -106,14 +107,16 @@ def test_steps_of_terms_that_are_over_do_nothing(parts: Parts, over: str) -> Non
 
 def test_keys_come_from_the_states_of_all_partitions(parts: Parts, tmp_path: Path) -> None:
     """What was known before is forgotten first: another node has led since."""
-    paths = {partition: str(tmp_path / f"p{partition}") for partition in range(2)}
-    for partition, path in paths.items():
+    (tmp_path / "state").mkdir()
+    paths = [state_path(str(tmp_path), partition) for partition in range(2)]
+    for partition, path in enumerate(paths):
         PartitionState.open(path, partition=partition).close()
     loaded: list[Any] = []
     keys: Any = SimpleNamespace(
         clear=lambda: loaded.append("clear"),
         load=lambda connection, partition: loaded.append((partition, connection.filename)),
     )
+    parts.machine.partitions = [0, 1]
     given: tuple[Any, ...] = (parts.driver, parts.machine, parts.leadership, parts.sequencer, keys)
-    LeaderSteps(*given, catalog=2, states=paths, missing=list).load_keys()
-    assert loaded == ["clear", (0, paths[0]), (1, paths[1])]
+    LeaderSteps(*given, code=parts.code, directory=str(tmp_path), missing=list).load_keys()  # type: ignore[arg-type]
+    assert loaded == ["clear", *enumerate(paths)]

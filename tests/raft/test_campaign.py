@@ -340,6 +340,30 @@ def test_a_single_voter_waits_for_its_own_disk() -> None:
     assert member.core.role is Role.LEADER
 
 
+def waits(core: RaftCore) -> int:
+    """Ticks until its wait ends."""
+    return core.timeout - core.elapsed
+
+
+def test_a_campaign_that_waits_for_answers_is_repeated_soon() -> None:
+    """A split vote costs between a half and one and a half election time-outs, but the own disk has all the time of a wait."""
+    found = []
+    for seed in range(100):
+        member = solo(1, term=1)
+        core, member.synced = member.core, False
+        core.rng.seed(seed)
+        while core.role is Role.FOLLOWER:
+            core.tick()
+        found.append(waits(core))
+        core.step(VoteReply(node(2), node(1), Term(2), Campaign.PRE, True))
+        member.take()
+        assert core.role is Role.CANDIDATE
+        assert 10 <= waits(core) < 20
+        member.sync()
+        found.append(waits(core))
+    assert set(found) == set(range(5, 15))
+
+
 def test_a_voter_of_a_configuration_under_way_is_not_single() -> None:
     """Its log ends with a second voter that may have voted for somebody else."""
     member = solo(1, voters=(1, 2), term=1)

@@ -55,7 +55,7 @@ class ObservedClient(Client):
         return attempt
 
 
-class ClusterView:
+class ShownCluster:
     """What a cluster shows; see `cmdlog.cli.demo.proof.View`."""
 
     def __init__(self, client: Client) -> None:

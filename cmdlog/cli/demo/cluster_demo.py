@@ -265,10 +265,10 @@ class ClusterDemo:
 
     def _read_state(self) -> BankState:
         """What the cluster shows now."""
-        from cmdlog.cli.demo.cluster_clients import ClusterView
+        from cmdlog.cli.demo.cluster_clients import ShownCluster
 
         self._display.stage("comparing")
-        return self._work.read_state(ClusterView(self._client))
+        return self._work.read_state(ShownCluster(self._client))
 
     def _judge(self, seen: BankState) -> ProofVerdict:
         """What the nodes hold when they are stopped, what a recovery makes of them, and all proofs."""

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cmdlog.cluster.forwarding
+from cmdlog.cluster.forwarding.call_frames import TURN_FIELDS, CallFrameKind
 from cmdlog.cluster.forwarding.call_rows import (
+    ANSWER_FIELDS,
     CALL,
+    CALL_FIELDS,
+    CALLS_FIELDS,
     KEY_BYTES,
+    NAME_FIELDS,
     PROMISES,
     SHAPE_BYTES,
     SLOTS,
+    WINDOW_FIELDS,
     AnswerRow,
     CallName,
     CallRow,
@@ -23,7 +34,11 @@ from cmdlog.cluster.forwarding.call_rows import (
     encode_calls,
 )
 from cmdlog.raft.wire.layout import BadFrame
+from cmdlog.raft.wire.secure_frames import LENGTH_FIELDS, LINK_FIELDS
+from procedures.declaration import hash_slots
+from tests.raft.test_layout import placed
 
+WIRE = Path(cmdlog.cluster.forwarding.__file__).with_name("WIRE.md").read_text(encoding="utf-8")
 UINT64 = st.integers(0, 2**64 - 1)
 NAMES = st.lists(st.builds(CallName, st.binary(max_size=40), st.binary(min_size=SHAPE_BYTES, max_size=SHAPE_BYTES)), max_size=4)
 ROWS = st.lists(
@@ -79,3 +94,28 @@ def test_window_comes_as_it_was() -> None:
     assert decode_window(window.encode()) == window
     with pytest.raises(BadFrame):
         decode_window(window.encode()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("title", "fields"),
+    [
+        ("Frame", (*LENGTH_FIELDS, *LINK_FIELDS, *TURN_FIELDS)),
+        ("Window", WINDOW_FIELDS),
+        ("Head of calls", CALLS_FIELDS),
+        ("Name", NAME_FIELDS),
+        ("Call", CALL_FIELDS),
+        ("Answer", ANSWER_FIELDS),
+    ],
+)
+def test_every_layout_is_in_the_document(title: str, fields: Sequence[tuple[str, str]]) -> None:
+    """Offsets, sizes and names; and the kinds of frames by their numbers."""
+    text = re.split(rf"^## {title}$", WIRE, flags=re.MULTILINE)[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\w+) \|$", text, flags=re.MULTILINE)
+    assert [(int(offset), int(size), name) for offset, size, name in rows] == list(placed(fields))
+    kinds = re.findall(r"^\| (\d+) \| ([A-Z]+) \|", WIRE, flags=re.MULTILINE)
+    assert {name: int(number) for number, name in kinds} == {kind.name: kind.value for kind in CallFrameKind}
+
+
+def test_slots_are_those_of_the_data() -> None:
+    """A row holds every slot that there is."""
+    assert SLOTS == hash_slots.SLOTS

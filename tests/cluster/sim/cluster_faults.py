@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated cluster: a mixture that a seed chooses; two kinds follow from the seed's number, so any six
+"""What goes wrong in a simulated cluster: a mixture that a seed chooses; two kinds follow from the seed's number, so any seven
 seeds in a row have all.
 
 One rule: only what a cluster of three survives. At most one disk fails at a time for good; losses of power take what was not
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from cmdlog.cluster.leader_fitness import FIT, Unfitness
 from tests.wal.sim.simfiles import Fault
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 RATE: Final = 0.0012  # of each kind that a history has, per step
 HEAL_RATE: Final = 0.01
+STOP_TICKS: Final = 30
 
 
 class ClusterFaults:
@@ -37,6 +39,8 @@ class ClusterFaults:
             "loss": self._lose,
             "capture": self._capture,
             "skip": self._skip,
+            "stop": self._stop,
+            "unfit": self._weaken,
         }
         self.names, at = sorted(kinds), 2 * world.seed
         names = self.names
@@ -57,6 +61,9 @@ class ClusterFaults:
                 world.machines[node].files.heal()
                 world.machines[node].files.capacity_bytes = 1 << 30
                 world.crash(node, power=False)
+        for node, member in list(world.members.items()):
+            if member.stops_at is not None and (not member.leads or world.ticks >= member.stops_at):
+                world.crash(node, power=False)
         down = sorted(set(world.machines) - set(world.members))
         if down and rng.random() < 0.02:
             world.boot(rng.choice(down))
@@ -69,6 +76,8 @@ class ClusterFaults:
         elif choice == 1:
             for member in world.members.values():
                 member.paused = False
+                if member.stops_at is None:
+                    member.transfer.set_reasons(FIT)
         else:
             world.loss = 0.01
 
@@ -153,3 +162,17 @@ class ClusterFaults:
         member, partition = self.world.members[node], self._rng.randrange(2)
         if member.sites.runs_batch(partition):
             member.skip(partition)
+
+    def _stop(self) -> None:
+        """In order: leadership is offered first."""
+        node = self._leader()
+        if node in self.world.members:
+            member = self.world.members[node]
+            member.stops_at = self.world.ticks + STOP_TICKS
+            member.transfer.set_reasons(Unfitness.STOPPING)
+
+    def _weaken(self) -> None:
+        """A node that should not lead while others can."""
+        node = self._leader()
+        if node in self.world.members and self.world.members[node].stops_at is None:
+            self.world.members[node].transfer.set_reasons(self._rng.choice([Unfitness.LOG_FULL, Unfitness.STUCK]))

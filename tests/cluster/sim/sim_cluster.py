@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cmdlog.cluster.entry_records import place_of, records_of
+from cmdlog.cluster.leader_fitness import FIT
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.raft.messages import Bundle, Entries, Message
 from cmdlog.wal import Identity, Log
@@ -180,7 +181,7 @@ class SimCluster:
         if member.paused:  # it waits in the kernel
             self.mail.append((sender, receiver, messages))
             return
-        member.driver.receive(messages)
+        member.receive(messages)
         member.reads.rounds.begin_waiting()
 
     def run_log(self) -> None:
@@ -296,7 +297,8 @@ class SimCluster:
             member = self.members.get(node)
             if member is not None:
                 member.paused = False
-                if member.failure is not None or member.driver.failure is not None:
+                member.transfer.set_reasons(FIT)
+                if member.stops_at is not None or member.failure is not None or member.driver.failure is not None:
                     self.crash(node, power=False)
             if node not in self.members:
                 self.boot(node)

@@ -12,6 +12,7 @@ from functools import cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from cmdlog.cluster.cluster_file import ClusterFile
 from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
@@ -23,12 +24,14 @@ from cmdlog.node.member.entry_reader import EntryRequest, read_entries
 from cmdlog.node.member.leader_reads import LeaderReads
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.leading.leader_steps import LeaderSteps
+from cmdlog.node.member.leading.leadership_events import LeadershipEvents
+from cmdlog.node.member.leading.leadership_transfer import LeadershipTransfer
 from cmdlog.node.member.member_code import MemberCode
-from cmdlog.node.member.member_ground import NoLeader, NotLeading
+from cmdlog.node.member.member_ground import NoLeader
 from cmdlog.node.member.member_start import make_genesis
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import take_over
-from cmdlog.node.outcome import CallOutcome, Done, NotReady, Reply
+from cmdlog.node.outcome import CallOutcome, Done, Reply
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.placing.router import Router
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
@@ -41,7 +44,7 @@ from cmdlog.node.slot_map import Route
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.raft import CopyOutcome, RaftCore, RaftSettings
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Bundle, Entries, Message, SnapshotDescriptor
+from cmdlog.raft.messages import Bundle, Entries, Fitness, Message, SnapshotDescriptor
 from cmdlog.raft.multi_raft import Parcel
 from cmdlog.wal import Log
 from cmdlog.wal.errors import WalError
@@ -135,6 +138,7 @@ class SimMember:
         self.world, self.node, self.machine = world, node, machine
         machine.life += 1
         self.kicked = self.paused = False
+        self.stops_at: int | None = None  # tick at which an orderly stop ends, whether another node leads or not
         self.missed_ticks = 0
         self.began_s = world.now_s
         self.later: list[tuple[int, Callable[[RaftCore], None]]] = []  # answers to the driver's questions
@@ -165,9 +169,8 @@ class SimMember:
         )  # fmt: skip
         self.sequenced.agree, self.sequenced.let_go_free = partial(world.agree, node), set()
         self.sequenced.learn_code(1)
-        self.leadership = Leadership(
-            NodeId(node), LeaderFitness(NodeId(node)), self._ask_driver, began=self._began, ended=self._lost, named=lambda: None
-        )
+        self.fitness = LeaderFitness(NodeId(node))
+        self.leadership = Leadership(NodeId(node), self.fitness, self._ask_driver, lambda: self.events)
         self.driver = Replication(
             groups, self.sequenced, self.leadership, send=self._send, kick=self._kick, marks=self.marks, states=recovered,
             entry_blocks=blocks,
@@ -178,6 +181,16 @@ class SimMember:
         )  # fmt: skip
         self.steps.listed = machine.states
         self.reads = LeaderReads(self.driver, self.sequenced, reads_max=10_000)
+        self.transfer = LeadershipTransfer(
+            self.driver, self.fitness, drained=lambda: self.sequencer.replicated.idle, send=self._send,
+            peers=[NodeId(other) for other in world.machines if other != node],
+        )  # fmt: skip
+        addresses = SimpleNamespace(member=lambda number: SimpleNamespace(client=f"node {number}"))
+        self.events = LeadershipEvents(
+            cast(ClusterFile, addresses), self.leadership, self.sequenced, self.sequencer, self.marks,
+            take_over=lambda terms: self.takeovers.append(take_over(self.steps, terms)), end_offer=self.transfer.end_offer,
+            offered_to=lambda: self.transfer.target, partitions=self.sequenced.partitions,
+        )  # fmt: skip
         self.desk.serve_replica(self)
         self.hold_log()
         self.sequencer.refuse(NoLeader("the cluster has no leader yet"))
@@ -213,6 +226,14 @@ class SimMember:
         for _ in range(ticks):
             self.driver.tick()
         self.reads.rounds.tick(ticks)
+        self.events.name_leader(ticks=ticks)
+        for _ in range(ticks):
+            self.transfer.note_tick()
+
+    def receive(self, messages: list[tuple[int, Message | Bundle]]) -> None:
+        """From a peer."""
+        self.driver.receive(messages)
+        self.reads.rounds.begin_waiting()
 
     def turn(self) -> None:
         """The log takes a block, if there is one. Raises: SimCrash."""
@@ -301,27 +322,15 @@ class SimMember:
         self.kicked = True
 
     def _send(self, parcels: list[Parcel]) -> None:
-        assert self.failure is None, f"node {self.node} speaks after its log has failed"
         for parcel in parcels:
+            hints = not parcel.bundles and all(isinstance(message, Fitness) for _, message in parcel.messages)
+            assert hints or self.failure is None, f"node {self.node} speaks after its log has failed: {parcel}"
             messages: list[tuple[int, Message | Bundle]] = [*parcel.messages]
             messages += [(CLUSTER_GROUP, bundle) for bundle in parcel.bundles]
             self.world.post(self.node, int(parcel.receiver), messages)
 
     def _ask_driver(self, group: int, request: Callable[[Any], Any]) -> Any:
         return self.driver.ask(group, request)
-
-    def _began(self, terms: tuple[int, ...]) -> None:
-        self.marks.lead()
-        self.sequenced.run_marked(range(PARTITIONS))
-        self.takeovers.append(take_over(self.steps, terms))
-
-    def _lost(self, leader: NodeId | None) -> None:
-        self.marks.follow()
-        unknown = self.sequenced.follow()
-        refusal = NoLeader("no leader") if leader in (None, self.node) else NotLeading(f"node {leader} leads", str(leader))
-        self.sequencer.replicated.step_down(refusal, "the node led no more before a majority had the call")
-        for done in unknown:
-            done(NotReady("this node leads no more"))
 
     def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """`cmdlog.node.site_events.Replica`."""

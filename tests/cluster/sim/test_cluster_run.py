@@ -14,7 +14,7 @@ from tests.cluster.sim.sim_cluster import SimCluster
 from tests.cluster.sim.sim_member import PARTITIONS
 
 SHORT_STEPS = 1500
-SLICE_SEEDS = 6
+SLICE_SEEDS = 7
 
 
 @pytest.mark.slow
