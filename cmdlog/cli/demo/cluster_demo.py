@@ -111,7 +111,7 @@ class ClusterReport:
 
 
 def cluster_demo(  # noqa: PLR0917 - typer reads options from the signature
-    calls: CallsOption = 6_000,
+    calls: CallsOption = 4_000,
     clients: ClientsOption = 16,
     partitions: PartitionsOption = 4,
     seed: SeedOption = None,
