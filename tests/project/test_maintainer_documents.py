@@ -141,12 +141,15 @@ def test_decisions_have_one_form(path: Path) -> None:
 
 
 def test_architecture_lists_every_decision() -> None:
-    """The list in ARCHITECTURE.md is the headings of all DECISIONS.md, each as one line with its link."""
+    """The list in ARCHITECTURE.md is the headings of all DECISIONS.md, one line each, below a link to their file."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
     targets = dict(re.findall(r"^\[(\w+)\]: (\S+)$", text, re.MULTILINE))
-    listed = [
-        (targets.get(key), f"{number}. {title}") for number, title, key in re.findall(r"^(\d+)\. \[(.+)\]\[(\w+)\]$", text, re.M)
-    ]
+    listed, file = [], None
+    for line in text.split("## Decisions")[1].splitlines():
+        if heading := re.fullmatch(r"\*\*\[.+\]\[(\w+)\]\*\*", line):
+            file = targets.get(heading[1])
+        elif re.match(r"\d+\. ", line):
+            listed.append((file, line))
     held = [(name_of(path), f"{number}. {title}") for path in decision_files() for number, title, _ in decisions(path)]
     assert sorted(listed, key=str) == sorted(held, key=str)
 
