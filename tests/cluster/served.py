@@ -105,7 +105,7 @@ class ServedCluster:
     def status(self, node: int) -> dict[str, Any]:
         """What the node says of itself; {} while it does not answer."""
         try:
-            answer = httpx.get(f"{self.urls[node]}/v1/status", timeout=5)
+            answer = httpx.get(f"{self.urls[node]}/v1/status", timeout=20)
         except httpx.HTTPError:
             return {}
         return answer.json() if answer.status_code == 200 else {}

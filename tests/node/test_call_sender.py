@@ -10,7 +10,7 @@ import pytest
 
 from cmdlog.cluster.forwarding.call_link import LinkOver, OutgoingCall, WindowFull
 from cmdlog.cluster.forwarding.call_rows import NO_KEY
-from cmdlog.node.member.forwarding.call_sender import CallSender, Waiting, name_of
+from cmdlog.node.member.forwarding.call_sender import CallSender, WaitingCaller, name_of
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.outcome import CallOutcome, CallTooLarge, Durability, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.placing.router import Placed
@@ -26,9 +26,9 @@ class Line:
     """A link that keeps what it is given, or raises."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.error, self.sent = error, list[OutgoingCall[Waiting]]()
+        self.error, self.sent = error, list[OutgoingCall[WaitingCaller]]()
 
-    def send(self, node: int, calls: Sequence[OutgoingCall[Waiting]]) -> None:
+    def send(self, node: int, calls: Sequence[OutgoingCall[WaitingCaller]]) -> None:
         assert node == 2
         if self.error is not None:
             raise self.error

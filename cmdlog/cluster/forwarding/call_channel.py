@@ -96,10 +96,10 @@ class CallChannel(Generic[D, H, R]):
             self._own_thread = threading.Thread(target=loop.run_forever, name="cmdlog-calls", daemon=True)
             self._own_thread.start()
         self._loop = loop
-        loop.call_soon_threadsafe(self._begin)
+        loop.call_soon_threadsafe(self._begin_checks)
 
     def stop(self) -> None:
-        """Sends the answers that are there, ends all links, and says so to whoever waits. Idempotent."""
+        """Sends the answers that are there, ends all links, and reports that to callers that wait. Idempotent."""
         loop, self._stopped = self._loop, True
         if loop is not None and threading.get_ident() != self._thread:
             closing = self._close()
@@ -168,7 +168,7 @@ class CallChannel(Generic[D, H, R]):
 
     # -- the loop's thread: links that are made ------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin_checks(self) -> None:
         self._thread = threading.get_ident()
         self._check_lives()
 

@@ -8,7 +8,6 @@ The keys are derived from the cluster's secret: no frame or hello of consensus i
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
@@ -83,24 +82,16 @@ class CallFrameSealer:
 
 
 class CallFrameOpener:
-    """Takes the frames of one direction. What it refuses is counted in `faults`."""
+    """Takes the frames of one direction."""
 
-    __slots__ = ("_head", "_mac", "_sequence", "faults")
+    __slots__ = ("_head", "_mac", "_sequence")
 
     def __init__(self, link: Link, secret: Secret) -> None:
         self._head, self._mac = _head_of(link), secret.mac(b"call frame")
         self._sequence = 0
-        self.faults: Counter[FrameFault] = Counter()
 
     def open(self, frame: bytes) -> CallFrame:
         """What the frame says. Raises: BadFrame."""
-        try:
-            return self._check(frame)
-        except BadFrame as error:
-            self.faults[error.fault] += 1
-            raise
-
-    def _check(self, frame: bytes) -> CallFrame:
         size = len(frame)
         if size < FRONT_BYTES + MAC_BYTES or LENGTH.unpack_from(frame)[0] != size:
             raise BadFrame(FrameFault.LENGTH, f"frame of calls of {size} bytes")

@@ -186,7 +186,7 @@ class CallLink(Generic[D]):
         self.end(str(self._connection.error or "the leading node hung up"))
 
     def end(self, why: str) -> None:
-        """The link is over: whoever waits is told. Idempotent."""
+        """The link is over: callers that wait are answered so. Idempotent."""
         with self._lock:
             if self._over:
                 return

@@ -1,4 +1,4 @@
-"""The called end of one link: calls are given to whoever places them, answers leave in columns.
+"""The called end of one link: calls go to a placer, answers leave in columns.
 
 One rule: a call is given on once, in its order, and answered once. The next frame counts on where the last one ended; anything
 else ends the link. Answers of one turn of the event loop leave in one frame; a caller that does not read them loses the link.

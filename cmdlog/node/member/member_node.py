@@ -195,8 +195,10 @@ class MemberNode(Node):
         self._reads = LeaderReads(self._driver, self._machine, reads_max=self.settings.inflight_calls_max)
         self._progress = ReplicaProgress(self._driver, self._machine, self.sequencer.replicated.run_up_to)
         self.stale = ReplicaReads(
-            self.stale, self._progress, diverged=self._marks.divergences, leader=lambda: self._url_of(self._leadership.leader)
-        )
+            self.stale, self._progress, self._driver.lock, diverged=self._marks.divergences,
+            current=lambda route: self._code.is_bound and self.routes.get(route.name) is route,
+            leader=lambda: self._url_of(self._leadership.leader),
+        )  # fmt: skip
         self.watch_failure(lambda _error: self._lose_reads())
         placing = Placing(self._place_forwarded, self._reads.rounds.add, self.clock.observe, self.trace_of)
         self._calls = MemberCalls(

@@ -24,7 +24,6 @@ def refused(opener: CallFrameOpener, frame: bytes) -> str:
     """Why it is."""
     with pytest.raises(BadFrame) as found:
         opener.open(frame)
-    assert opener.faults[found.value.fault] >= 1
     return found.value.fault.value
 
 

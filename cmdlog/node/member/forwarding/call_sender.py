@@ -23,14 +23,14 @@ from cmdlog.node.slot_map import Route, SlotMap
 PROMISES: Final[dict[Durability | None, int]] = {None: 0, "sync": 1, "async": 2}
 
 
-class Waiting(NamedTuple):
+class WaitingCaller(NamedTuple):
     """Who waits for the answer of a call."""
 
     done: Done
     read_only: bool
 
 
-Send = Callable[[int, Sequence[OutgoingCall[Waiting]]], None]
+Send = Callable[[int, Sequence[OutgoingCall[WaitingCaller]]], None]
 """Sends calls to a node, all or none; each is settled once. Raises: LinkOver, WindowFull."""
 
 
@@ -51,7 +51,7 @@ class CallSender:
     def send(self, where: NotLeading, calls: Sequence[Placed], send: Send, *, txn: int | None = None) -> list[int | None]:
         """Sends calls to the node that a refusal names; their partitions. Each `done` is called once. Raises: CallRefused."""
         partitions: list[int | None] = []
-        outgoing: list[OutgoingCall[Waiting]] = []
+        outgoing: list[OutgoingCall[WaitingCaller]] = []
         too_large: list[tuple[Done, CallRefused]] = []
         for route, params, key, done, durability in calls:
             slot = 0 if route.everywhere else self._slots.slot_of(route.procedure, params)
@@ -61,7 +61,7 @@ class CallSender:
                 limit = f"limit call_bytes_max={self._call_bytes_max}"
                 too_large.append((done, CallTooLarge(f"the parameters take {len(body)} bytes, {limit}")))
                 continue
-            waiting = Waiting(done, route.read_only)
+            waiting = WaitingCaller(done, route.read_only)
             outgoing.append(OutgoingCall(self._name(route), slot, PROMISES[durability], key or NO_KEY, txn or 0, body, waiting))
         if outgoing:
             try:
@@ -84,10 +84,10 @@ class CallSender:
 
     # -- cmdlog.cluster.forwarding.call_link.AnswerTaker -----------------------------------------------------------------------
 
-    def answered(self, waiting: Waiting, status: int, txn: int, body: bytes, more: bytes) -> None:
+    def answered(self, waiting: WaitingCaller, status: int, txn: int, body: bytes, more: bytes) -> None:
         waiting.done(decode_reply(status, txn, body, more))
 
-    def lost(self, waiting: Waiting, why: str, *, sent: bool) -> None:
+    def lost(self, waiting: WaitingCaller, why: str, *, sent: bool) -> None:
         if not sent:
             waiting.done(NoLeader(f"the call could not be sent to the leading node: {why}"))
         elif waiting.read_only:

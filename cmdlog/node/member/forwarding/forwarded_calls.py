@@ -1,4 +1,4 @@
-"""Calls that another node was asked for, placed here: by whoever leads, and by nobody else.
+"""Calls that another node has sent, placed here: by the node that leads, and by no other.
 
 One rule: a call that came by a link is placed or refused, never sent on. Its refusals are those that a caller of this node would
 get, and say whether it is safe to repeat.
@@ -34,6 +34,12 @@ class FoundCall:
     routes: Mapping[str, Route]  # among which it was looked up
     route: Route | OtherDeclaration
 
+    def route_in(self, routes: Mapping[str, Route]) -> Route | OtherDeclaration:
+        """Its route among these."""
+        if self.routes is not routes:
+            self.routes, self.route = routes, _look_up(self.name, routes)
+        return self.route
+
 
 @dataclass(frozen=True, slots=True)
 class Placing:
@@ -61,9 +67,7 @@ class ForwardedCalls:
         reads: list[Encoded] = []
         routes = self._routes()
         for named, row, done in calls:
-            if named.routes is not routes:
-                named.routes, named.route = routes, _look_up(named.name, routes)
-            found = named.route
+            found = named.route_in(routes)
             if isinstance(found, OtherDeclaration):
                 done(found.again())
                 continue

@@ -30,7 +30,7 @@ from procedures.execution.idempotency import Status
 
 
 class OtherDeclaration(NotReady):
-    """The leader declares the procedure otherwise than the node that was called, or not at all."""
+    """The leader's declaration of the procedure differs from that of the node that was called, or it has none."""
 
 
 class TxnAhead(CallRefused):

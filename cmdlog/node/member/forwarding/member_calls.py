@@ -16,7 +16,7 @@ from cmdlog.cluster.forwarding.call_frames import PREFACE, channel_secret
 from cmdlog.cluster.forwarding.call_handshake import CallCredentials
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.cluster.transport.peer_network import PeerNetwork
-from cmdlog.node.member.forwarding.call_sender import CallSender, Waiting
+from cmdlog.node.member.forwarding.call_sender import CallSender, WaitingCaller
 from cmdlog.node.member.forwarding.forwarded_calls import ForwardedCalls, FoundCall, Placing
 from cmdlog.node.member.member_ground import MemberGround, NotLeading
 from cmdlog.node.outcome import Reply
@@ -47,7 +47,7 @@ class MemberCalls:
         me = Peer(NodeId(ground.node), os.urandom(PROCESS_BYTES))
         self._sender = CallSender(slots, call_bytes_max=settings.call_bytes_max)
         share = len(ground.cluster.members)  # so that the links together leave room for callers of this node
-        self._channel: CallChannel[Waiting, FoundCall, Reply] = CallChannel(
+        self._channel: CallChannel[WaitingCaller, FoundCall, Reply] = CallChannel(
             CallCredentials(ground.cluster.cluster_id, me, channel_secret(ground.secret)),
             lambda number: ground.cluster.member(number).peer,
             self._sender,
@@ -63,7 +63,7 @@ class MemberCalls:
         network.give_sockets(PREFACE, self._channel.take_socket)
 
     def stop(self) -> None:
-        """Ends all links; whoever waits for an answer is told so."""
+        """Ends all links; callers that wait get an answer that says so."""
         self._channel.stop()
 
     def status(self) -> dict[str, Any]:

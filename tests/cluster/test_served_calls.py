@@ -1,0 +1,152 @@
+"""A cluster of real processes that is called at every node: forwarded calls, batches and reads, while leaders are killed."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.cluster.served import ServedCluster
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ServedCluster]:
+    """Three nodes that run."""
+    served = ServedCluster(tmp_path)
+    served.start()
+    served.leader()
+    yield served
+    served.close()
+
+
+class Tellers(threading.Thread):
+    """Deposits 1 at one node again and again, each under a key until it has an outcome. While the node is down it waits."""
+
+    def __init__(self, cluster: ServedCluster, node: int) -> None:
+        super().__init__(daemon=True)
+        self.cluster, self.node = cluster, node
+        self.over = threading.Event()
+        self.answers: list[dict[str, Any]] = []
+        self.refused: Counter[str] = Counter()
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            key = f"{self.node}.{len(self.answers)}"
+            while (answer := self._attempt(key)) is None and not self.over.is_set():
+                self.over.wait(0.02)
+            if answer is not None:
+                self.answers.append(answer)
+
+    def _attempt(self, key: str) -> dict[str, Any] | None:
+        url = f"{self.cluster.urls[self.node]}/v1/procedures/deposit_checking"
+        try:
+            given = httpx.post(url, json=account(self.node, amount=1), headers={"Idempotency-Key": key}, timeout=20)
+        except httpx.HTTPError:
+            self.refused["gone"] += 1
+            return None
+        body: dict[str, Any] = given.json()
+        if given.status_code == 200:
+            return body
+        self.refused[body["code"]] += 1
+        assert given.status_code in (503, 504), body
+        return None
+
+
+def account(node: int, **more: int) -> dict[str, int]:
+    """That this node's teller fills."""
+    return {"branch": node, "customer": 1, **more}
+
+
+def follower(cluster: ServedCluster) -> int:
+    """A node that forwards."""
+    leader = cluster.leader()
+    return next(node for node in cluster.nodes if node != leader)
+
+
+@pytest.mark.timeout(400)
+def test_calls_at_every_node_have_one_effect_when_leaders_are_killed(cluster: ServedCluster) -> None:
+    """Each node has its callers; two leaders get SIGKILL. The model: every key once, in the balance and in its answer."""
+    for node in cluster.nodes:
+        opened = cluster.call("open_account", account(node, savings=0, checking=0), f"open{node}")
+        assert opened["status"] == 200
+    tellers = [Tellers(cluster, node) for node in cluster.nodes]
+    for teller in tellers:
+        teller.start()
+    try:
+        for _ in range(2):
+            before = [len(teller.answers) for teller in tellers]
+            wait_for(lambda before=before: all(len(t.answers) > b + 3 for t, b in zip(tellers, before, strict=True)), 120)  # type: ignore[misc]
+            killed = cluster.leader()
+            cluster.kill(killed)
+            alive = [node for node in cluster.nodes if node != killed]
+            cluster.leader(alive)
+            before = [len(teller.answers) for teller in tellers]
+            wait_for(
+                lambda before=before, alive=alive: all(len(tellers[n - 1].answers) > before[n - 1] + 3 for n in alive),  # type: ignore[misc]
+                120,
+                cluster.logs,
+            )
+            cluster.start(killed)
+        before = [len(teller.answers) for teller in tellers]
+        wait_for(lambda: all(len(t.answers) > b + 3 for t, b in zip(tellers, before, strict=True)), 120, cluster.logs)
+    finally:
+        for teller in tellers:
+            teller.over.set()
+        for teller in tellers:
+            teller.join(60)
+    for teller in tellers:
+        last = cluster.call("deposit_checking", account(teller.node, amount=1), f"{teller.node}.{len(teller.answers)}")
+        assert last["status"] == 200
+        txns = [answer["txn_id"] for answer in teller.answers] + [last["txn_id"]]
+        assert len(set(txns)) == len(txns), "each key has an outcome of its own"
+        for number in range(0, len(teller.answers), 5):
+            again = cluster.call("deposit_checking", account(teller.node, amount=1), f"{teller.node}.{number}")
+            assert again["txn_id"] == txns[number], "and keeps it"
+        for node in cluster.nodes:
+            assert cluster.call("balance", account(teller.node), "", only=[node])["result"] == len(txns), teller.refused
+
+
+@pytest.mark.timeout(300)
+def test_batches_reads_and_headers_work_at_a_follower(cluster: ServedCluster) -> None:
+    """As at the leader: lines in order, reads that see what was answered before, `Cmdlog-Txn`, `Prefer`, problems."""
+    assert cluster.call("open_account", account(1, savings=0, checking=0), "open")["status"] == 200
+    node = follower(cluster)
+    url = cluster.urls[node]
+    lines = [{"procedure": "deposit_checking", "params": account(1, amount=1), "key": f"line{n}"} for n in range(300)]
+    lines += [{"procedure": "set_rate", "params": {"name": "base", "basis_points": 7}}]
+    lines += [{"procedure": "deposit_checking", "params": account(9, amount=1)}, {"procedure": "nobody_s", "params": {}}]
+    given = httpx.post(f"{url}/v1/batch", content=b"\n".join(map(orjson.dumps, lines)), timeout=60)
+    answers = [orjson.loads(line) for line in given.content.splitlines()]
+    assert len(answers) == len(lines)
+    txns = [int(answer["txn_id"]) for answer in answers[:300]]
+    assert txns == sorted(set(txns)), "in the order of the lines"
+    assert [answer["error"]["code"] for answer in answers[301:]] == ["aborted", "unknown_procedure"]
+    seen = answers[300]["txn_id"]
+    call = httpx.post(
+        f"{url}/v1/procedures/deposit_checking", json=account(1, amount=1),
+        headers={"Cmdlog-Txn": seen, "Prefer": "durability=sync"}, timeout=60,
+    )  # fmt: skip
+    assert call.status_code == 200, call.text
+    assert call.headers["preference-applied"] == "durability=sync"
+    assert int(call.headers["cmdlog-txn"]) > int(seen)
+    read = httpx.post(f"{url}/v1/procedures/balance", json=account(1), timeout=60)
+    assert read.json()["result"] == 301
+    future = httpx.post(f"{url}/v1/procedures/balance", json=account(1), headers={"Cmdlog-Txn": str(2**62)}, timeout=60)
+    logged = httpx.post(
+        f"{url}/v1/procedures/deposit_checking", json=account(1, amount=1), headers={"Cmdlog-Txn": str(2**62)}, timeout=60
+    )
+    assert (future.status_code, logged.status_code) == (422, 422)
+    assert logged.json()["problems"][0]["field"] == "Cmdlog-Txn"
+    query = httpx.post(f"{url}/v1/query", json={"sql": "SELECT 1"}, timeout=60)
+    assert (query.status_code, query.json()["leader"]) == (503, cluster.urls[cluster.leader()])
+    status = cluster.status(node)["cluster"]["forwarding"]
+    assert status["sent"] >= 303
