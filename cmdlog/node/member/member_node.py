@@ -87,9 +87,6 @@ class MemberNode(Node):
 
     _ground: MemberGround
     _network: PeerNetwork
-    _driver: Replication
-    _machine: SequencedMachine
-    _leadership: Leadership
 
     @classmethod
     def join(
