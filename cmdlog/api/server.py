@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 BACKLOG: Final = 2048
 LOG_THREADS: Final = 2  # beside those that write it: the keeper, and who prepares segments
 NODE_THREADS: Final = 6  # flush, watch of the sites, archive, snapshots, page checks, drills
-LEAVE_S: Final = 0.2  # for clients of a node that leads no more to be told that their connection ends
+LEAVE_S: Final = 0.2  # for clients of a node that leads no more to learn that their connection ends
 STREAMS: Final = frozenset(entry.path for entry in TABLE if entry.kind == "batch")
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -275,7 +275,7 @@ class _Runner:
         Then clients are given time to leave: a request that meets a connection which the server is just closing has no answer.
         """
         if await self._loop.run_in_executor(None, node.hand_over):
-            self._roster.leaving = True
+            self._roster.begin_leaving()
             await asyncio.sleep(LEAVE_S)
             for acceptor in self._server.servers:
                 acceptor.close()

@@ -8,8 +8,9 @@ The leader sends a row per batch: group, its term, index, what was committed, an
 lost; the newest of every group is sent again. A batch whose digest differs on the two nodes was not the same computation: the
 follower stops to apply that partition, and sends all peers its own row of that batch.
 
-Rows are facts about their sender, whoever leads. So each node counts the same votes: a follower whose digest a majority has was
-right, and applies on; a leader against which a majority has one other digest was wrong, and is the one that diverged.
+Rows are facts about their sender, also of one that does not lead. So each node counts the same votes: a follower whose digest
+a majority has was right, and applies on; a leader against which a majority has one other digest was wrong, and is the one that
+diverged.
 """
 
 from __future__ import annotations

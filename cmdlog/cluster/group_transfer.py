@@ -1,7 +1,7 @@
 """Leadership of all groups, offered to one other node.
 
-One rule: functions over the groups of this node, under the driver's lock. A group under offer takes no proposals, so whoever
-proposes looks at `under_offer` first.
+One rule: functions over the groups of this node, under the driver's lock. A group under offer takes no proposals, and the
+driver looks at `under_offer` before it proposes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which nodes should not lead, and why: what this node knows of itself, and what its peers have said.
 
-One rule: hints, for liveness alone. Whoever leads, nothing that was acknowledged is lost; but a node that cannot run calls should
-not take them while another one can.
+One rule: hints, for liveness alone. Under any leader nothing that was acknowledged is lost; but a node that cannot run calls
+should not take them while another one can.
 
 The reasons have an order, and leadership goes from a node to one with lesser reasons alone. So it never comes back for the same
 reasons, and stays where it is when no node is better.

@@ -94,7 +94,7 @@ class Replication:
         self.marked = {group: state.commit for group, state in states.by_partition.items()}
         self._views: dict[int, GroupStanding] = {}
         self._wants_block = self._offered = False  # offered: leadership of some group is on its way
-        self.holds_proposals = False  # what the machine has stays there; set it under the lock, and `wake` afterwards
+        self.holds_proposals = False  # what the machine has stays there
         self.failure: BaseException | None = None
         self.bad_entries = 0  # messages of peers whose entries were not what they said
 
@@ -140,6 +140,15 @@ class Replication:
         finally:
             self._kick_if_wanted()
         return answer
+
+    def hold_proposals(self) -> None:
+        """Nothing is proposed before `let_propose`: what is under way can come to its end."""
+        self.holds_proposals = True
+
+    def let_propose(self) -> None:
+        """What the machine has goes into the log again."""
+        self.holds_proposals = False
+        self._kick()
 
     def wake(self) -> None:
         """The machine has something for the log."""

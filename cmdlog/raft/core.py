@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from cmdlog.raft import reads
@@ -223,6 +224,10 @@ class RaftCore(State):
         if progress is not None and progress.sending is Sending.REPLICATE:
             progress.probe()
             progress.paused = True  # until it is heard from
+
+    def set_patience(self, patience: int) -> None:
+        """How many election time-outs this node leaves to the others, from its next wait on (`RaftSettings.patience`)."""
+        self.settings = replace(self.settings, patience=patience)
 
     def transfer(self, target: NodeId) -> None:
         """Offers leadership to another voter. Raises: ProposalRefused."""

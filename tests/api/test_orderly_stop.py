@@ -12,7 +12,6 @@ import pytest
 
 from cmdlog.api import server as server_module
 from cmdlog.api.connections.acceptor import Acceptor
-from cmdlog.api.routes.app_state import Service
 from cmdlog.api.server import Events, _Runner
 from tests.api.echo import one_answer, post
 from tests.api.served import Served
@@ -65,7 +64,8 @@ class Stop:
         self.server = SimpleNamespace(servers=[SimpleNamespace(close=lambda: self.steps.append("socket"))])
         self.server.end = lambda: self.steps.append("end")
         self.server.stop = lambda: self.steps.append("at once")
-        self.roster = SimpleNamespace(leaving=False, settings=SimpleNamespace(drain_timeout_s=1.0))
+        self.roster = SimpleNamespace(settings=SimpleNamespace(drain_timeout_s=1.0))
+        self.roster.begin_leaving = lambda: self.steps.append("leave")
         self.handed_over = handed_over
 
     def hand_over(self) -> bool:
@@ -78,9 +78,8 @@ class Stop:
 
         async def scenario() -> None:
             runner: Any = _Runner.__new__(_Runner)
-            runner._service = service = Service.__new__(Service)
-            service.stopping, service._node = False, self  # type: ignore[assignment]
-            service.settings, service.streams = self.roster.settings, set()
+            runner._service = service = SimpleNamespace(stopping=False, maybe_node=self)
+            service.begin_stop = lambda: setattr(service, "stopping", True)
             runner._server, runner._roster, runner._loop = self.server, self.roster, asyncio.get_running_loop()
             runner._events = Events(stopping=lambda: self.steps.append("said"))
             for _ in range(signals):
@@ -95,16 +94,14 @@ class Stop:
 
 @pytest.mark.parametrize(
     ("handed_over", "steps"),
-    [(True, ["said", "handed over", "socket", "end"]), (False, ["said", "handed over", "end"])],
+    [(True, ["said", "handed over", "leave", "socket", "end"]), (False, ["said", "handed over", "end"])],
 )
 def test_leadership_is_given_away_before_requests_are_refused(
     monkeypatch: pytest.MonkeyPatch, handed_over: bool, steps: list[str]
 ) -> None:
     """Where another node takes the calls, clients are told to leave, and those in the queue are answered."""
     monkeypatch.setattr(server_module, "LEAVE_S", 0.001)
-    stop = Stop(handed_over=handed_over)
-    assert stop.run() == steps
-    assert stop.roster.leaving is handed_over
+    assert Stop(handed_over=handed_over).run() == steps
 
 
 def test_a_second_signal_does_not_wait_for_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ def files() -> SimFiles:
     """An empty folder."""
     made = SimFiles(1)
     made.mkdir(FOLDER)
+    made.fsync_dir("/")
     return made
 
 

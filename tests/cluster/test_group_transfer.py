@@ -104,13 +104,12 @@ def test_entries_wait_while_a_group_is_under_offer() -> None:
 def test_held_proposals_wait_and_others_come_to_their_end() -> None:
     """What is in the log is committed; the rest is proposed when nothing holds it any more."""
     world, leader = led_world()
-    leader.driver.holds_proposals = True
+    leader.driver.hold_proposals()
     leader.machine.waiting[0] = deque([72])
     leader.driver.wake()
     run_quiet(world)
     assert leader.machine.waiting[0] == deque([72])
-    leader.driver.holds_proposals = False
-    leader.driver.wake()
+    leader.driver.let_propose()
     run_quiet(world)
     assert any(b"[72]" in record for _, _, record in leader.machine.ran[0])
 

@@ -12,7 +12,6 @@ import pytest
 from cmdlog.cluster.leader_fitness import FIT, LeaderFitness, Unfitness
 from cmdlog.node.member.leading import leadership_transfer
 from cmdlog.node.member.leading.leadership_transfer import DRAIN_TICKS, OFFER_TICKS, PATIENCE, PAUSE_TICKS, LeadershipTransfer
-from cmdlog.raft import RaftSettings
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import NO_TERM, Fitness
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -32,13 +31,18 @@ class Driver:
         self.able = [NEAR, FAR]
         self.offers: list[NodeId] = []
         self.resigned = 0
+        self.patience: list[int] = []
         self.on_offer: Callable[[], None] = lambda: None
-        self.core = SimpleNamespace(settings=RaftSettings())
+        self.core = SimpleNamespace(set_patience=self.patience.append)
 
     def views(self) -> dict[int, Any]:
         return {CLUSTER_GROUP: SimpleNamespace(leader=self.leader, leads=self.leader == US)}
 
-    def wake(self) -> None:
+    def hold_proposals(self) -> None:
+        self.holds_proposals = True
+
+    def let_propose(self) -> None:
+        self.holds_proposals = False
         self.woken += 1
 
     def ask_groups(self, request: Callable[[Any], Any]) -> Any:
@@ -96,10 +100,10 @@ def test_an_unfit_follower_offers_nothing_and_waits_longer(rig: Rig, driver: Dri
     driver.leader = FAR
     rig.transfer.set_reasons(Unfitness.STUCK)
     rig.ticks(50)
-    assert (driver.offers, driver.core.settings.patience) == ([], PATIENCE)
+    assert (driver.offers, driver.patience) == ([], [PATIENCE])
     assert rig.sent
     rig.transfer.set_reasons(FIT)
-    assert driver.core.settings.patience == 0
+    assert driver.patience == [PATIENCE, 0]
 
 
 def test_what_is_under_way_ends_before_leadership_is_offered(rig: Rig, driver: Driver) -> None:

@@ -285,15 +285,17 @@ class Connection(asyncio.Protocol):
         if request is None:
             return
         roster.busy(self)
-        if roster.leaving:
-            request.keep_alive = False
         self.phase, self.read_deadline = "working", inf
         quick = roster.quick
         if quick is not None and self.framer.complete and quick.takes(request):
             short = self._exchange = QuickExchange(self, request)
+            if roster.leaving:
+                short.close_after()
             quick.begin_call(request, self.framer.take_body(), short.answer)
             return
         exchange = self._exchange = Exchange(self, request, deadline=self.body_deadline(), stream=request.path in roster.streams)
+        if roster.leaving:
+            exchange.close_after()
         exchange.task = self.loop.create_task(exchange.run(roster.application))
         roster.tasks.add(exchange.task)
 

@@ -85,6 +85,10 @@ class Roster:
             self.open, self.tasks = server_state.connections, server_state.tasks  # a stopping server waits for both
         return Connection(self, asyncio.get_running_loop())
 
+    def begin_leaving(self) -> None:
+        """Clients find another server: see `leaving`."""
+        self.leaving = True
+
     # -- who is here -----------------------------------------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:

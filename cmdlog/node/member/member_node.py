@@ -40,9 +40,9 @@ from cmdlog.node.member.forwarding.forwarded_calls import Placing
 from cmdlog.node.member.forwarding.member_calls import MemberCalls
 from cmdlog.node.member.leader_reads import LeaderReads, place_apart
 from cmdlog.node.member.leadership import Leadership, Standing
-from cmdlog.node.member.leading.divergences import Divergences
 from cmdlog.node.member.leading.leader_parts import LeaderParts
 from cmdlog.node.member.leading.leader_steps import LeaderSteps
+from cmdlog.node.member.leading.partition_divergence import Divergences
 from cmdlog.node.member.member_code import MemberCode, Program
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader
 from cmdlog.node.member.member_roll import MemberRoll
@@ -87,9 +87,6 @@ class MemberNode(Node):
 
     _ground: MemberGround
     _network: PeerNetwork
-    _driver: Replication
-    _machine: SequencedMachine
-    _leadership: Leadership
 
     @classmethod
     def join(

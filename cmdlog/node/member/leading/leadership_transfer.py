@@ -5,7 +5,7 @@ leads: of these nothing is logged. Then all groups are offered to one node, in o
 
     hold     nothing new is proposed; what was proposed is committed, run and answered, or its time is over
     offer    the successor gets what it lacks, and then the word to campaign
-    over     it leads; or it did not within `OFFER_TICKS`, and this node goes on, to try again later
+    over     it leads; or it did not within `OFFER_TICKS`, and this node continues, to try again later
 
 A node that diverged answers nothing more, so it does not wait; without a fitter node it resigns, and does not campaign while
 another one may (`RaftSettings.patience`).
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -66,10 +65,10 @@ class LeadershipTransfer:
                 self._driver.ask_groups(partial(_set_patience, patience=PATIENCE if reasons else 0))
 
     def note_tick(self) -> None:
-        """A tick has passed: peers are told, and a step is made if one is due."""
+        """A tick has passed: peers hear of it, and a step is made if one is due."""
         with self._driver.lock:
             self._ticks += 1
-            if parcels := self._fitness.due_parcels(self._peers):
+            if (parcels := self._fitness.due_parcels(self._peers)) and self._driver.failure is None:
                 self._send(parcels)
             self._advance()
 
@@ -123,7 +122,8 @@ class LeadershipTransfer:
                 self._driver.ask_groups(resign_groups)
             return
         if self._held_at is None:
-            self._held_at, self._driver.holds_proposals = self._ticks, True
+            self._held_at = self._ticks
+            self._driver.hold_proposals()
         waits = not reasons & (Unfitness.DIVERGED | Unfitness.STUCK)
         if waits and not self._drained() and self._ticks - self._held_at < DRAIN_TICKS:
             return
@@ -134,11 +134,11 @@ class LeadershipTransfer:
     def _release(self) -> None:
         self._offered_at = self.target = None
         if self._held_at is not None:
-            self._held_at, self._driver.holds_proposals = None, False
-            self._driver.wake()
+            self._held_at = None
+            self._driver.let_propose()
 
 
 def _set_patience(groups: RaftGroups, patience: int) -> None:
     """From its next time-out on the node leaves campaigns to others, or does not."""
     for core in groups.cores.values():
-        core.settings = replace(core.settings, patience=patience)
+        core.set_patience(patience)

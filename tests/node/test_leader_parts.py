@@ -1,0 +1,43 @@
+"""The parts of a member that lead know each other: a look at the node becomes a reason, and a tick reaches everybody."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from cmdlog.cluster.leader_fitness import LeaderFitness, Unfitness
+from cmdlog.node.member.leadership import Standing
+from cmdlog.node.member.leading.leader_parts import LeaderParts
+from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.raft.configuration import NodeId
+
+
+def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
+    """With the next tick, to every other member."""
+    fitness, sent = LeaderFitness(NodeId(1)), list[Any]()
+    driver = SimpleNamespace(
+        lock=threading.RLock(), failure=None, views=dict, ask_groups=lambda request: request(SimpleNamespace(cores={}))
+    )
+    leadership = SimpleNamespace(node=NodeId(1), leader=NodeId(2), standing=Standing.FOLLOWING)
+    ground = SimpleNamespace(
+        node=1,
+        cluster=SimpleNamespace(
+            members=[SimpleNamespace(node=node) for node in (1, 2, 3)], member=lambda node: SimpleNamespace(client=f"node{node}")
+        ),
+    )
+    troubles = Troubles(str(tmp_path))
+    sequencer = SimpleNamespace(admission=SimpleNamespace(refusal=None))
+    given: tuple[Any, ...] = (ground, driver, leadership, fitness, SimpleNamespace(partitions=[0, 1]))
+    nothing: Any = SimpleNamespace()
+    desk: Any = SimpleNamespace(troubles=troubles, broken=print)
+    parts = LeaderParts(
+        *given, marks=nothing, sequencer=sequencer, keys=nothing, desk=desk,  # type: ignore[arg-type]
+        sites=SimpleNamespace(stalls=lambda _now: []), steps=nothing, send=sent.extend, is_full=lambda: False,  # type: ignore[arg-type]
+    )  # fmt: skip
+    troubles.begin_trouble([1], "diverged", "entry 7")
+    parts.look_at_fitness()
+    assert fitness.own == Unfitness.DIVERGED
+    parts.note_ticks(1)
+    assert [parcel.receiver for parcel in sent] == [2, 3]
