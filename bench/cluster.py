@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -36,14 +36,18 @@ BATCH_STREAMS: Final = 2
 IDLE_PARTITIONS: Final = 64
 ELECTION_S: Final = 1.0  # the default time-out
 ALONE, LEADER, CLUSTER = "node alone", "leader", "cluster of three"
+POSTGRES = "PostgreSQL, one synchronous standby"
+ETCD, ETCD_WINDOW = "etcd, three members", "etcd, three members, 64 puts under way"
+CLIENTS_MAX: Final = {POSTGRES: 32, ETCD: 256}  # PostgreSQL has a process for each
 BAR = Bar(0.3, 0.45)
+PeerRun = Callable[[int, int], float]  # clients, round; answers per second
 
 
 def main() -> None:
     parser = make_parser("cluster", "Three nodes with one log.")
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure: " + ", ".join(PARTS))
-    parser.add_argument("--minutes", type=float, help="of full load in the part `steady`; 30, with --quick a quarter of one")
-    parser.add_argument("--ends", type=int, help="how often the leader is killed, and stopped; 50, with --quick 3")
+    parser.add_argument("--minutes", type=float, help="of full load in the part `steady`; 2, with --quick a quarter of one")
+    parser.add_argument("--ends", type=int, help="how often the leader is killed, and stopped; 20, with --quick 3")
     options = parser.parse_args()
     bench = Bench("cluster", options.seed, options.quick)
     bench.head()
@@ -63,7 +67,7 @@ Gaps = dict[str, list[float]]  # how the leader ended -> seconds without an answ
 
 
 def measure_load(bench: Bench, options: argparse.Namespace, folder: Path, _gaps: Gaps) -> None:
-    """Single calls and batches, in turns with the node alone; then the peers that replicate."""
+    """Single calls and batches, in turns with the node alone and with the peers that replicate."""
     with ExitStack() as stack:
         server, port = stack.enter_context(bank_server(folder / "alone"))
         cluster = stack.enter_context(bank_cluster(folder / "cluster"))
@@ -72,37 +76,44 @@ def measure_load(bench: Bench, options: argparse.Namespace, folder: Path, _gaps:
         cluster.wait_until_level()
         pids = {ALONE: server_pids(server, port), CLUSTER: processes(cluster, leader)}
         ports = {ALONE: port, CLUSTER: cluster.ports[leader]}
+        peers = peer_lanes(bench, stack, folder, options)
         calls = call_requests(transfers(options.seed, 2000))
-        peers = stack.enter_context(postgres(folder, seconds=1, seed=options.seed, standby=True))
-        if isinstance(peers, str):
-            bench.note(f"PostgreSQL with one synchronous standby is left out: {peers}")
-        keys = stack.enter_context(etcd(folder))
-        if isinstance(keys, str):
-            bench.note(f"etcd is left out: {keys}")
         for clients in CLIENTS:
             bench.section(f"Single calls: {clients} clients that wait for their answers")
             lanes = {name: Lane(Target(ports[name], calls), pids[name]) for name in pids}
-            others: dict[str, Callable[[int], float]] = {}
-            if not isinstance(peers, str) and clients <= 32:  # pgbench needs a connection, and a process, for each
-                others["PostgreSQL, one synchronous standby"] = partial(peers, clients)
-            if not isinstance(keys, str):
-                others["etcd, three members"] = partial(keys, clients)
-            compare(bench, options, lanes, lambda target, clients=clients: run_closed(target, clients, 1.0), others)
+            others = {name: partial(run, clients) for name, run in peers.items() if clients <= CLIENTS_MAX[name]}
+            compare(bench, options, lanes, partial(run_single, clients), others)
         bench.section(f"/v1/batch: {BATCH_STREAMS} streams of bodies of {BATCH_LINES:,} lines")
         bodies = [batch_request(transfers(options.seed + number, BATCH_LINES)) for number in range(4)]
         lanes = {name: Lane(Target(ports[name], bodies), pids[name]) for name in pids}
-        compare(bench, options, lanes, run_batches)
+        compare(bench, options, lanes, run_batches, {ETCD_WINDOW: partial(peers[ETCD], 64)} if ETCD in peers else {})
         if cluster.wait_for_leader() != leader:
             raise RuntimeError("another node leads by now: the figures are of no one state")
 
 
+def peer_lanes(bench: Bench, stack: ExitStack, folder: Path, options: argparse.Namespace) -> dict[str, PeerRun]:
+    """Every peer that replicates and is installed."""
+    started = {
+        POSTGRES: stack.enter_context(postgres(folder, seconds=2, seed=options.seed, standby=True)),
+        ETCD: stack.enter_context(etcd(folder)),
+    }
+    for name, run in started.items():
+        if isinstance(run, str):
+            bench.note(f"{name}, is left out: {run}")
+    return {name: run for name, run in started.items() if not isinstance(run, str)}
+
+
 def processes(cluster: Cluster, leader: int) -> dict[str, int]:
     """All processes of a cluster, those of the leader and of the others under names of their own."""
-    found = {}
+    found = dict[str, int]()
     for node in NODES:
         role = LEADER if node == leader else f"follower {node}"
         found |= {f"{role} {name}": pid for name, pid in cluster.pids(node).items()}
     return found
+
+
+def run_single(clients: int, target: Target) -> Sample:
+    return run_closed(target, clients, 1.0)
 
 
 def run_batches(target: Target) -> Sample:
@@ -119,24 +130,24 @@ def run_batches(target: Target) -> Sample:
 def compare(
     bench: Bench,
     options: argparse.Namespace,
-    lanes: dict[str, Lane],
+    lanes: Mapping[str, Lane],
     work: Callable[[Target], Sample],
-    others: dict[str, Callable[[int], float]] | None = None,
+    others: Mapping[str, Callable[[int], float]],
 ) -> None:
     """One load on the node alone, on the cluster, and on other systems, in turns."""
     cells = {name: Cell() for name in lanes}
     for lane in lanes.values():
         work(lane.target)  # connections, caches
     variants = {name: partial(_round, lane, cells[name], work) for name, lane in lanes.items()}
-    found = in_turns(variants | (others or {}), 3 if options.quick else 15)
+    found = in_turns({**variants, **others}, 3 if options.quick else 15)
     for name, cell in cells.items():
         tell(bench, name, cell)
     bench.ratio(f"{CLUSTER} / {ALONE}", paired(found[CLUSTER], found[ALONE]), BAR)
     alone, all_nodes = (server_us(cells[name]) for name in (ALONE, CLUSTER))
     bench.ratio(f"CPU of {ALONE} / CPU of {CLUSTER}", alone / all_nodes)
-    for name in others or {}:
+    for name in others:
         bench.rates(name, found[name])
-        bench.ratio(f"{CLUSTER} / {name}", paired(found[CLUSTER], found[name]))
+        bench.ratio(f"{CLUSTER} / {name}", paired(found[CLUSTER], found[name]), Bar(4) if name == ETCD_WINDOW else None)
 
 
 def _round(lane: Lane, cell: Cell, work: Callable[[Target], Sample], _number: int) -> float:
@@ -178,7 +189,7 @@ def measure_stops(bench: Bench, options: argparse.Namespace, folder: Path, gaps:
 
 
 def _measure(bench: Bench, options: argparse.Namespace, folder: Path, title: str, end: Callable[[Cluster, int], None]) -> Ends:
-    times = options.ends or (3 if options.quick else 50)
+    times = options.ends or (3 if options.quick else 20)
     bench.section(f"{title}, {times} times, under calls of callers that follow the leader")
     with bank_cluster(folder) as cluster:
         load_accounts(cluster.ports[cluster.wait_for_leader()])
@@ -220,7 +231,7 @@ def measure_idle(bench: Bench, options: argparse.Namespace, folder: Path, _gaps:
 
 def measure_steady(bench: Bench, options: argparse.Namespace, folder: Path, _gaps: Gaps) -> None:
     """Whether load alone ever costs an election."""
-    minutes = options.minutes or (0.25 if options.quick else 30.0)
+    minutes = options.minutes or (0.25 if options.quick else 2.0)
     bench.section(f"Full load for {minutes:g} minutes: 256 clients, then batches, in turns")
     with bank_cluster(folder) as cluster:
         leader = cluster.wait_for_leader()

@@ -20,7 +20,7 @@ FILE_NAME: Final = "diverged.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
+class PartitionDivergence:
     """One partition's."""
 
     index: int  # of the first entry that did something else
@@ -33,19 +33,19 @@ class DivergenceFile:
     def __init__(self, files: Files, folder: str) -> None:
         """`folder` exists. Raises: Corrupt."""
         self._files, self._path = files, os.path.join(folder, FILE_NAME)
-        self._known: dict[int, Divergence] = {}
+        self._known: dict[int, PartitionDivergence] = {}
         if files.exists(self._path):
             try:
                 stored = orjson.loads(files.read_file(self._path))
-                self._known = {int(partition): Divergence(of["index"], of["reason"]) for partition, of in stored.items()}
+                self._known = {int(partition): PartitionDivergence(of["index"], of["reason"]) for partition, of in stored.items()}
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise Corrupt(f"{self._path} names no partitions: {error}") from None
+                raise Corrupt(f"{self._path} names no partitions: {error}", path=self._path) from None
 
-    def by_partition(self) -> Mapping[int, Divergence]:
+    def by_partition(self) -> Mapping[int, PartitionDivergence]:
         """Those that diverged."""
         return dict(self._known)
 
-    def add_divergence(self, partition: int, divergence: Divergence) -> None:
+    def add_divergence(self, partition: int, divergence: PartitionDivergence) -> None:
         """Durable on return. Raises: WalError."""
         self._save({**self._known, partition: divergence})
 
@@ -53,7 +53,7 @@ class DivergenceFile:
         """A majority agrees with this node; durable on return. Raises: WalError."""
         self._save({other: of for other, of in self._known.items() if other != partition})
 
-    def _save(self, known: Mapping[int, Divergence]) -> None:
+    def _save(self, known: Mapping[int, PartitionDivergence]) -> None:
         value = {str(partition): {"index": of.index, "reason": of.reason} for partition, of in sorted(known.items())}
         self._files.write_file_atomic(self._path, orjson.dumps(value, option=orjson.OPT_INDENT_2))
         self._known = dict(known)

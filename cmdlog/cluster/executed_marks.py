@@ -188,6 +188,10 @@ class ExecutedMarks:
         of = self._partitions[partition]
         return max(of.known, of.marks[-1][1] if of.marks else 0)
 
+    def set_diverged(self, partition: int, index: int) -> None:
+        """Nothing of the partition is executed here: it diverged before this start."""
+        self._partitions[partition].diverged = index
+
     def divergences(self) -> dict[int, int]:
         """Partition -> index of the batch that was another computation on the leader."""
         return {partition: of.diverged for partition, of in self._partitions.items() if of.diverged}

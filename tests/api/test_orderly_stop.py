@@ -80,6 +80,7 @@ class Stop:
             runner: Any = _Runner.__new__(_Runner)
             runner._service = service = Service.__new__(Service)
             service.stopping, service._node = False, self  # type: ignore[assignment]
+            service.settings, service.streams = self.roster.settings, set()
             runner._server, runner._roster, runner._loop = self.server, self.roster, asyncio.get_running_loop()
             runner._events = Events(stopping=lambda: self.steps.append("said"))
             for _ in range(signals):

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from cmdlog.cli.server.cluster_health import judge_cluster
 from cmdlog.cli.server.cluster_table import PARTITIONS_SHOWN, cluster_table, headline, lag_rows, node_row
+from cmdlog.wal.ids import CLUSTER_GROUP
 from tests.cli.test_cluster_health import a_group, a_node, gone
 
 
@@ -21,12 +22,23 @@ def test_row_of_a_node_says_state_role_and_lag() -> None:
     ]
     health = judge_cluster(nodes)
     assert [node_row(node, health) for node in nodes] == [
-        ["1", "http://node1", "running", "leader", "1", "4", "10%", "0", "0.0"],
-        ["2", "http://node2", "running", "following", "1", "4", "10%", "2", "-"],
-        ["3", "http://node3", "unreachable", "", "", "", "", "7", "3.5"],
+        ["1", "http://node1", "running", "leader", "1", "4", "10%", "0"],
+        ["2", "http://node2", "running", "follower", "1", "4", "10%", "2 / -"],
+        ["3", "http://node3", "unreachable", "", "", "", "", "7 / 3.5"],
     ]
     assert node_row({**gone(3), "node": None}, health)[0] == "?"
     assert lag_rows(health) == (["partition", "node 1", "node 2", "node 3"], [["0", "0", "2 / -", "7 / 3.5"]])
+
+
+def test_role_is_what_the_node_is_for_clients() -> None:
+    """One that was elected takes over first; one that campaigns says so."""
+    for changed, role in (
+        ({"standing": "taking_over"}, "taking over"),
+        ({"standing": "following", "groups": {str(CLUSTER_GROUP): {"term": 1, "role": "pre_candidate"}}}, "pre candidate"),
+        ({"standing": "following", "groups": {str(CLUSTER_GROUP): {"term": 1, "role": "leader"}}}, "follower"),
+    ):
+        node = a_node(2, partitions={}, **changed)
+        assert node_row(node, judge_cluster([node]))[3] == role
 
 
 def test_partitions_that_lag_most_are_shown_of_many() -> None:

@@ -12,9 +12,13 @@ from tests.raft.defects_members import Mutant
 
 DRIVER, MARKS, GATE = "cluster/replication.py", "cluster/executed_marks.py", "cluster/multi_calls.py"
 COMMITS, RESTORED, RECORDS = "cluster/commit_marks.py", "cluster/restored_groups.py", "cluster/entry_records.py"
-MACHINE, LEADERSHIP, STEPS = "node/member/sequenced_machine.py", "node/member/leadership.py", "node/member/leader_steps.py"
+MACHINE, LEADERSHIP, STEPS = (
+    "node/member/sequenced_machine.py",
+    "node/member/leadership.py",
+    "node/member/leading/leader_steps.py",
+)
 TAKEOVER, READS, READER = "node/member/takeover.py", "node/member/leader_reads.py", "node/member/entry_reader.py"
-ROUNDS, TRANSFER = "node/member/read_rounds.py", "node/member/leadership_transfer.py"
+ROUNDS, TRANSFER = "node/member/read_rounds.py", "node/member/leading/leadership_transfer.py"
 PIPELINES, PIPELINE = "node/sequencing/replicated_pipelines.py", "node/sequencing/partition_pipeline.py"
 SEQUENCER, MEMBER, DESK = "node/sequencing/sequencer.py", "node/member/member_node.py", "node/site_events.py"
 BOOK, ADMISSION, NETWORK = (

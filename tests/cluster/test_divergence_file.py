@@ -6,19 +6,19 @@ import random
 
 import pytest
 
-from cmdlog.cluster.divergence_file import Divergence, DivergenceFile
+from cmdlog.cluster.divergence_file import DivergenceFile, PartitionDivergence
 from cmdlog.wal.errors import Corrupt
 from tests.wal.sim.simfiles import SimFiles
 
 FOLDER = "/cluster"
-FIRST, SECOND = Divergence(7, "other rows"), Divergence(9, "other results")
+FIRST, SECOND = PartitionDivergence(7, "other rows"), PartitionDivergence(9, "other results")
 
 
 @pytest.fixture
 def files() -> SimFiles:
     """An empty folder."""
     made = SimFiles(1)
-    made.makedirs(FOLDER)
+    made.mkdir(FOLDER)
     return made
 
 

@@ -10,7 +10,7 @@ import pytest
 from cmdlog.cluster.commit_marks import IDLE_TICKS
 from cmdlog.cluster.group_transfer import find_successors, offer_groups, resign_groups, under_offer
 from cmdlog.raft.configuration import NodeId
-from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId
+from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId
 from tests.cluster.world import PARTITIONS, SimNode, World
 
 
@@ -69,7 +69,8 @@ def test_the_successor_that_lacks_least_comes_first() -> None:
     others = [node for node in world.nodes if node != old.node]
     core = old.groups.cores[PartitionId(0)]
     assert old.driver.ask_groups(find_successors) == others
-    core.progress[NodeId(others[0])].match -= 1
+    behind = core.progress[NodeId(others[0])]
+    behind.match = Index(behind.match - 1)
     assert old.driver.ask_groups(find_successors) == others[::-1]
     core.progress[NodeId(others[1])].heard = -1000
     assert old.driver.ask_groups(find_successors) == others[:1]

@@ -26,7 +26,8 @@ def say(fitness: LeaderFitness, sender: NodeId, reasons: int) -> None:
 def sent(fitness: LeaderFitness, ticks: int = 1) -> list[tuple[int, int]]:
     """(receiver, reasons) of these ticks."""
     parcels = [parcel for _ in range(ticks) for parcel in fitness.due_parcels(PEERS)]
-    return [(parcel.receiver, message.reasons) for parcel in parcels for _, message in parcel.messages]  # type: ignore[union-attr]
+    messages = [message for parcel in parcels for _, message in parcel.messages]
+    return [(message.receiver, message.reasons) for message in messages if isinstance(message, Fitness)]
 
 
 def test_reasons_are_said_at_once_again_and_when_they_end(fitness: LeaderFitness) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cmdlog.cluster.leader_fitness import FIT, Unfitness
-from cmdlog.node.member.fitness_checks import STALL_S, STILL_LOOKS, STUCK_LOOKS, FitnessChecks
 from cmdlog.node.member.leadership import Standing
+from cmdlog.node.member.leading.fitness_checks import STALL_S, STILL_LOOKS, STUCK_LOOKS, FitnessChecks
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.site_progress import SiteStall, StallKind
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Standing
+from cmdlog.node.member.leading.leader_steps import LeaderSteps
 from cmdlog.wal.format.control_record import ClusterMember
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replicated_machine import GroupStanding
 from cmdlog.node.member.leadership import ASK_AGAIN_TICKS, Leadership, Standing
-from cmdlog.raft import ProposalRefused, Role
+from cmdlog.raft import ProposalRefused, RaftCore, Role
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.errors import Refusal
 from cmdlog.raft.messages import NO_TERM, Fitness
@@ -25,14 +25,17 @@ class World:
         self.asked: list[int] = []
         self.refuses = False
         self.events: list[object] = []
-        self.leadership = Leadership(
-            US,
-            LeaderFitness(US),
-            self.ask,
-            began=self.events.append,
-            ended=lambda leader: self.events.append(("over", leader)),
-            named=lambda: None,
-        )
+        self.named: list[NodeId | None] = []
+        self.leadership = Leadership(US, LeaderFitness(US), self.ask, lambda: self)
+
+    def begin_leading(self, terms: tuple[int, ...]) -> None:
+        self.events.append(terms)
+
+    def end_leading(self, leader: NodeId | None) -> None:
+        self.events.append(("over", leader))
+
+    def name_leader(self) -> None:
+        self.named.append(self.leadership.leader)
 
     def ask(self, group: int, request: Callable[[Any], Any]) -> None:
         self.asked.append(group)
@@ -127,9 +130,7 @@ def test_a_group_is_handed_to_the_leader_of_the_cluster_group() -> None:
     """By the node that leads it, if it is known who that is."""
     world = World()
     requests: list[Callable[[Any], Any]] = []
-    world.leadership = Leadership(
-        US, LeaderFitness(US), lambda _group, request: requests.append(request), began=print, ended=print, named=print
-    )
+    world.leadership = Leadership(US, LeaderFitness(US), lambda _group, request: requests.append(request), lambda: world)
     world.tick(THEIRS, OURS, THEIRS)
     (request,) = requests
     assert request.keywords == {"target": OTHER}  # type: ignore[attr-defined]
@@ -168,9 +169,7 @@ class Core:
 
 def on_cores(cores: dict[int, Core]) -> Leadership:
     """A leadership whose requests reach these groups."""
-    return Leadership(
-        US, LeaderFitness(US), lambda group, request: request(cores[group]), began=print, ended=print, named=lambda: None
-    )
+    return Leadership(US, LeaderFitness(US), lambda group, request: request(cast(RaftCore, cores[group])), World)
 
 
 def test_whoever_wins_the_cluster_group_claims_all_others_at_once() -> None:
@@ -196,11 +195,10 @@ def test_groups_are_handed_over_as_soon_as_the_leader_is_known() -> None:
 
 def test_news_of_a_leader_are_told() -> None:
     """Once for each; and what a peer says of itself is kept."""
-    named: list[NodeId | None] = []
-    fitness = LeaderFitness(US)
-    leadership = Leadership(US, fitness, lambda *_: None, began=print, ended=print, named=lambda: named.append(leadership.leader))
+    world, fitness = World(), LeaderFitness(US)
+    leadership = world.leadership = Leadership(US, fitness, lambda *_: None, lambda: world)
     for cluster in (THEIRS, THEIRS, NOBODYS):
         leadership.changed(views(cluster, NOBODYS, NOBODYS))
-    assert named == [OTHER, None]
+    assert world.named == [OTHER, None]
     leadership.take_fitness(Fitness(OTHER, US, NO_TERM, 2))
     assert fitness.of_peer(OTHER) == 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cmdlog.node.member.leadership import Standing
-from cmdlog.node.member.leadership_events import NAMELESS_TICKS, LeadershipEvents
+from cmdlog.node.member.leading.leadership_events import NAMELESS_TICKS, LeadershipEvents
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.outcome import CallRefused, NotReady, Reply
 from cmdlog.node.telemetry.role_history import RoleHistory
@@ -43,7 +43,7 @@ class Parts:
         parts: tuple[Any, ...] = (cluster, self.leadership, machine, self.sequencer, marks)
         self.events = LeadershipEvents(
             *parts, take_over=lambda terms: note(("take over", terms)), end_offer=lambda: note("end offer"),
-            offered_to=lambda: self.offered_to,
+            offered_to=lambda: self.offered_to, partitions=range(2),
         )  # fmt: skip
 
     def refuse(self, refusal: CallRefused) -> None:
@@ -69,7 +69,7 @@ def parts() -> Parts:
 
 def test_leading_begins_with_what_is_committed(parts: Parts) -> None:
     """Nothing waits for another one's marks, then the take-over begins; until then calls are refused."""
-    parts.events.begin_leading((3, 4), range(2))
+    parts.events.begin_leading((3, 4))
     assert parts.done == ["lead", ("run", [0, 1]), ("take over", (3, 4))]
     assert parts.named() == (NotLeading, {})
 

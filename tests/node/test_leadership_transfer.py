@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.leader_fitness import FIT, LeaderFitness, Unfitness
-from cmdlog.node.member import leadership_transfer
-from cmdlog.node.member.leadership_transfer import DRAIN_TICKS, OFFER_TICKS, PATIENCE, PAUSE_TICKS, LeadershipTransfer
+from cmdlog.node.member.leading import leadership_transfer
+from cmdlog.node.member.leading.leadership_transfer import DRAIN_TICKS, OFFER_TICKS, PATIENCE, PAUSE_TICKS, LeadershipTransfer
 from cmdlog.raft import RaftSettings
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import NO_TERM, Fitness

@@ -150,8 +150,10 @@ def test_calls_are_bound_to_the_newest_code() -> None:
     """Of the log, while this program is not its newest; bound once for each change."""
     said: list[Any] = []
     code = member_code(newer_db, said)
+    assert not code.is_bound
     code.run_newest()
     code.run_newest()
+    assert code.is_bound
     assert [set(bound.procedures) == set(db.procedures) for bound in said] == [True]
     ((_, value),) = code.missing_entries()
     code.observe(encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=2, index=9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -188,6 +189,22 @@ def test_replica_that_diverged_answers_no_stale_read(three: Members, monkeypatch
     with pytest.raises(NotReady, match="batch 5"):
         queried(follower, "SELECT 1")
     read(follower, "peek", id=other)
+
+
+@pytest.mark.slow
+def test_replica_whose_code_changes_answers_no_stale_read(three: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites know procedures by number: that of another version may be another procedure."""
+    follower = three.followers()[0]
+    written(three, "code", 20, 0)
+    read(follower, "peek", id=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(follower._code, "_bound_version", 0)
+        with pytest.raises(NotReady, match="code"):
+            read(follower, "peek", id=20)
+    other = replace(follower.routes["peek"], number=0)  # of the code before
+    with pytest.raises(NotReady, match="code"):
+        follower.stale.call(other, [20], done=lambda _reply: None)
+    read(follower, "peek", id=20)
 
 
 @pytest.mark.slow

@@ -87,6 +87,7 @@ def test_takeover_is_measured_from_the_campaign_to_the_first_call() -> None:
     kept.time += 0.25
     kept.history.record_calls_taken()
     assert kept.status()["last_takeover_s"] == 0.25
+    assert kept.status()["elections"] == {"election_timeout": 3, "transfer": 1}  # one each time that it stops to follow
     assert sum(kept.history.takeovers.counts) == 2
 
 

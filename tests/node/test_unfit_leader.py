@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cmdlog.node.member.leadership_transfer import PAUSE_TICKS
+from cmdlog.node.member.leading.leadership_transfer import PAUSE_TICKS
 from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.outcome import NotReady
 from tests.node.apps.drifting import db as drifting
@@ -61,7 +61,7 @@ def test_follower_that_diverged_is_never_asked_to_lead(tmp_path: Path, monkeypat
         (bad,) = wait_for(lambda: [node for node in made.followers() if diverged(node)], why=made.told)
         (good,) = [node for node in made.followers() if node is not bad]
         ask_retried(made.leader, "put", key="then", id=2, n=7)
-        wait_for(lambda: old._transfer._fitness.of_peer(bad._ground.node))  # type: ignore[arg-type]
+        wait_for(lambda: old._leading.transfer._fitness.of_peer(bad._ground.node))  # type: ignore[arg-type]
         made.close(number_of(old))
         assert made.leader() is good
 
@@ -77,11 +77,11 @@ def test_leader_whose_site_stands_still_gives_leadership_away(tmp_path: Path, mo
             waiting = send(old, "bump", id=1, amount=1)
             new = made.leader(other_than=number_of(old))
             assert ask_retried(lambda: new, "bump", key="k", id=2, amount=3) == 3
-            assert "stuck" in old._transfer._fitness.own.names
+            assert "stuck" in old._leading.transfer._fitness.own.names
         finally:
             os.kill(pid, signal.SIGCONT)
         assert not isinstance(waiting.wait(), NotReady)
-        wait_for(lambda: old._transfer._fitness.own == 0, why=made.told)
+        wait_for(lambda: old._leading.transfer._fitness.own == 0, why=made.told)
 
 
 def test_leader_without_room_gives_leadership_to_one_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,16 +89,16 @@ def test_leader_without_room_gives_leadership_to_one_that_has_it(tmp_path: Path,
     with members(tmp_path, monkeypatch, count=3) as made:
         made.join_all()
         old = made.leader()
-        monkeypatch.setattr(old._checks, "_is_full", lambda: True)
+        monkeypatch.setattr(old._leading.checks, "_is_full", lambda: True)
         new = made.leader(other_than=number_of(old))
         assert ask_retried(lambda: new, "bump", key="k", id=2, amount=3) == 3
         for node in made.nodes.values():
-            monkeypatch.setattr(node._checks, "_is_full", lambda: True)
-        wait_for(lambda: all("log_full" in node._transfer._fitness.own.names for node in made.nodes.values()))
+            monkeypatch.setattr(node._leading.checks, "_is_full", lambda: True)
+        wait_for(lambda: all("log_full" in node._leading.transfer._fitness.own.names for node in made.nodes.values()))
         last = made.leader()
         for node in made.nodes.values():
-            seen = node._transfer._ticks
-            wait_for(lambda node=node, seen=seen: node._transfer._ticks > seen + 2 * PAUSE_TICKS)  # type: ignore[misc]
+            seen = node._leading.transfer._ticks
+            wait_for(lambda node=node, seen=seen: node._leading.transfer._ticks > seen + 2 * PAUSE_TICKS)  # type: ignore[misc]
         assert made.leader() is last
 
 

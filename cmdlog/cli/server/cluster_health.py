@@ -140,7 +140,8 @@ def _of_lag(node: int, lags: Mapping[str, PartitionLag]) -> Iterator[ClusterFind
     far = {partition: lag for partition, lag in lags.items() if (lag.seconds or 0.0) > LAG_S_MAX}
     if far:
         worst = max(far, key=lambda partition: far[partition].seconds or 0.0)
-        text = f"node {node} lags on {len(far)} partitions: {far[worst].entries} entries, {far[worst].seconds:.0f} s on {worst}"
+        by = f"{far[worst].entries} entries, {far[worst].seconds:.0f} s"
+        text = f"node {node} lags: on partition {worst} by {by}; on {len(far)} in all"
         yield ClusterFinding("lags", text, node)
 
 

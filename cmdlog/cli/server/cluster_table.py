@@ -8,35 +8,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cmdlog.cli.server.cluster_health import LAG_S_MAX, ClusterHealth, PartitionLag, Verdict
+from cmdlog.cli.server.cluster_health import LAG_S_MAX, LEADING, ClusterHealth, PartitionLag, Verdict
+from cmdlog.wal.ids import CLUSTER_GROUP
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PARTITIONS_SHOWN: Final = 64  # those that lag most
 COLOURS: Final = {Verdict.HEALTHY: "green", Verdict.DEGRADED: "yellow", Verdict.UNAVAILABLE: "red"}
-NODE_COLUMNS: Final = ("node", "url", "state", "role", "leader", "term", "log", "lag, entries", "lag, s")
+NODE_COLUMNS: Final = ("node", "url", "state", "role", "leader", "term", "log", "lag / s")
 UNKNOWN: Final = "-"
 
 
 def cluster_table(health: ClusterHealth, nodes: Sequence[Mapping[str, Any]]) -> RenderableType:
     """The whole picture."""
+    from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     shown: list[RenderableType] = [Text(headline(health), style=f"bold {COLOURS[health.verdict]}")]
     shown += [Text(f"  {finding.text}", style="red") for finding in health.findings]
-    table = Table(title="Nodes", title_justify="left")
+    table = Table(title="Nodes", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     for column in NODE_COLUMNS:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column != "url")
     for node in nodes:
         leads = node.get("node") is not None and node.get("node") == health.leader
         table.add_row(*map(Text, node_row(node, health)), style="bold" if leads else None)
     shown.append(table)
     columns, rows = lag_rows(health)
     if rows:
-        lags = Table(title="Lag by partition: entries / seconds", title_justify="left")
+        lags = Table(title="Lag by partition: entries / s", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
         for column in columns:
             lags.add_column(column, justify="right")
         for row in rows:
@@ -55,25 +57,30 @@ def headline(health: ClusterHealth) -> str:
 def node_row(node: Mapping[str, Any], health: ClusterHealth) -> list[str]:
     """For each of NODE_COLUMNS."""
     number = node.get("node")
-    lags = list(health.lags.get(number, {}).values()) if number is not None else []
-    entries = str(sum(lag.entries for lag in lags)) if lags else ""
-    seconds = max((lag.seconds for lag in lags if lag.seconds is not None), default=None)
     row = ["?" if number is None else str(number), node["url"], node["state"]]
+    lag = _lag_of_node(list(health.lags.get(number, {}).values()) if number is not None else [])
     if "groups" not in node:
-        return [*row, "", "", "", "", entries, "" if seconds is None else f"{seconds:.1f}"]
+        return [*row, "", "", "", "", lag]
     fill = (node.get("log") or {}).get("fill")
-    role = "leader" if number == health.leader else str(node["standing"]).replace("_", " ")
     term = max((of["term"] for of in node["groups"].values()), default=0)
     leader = UNKNOWN if node["leader"] is None else str(node["leader"])
-    return [
-        *row,
-        role,
-        leader,
-        str(term),
-        "" if fill is None else f"{fill:.0%}",
-        entries,
-        UNKNOWN if seconds is None else f"{seconds:.1f}",
-    ]
+    return [*row, _role_of(node), leader, str(term), "" if fill is None else f"{fill:.0%}", lag]
+
+
+def _role_of(node: Mapping[str, Any]) -> str:
+    """What the node is for clients, or its role in the cluster's own group."""
+    if node["standing"] != "following":
+        return "leader" if node["standing"] == LEADING else "taking over"
+    role = node["groups"].get(str(CLUSTER_GROUP), {}).get("role", "follower")
+    return "follower" if role == "leader" else str(role).replace("_", " ")
+
+
+def _lag_of_node(lags: Sequence[PartitionLag]) -> str:
+    """The entries of all partitions, and the oldest call's age."""
+    if not lags:
+        return ""
+    oldest = max((lag.seconds for lag in lags if lag.seconds is not None), default=None)
+    return _lag_cell(PartitionLag(sum(lag.entries for lag in lags), oldest))
 
 
 def lag_rows(health: ClusterHealth) -> tuple[list[str], list[list[str]]]:

@@ -12,7 +12,7 @@ import contextlib
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replicated_machine import GroupStanding
@@ -33,6 +33,22 @@ class Standing(enum.Enum):
     LEADING = "leading"
 
 
+class LeadershipChanges(Protocol):
+    """Who acts on changes of leadership; under the driver's lock."""
+
+    def begin_leading(self, terms: tuple[int, ...]) -> None:
+        """All groups are led here, in these terms."""
+        ...
+
+    def end_leading(self, leader: NodeId | None) -> None:
+        """That is over, and who leads now."""
+        ...
+
+    def name_leader(self) -> None:
+        """There is another leader, or none."""
+        ...
+
+
 class Leadership:
     """Under the driver's lock."""
 
@@ -41,15 +57,10 @@ class Leadership:
         node: NodeId,
         fitness: LeaderFitness,
         ask: Callable[[int, Callable[[RaftCore], Any]], Any],
-        *,
-        began: Callable[[tuple[int, ...]], None],
-        ended: Callable[[NodeId | None], None],
-        named: Callable[[], None],
+        changes: Callable[[], LeadershipChanges],
     ) -> None:
-        """`fitness` learns what peers say of themselves; `ask` runs a request on a group. `began`: all groups are led here, in
-        these terms; `ended`: that is over, and who leads now; `named`: there is another leader, or none."""
-        self.node, self._fitness, self._ask = node, fitness, ask
-        self._began, self._ended, self._named = began, ended, named
+        """`fitness` learns what peers say of themselves; `ask` runs a request on a group; `changes` gives who acts on changes."""
+        self.node, self._fitness, self._ask, self._changes = node, fitness, ask, changes
         self.standing = Standing.FOLLOWING
         self.leader: NodeId | None = None  # of the cluster group
         self.history = RoleHistory(node)
@@ -67,12 +78,12 @@ class Leadership:
         leads_all = all(view.confirmed for view in views.values())
         if self.standing is not Standing.FOLLOWING and (not leads_all or terms != self.terms):
             self.standing = Standing.FOLLOWING
-            self._ended(leader)
+            self._changes().end_leading(leader)
         if self.standing is Standing.FOLLOWING and leads_all:
             self.standing, self.terms = Standing.TAKING_OVER, terms
-            self._began(terms)
+            self._changes().begin_leading(terms)
         if news:
-            self._named()
+            self._changes().name_leader()
         if news and leader == self.node:  # last: what follows from it comes back here
             self._claim_groups(views)
         elif news:

@@ -59,6 +59,7 @@ class MemberCode:
         self._loaded: tuple[int, Database] | None = None  # version, its code
         self._tables_of = 0  # version whose tables all states have
         self._bound = program.db  # what calls are bound to
+        self._bound_version = 0  # the newest one when that was looked at last
 
     @property
     def proposes(self) -> bool:
@@ -122,10 +123,16 @@ class MemberCode:
     def run_newest(self) -> None:
         """Calls are bound to the newest code; blocking. Raises as `newest_database`."""
         with self._loading:
-            database = self.newest_database()
+            version, database = self.versions.newest, self.newest_database()
             if database is not self._bound:
                 self._bind(database)
                 self._bound = database
+            self._bound_version = version
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether calls are bound to the newest code, which the sites run reads with."""
+        return self._bound_version == self.versions.newest
 
     def _follow_code(self) -> None:
         try:

@@ -14,7 +14,6 @@ import contextlib
 import os
 import random
 import sys
-import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,12 +22,13 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from cmdlog.cluster.divergence_file import DivergenceFile
 from cmdlog.cluster.entry_records import describe_batch
 from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
-from cmdlog.cluster.restored_groups import Place, restore_groups
-from cmdlog.cluster.transport.peer_book import PeerBook
+from cmdlog.cluster.restored_groups import restore_groups
+from cmdlog.cluster.transport.peer_book import CLUSTER_FOLDER, PeerBook
 from cmdlog.cluster.transport.peer_network import Endpoint, PeerNetwork
 from cmdlog.cluster.transport.peer_transport import PeerNotice, TransportSettings
 from cmdlog.node.assembly import MACHINE, NodeGround, Outside
@@ -36,21 +36,19 @@ from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
 from cmdlog.node.member.cluster_view import ClusterView, MemberParts
 from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
-from cmdlog.node.member.fitness_checks import FitnessChecks
 from cmdlog.node.member.forwarding.forwarded_calls import Placing
 from cmdlog.node.member.forwarding.member_calls import MemberCalls
 from cmdlog.node.member.leader_reads import LeaderReads, place_apart
-from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
-from cmdlog.node.member.leadership_events import LeadershipEvents
-from cmdlog.node.member.leadership_transfer import LeadershipTransfer
+from cmdlog.node.member.leading.divergences import Divergences
+from cmdlog.node.member.leading.leader_parts import LeaderParts
+from cmdlog.node.member.leading.leader_steps import LeaderSteps
 from cmdlog.node.member.member_code import MemberCode, Program
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader
 from cmdlog.node.member.member_roll import MemberRoll
-from cmdlog.node.member.member_start import check_program, ensure_member, member_boot
+from cmdlog.node.member.member_start import check_program, ensure_member, member_boot, read_places
 from cmdlog.node.member.replica_reads import ReplicaProgress, ReplicaReads
 from cmdlog.node.member.sequenced_machine import SequencedMachine
-from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.node import SWITCH_INTERVAL_S, Node
 from cmdlog.node.outcome import Done, Durability
 from cmdlog.node.placing.router import Encoded, Placed
@@ -71,13 +69,12 @@ from procedures import Database
 from procedures.bundle import capture_bundle
 from replay.log.source import source_of
 from replay.recover.in_place import bring_up
-from replay.state.trust import Trust, read_position, state_path
+from replay.state.trust import Trust
 from snapshot.errors import SnapshotError
 
 TICK_S: Final = 0.1
 LOOK_TICKS: Final = 10  # between two looks at what the log must keep, consensus may forget, and whether this node should lead
 HAND_OVER_S: Final = 3.0  # for another node to take the leadership that an orderly stop offers
-COMPARE: Final = "`cmdlog diff DIR1 DIR2` on copies of two nodes' directories names table and key"
 ANCHOR: Final = "consensus"
 
 T = TypeVar("T")
@@ -93,7 +90,6 @@ class MemberNode(Node):
     _driver: Replication
     _machine: SequencedMachine
     _leadership: Leadership
-    _takeover: Takeover
 
     @classmethod
     def join(
@@ -145,11 +141,7 @@ class MemberNode(Node):
         """Consensus between sequencer and log."""
         self._ground = ground
         node, partitions = NodeId(ground.node), range(self.settings.partitions)
-        places, txns = dict[int, Place](), dict[int, int]()
-        for partition in partitions:
-            position = read_position(state_path(self.directory, partition), partition)
-            if not isinstance(position, str):
-                places[partition], txns[partition] = Place(position.index, position.term), position.txn_id
+        places, txns = read_places(self.directory, partitions)
         states = self._wal.recovered.groups
         groups, blocks = restore_groups(
             ground.node, source_of(self._wal), states, places, settings=ground.raft, rng=random.SystemRandom()
@@ -163,19 +155,30 @@ class MemberNode(Node):
         )  # fmt: skip
         self._code.run_newest()
         self._code.missing_tables(self.directory)  # no site runs yet: a take-over need not look
-        self._marks = ExecutedMarks(partitions, diverged=self._diverged, agreed=self._agreed, voters=len(ground.cluster.members))
+        book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
+        divergences = Divergences(
+            DivergenceFile(self._files, os.path.join(self.directory, CLUSTER_FOLDER)), self._desk,
+            describe=self._describe_entry, leading=lambda: self._leading,
+        )  # fmt: skip
+        self._marks = ExecutedMarks(
+            partitions,
+            diverged=divergences.begin_divergence,
+            agreed=divergences.end_divergence,
+            voters=len(ground.cluster.members),
+        )
         self._machine = SequencedMachine(
             self.sequencer, {p: txns.get(p, 0) for p in partitions}, blocks, marks=self._marks, leave_out=self._desk.leave_out,
             stated=self._observe, asked=self._reader.ask, copy_offered=self._refuse_copy,
         )  # fmt: skip
         self._machine.learn_code(self._boot.catalog)
-        book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
         listen = ground.listen or ground.cluster.member(ground.node).peer
         self._network = PeerNetwork(book, ground.secret, self, Endpoint(*listen), TransportSettings(tick_s=TICK_S))
         self._network.set_peers({NodeId(m.node): m.peer for m in ground.cluster.members if m.node != ground.node})
         self._acquainted = len(ground.cluster.members) == 1
         fitness = LeaderFitness(node)
-        self._leadership = Leadership(node, fitness, self._ask_driver, began=self._began, ended=self._ended, named=self._named)
+        self._leadership = Leadership(
+            node, fitness, lambda group, ask: self._driver.ask(group, request=ask), lambda: self._leading.events
+        )  # fmt: skip
         self._driver = Replication(
             groups, self._machine, self._leadership, send=self._network.send, kick=self._wal.kick,
             marks=self._marks, states=states,
@@ -185,32 +188,22 @@ class MemberNode(Node):
             self._driver, self._machine, self._leadership, self.sequencer, self._keys, code=self._code,
             directory=self.directory, missing=self._missing_members,
         )  # fmt: skip
-        self._takeover = Takeover(steps, self._desk.broken)
+        self._leading = LeaderParts(
+            ground, self._driver, self._leadership, fitness, self._machine, marks=self._marks, sequencer=self.sequencer,
+            keys=self._keys, desk=self._desk, sites=self._sites, steps=steps, send=self._network.send, is_full=self._is_full,
+        )  # fmt: skip
         self._reads = LeaderReads(self._driver, self._machine, reads_max=self.settings.inflight_calls_max)
         self._progress = ReplicaProgress(self._driver, self._machine, self.sequencer.replicated.run_up_to)
         self.stale = ReplicaReads(
-            self.stale, self._progress, diverged=self._marks.divergences, leader=lambda: self._url_of(self._leadership.leader)
-        )
+            self.stale, self._progress, self._driver.lock, diverged=self._marks.divergences,
+            current=lambda route: self._code.is_bound and self.routes.get(route.name) is route,
+            leader=lambda: self._url_of(self._leadership.leader),
+        )  # fmt: skip
         self.watch_failure(lambda _error: self._lose_reads())
         placing = Placing(self._place_forwarded, self._reads.rounds.add, self.clock.observe, self.trace_of)
         self._calls = MemberCalls(
             ground, self.settings, placing, routes=lambda: self.routes, slots=self.slots, admission=self.sequencer.admission
         )
-        self._transfer = LeadershipTransfer(
-            self._driver, fitness, drained=lambda: self.sequencer.replicated.idle, send=self._network.send,
-            peers=[NodeId(m.node) for m in ground.cluster.members if m.node != node],
-        )  # fmt: skip
-        self._events = LeadershipEvents(
-            ground.cluster, self._leadership, self._machine, self.sequencer, self._marks,
-            take_over=self._takeover.begin_takeover, end_offer=self._transfer.end_offer,
-            offered_to=lambda: self._transfer.target,
-        )  # fmt: skip
-        self._checks = FitnessChecks(
-            self._desk.troubles, stalls=lambda: self._sites.stalls(time.monotonic()),
-            is_full=lambda: self._wal.room_bytes < self.settings.call_bytes_max or self._wal.disk_full is not None,
-            standing=lambda: self._leadership.standing,
-            progress=lambda: (self._takeover.step, sum(self.sequencer.replicated.run_up_to().values()) + len(self._keys)),
-        )  # fmt: skip
         self._ticks = 0  # since the log was held last
         self._too_far_back: set[int] = set()  # groups
         self._view = ClusterView(MemberParts(
@@ -221,6 +214,7 @@ class MemberNode(Node):
         self.overview = replace(self.overview, cluster=self._view)
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
+        divergences.restore_divergences(self._marks)
         self._hold_log()  # before the log is started, and may let anything go
         self.sequencer.refuse(NoLeader("the cluster has no leader yet"))
 
@@ -242,7 +236,7 @@ class MemberNode(Node):
     def attach(self, loop: AbstractEventLoop | None = None) -> None:
         """Begins to speak with the other nodes; calls are accepted once a leader has taken over."""
         super().attach(loop)
-        self._takeover.start()
+        self._leading.takeover.start()
         self._reader.start()
         self._calls.start(self._network, loop)
         self._network.start()
@@ -253,7 +247,7 @@ class MemberNode(Node):
             self.hand_over()
             self._network.stop()
             self._lose_reads()
-            self._takeover.stop()
+            self._leading.takeover.stop()
             self._reader.stop()
         try:
             super().close(drain_s=drain_s, hurried=hurried)
@@ -262,7 +256,7 @@ class MemberNode(Node):
 
     def hand_over(self) -> bool:
         """As `Node.hand_over`: another node gets what this one leads. Blocking, for `HAND_OVER_S` at most."""
-        return self._transfer.hand_over(HAND_OVER_S)
+        return self._leading.transfer.hand_over(HAND_OVER_S)
 
     # -- cmdlog.cluster.transport.peer_transport.PeerHandler -----------------------------------------------------------------
 
@@ -275,15 +269,12 @@ class MemberNode(Node):
             self._driver.tick()
         self._reads.rounds.tick(ticks)
         self._progress.tick(ticks)
-        with self._driver.lock:
-            self._events.name_leader(ticks=ticks)
-        for _ in range(ticks):
-            self._transfer.note_tick()
+        self._leading.note_ticks(ticks)
         self._ticks += ticks
         if self._ticks >= LOOK_TICKS:
             self._ticks = 0
             self._hold_log()
-            self._transfer.set_reasons(self._checks.find_reasons())
+            self._leading.look_at_fitness()
 
     def on_messages(self, peer: NodeId, messages: list[Addressed]) -> None:
         if self._acquainted:
@@ -313,12 +304,6 @@ class MemberNode(Node):
 
     # -- leadership, under the driver's lock ---------------------------------------------------------------------------------
 
-    def _ask_driver(self, group: int, request: Callable[[Any], Any]) -> Any:
-        return self._driver.ask(group, request)
-
-    def _began(self, terms: tuple[int, ...]) -> None:
-        self._events.begin_leading(terms, range(self.settings.partitions))
-
     def _url_of(self, node: NodeId | None) -> str:
         return "" if node is None else self._ground.cluster.member(node).client
 
@@ -327,25 +312,11 @@ class MemberNode(Node):
         self._reads.rounds.lose_all()
         self._progress.lose_all()
 
-    def _ended(self, leader: NodeId | None) -> None:
-        self._events.end_leading(leader)
+    def _describe_entry(self, partition: int, index: int) -> str:
+        return str(self._driver.ask(partition, lambda core: describe_batch(core.log, index, self.meter.names)))
 
-    def _named(self) -> None:
-        self._events.name_leader()
-
-    def _diverged(self, partition: int, index: int) -> None:
-        """The batch did something else here than on the leader, or on a majority: the partition is not applied any further."""
-        what = self._driver.ask(partition, lambda core: describe_batch(core.log, index, self.meter.names))
-        why = f"partition {partition} diverged at {what}: it changed other rows, or had other results, than on other nodes"
-        log.error("replica_diverged", partition=partition, index=index, reason=why, remedy=COMPARE)
-        self._desk.begin_divergence(partition, f"{why}; {COMPARE}")
-        self._transfer.set_reasons(self._checks.find_reasons())
-
-    def _agreed(self, partition: int, index: int) -> None:
-        """A majority had the same digest: it is the leader that diverged."""
-        log.warning("leader_diverged", partition=partition, index=index, leader=self._leadership.leader)
-        self._desk.end_divergence(partition)
-        self._transfer.set_reasons(self._checks.find_reasons())
+    def _is_full(self) -> bool:
+        return self._wal.room_bytes < self.settings.call_bytes_max or self._wal.disk_full is not None
 
     def _report_entries(self, request: EntryRequest, entries: Entries | None) -> None:
         """What was read for a follower that is far back."""

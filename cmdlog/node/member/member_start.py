@@ -7,7 +7,7 @@ before the directory is made, and a start adds nothing to the log: what is new i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import structlog
 
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.cluster.genesis import Genesis
+from cmdlog.cluster.restored_groups import Place
 from cmdlog.node.boot import Boot, OtherApplication, check_fit, key_policy, table_changes
 from cmdlog.node.code_versions import CodeVersions
 from cmdlog.node.settings import Settings
@@ -32,6 +33,7 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.execution.idempotency import KeyPolicy
 from procedures.procedure_versions import catalog_value
+from replay.state.trust import read_position, state_path
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -156,3 +158,13 @@ def check_program(directory: str, settings: Settings, db: Database, boot: Boot, 
     check_fit(replace(boot, records=[record]), wal)
     table_changes(db, directory, settings.partitions, lambda _connection, _partition: None)
     log.warning("new_program", bundle=boot.bundle.hash[:12], runs=boot.code.newest_hash[:12])
+
+
+def read_places(directory: str, partitions: Iterable[int]) -> tuple[dict[int, Place], dict[int, int]]:
+    """By partition the last entry that its state holds, and the transaction id up to which it holds all; none of no state."""
+    places, txns = dict[int, Place](), dict[int, int]()
+    for partition in partitions:
+        position = read_position(state_path(directory, partition), partition)
+        if not isinstance(position, str):
+            places[partition], txns[partition] = Place(position.index, position.term), position.txn_id
+    return places, txns

@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -136,17 +137,21 @@ class ReplicaReads(StaleReads):
         self,
         alone: StaleReads,
         progress: ReplicaProgress,
+        lock: AbstractContextManager[Any],
         *,
         diverged: Callable[[], Mapping[int, int]],
+        current: Callable[[Route], bool],
         leader: Callable[[], str],
     ) -> None:
-        """`diverged`: the partitions whose state is wrong; `leader`: its URL for clients, "" when there is none."""
+        """`lock` is the driver's. `diverged`: the partitions whose state is wrong; `current`: whether the procedure is of the
+        code that the sites have; `leader`: its URL for clients, "" when there is none."""
         super().__init__(alone.directory, alone.settings, alone.router, alone.check_ready)
-        self._progress, self._diverged, self._leader = progress, diverged, leader
+        self._progress, self._lock = progress, lock
+        self._diverged, self._is_current, self._leader = diverged, current, leader
 
     def call(self, route: Route, params: list[Any], *, done: Done, txn: int | None = None) -> int | None:
         """As of a node alone; a call that has to catch up is answered later, or refused."""
-        place = partial(super().call, route, params)
+        place = partial(self._place, route, params)
         partition = None if route.everywhere else self.router.slots.partition_of(route.procedure, params)
         self._check_right(partitions := self._partitions(partition))
 
@@ -165,6 +170,13 @@ class ReplicaReads(StaleReads):
                 done(refusal)
 
         return place(done=check_seen)
+
+    def _place(self, route: Route, params: list[Any], *, done: Done) -> int | None:
+        """A site knows procedures by their number in the newest code, which it gets under the lock. Raises: CallRefused."""
+        with self._lock:
+            if not self._is_current(route):
+                raise NotReady("the code of the cluster is changing at this moment; repeat the read")
+            return super().call(route, params, done=done)
 
     def query(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None, *, txn: int | None = None) -> T:
         """As of a node alone; it waits where it has to catch up. Raises: NotLeading, when that takes too long."""

@@ -68,6 +68,10 @@ class ClusterFaults:
         if down and rng.random() < 0.02:
             world.boot(rng.choice(down))
 
+    def dies_syncing(self) -> bool:
+        """Whether a node loses power while its disk syncs: what it was said to have written is gone."""
+        return self._rng.random() < (0.05 if "crash" in self.kinds else 0.004)
+
     def _heal(self) -> None:
         world = self.world
         choice = self._rng.randrange(3)

@@ -50,6 +50,11 @@ class Promises:
             if of == node:
                 assert states.state(group).term >= term, f"node {node} spoke in term {term} of group {group}, and forgot it"
 
+        for (of, group, term), candidate in self._votes.items():
+            found_term, vote = states.votes.get(group, (0, None))
+            if of == node and found_term == term:
+                assert vote == candidate, f"node {node} voted for {candidate} in term {term} of group {group}, and knows {vote}"
+
     def _vote(self, node: int, group: int, term: int, candidate: int) -> None:
         known = self._votes.setdefault((node, group, term), candidate)
         assert known == candidate, f"node {node} votes for {known} and {candidate} in term {term} of group {group}"

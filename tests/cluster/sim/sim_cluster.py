@@ -116,6 +116,9 @@ class SimCluster:
         try:
             for _ in range(self.rng.choice(NESTED_STEPS)):
                 self.step()
+            if self.faults is not None and self.faults.dies_syncing() and self.machines[node].files is files:
+                self.crash(node, power=True)
+                self.happened["died syncing"] += 1
         except Exception as error:
             self.failure = self.failure or error  # the log would take it for an error of its disk
             raise

@@ -22,10 +22,10 @@ from cmdlog.node.boot import Boot
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.member.entry_reader import EntryRequest, read_entries
 from cmdlog.node.member.leader_reads import LeaderReads
-from cmdlog.node.member.leader_steps import LeaderSteps
 from cmdlog.node.member.leadership import Leadership, Standing
-from cmdlog.node.member.leadership_events import LeadershipEvents
-from cmdlog.node.member.leadership_transfer import LeadershipTransfer
+from cmdlog.node.member.leading.leader_steps import LeaderSteps
+from cmdlog.node.member.leading.leadership_events import LeadershipEvents
+from cmdlog.node.member.leading.leadership_transfer import LeadershipTransfer
 from cmdlog.node.member.member_code import MemberCode
 from cmdlog.node.member.member_ground import NoLeader
 from cmdlog.node.member.member_start import make_genesis
@@ -170,9 +170,7 @@ class SimMember:
         self.sequenced.agree, self.sequenced.let_go_free = partial(world.agree, node), set()
         self.sequenced.learn_code(1)
         self.fitness = LeaderFitness(NodeId(node))
-        self.leadership = Leadership(
-            NodeId(node), self.fitness, self._ask_driver, began=self._began, ended=self._ended, named=self._named
-        )
+        self.leadership = Leadership(NodeId(node), self.fitness, self._ask_driver, lambda: self.events)
         self.driver = Replication(
             groups, self.sequenced, self.leadership, send=self._send, kick=self._kick, marks=self.marks, states=recovered,
             entry_blocks=blocks,
@@ -191,7 +189,7 @@ class SimMember:
         self.events = LeadershipEvents(
             cast(ClusterFile, addresses), self.leadership, self.sequenced, self.sequencer, self.marks,
             take_over=lambda terms: self.takeovers.append(take_over(self.steps, terms)), end_offer=self.transfer.end_offer,
-            offered_to=lambda: self.transfer.target,
+            offered_to=lambda: self.transfer.target, partitions=self.sequenced.partitions,
         )  # fmt: skip
         self.desk.serve_replica(self)
         self.hold_log()
@@ -333,15 +331,6 @@ class SimMember:
 
     def _ask_driver(self, group: int, request: Callable[[Any], Any]) -> Any:
         return self.driver.ask(group, request)
-
-    def _began(self, terms: tuple[int, ...]) -> None:
-        self.events.begin_leading(terms, range(PARTITIONS))
-
-    def _ended(self, leader: NodeId | None) -> None:
-        self.events.end_leading(leader)
-
-    def _named(self) -> None:
-        self.events.name_leader()
 
     def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """`cmdlog.node.site_events.Replica`."""

@@ -38,20 +38,22 @@ class LeadershipEvents:
         take_over: Callable[[tuple[int, ...]], None],
         end_offer: Callable[[], None],
         offered_to: Callable[[], NodeId | None],
+        partitions: Iterable[int],
     ) -> None:
         """`take_over` begins what comes before the first call; `end_offer`: leadership went to another node, or is lost;
         `offered_to`: the node that was offered it."""
         self._cluster, self._leadership, self._machine, self._sequencer = cluster, leadership, machine, sequencer
         self._marks, self._take_over, self._end_offer, self._offered_to = marks, take_over, end_offer, offered_to
+        self._partitions = list(partitions)
         self._named: NodeId | None = None  # the leader that refusals name
         self._nameless = 0  # ticks without a leader
 
-    def begin_leading(self, terms: tuple[int, ...], partitions: Iterable[int]) -> None:
+    def begin_leading(self, terms: tuple[int, ...]) -> None:
         """All groups are led here."""
         self._named = self._leadership.node
         self._sequencer.refuse(NotLeading("this node takes over; the call is safe to repeat here"))
         self._marks.lead()
-        self._machine.run_marked(partitions)
+        self._machine.run_marked(self._partitions)
         self._take_over(terms)
 
     def end_leading(self, leader: NodeId | None) -> None:

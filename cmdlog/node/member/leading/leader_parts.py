@@ -1,0 +1,76 @@
+"""The parts of a member that lead: built once, in the order in which they need each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cmdlog.cluster.executed_marks import ExecutedMarks
+from cmdlog.cluster.leader_fitness import LeaderFitness
+from cmdlog.cluster.replication import Replication
+from cmdlog.node.member.leadership import Leadership
+from cmdlog.node.member.leading.fitness_checks import FitnessChecks, Progress
+from cmdlog.node.member.leading.leader_steps import LeaderSteps
+from cmdlog.node.member.leading.leadership_events import LeadershipEvents
+from cmdlog.node.member.leading.leadership_transfer import LeadershipTransfer
+from cmdlog.node.member.member_ground import MemberGround
+from cmdlog.node.member.sequenced_machine import SequencedMachine
+from cmdlog.node.member.takeover import Takeover
+from cmdlog.node.placing.key_owners import KeyOwners
+from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.site_events import Desk
+from cmdlog.node.sites.inline_sites import InlineSites
+from cmdlog.node.sites.supervisor import ProcessSites
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.multi_raft import Parcel
+
+
+class LeaderParts:
+    """See the module."""
+
+    def __init__(
+        self,
+        ground: MemberGround,
+        driver: Replication,
+        leadership: Leadership,
+        fitness: LeaderFitness,
+        machine: SequencedMachine,
+        *,
+        marks: ExecutedMarks,
+        sequencer: Sequencer,
+        keys: KeyOwners,
+        desk: Desk,
+        sites: InlineSites | ProcessSites,
+        steps: LeaderSteps,
+        send: Callable[[list[Parcel]], None],
+        is_full: Callable[[], bool],
+    ) -> None:
+        """`send` takes parcels for peers; `is_full`: the log, or its volume, has no room for a call."""
+        self._driver, self._sequencer, self._keys = driver, sequencer, keys
+        self.takeover = Takeover(steps, desk.broken)
+        self.transfer = LeadershipTransfer(
+            driver, fitness, drained=lambda: sequencer.replicated.idle, send=send,
+            peers=[NodeId(member.node) for member in ground.cluster.members if member.node != ground.node],
+        )  # fmt: skip
+        self.events = LeadershipEvents(
+            ground.cluster, leadership, machine, sequencer, marks, take_over=self.takeover.begin_takeover,
+            end_offer=self.transfer.end_offer, offered_to=lambda: self.transfer.target, partitions=machine.partitions,
+        )  # fmt: skip
+        self.checks = FitnessChecks(
+            desk.troubles, stalls=lambda: sites.stalls(time.monotonic()), is_full=is_full,
+            standing=lambda: leadership.standing, progress=self._takeover_progress,
+        )  # fmt: skip
+
+    def note_ticks(self, ticks: int) -> None:
+        """So many ticks have passed."""
+        with self._driver.lock:
+            self.events.name_leader(ticks=ticks)
+        for _ in range(ticks):
+            self.transfer.note_tick()
+
+    def look_at_fitness(self) -> None:
+        """Whether this node should lead, as it is now."""
+        self.transfer.set_reasons(self.checks.find_reasons())
+
+    def _takeover_progress(self) -> Progress:
+        return self.takeover.step, sum(self._sequencer.replicated.run_up_to().values()) + len(self._keys)
