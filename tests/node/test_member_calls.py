@@ -15,6 +15,7 @@ from cmdlog.node.member.forwarding.forwarded_replies import TxnAhead
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, Durability, Overloaded, Reply, UnknownOutcome
+from cmdlog.raft import RaftSettings
 from procedures.execution.idempotency import Status, key_fingerprint
 from tests.node.members import Members, ask_retried, members, number_of
 from tests.node.rig import Pending, ask, counters, send
@@ -25,9 +26,11 @@ pytestmark = pytest.mark.slow  # sites and sockets
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
-    """Three nodes that run. A test leaves them so."""
+    """Three nodes that run; the first one leads, however slow the machine is. A test leaves them so."""
     with pytest.MonkeyPatch.context() as patch, members(tmp_path_factory.mktemp("three"), patch, count=3) as made:
-        made.join_all()
+        for node in made.cluster.nodes:
+            made.join(node, raft=RaftSettings(election_ticks=200 if node == 1 else 100_000))
+        assert number_of(made.leader()) == 1
         yield made
 
 
