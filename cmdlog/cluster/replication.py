@@ -20,7 +20,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -30,36 +29,18 @@ from cmdlog.cluster.entry_records import check_entries, is_entry, place_of, reco
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.group_transfer import under_offer
 from cmdlog.cluster.replicated_machine import GroupStanding, Machine, Watcher
+from cmdlog.cluster.rounds import BlockOfRounds, WaitingRound, size_on_disk
 from cmdlog.raft import InvariantBroken, RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, Executed, Fitness, HeartbeatBundle, HeartbeatReplyBundle, Message
 from cmdlog.raft.multi_raft import GroupRecord, Parcel, RaftGroups, Round
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.format.record import BadRecord, RecordKind, encode_json
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import Index, PartitionId
 
 KEPT_ENTRIES: Final = 4096  # in memory behind what is committed, for followers that are a little behind
 ROUND_OVERHEAD_BYTES: Final = 256  # of each group in a round: hard state, empty entry, commit mark
-
-
-@dataclass(slots=True)
-class _WaitingRound:
-    """What is to be written for one round, and what follows when it is durable."""
-
-    number: int  # of the newest round that is durable with it
-    records: deque[bytes]
-    from_machine: bool = False  # it has what the machine gave: it is reported to it
-    marks: dict[int, int] = field(default_factory=dict)  # group -> commit that its marks state
-
-
-@dataclass(slots=True)
-class _Block:
-    """A block that the log has taken."""
-
-    rounds: list[_WaitingRound] = field(default_factory=list)  # whose last record is in it
-    records: list[bytes] = field(default_factory=list)  # until it is written
 
 
 class Replication:
@@ -82,9 +63,9 @@ class Replication:
         self._groups, self._machine, self._watcher = groups, machine, watcher
         self._send, self._kick = send, kick
         self.lock = threading.RLock()
-        self._waiting: deque[_WaitingRound] = deque()  # not wholly taken by the log
-        self._unwritten: deque[_Block] = deque()
-        self._undurable: deque[_Block] = deque()
+        self._waiting: deque[WaitingRound] = deque()  # not wholly taken by the log
+        self._unwritten: deque[BlockOfRounds] = deque()
+        self._undurable: deque[BlockOfRounds] = deque()
         self._waiting_bytes = 0
         self._votes = dict(states.votes)
         self._marks = CommitMarks()
@@ -111,7 +92,7 @@ class Replication:
                 if parcels := self._executed.due(self._groups.node, self._peers):
                     self._send(parcels)
                 if not self._waiting and not self._undurable and (marks := self._marks.idle()):
-                    self._add_round(_WaitingRound(0, deque(marks)))
+                    self._add_round(WaitingRound(0, deque(marks)))
         self._kick_if_wanted()
 
     def receive(self, messages: Sequence[tuple[int, Message | HeartbeatBundle | HeartbeatReplyBundle]]) -> None:
@@ -235,13 +216,13 @@ class Replication:
             room = bytes_max - self._waiting_bytes - ROUND_OVERHEAD_BYTES * len(self._groups.cores)
             if room > bytes_max // 2 or not self._waiting:
                 self._propose(max(room, 1))
-            block = _Block()
+            block = BlockOfRounds()
             records = block.records
             left = bytes_max
             while self._waiting:
                 waiting = self._waiting[0]
                 while waiting.records:
-                    size = _on_disk(waiting.records[0])
+                    size = size_on_disk(waiting.records[0])
                     if size > left and records:
                         break
                     left -= size
@@ -302,7 +283,7 @@ class Replication:
                 raise InvariantBroken("an entry is where the sequencer put it", f"{group}/{term}/{index}, proposed as {placed}")
         round_ = self._groups.collect()
         if round_ is None:
-            self._add_round(_WaitingRound(0, deque(notes), from_machine=True))
+            self._add_round(WaitingRound(0, deque(notes), from_machine=True))
             return
         self._handle(round_, notes, from_machine=True)
 
@@ -326,7 +307,7 @@ class Replication:
             self._marks.committed(group, entries)
             self._machine.committed(group, entries)
         if records or from_machine:
-            self._add_round(_WaitingRound(round_.number, deque(records), from_machine))
+            self._add_round(WaitingRound(round_.number, deque(records), from_machine))
         elif (last := self._last_round()) is not None:
             last.number = round_.number
         else:
@@ -364,13 +345,13 @@ class Replication:
         self._votes[record.group] = hard.term, hard.vote
         return known != (hard.term, hard.vote)
 
-    def _add_round(self, waiting: _WaitingRound) -> None:
+    def _add_round(self, waiting: WaitingRound) -> None:
         waiting.marks = self._marks.take_new()
         self._waiting.append(waiting)
-        self._waiting_bytes += sum(map(_on_disk, waiting.records))
+        self._waiting_bytes += sum(map(size_on_disk, waiting.records))
         self._wants_block = True
 
-    def _last_round(self) -> _WaitingRound | None:
+    def _last_round(self) -> WaitingRound | None:
         """The newest round that is not durable."""
         if self._waiting:
             return self._waiting[-1]
@@ -415,7 +396,3 @@ def standing_of(core: RaftCore) -> GroupStanding:
     """What the group is at this moment."""
     leads = core.leader == core.id
     return GroupStanding(core.term, core.leader, leads, leads and core.term_committed)
-
-
-def _on_disk(record: bytes) -> int:
-    return len(record) + RECORD_ALIGN

@@ -78,6 +78,16 @@ class NodeParts:
     snapshots: Snapshotter
     desk: Desk
 
+    def start_sites(self) -> dict[int, int]:
+        """Starts sites and archive; the sites' positions by partition."""
+        positions = self.sites.start(self.desk)
+        try:
+            self.archiver.start()
+        except BaseException:  # no thread is to be had: the caller gets no node, by which it could end the sites
+            self.sites.close()
+            raise
+        return positions
+
 
 def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[BaseException], None]) -> NodeParts:
     """Builds them; nothing runs yet. `on_failure` is called once, when the log or a site has failed for good."""

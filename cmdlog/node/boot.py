@@ -21,7 +21,6 @@ import structlog
 
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.snapshot_schedule import segments_wanted
-from cmdlog.node.code_versions import CodeVersions
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity, Instance
@@ -36,6 +35,7 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
+from procedures.code_versions import CodeVersions
 from procedures.execution.idempotency import KeyPolicy
 from procedures.procedure_versions import catalog_value
 from procedures.storage.state import PartitionState, open_reader

@@ -71,9 +71,8 @@ class Node:
         self.routes: Mapping[str, Route] = make_routes(ground.db)
         self.error: BaseException | None = None  # why the node is wedged
         self._failure_watchers: list[Callable[[BaseException], None]] = []
-        names = [route.name for route in self.routes.values()]
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
-        speeds = Speeds(directory, names, settings.partitions)
+        speeds = Speeds(directory, names := list(self.routes), settings.partitions)
         slow_s = self.front.slow_s / 2  # the rest of a slow call may have been outside
         self.meter = StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=slow_s)
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
@@ -167,12 +166,7 @@ class Node:
         if left:
             catch_up(self._desk, left, settings)
         self._open_log()
-        self._positions = self._sites.start(self._desk)
-        try:
-            self._parts.archiver.start()
-        except BaseException:  # no thread is to be had: the caller gets no node, by which it could end the sites
-            self._sites.close()
-            raise
+        self._positions = self._parts.start_sites()
 
     def attach(self, loop: AbstractEventLoop | None = None) -> None:
         """Lets calls in. Sites are read by this event loop, whose thread then runs `done`; None: by threads of the node."""
@@ -370,9 +364,8 @@ class Node:
 
     def _serve_code(self, db: Database) -> None:
         """Calls are bound to this code from now on. Any thread."""
-        routes = make_routes(db)
-        self.meter.serve_procedures([route.name for route in routes.values()])
-        self.db, self.routes = db, routes
+        self.meter.serve_procedures([procedure.name for procedure in db.procedure_list])
+        self.db, self.routes = db, make_routes(db)
 
     def _failed(self, error: BaseException) -> None:
         self.error = error

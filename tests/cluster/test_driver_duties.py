@@ -46,9 +46,6 @@ class ScriptedGroups:
     def tick(self) -> None:
         self.told.append("tick")
 
-    def take_touched(self) -> set[int]:
-        return set()
-
     def step(self, group: int, message: object) -> None:
         self.told.append(("step", group))
 

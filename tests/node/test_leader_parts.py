@@ -9,7 +9,7 @@ from typing import Any
 
 from cmdlog.cluster.leader_fitness import LeaderFitness, Unfitness
 from cmdlog.node.member.leadership import Standing
-from cmdlog.node.member.leading.leader_parts import LeaderParts
+from cmdlog.node.member.leading.leader_parts import LeaderGround, LeaderParts
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.raft.configuration import NodeId
 
@@ -29,13 +29,14 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     )
     troubles = Troubles(str(tmp_path))
     sequencer = SimpleNamespace(admission=SimpleNamespace(refusal=None))
-    given: tuple[Any, ...] = (ground, driver, leadership, fitness, SimpleNamespace(partitions=[0, 1]))
     nothing: Any = SimpleNamespace()
-    desk: Any = SimpleNamespace(troubles=troubles, broken=print)
-    parts = LeaderParts(
-        *given, marks=nothing, sequencer=sequencer, keys=nothing, desk=desk,  # type: ignore[arg-type]
-        sites=SimpleNamespace(stalls=lambda _now: []), steps=nothing, send=sent.extend, is_full=lambda: False,  # type: ignore[arg-type]
+    desk = SimpleNamespace(troubles=troubles, broken=print)
+    sites = SimpleNamespace(stalls=lambda _now: [])
+    given: tuple[Any, ...] = (
+        ground, driver, leadership, fitness, SimpleNamespace(partitions=[0, 1]), nothing, sequencer, nothing, desk, sites,
+        nothing, sent.extend, lambda: False,
     )  # fmt: skip
+    parts = LeaderParts(LeaderGround(*given))
     troubles.begin_trouble([1], "diverged", "entry 7")
     parts.look_at_fitness()
     assert fitness.own == Unfitness.DIVERGED

@@ -27,7 +27,7 @@ class Parts:
         self.told: list[Reply] = []
         self.offered_to: NodeId | None = None
         machine = SimpleNamespace(
-            run_marked=lambda partitions: note(("run", list(partitions))), follow=lambda: [self.told.append]
+            run_marked=lambda partitions: note(("run", list(partitions))), follow=lambda: [self.told.append], partitions=[0, 1]
         )
         self.admission = SimpleNamespace(refusal=None)
 
@@ -43,7 +43,7 @@ class Parts:
         parts: tuple[Any, ...] = (cluster, self.leadership, machine, self.sequencer, marks)
         self.events = LeadershipEvents(
             *parts, take_over=lambda terms: note(("take over", terms)), end_offer=lambda: note("end offer"),
-            offered_to=lambda: self.offered_to, partitions=range(2),
+            offered_to=lambda: self.offered_to,
         )  # fmt: skip
 
     def refuse(self, refusal: CallRefused) -> None:

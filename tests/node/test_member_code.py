@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cmdlog.node.boot import Boot
-from cmdlog.node.code_versions import CodeVersions
 from cmdlog.node.member import member_start
 from cmdlog.node.member.member_code import MemberCode, Program
 from cmdlog.node.member.member_node import MemberNode
@@ -21,6 +20,7 @@ from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
 from procedures.bundle import capture_bundle, environment
+from procedures.code_versions import CodeVersions
 from procedures.errors import SchemaConflict
 from procedures.procedure_versions import catalog_value
 from tests.node.apps.faulty import db

@@ -19,11 +19,11 @@ from typing import Any
 import structlog
 
 from cmdlog.node.boot import table_changes
-from cmdlog.node.code_versions import CodeVersions
 from cmdlog.wal.format.control_record import CatalogVersion
 from cmdlog.wal.format.record import RecordKind, decode_record, peek_record
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, environment, load_bundle
+from procedures.code_versions import CodeVersions
 from procedures.errors import ProceduresError
 from procedures.procedure_versions import catalog_value, partitions_of
 

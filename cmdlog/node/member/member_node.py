@@ -40,7 +40,7 @@ from cmdlog.node.member.forwarding.forwarded_calls import Placing
 from cmdlog.node.member.forwarding.member_calls import MemberCalls
 from cmdlog.node.member.leader_reads import LeaderReads, place_apart
 from cmdlog.node.member.leadership import Leadership, Standing
-from cmdlog.node.member.leading.leader_parts import LeaderParts
+from cmdlog.node.member.leading.leader_parts import LeaderGround, LeaderParts
 from cmdlog.node.member.leading.leader_steps import LeaderSteps
 from cmdlog.node.member.leading.partition_divergence import Divergences
 from cmdlog.node.member.member_code import MemberCode, Program
@@ -145,62 +145,38 @@ class MemberNode(Node):
         )
         self._roll = MemberRoll(states, ground.cluster)
         self._reader = EntryReader(self._wal, self._report_entries)
-        environment_stated = states.state(CLUSTER_GROUP).environment
-        self._code = MemberCode(
-            program, self._boot.code, {} if environment_stated is None else environment_stated.value,
-            partitions=self.settings.partitions, known=self._add_code, bound=self._serve_code,
-        )  # fmt: skip
-        self._code.run_newest()
-        self._code.missing_tables(self.directory)  # no site runs yet: a take-over need not look
-        book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
+        self._bind_code(program)
+        self._meet_peers(ground)
         divergences = Divergences(
             DivergenceFile(self._files, os.path.join(self.directory, CLUSTER_FOLDER)), self._desk,
             describe=self._describe_entry, leading=lambda: self._leading,
         )  # fmt: skip
         self._marks = ExecutedMarks(
-            partitions,
-            diverged=divergences.begin_divergence,
-            agreed=divergences.end_divergence,
+            partitions, diverged=divergences.begin_divergence, agreed=divergences.end_divergence,
             voters=len(ground.cluster.members),
-        )
+        )  # fmt: skip
         self._machine = SequencedMachine(
             self.sequencer, {p: txns.get(p, 0) for p in partitions}, blocks, marks=self._marks, leave_out=self._desk.leave_out,
             stated=self._observe, asked=self._reader.ask, copy_offered=self._refuse_copy,
         )  # fmt: skip
         self._machine.learn_code(self._boot.catalog)
-        listen = ground.listen or ground.cluster.member(ground.node).peer
-        self._network = PeerNetwork(book, ground.secret, self, Endpoint(*listen), TransportSettings(tick_s=TICK_S))
-        self._network.set_peers({NodeId(m.node): m.peer for m in ground.cluster.members if m.node != ground.node})
-        self._acquainted = len(ground.cluster.members) == 1
         fitness = LeaderFitness(node)
         self._leadership = Leadership(
-            node, fitness, lambda group, ask: self._driver.ask(group, request=ask), lambda: self._leading.events
-        )  # fmt: skip
+            node, fitness, lambda group, ask: self._driver.ask(group, ask), lambda: self._leading.events
+        )
         self._driver = Replication(
             groups, self._machine, self._leadership, send=self._network.send, kick=self._wal.kick,
-            marks=self._marks, states=states,
-            entry_blocks=blocks,
+            marks=self._marks, states=states, entry_blocks=blocks,
         )  # fmt: skip
         steps = LeaderSteps(
             self._driver, self._machine, self._leadership, self.sequencer, self._keys, code=self._code,
             directory=self.directory, missing=self._missing_members,
         )  # fmt: skip
-        self._leading = LeaderParts(
-            ground, self._driver, self._leadership, fitness, self._machine, marks=self._marks, sequencer=self.sequencer,
-            keys=self._keys, desk=self._desk, sites=self._sites, steps=steps, send=self._network.send, is_full=self._is_full,
-        )  # fmt: skip
-        self._reads = LeaderReads(self._driver, self._machine, reads_max=self.settings.inflight_calls_max)
-        self._progress = ReplicaProgress(self._driver, self._machine, self.sequencer.replicated.run_up_to)
-        self.stale = ReplicaReads(
-            self.stale, self._progress, self._driver.lock, diverged=self._marks.divergences,
-            current=lambda route: self._code.is_bound and self.routes.get(route.name) is route,
-            leader=lambda: self._url_of(self._leadership.leader),
-        )  # fmt: skip
-        self.watch_failure(lambda _error: self._lose_reads())
-        placing = Placing(self._place_forwarded, self._reads.rounds.add, self.clock.observe, self.trace_of)
-        self._calls = MemberCalls(
-            ground, self.settings, placing, routes=lambda: self.routes, slots=self.slots, admission=self.sequencer.admission
-        )
+        self._leading = LeaderParts(LeaderGround(
+            ground, self._driver, self._leadership, fitness, self._machine, self._marks, self.sequencer, self._keys, self._desk,
+            self._sites, steps, self._network.send, self._is_full,
+        ))  # fmt: skip
+        self._place_reads_and_calls(ground)
         self._ticks = 0  # since the log was held last
         self._too_far_back: set[int] = set()  # groups
         self._view = ClusterView(MemberParts(
@@ -215,20 +191,45 @@ class MemberNode(Node):
         self._hold_log()  # before the log is started, and may let anything go
         self.sequencer.refuse(NoLeader("the cluster has no leader yet"))
 
+    def _bind_code(self, program: Program) -> None:
+        """Calls run the newest code that the log names."""
+        stated = self._wal.recovered.groups.state(CLUSTER_GROUP).environment
+        self._code = MemberCode(
+            program, self._boot.code, {} if stated is None else stated.value,
+            partitions=self.settings.partitions, known=self._add_code, bound=self._serve_code,
+        )  # fmt: skip
+        self._code.run_newest()
+        self._code.missing_tables(self.directory)  # no site runs yet: a take-over need not look
+
+    def _meet_peers(self, ground: MemberGround) -> None:
+        book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
+        listen = ground.listen or ground.cluster.member(ground.node).peer
+        self._network = PeerNetwork(book, ground.secret, self, Endpoint(*listen), TransportSettings(tick_s=TICK_S))
+        self._network.set_peers({NodeId(m.node): m.peer for m in ground.cluster.members if m.node != ground.node})
+        self._acquainted = len(ground.cluster.members) == 1
+
+    def _place_reads_and_calls(self, ground: MemberGround) -> None:
+        """Reads by rounds or of this replica, calls here or where they are taken."""
+        self._reads = LeaderReads(self._driver, self._machine, reads_max=self.settings.inflight_calls_max)
+        self._progress = ReplicaProgress(self._driver, self._machine, self.sequencer.replicated.run_up_to)
+        self.stale = ReplicaReads(
+            self.stale, self._progress, self._driver.lock, diverged=self._marks.divergences,
+            current=lambda route: self._code.is_bound and self.routes.get(route.name) is route,
+            leader=lambda: self._url_of(self._leadership.leader),
+        )  # fmt: skip
+        self.watch_failure(lambda _error: self._lose_reads())
+        placing = Placing(self._place_forwarded, self._reads.rounds.add, self.clock.observe, self.trace_of)
+        self._calls = MemberCalls(
+            ground, self.settings, placing, routes=lambda: self.routes, slots=self.slots, admission=self.sequencer.admission
+        )
+
     def _start_member(self) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         self._wal.start(
-            self._driver,
-            threads=self.settings.log_threads,
-            timed=self.meter.syncs.add,
+            self._driver, threads=self.settings.log_threads, timed=self.meter.syncs.add,
             whole_ring=self.settings.preallocate == "ring",
-        )
-        self._positions = self._sites.start(self._desk)
-        try:
-            self._parts.archiver.start()
-        except BaseException:
-            self._sites.close()
-            raise
+        )  # fmt: skip
+        self._positions = self._parts.start_sites()
 
     def attach(self, loop: AbstractEventLoop | None = None) -> None:
         """Begins to speak with the other nodes; calls are accepted once a leader has taken over."""

@@ -17,7 +17,6 @@ from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.cluster.genesis import Genesis
 from cmdlog.cluster.restored_groups import Place
 from cmdlog.node.boot import Boot, OtherApplication, check_fit, key_policy, table_changes
-from cmdlog.node.code_versions import CodeVersions
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity
@@ -31,6 +30,7 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
+from procedures.code_versions import CodeVersions
 from procedures.execution.idempotency import KeyPolicy
 from procedures.procedure_versions import catalog_value
 from replay.state.trust import read_position, state_path

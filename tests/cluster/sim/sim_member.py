@@ -189,7 +189,7 @@ class SimMember:
         self.events = LeadershipEvents(
             cast(ClusterFile, addresses), self.leadership, self.sequenced, self.sequencer, self.marks,
             take_over=lambda terms: self.takeovers.append(take_over(self.steps, terms)), end_offer=self.transfer.end_offer,
-            offered_to=lambda: self.transfer.target, partitions=self.sequenced.partitions,
+            offered_to=lambda: self.transfer.target,
         )  # fmt: skip
         self.desk.serve_replica(self)
         self.hold_log()

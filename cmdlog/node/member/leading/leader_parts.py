@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.leader_fitness import LeaderFitness
@@ -25,40 +26,42 @@ from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import Parcel
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderGround:
+    """What they are built on."""
+
+    member: MemberGround
+    driver: Replication
+    leadership: Leadership
+    fitness: LeaderFitness
+    machine: SequencedMachine
+    marks: ExecutedMarks
+    sequencer: Sequencer
+    keys: KeyOwners
+    desk: Desk
+    sites: InlineSites | ProcessSites
+    steps: LeaderSteps
+    send: Callable[[list[Parcel]], None]  # takes parcels for peers
+    is_full: Callable[[], bool]  # the log, or its volume, has no room for a call
+
+
 class LeaderParts:
     """See the module."""
 
-    def __init__(
-        self,
-        ground: MemberGround,
-        driver: Replication,
-        leadership: Leadership,
-        fitness: LeaderFitness,
-        machine: SequencedMachine,
-        *,
-        marks: ExecutedMarks,
-        sequencer: Sequencer,
-        keys: KeyOwners,
-        desk: Desk,
-        sites: InlineSites | ProcessSites,
-        steps: LeaderSteps,
-        send: Callable[[list[Parcel]], None],
-        is_full: Callable[[], bool],
-    ) -> None:
-        """`send` takes parcels for peers; `is_full`: the log, or its volume, has no room for a call."""
-        self._driver, self._sequencer, self._keys = driver, sequencer, keys
-        self.takeover = Takeover(steps, desk.broken)
+    def __init__(self, of: LeaderGround) -> None:
+        self._driver, self._sequencer, self._keys = of.driver, of.sequencer, of.keys
+        self.takeover = Takeover(of.steps, of.desk.broken)
         self.transfer = LeadershipTransfer(
-            driver, fitness, drained=lambda: sequencer.replicated.idle, send=send,
-            peers=[NodeId(member.node) for member in ground.cluster.members if member.node != ground.node],
+            of.driver, of.fitness, drained=lambda: of.sequencer.replicated.idle, send=of.send,
+            peers=[NodeId(member.node) for member in of.member.cluster.members if member.node != of.member.node],
         )  # fmt: skip
         self.events = LeadershipEvents(
-            ground.cluster, leadership, machine, sequencer, marks, take_over=self.takeover.begin_takeover,
-            end_offer=self.transfer.end_offer, offered_to=lambda: self.transfer.target, partitions=machine.partitions,
+            of.member.cluster, of.leadership, of.machine, of.sequencer, of.marks, take_over=self.takeover.begin_takeover,
+            end_offer=self.transfer.end_offer, offered_to=lambda: self.transfer.target,
         )  # fmt: skip
         self.checks = FitnessChecks(
-            desk.troubles, stalls=lambda: sites.stalls(time.monotonic()), is_full=is_full,
-            standing=lambda: leadership.standing, progress=self._takeover_progress,
+            of.desk.troubles, stalls=lambda: of.sites.stalls(time.monotonic()), is_full=of.is_full,
+            standing=lambda: of.leadership.standing, progress=self._takeover_progress,
         )  # fmt: skip
 
     def note_ticks(self, ticks: int) -> None:

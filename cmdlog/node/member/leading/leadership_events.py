@@ -5,7 +5,7 @@ One rule: under the driver's lock, and nothing here waits: what takes time is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -38,13 +38,11 @@ class LeadershipEvents:
         take_over: Callable[[tuple[int, ...]], None],
         end_offer: Callable[[], None],
         offered_to: Callable[[], NodeId | None],
-        partitions: Iterable[int],
     ) -> None:
         """`take_over` begins what comes before the first call; `end_offer`: leadership went to another node, or is lost;
         `offered_to`: the node that was offered it."""
         self._cluster, self._leadership, self._machine, self._sequencer = cluster, leadership, machine, sequencer
         self._marks, self._take_over, self._end_offer, self._offered_to = marks, take_over, end_offer, offered_to
-        self._partitions = list(partitions)
         self._named: NodeId | None = None  # the leader that refusals name
         self._nameless = 0  # ticks without a leader
 
@@ -53,7 +51,7 @@ class LeadershipEvents:
         self._named = self._leadership.node
         self._sequencer.refuse(NotLeading("this node takes over; the call is safe to repeat here"))
         self._marks.lead()
-        self._machine.run_marked(self._partitions)
+        self._machine.run_marked(self._machine.partitions)
         self._take_over(terms)
 
     def end_leading(self, leader: NodeId | None) -> None:
