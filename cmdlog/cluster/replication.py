@@ -17,6 +17,7 @@ Nothing in here blocks. Locks are taken in this order: driver, machine, log.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -129,11 +130,12 @@ class Replication:
     def let_propose(self) -> None:
         """What the machine has goes into the log again."""
         self.holds_proposals = False
-        self._kick()
+        self.wake()
 
     def wake(self) -> None:
         """The machine has something for the log."""
-        self._kick()
+        with contextlib.suppress(WalError):  # it has failed, or is closed: `failed` answers what was placed
+            self._kick()
 
     def ends(self) -> dict[int, tuple[int, int]]:
         """Of every group its term, and the index that its next entry gets if this node proposes it."""
@@ -389,7 +391,7 @@ class Replication:
     def _kick_if_wanted(self) -> None:
         if self._wants_block and self.failure is None:
             self._wants_block = False
-            self._kick()
+            self.wake()
 
 
 def standing_of(core: RaftCore) -> GroupStanding:

@@ -209,3 +209,19 @@ def test_entries_that_are_not_what_they_say_reach_nobody(rig: Rig, bend: Callabl
     assert (rig.groups.told, rig.driver.bad_entries) == ([], 1)
     rig.driver.receive([(0, an_append(batches(1, 1)))])
     assert rig.groups.told == [("step", 0)]
+
+
+def test_log_that_is_closed_is_not_woken() -> None:
+    """A message that comes while the node stops fails nothing."""
+    rig = Rig()
+
+    def closed() -> None:
+        raise Wedged("the log is not started, or closed")
+
+    driver = Replication(
+        cast(RaftGroups, rig.groups), cast(Any, rig.machine), rig.machine, send=rig.sent.extend, kick=closed,
+        marks=ExecutedMarks(range(2), diverged=lambda *_: None), states=GroupStates(), entry_blocks=EntryBlocks(),
+    )  # fmt: skip
+    driver.wake()
+    driver.let_propose()
+    assert rig.machine.failures == []

@@ -14,9 +14,11 @@ from cmdlog.cluster.forwarding.call_link import CallLink
 from cmdlog.node.member.forwarding.forwarded_replies import TxnAhead
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.member.member_node import MemberNode
-from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, Durability, Overloaded, Reply, UnknownOutcome
+from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, Durability, NotReady, Overloaded, Reply, UnknownOutcome
+from cmdlog.node.slot_map import make_routes
 from cmdlog.raft import RaftSettings
 from procedures.execution.idempotency import Status, key_fingerprint
+from tests.node.apps.faulty import db
 from tests.node.members import Members, ask_retried, members, number_of
 from tests.node.rig import Pending, ask, counters, send
 from tests.waiting import wait_for
@@ -248,3 +250,15 @@ def test_each_call_has_one_effect_when_the_leader_stops(tmp_path: Path, monkeypa
             made.leader()
         assert {number: ask_retried(made.leader, "bump", key=f"end{number}", id=number, amount=0) for number in counts} == counts
         assert counters(made.leader()) == counts
+
+
+def test_call_that_is_bound_to_other_code_is_refused(three: Members) -> None:
+    """The code changed between binding and placing: the number of its procedure would be another one's. At every node."""
+    three.leader()
+    for node in three.nodes.values():
+        other = make_routes(db)["bump"]
+        params = other.procedure.bind({"id": 1, "amount": 1})
+        with pytest.raises(NotReady, match="safe to repeat"):
+            node.call(other, params, done=print)
+        with pytest.raises(NotReady, match="safe to repeat"):
+            node.call_many([(other, params, b"", print, None)])

@@ -162,7 +162,7 @@ class MemberNode(Node):
         self._machine.learn_code(self._boot.catalog)
         fitness = LeaderFitness(node)
         self._leadership = Leadership(
-            node, fitness, lambda group, ask: self._driver.ask(group, ask), lambda: self._leading.events
+            node, fitness, lambda g, ask: self._driver.ask(g, request=ask), lambda: self._leading.events
         )
         self._driver = Replication(
             groups, self._machine, self._leadership, send=self._network.send, kick=self._wal.kick,
@@ -341,9 +341,8 @@ class MemberNode(Node):
 
     def _missing_members(self) -> list[ClusterMember]:
         """What the log does not state of the members that were met."""
-        book = self._network.book
-        met = {int(node): record.incarnation for node, record in book.records.items()}
-        return self._roll.missing_members({**met, self._ground.node: book.me.incarnation})
+        met = {int(node): record.incarnation for node, record in self._network.book.records.items()}
+        return self._roll.missing_members({**met, self._ground.node: self._network.book.me.incarnation})
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
@@ -353,7 +352,7 @@ class MemberNode(Node):
     ) -> int | None:  # fmt: skip
         """As `Node.call`, here or on the node that leads. A read is placed once a majority has confirmed that one still leads."""
         self._check_ready()
-        if (where := self._calls.elsewhere()) is not None:
+        if (where := self._calls.elsewhere((route,))) is not None:
             return self._calls.send(where, [(route, params, key, done, durability)], txn=txn)[0]
         if not route.read_only:
             return super().call(route, params, key=key, done=done, txn=txn, durability="sync")
@@ -366,7 +365,7 @@ class MemberNode(Node):
     def call_many(self, calls: Sequence[Placed]) -> list[int | None]:
         """As `Node.call_many`; see `call`."""
         self._check_ready()
-        if (where := self._calls.elsewhere()) is not None:
+        if (where := self._calls.elsewhere(call[0] for call in calls)) is not None:
             return self._calls.send(where, calls)
         return place_apart(calls, self.call, super().call_many)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.node.member.forwarding.call_sender import CallSender, WaitingCaller
 from cmdlog.node.member.forwarding.forwarded_calls import ForwardedCalls, FoundCall, Placing
 from cmdlog.node.member.member_ground import MemberGround, NotLeading
-from cmdlog.node.outcome import Reply
+from cmdlog.node.outcome import NotReady, Reply
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.settings import Settings
@@ -43,7 +43,7 @@ class MemberCalls:
         slots: SlotMap,
         admission: Admission,
     ) -> None:
-        self._admission, self._node, self._slots = admission, node, slots
+        self._admission, self._routes = admission, routes
         me = Peer(NodeId(ground.node), os.urandom(PROCESS_BYTES))
         self._sender = CallSender(slots, call_bytes_max=settings.call_bytes_max)
         share = len(ground.cluster.members)  # so that the links together leave room for callers of this node
@@ -70,8 +70,14 @@ class MemberCalls:
         """Plain data."""
         return asdict(self._channel.status())
 
-    def elsewhere(self) -> NotLeading | None:
-        """Who takes calls, where this node does not, and knows."""
+    def elsewhere(self, bound: Iterable[Route] = ()) -> NotLeading | None:
+        """Who takes calls, where this node does not, and knows.
+
+        Raises: NotReady, when a call is bound to code that runs no more: its number would be another procedure's.
+        """
+        routes = self._routes()
+        if any(routes.get(route.name) is not route for route in bound):
+            raise NotReady("the code of the cluster has just changed; the call is safe to repeat")
         refusal = self._admission.refusal
         return refusal if isinstance(refusal, NotLeading) and refusal.node else None
 
