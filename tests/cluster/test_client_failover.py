@@ -179,6 +179,7 @@ def test_follower_sends_who_asks_for_it_to_the_leader(cluster: ServedCluster) ->
     follower = cluster.urls[next(node for node in cluster.nodes if node != leader)]
     for path, body in (("/v1/procedures/set_rate", {"name": "base", "basis_points": 7}), ("/v1/query", {"sql": "SELECT 1"})):
         answer = wait_for(partial(redirect_of, follower, path, body), 90, cluster.logs)
+        assert answer is not None
         assert answer.headers["location"] == cluster.urls[leader] + path
         assert httpx.post(follower + path, json=body, headers=PREFER, follow_redirects=True, timeout=60).status_code == 200
 
