@@ -36,6 +36,9 @@ class ScriptedGroups:
     def collect(self) -> Round | None:
         return self.rounds.popleft() if self.rounds else None
 
+    def take_touched(self) -> set[int]:
+        return set()
+
     def durable(self, number: int) -> list[Parcel]:
         self.told.append(("durable", number))
         return [Parcel(NodeId(2))]
