@@ -31,7 +31,7 @@ def test_every_defect_has_a_name_and_a_reason() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["acknowledge-before-fsync", "runs-past-the-mark"])
+@pytest.mark.parametrize("name", ["acknowledge-before-fsync", pytest.param("runs-past-the-mark", marks=pytest.mark.torture)])
 def test_defect_is_caught(name: str) -> None:
     """By a test that the verdict names."""
     mutant = next(mutant for mutant in DEFECTS if mutant.name == name)

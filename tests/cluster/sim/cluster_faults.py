@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 RATE: Final = 0.0012  # of each kind that a history has, per step
 HEAL_RATE: Final = 0.01
+FIRST_STEPS: Final = (400, 1000)  # in which each kind that a history has happens for certain
 STOP_TICKS: Final = 30
 
 
@@ -46,12 +47,14 @@ class ClusterFaults:
         names = self.names
         chosen = {*self._rng.sample(names, self._rng.randint(0, 3)), *(names[(at + each) % len(names)] for each in range(2))}
         self.kinds = {name: kinds[name] for name in kinds if name in chosen or name == "capture"}
+        self._steps, self._first = 0, {name: self._rng.randrange(*FIRST_STEPS) for name in self.kinds}
 
     def step(self) -> None:
         """Something may go wrong, or be well again."""
         rng, world = self._rng, self.world
+        self._steps += 1
         for name, happen in self.kinds.items():
-            if rng.random() < (RATE / 8 if name == "all" else RATE):
+            if self._steps == self._first[name] or rng.random() < (RATE / 8 if name == "all" else RATE):
                 world.happened[name] += 1
                 happen()
         if rng.random() < HEAL_RATE:

@@ -21,12 +21,14 @@ pytestmark = pytest.mark.slow
 
 CHUNK_BYTES = 16 << 10
 STEPS = 1200
+VALUES_MIN = 20
 
 
 @functools.cache
 def cluster() -> SimCluster:
     """One that has seen kills, power cuts and changes of leader; its processes have ended."""
-    world = settled_history(24, steps=STEPS, keeps_all=True)
+    histories = (settled_history(seed, steps=STEPS, keeps_all=True) for seed in range(24, 40))
+    world = next(world for world in histories if sum(map(len, world.lists().values())) > VALUES_MIN)
     for node in sorted(world.members):
         world.crash(node, power=False)
     return world
@@ -72,7 +74,6 @@ def expected() -> dict[str, list[int]]:
 def test_every_chunk_may_be_damaged_on_one_node_each(seed: int) -> None:
     """As a helix around the three logs: no node is whole, and nothing is lost."""
     rng, found = random.Random(seed), disks()
-    assert sum(map(len, expected().values())) > 10
     names = {path.rsplit("/", 1)[1] for node, files in found.items() for path in segments(files, node)}
     for name in sorted(names):
         for at in range(0, 256 << 10, CHUNK_BYTES):
