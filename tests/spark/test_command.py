@@ -215,5 +215,5 @@ def test_feed_says_that_it_waits_for_the_server(command: Any, tmp_path: Path) ->
     told = [line["progress"].get("waiting", "") for line in lines[:-1]]
     assert any(reason.startswith("server unreachable, retrying: ") for reason in told)
     assert code == 1
-    assert "http://127.0.0.1:9 does not name its cluster: no answer for 0.3 s" in lines[-1]["error"]["message"]
+    assert "the server at http://127.0.0.1:9 does not name its cluster: no answer for 0.3 s" in lines[-1]["error"]["message"]
     assert "--give-up-after-s" in lines[-1]["error"]["hint"]

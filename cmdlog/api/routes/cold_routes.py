@@ -56,7 +56,7 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         node = service.node()
         limits = service.settings
         stale = wants_stale(request.scope["query_string"])
-        txn = echoed_txn(pick_headers(request.scope).get(TXN)) if stale else None
+        txn = echoed_txn(pick_headers(request.scope).get(TXN))
         body = await read_body(request.receive, limit_bytes=limits.call_bytes_max)
         result = await service.queries.run(node, json_object(body), request.receive, stale=stale, txn=txn)
         return Response(result, media_type="application/json")

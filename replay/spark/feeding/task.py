@@ -99,7 +99,8 @@ def target_of(send: SendRows, tell: Callable[[str], None]) -> str:
 
 def _where(send: SendRows) -> str:
     url = getattr(send, "url", "")
-    return f"the server at {url}" if url else "the server"
+    where = url if isinstance(url, str) else ", ".join(url)
+    return f"the server at {where}" if where else "the server"
 
 
 def feed_file(order: Mapping[str, Any], attempt: Attempt, send: SendRows) -> dict[str, Any]:
