@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 BACKLOG: Final = 2048
 LOG_THREADS: Final = 2  # beside those that write it: the keeper, and who prepares segments
 NODE_THREADS: Final = 6  # flush, watch of the sites, archive, snapshots, page checks, drills
-LEAVE_S: Final = 0.2  # for clients of a node that leads no more to learn that their connection ends
+LEAVE_S: Final = 1.0  # at most, for clients of a node that leads no more to get an answer that ends their connection
+LEAVE_LOOK_S: Final = 0.05  # between two looks at whether all have left
 STREAMS: Final = frozenset(entry.path for entry in TABLE if entry.kind == "batch")
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -276,11 +277,18 @@ class _Runner:
         """
         if await self._loop.run_in_executor(None, node.hand_over):
             self._roster.begin_leaving()
-            await asyncio.sleep(LEAVE_S)
+            await self._until_all_left(LEAVE_S)
             for acceptor in self._server.servers:
                 acceptor.close()
-            await asyncio.sleep(LEAVE_S / 4)
+            await self._until_all_left(LEAVE_S / 4)
         self._server.end()
+
+    async def _until_all_left(self, within_s: float) -> None:
+        """Every client has had its last answer on this connection, or has asked nothing for so long."""
+        for _ in range(max(1, round(within_s / LEAVE_LOOK_S))):
+            await asyncio.sleep(min(LEAVE_LOOK_S, within_s))
+            if not self._roster.open:
+                return
 
     def _fail_later(self, error: BaseException) -> None:
         """`_fail` from any thread."""

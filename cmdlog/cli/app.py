@@ -131,6 +131,7 @@ def _is_broken(stream: TextIO) -> bool:
 
 def _exit_code() -> int:
     """The exit code of the command that the arguments name."""
+    out.json = False  # the arguments say it; those of a command before, in the same process, do not
     try:
         code: int = command_parser()(standalone_mode=False) or 0
         if code == BROKEN_OFF:  # what a signal has become on its way through Typer

@@ -64,7 +64,7 @@ class Stop:
         self.server = SimpleNamespace(servers=[SimpleNamespace(close=lambda: self.steps.append("socket"))])
         self.server.end = lambda: self.steps.append("end")
         self.server.stop = lambda: self.steps.append("at once")
-        self.roster = SimpleNamespace(settings=SimpleNamespace(drain_timeout_s=1.0))
+        self.roster = SimpleNamespace(settings=SimpleNamespace(drain_timeout_s=1.0), open=set("connections"))
         self.roster.begin_leaving = lambda: self.steps.append("leave")
         self.handed_over = handed_over
 

@@ -506,8 +506,8 @@ OF_LEADERS: Final = (
     Mutant(
         "holds-for-ever",
         TRANSFER,
-        "            self._held_at, self._driver.holds_proposals = None, False",
-        "            self._held_at = None",
+        "            self._driver.let_propose()",
+        "            pass",
         "a leader that nobody relieved proposes no more",
     ),
 )

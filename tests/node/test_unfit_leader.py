@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from cmdlog.cluster.leader_fitness import Unfitness
 from cmdlog.node.member.leading import leadership_transfer
 from cmdlog.node.member.leading.leadership_transfer import PAUSE_TICKS
 from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.outcome import NotReady
+from cmdlog.raft.configuration import NodeId
 from tests.node.apps.drifting import db as drifting
 from tests.node.members import Members, ask_retried, leads, members, number_of
 from tests.node.rig import rows, send
@@ -95,7 +97,10 @@ def test_leader_without_room_gives_leadership_to_one_that_has_it(tmp_path: Path,
         assert ask_retried(lambda: new, "bump", key="k", id=2, amount=3) == 3
         for node in made.nodes.values():
             monkeypatch.setattr(node._leading.checks, "_is_full", lambda: True)
-        wait_for(lambda: all("log_full" in node._leading.transfer._fitness.own.names for node in made.nodes.values()))
+        known = [(node._leading.transfer._fitness, peer) for node in made.nodes.values() for peer in made.nodes]
+        wait_for(
+            lambda: all(Unfitness.LOG_FULL in fitness.of_peer(NodeId(peer)) for fitness, peer in known if peer != fitness.node)
+        )
         offers: list[object] = []
         monkeypatch.setattr(leadership_transfer, "offer_groups", lambda _groups, target: offers.append(target))
         for node in made.nodes.values():
