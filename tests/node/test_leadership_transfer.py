@@ -200,6 +200,22 @@ def test_a_stop_offers_leadership_and_waits_for_the_successor(rig: Rig, driver: 
     assert rig.fitness.own == Unfitness.STOPPING, "it stays the last choice until it ends"
 
 
+def test_a_stop_waits_while_the_successor_is_not_known(rig: Rig, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that steps down for a newer term knows no leader until that one speaks; clients must not be cut off then."""
+
+    def give() -> None:
+        known = iter([None] * 6)
+        driver.able = []
+
+        def views() -> dict[int, Any]:
+            return {CLUSTER_GROUP: SimpleNamespace(leader=next(known, NEAR), leads=False)}
+
+        monkeypatch.setattr(driver, "views", views)
+
+    driver.on_offer = give
+    assert rig.transfer.hand_over(30.0)
+
+
 def test_a_stop_that_nobody_can_take_over_does_not_wait(rig: Rig, driver: Driver) -> None:
     """A node alone, the last one, a node that follows, one whose log has failed, one that never spoke with anybody."""
     driver.able = []

@@ -53,6 +53,7 @@ class LeadershipTransfer:
         self._ticks = self._not_before = 0
         self._held_at: int | None = None
         self._offered_at: int | None = None
+        self._offers = 0  # made so far
         self.target: NodeId | None = None  # that was offered leadership last; under the driver's lock
         self._stopping = False
 
@@ -80,7 +81,7 @@ class LeadershipTransfer:
         """An orderly stop begins. Returns when another node leads everything, or nobody can; blocking. Whether one does."""
         deadline = time.monotonic() + timeout_s
         with self._driver.lock:
-            self._stopping = True
+            self._stopping, offers = True, self._offers - (self._offered_at is not None)
             self.set_reasons(self._fitness.own)
         while True:
             with self._driver.lock:
@@ -88,7 +89,8 @@ class LeadershipTransfer:
                 leader = None if cluster is None else cluster.leader
                 if self._driver.failure is not None or (leader is not None and leader != self._fitness.node):
                     return self._driver.failure is None
-                if self._offered_at is None and self._find_successor() is None:
+                waits = leader is None and self._offers > offers  # between two leaders: the next one is not known at once
+                if not waits and self._offered_at is None and self._find_successor() is None:
                     return False
                 self._advance()
             if time.monotonic() >= deadline:
@@ -129,6 +131,7 @@ class LeadershipTransfer:
             return
         log.warning("leadership_offered", to=target, reasons=reasons.names)
         self._offered_at = self._ticks
+        self._offers += 1
         self._driver.ask_groups(partial(offer_groups, target=target))
 
     def _release(self) -> None:
