@@ -7,15 +7,15 @@ An end is a number and a random name of its process, not a life of a disk: what 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from cmdlog.cluster.forwarding.call_frames import CallFrame, CallFrameKind, CallFrameOpener, CallFrameSealer
 from cmdlog.cluster.forwarding.call_rows import CallWindow, decode_window
 from cmdlog.cluster.transport.framed_connection import FramedConnection
+from cmdlog.cluster.transport.handshake import answer_hello, exchange_hellos
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
-from cmdlog.raft.wire.secure_frames import NONCE_BYTES, Hello, Link, Peer, Seal, Secret, decode_hello, make_links
+from cmdlog.raft.wire.secure_frames import Link, Peer, Seal, Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,8 @@ class CallSession:
 
 async def open_session(connection: FramedConnection, ours: CallCredentials, node: NodeId) -> tuple[CallSession, CallWindow]:
     """The caller's part. Raises: BadFrame, ConnectionEnded."""
-    call = Hello(ours.cluster, ours.me, node, os.urandom(NONCE_BYTES))
-    connection.write(call.encode(ours.secret))
-    frame = await connection.receive()
-    answer = decode_hello(frame, secret=ours.secret, cluster=ours.cluster, receiver=ours.me.node, echo=call.nonce)
-    if answer.sender.node != node:
-        raise BadFrame(FrameFault.SENDER, f"node {answer.sender.node} answers at the address of node {node}")
-    there, back = make_links(call, answer, ours.secret, Seal.WHOLE)
-    session = _session(ours, answer.sender, outgoing=there, incoming=back)
+    peer, outgoing, incoming = await exchange_hellos(connection, ours, node, Seal.WHOLE)
+    session = _session(ours, peer, outgoing=outgoing, incoming=incoming)
     connection.write(session.sealer.seal(CallFrameKind.OPEN))
     ready = _expect(session.opener.open(await connection.receive()), CallFrameKind.READY)
     return session, decode_window(ready.body)
@@ -53,11 +47,8 @@ async def open_session(connection: FramedConnection, ours: CallCredentials, node
 
 async def answer_session(connection: FramedConnection, ours: CallCredentials, window: CallWindow) -> CallSession:
     """The called end's part. Raises: BadFrame, ConnectionEnded."""
-    call = decode_hello(await connection.receive(), secret=ours.secret, cluster=ours.cluster, receiver=ours.me.node)
-    answer = Hello(ours.cluster, ours.me, call.sender.node, os.urandom(NONCE_BYTES), echo=call.nonce)
-    connection.write(answer.encode(ours.secret))
-    there, back = make_links(call, answer, ours.secret, Seal.WHOLE)
-    session = _session(ours, call.sender, outgoing=back, incoming=there)
+    peer, outgoing, incoming = await answer_hello(connection, ours, Seal.WHOLE)
+    session = _session(ours, peer, outgoing=outgoing, incoming=incoming)
     _expect(session.opener.open(await connection.receive()), CallFrameKind.OPEN)
     connection.write(session.sealer.seal(CallFrameKind.READY, window.encode()))
     return session

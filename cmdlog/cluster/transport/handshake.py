@@ -20,6 +20,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from cmdlog.cluster.transport.framed_connection import FramedConnection
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
@@ -75,20 +76,48 @@ class Session:
     controls_in: ControlOpener
 
 
-async def call_peer(
-    connection: FramedConnection, ours: PeerCredentials, node: NodeId, pin: Callable[[Peer], Awaitable[None]]
-) -> Session:
-    """The caller's part up to its PINNED. Raises: BadFrame, ConnectionEnded, PeerRefused; what `pin` raises."""
+class HelloCredentials(Protocol):
+    """What an end of any channel says hello with."""
+
+    @property
+    def cluster(self) -> bytes: ...
+    @property
+    def me(self) -> Peer: ...
+    @property
+    def secret(self) -> Secret: ...
+
+
+async def exchange_hellos(
+    connection: FramedConnection, ours: HelloCredentials, node: NodeId, seal: Seal
+) -> tuple[Peer, Link, Link]:
+    """The caller's hello and the answer to it: who is there, and the directions out and in. Raises: BadFrame, ConnectionEnded."""
     call = Hello(ours.cluster, ours.me, node, os.urandom(NONCE_BYTES))
     connection.write(call.encode(ours.secret))
     frame = await connection.receive()
     answer = decode_hello(frame, secret=ours.secret, cluster=ours.cluster, receiver=ours.me.node, echo=call.nonce)
     if answer.sender.node != node:
         raise BadFrame(FrameFault.SENDER, f"node {answer.sender.node} answers at the address of node {node}")
-    there, back = make_links(call, answer, ours.secret, ours.seal)
-    session = _session(ours, answer.sender, outgoing=there, incoming=back)
+    outgoing, incoming = make_links(call, answer, ours.secret, seal)
+    return answer.sender, outgoing, incoming
+
+
+async def answer_hello(connection: FramedConnection, ours: HelloCredentials, seal: Seal) -> tuple[Peer, Link, Link]:
+    """The called end's part of `exchange_hellos`; the caller may be a recorded one."""
+    call = decode_hello(await connection.receive(), secret=ours.secret, cluster=ours.cluster, receiver=ours.me.node)
+    answer = Hello(ours.cluster, ours.me, call.sender.node, os.urandom(NONCE_BYTES), echo=call.nonce)
+    connection.write(answer.encode(ours.secret))
+    incoming, outgoing = make_links(call, answer, ours.secret, seal)
+    return call.sender, outgoing, incoming
+
+
+async def call_peer(
+    connection: FramedConnection, ours: PeerCredentials, node: NodeId, pin: Callable[[Peer], Awaitable[None]]
+) -> Session:
+    """The caller's part up to its PINNED. Raises: BadFrame, ConnectionEnded, PeerRefused; what `pin` raises."""
+    peer, outgoing, incoming = await exchange_hellos(connection, ours, node, ours.seal)
+    session = _session(ours, peer, outgoing=outgoing, incoming=incoming)
     with naming_refusals(connection, session):
-        await pin(answer.sender)
+        await pin(peer)
     connection.write(session.controls_out.seal(ControlKind.PINNED, ours.book.start.number))
     return session
 
@@ -98,11 +127,8 @@ async def answer_peer(connection: FramedConnection, ours: PeerCredentials) -> tu
 
     Raises: BadFrame, ConnectionEnded, RefusedByPeer.
     """
-    call = decode_hello(await connection.receive(), secret=ours.secret, cluster=ours.cluster, receiver=ours.me.node)
-    answer = Hello(ours.cluster, ours.me, call.sender.node, os.urandom(NONCE_BYTES), echo=call.nonce)
-    connection.write(answer.encode(ours.secret))
-    there, back = make_links(call, answer, ours.secret, ours.seal)
-    session = _session(ours, call.sender, outgoing=back, incoming=there)
+    peer, outgoing, incoming = await answer_hello(connection, ours, ours.seal)
+    session = _session(ours, peer, outgoing=outgoing, incoming=incoming)
     return session, await read_pinned(connection, session)
 
 
