@@ -81,7 +81,10 @@ def test_directory_that_is_there_is_left_alone(tmp_path: Path) -> None:
 def test_other_program_is_refused_before_it_writes(tmp_path: Path) -> None:
     """Other code, and the digest of another environment."""
     cluster = a_cluster()
-    for app, of in ((bank, cluster), (db, dataclasses.replace(cluster, genesis="0" * 32))):
+    for app, of in (
+        (bank, dataclasses.replace(cluster, database=bank.name)),
+        (db, dataclasses.replace(cluster, genesis="0" * 32)),
+    ):
         with pytest.raises(OtherProgram, match=of.genesis) as refused:
             make(tmp_path / "n1", of, app=app)
         assert refused.value.exit_code == 13
@@ -106,6 +109,15 @@ def test_node_that_is_not_listed_is_refused_before_it_writes(tmp_path: Path) -> 
     make(tmp_path / "n1", cluster)
     with pytest.raises(BadClusterFile, match="node 4"):
         make(tmp_path / "n1", cluster, node=4)
+
+
+def test_other_application_is_refused_by_name_before_it_writes(tmp_path: Path) -> None:
+    """The digests would differ, too, and say less."""
+    cluster = dataclasses.replace(a_cluster(3), database="ledger")
+    with pytest.raises(OtherApplication, match="is for database 'ledger', not for 'faulty'") as refused:
+        make(tmp_path / "n1", cluster)
+    assert refused.value.exit_code == 11
+    assert not (tmp_path / "n1").exists()
 
 
 def test_what_a_cluster_begins_with_follows_from_program_shape_and_members() -> None:

@@ -70,11 +70,13 @@ def ensure_member(
 ) -> Bundle | None:
     """Makes the directory of this member, where there is none; then the code with which it was made.
 
-    Raises: BadClusterFile, OtherProgram, WalError, BundleError.
+    Raises: BadClusterFile, OtherApplication, OtherProgram, WalError, BundleError.
     """
     cluster.member(node)
     if os.path.exists(os.path.join(directory, INSTANCE_NAME)):
         return None
+    if cluster.database != db.name:
+        raise OtherApplication(f"the cluster is for database {cluster.database!r}, not for {db.name!r}")
     check_file_size(directory, settings.segment_bytes)
     bundle = capture_bundle(db, target)
     genesis = Genesis(cluster.nodes, cluster.shape, *_program(db, bundle, cluster))
