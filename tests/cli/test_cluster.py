@@ -16,7 +16,7 @@ from cmdlog.cli.cli_errors import CommandFailed, explain
 from cmdlog.cli.output import out
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.cluster.transport.cluster_secret import BadSecret, read_secret
-from cmdlog.node.member.member_start import OtherProgram
+from cmdlog.node.boot import OtherApplication
 from cmdlog.wal.errors import Foreign
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
@@ -145,9 +145,9 @@ def test_file_that_does_not_fit_ends_serve(tmp_path: Path, changed: dict[str, st
 def test_other_program_and_other_cluster_are_refused(tmp_path: Path) -> None:
     """Before a directory is made; and a directory that was made stays its own cluster's."""
     init(tmp_path)
-    with pytest.raises(OtherProgram) as other:
+    with pytest.raises(OtherApplication, match="is for database 'bank', not for 'tpcc'") as other:
         run(*joined(tmp_path, app="procedures.samples.tpcc:db"))
-    assert other.value.exit_code == 13
+    assert other.value.exit_code == 11
     assert not (tmp_path / "n1" / "instance.json").exists()
     run_member_start(tmp_path)
     (tmp_path / "c.json").unlink()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cmdlog.node.assembly import MACHINE
+from cmdlog.node.boot import OtherApplication
 from cmdlog.node.member.member_ground import MemberState, NotLeading
 from cmdlog.node.member.member_node import ANCHOR, MemberNode
-from cmdlog.node.member.member_start import OtherProgram
 from cmdlog.node.outcome import NotReady
 from cmdlog.raft import RaftSettings
 from cmdlog.raft.configuration import NodeId
@@ -141,7 +141,7 @@ def test_directory_that_does_not_fit_is_refused_and_freed(alone: Members) -> Non
     alone.close(1)
     with pytest.raises(Foreign):
         alone.join(1, cluster=a_cluster())
-    with pytest.raises(OtherProgram):
+    with pytest.raises(OtherApplication):
         alone.join(2, cluster=a_cluster(2), app=bank)
     assert alone.join_all().member_state is MemberState.RUNNING
 
