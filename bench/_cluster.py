@@ -6,7 +6,9 @@ of its own beside its directory.
 
 from __future__ import annotations
 
+import http.client
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -53,6 +55,7 @@ class Cluster:
         ports = free_ports(2 * len(NODES))
         self.ports = dict(zip(NODES, ports, strict=False))  # where clients call
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._read_from: dict[int, int] = {}  # node -> place in its log
         peers = ports[len(NODES) :]
         members = [f"--member={n}=127.0.0.1:{peers[n - 1]},http://127.0.0.1:{self.ports[n]}" for n in NODES]
         made = ["--partitions", str(partitions), "--to", "cluster.json", "--cluster-secret-file", "secret"]
@@ -86,13 +89,28 @@ class Cluster:
             process.wait()
         self._processes.clear()
 
+    def wipe(self, node: int) -> None:
+        """Its directory is gone; it has ended."""
+        shutil.rmtree(self._folder / f"n{node}")
+
+    def change(self, kind: str, node: int) -> None:
+        """A change of a member, by `cmdlog cluster`."""
+        urls = ",".join(f"http://127.0.0.1:{port}" for port in self.ports.values())
+        subprocess.run(
+            [sys.executable, "-m", "cmdlog.cli", "cluster", kind, str(node), "--url", urls],
+            cwd=self._folder, env=_environment(), stdout=subprocess.DEVNULL, check=True, timeout=END_S,
+        )  # fmt: skip
+
     # -- what the nodes say ----------------------------------------------------------------------------------------------
 
     def status(self, node: int) -> dict[str, Any]:
         """What a node says of itself; {} while it does not answer."""
+        return self._ask(node, "/v1/status")
+
+    def _ask(self, node: int, path: str) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = orjson.loads(fetch(self.ports[node], "/v1/status"))
-        except (OSError, RuntimeError, orjson.JSONDecodeError):
+            found: dict[str, Any] = orjson.loads(fetch(self.ports[node], path))
+        except (OSError, RuntimeError, http.client.HTTPException, orjson.JSONDecodeError):
             return {}
         return found
 
@@ -102,17 +120,17 @@ class Cluster:
         def look() -> int:
             return next((node for node in NODES if self.status(node).get("cluster", {}).get("standing") == "leading"), 0)
 
-        return self._wait(look)
+        return self.wait_for(look)
 
     def wait_until_level(self) -> int:
         """Until every node has committed and run the same; the node that leads."""
         leader = self.wait_for_leader()
-        self._wait(self._level)
+        self.wait_for(self._level)
         return leader
 
     def terms(self) -> dict[str, int]:
         """By group, as the first node that answers has them: each election adds to one."""
-        groups = self._wait(lambda: next((s["cluster"]["groups"] for n in NODES if (s := self.status(n))), None))
+        groups = self.wait_for(lambda: next((s["cluster"]["groups"] for n in NODES if (s := self.status(n))), None))
         return {group: int(seen["term"]) for group, seen in (groups or {}).items()}
 
     def frames(self) -> int:
@@ -127,6 +145,42 @@ class Cluster:
     def last_words(self) -> str:
         return "\n".join((self._folder / f"log{node}").read_text(errors="replace")[-2000:] for node in NODES)
 
+    def committed(self, node: int) -> int:
+        """Entries of all partitions that it knows to be committed; 0: it does not answer."""
+        return sum(part["committed"] for part in self.status(node).get("partitions", {}).values())
+
+    def applied(self, node: int) -> int:
+        """Entries of all partitions that it has run."""
+        return sum(part["applied"] for part in self.status(node).get("partitions", {}).values())
+
+    def forget_events(self, node: int) -> None:
+        """What it has logged so far is not looked at any more."""
+        self._read_from[node] = (self._folder / f"log{node}").stat().st_size
+
+    def last_event(self, node: int, name: str) -> dict[str, Any]:
+        """The newest event of that name in its log; {} when there is none."""
+        with open(self._folder / f"log{node}", "rb") as file:
+            file.seek(self._read_from.get(node, 0))
+            lines = [line for line in file.read().splitlines() if f'"event": "{name}"'.encode() in line]
+        return dict(orjson.loads(lines[-1])) if lines else {}
+
+    def state_of(self, node: int) -> str:
+        """As the leading node has it."""
+        return next((str(one["state"]) for one in self._members().get("members", ()) if one["node"] == node), "")
+
+    def copies(self, to: int) -> dict[str, Any]:
+        """The copy to a node, as its source has it; {} when there is none."""
+        for node in NODES:
+            if node != to:
+                for copy in self._ask(node, "/v1/cluster/copies").get("copies", ()):
+                    if copy["node"] == to:
+                        return dict(copy)
+        return {}
+
+    def _members(self) -> dict[str, Any]:
+        """What the leading node says of the members."""
+        return next((told for node in NODES if (told := self._ask(node, "/v1/cluster/members")) and told["leader"] == node), {})
+
     def _level(self) -> bool:
         found = []
         for node in NODES:
@@ -134,7 +188,8 @@ class Cluster:
             found.append(sorted((name, part["committed"], part["applied"]) for name, part in parts.items()))
         return bool(found[0]) and found[0] == found[1] == found[2] and all(done == run for _, done, run in found[0])
 
-    def _wait(self, condition: Callable[[], T]) -> T:
+    def wait_for(self, condition: Callable[[], T]) -> T:
+        """What the condition found. Raises: RuntimeError when it never does."""
         deadline = time.monotonic() + PATIENCE_S
         while not (found := condition()):
             if time.monotonic() > deadline:

@@ -94,6 +94,7 @@ class Bench:
     name: str
     seed: int
     quick: bool
+    out: Path = OUT
     figures: list[dict[str, Any]] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
     ticks: tuple[int, int, int] = field(default_factory=_machine_ticks)
@@ -105,6 +106,8 @@ class Bench:
         print("  " + ", ".join(f"{name} {value}" for name, value in about.items()))
 
     def section(self, title: str) -> None:
+        """Begins a table; the figures up to the next one belong to it."""
+        self.figures.append({"section": title})
         print(f"\n{title}")
 
     def times(self, name: str, seconds: Sequence[float]) -> float:
@@ -126,6 +129,17 @@ class Bench:
         print(f"  {name:<58} {value:>12,.3f} {unit}")
         return value
 
+    def series(
+        self,
+        name: str,
+        at_s: Sequence[float],
+        lines: Mapping[str, Sequence[float]],
+        unit: str,
+        spans: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    ) -> None:
+        """Values over the time of a run; each line has one for every moment. `spans` are stretches of it, by what happened."""
+        self.figures.append({"series": name, "at_s": list(at_s), "lines": dict(lines), "unit": unit, "spans": dict(spans or {})})
+
     def ratio(self, name: str, value: float, bar: Bar | None = None) -> float:
         """A quotient, with the bar that it is held to."""
         entry: dict[str, Any] = {"name": name, "ratio": value}
@@ -142,10 +156,10 @@ class Bench:
         print(f"  {text}")
 
     def write(self) -> Path:
-        """The figures as JSON in bench/out/."""
+        """The figures as a JSON file; `bench/report.py` makes a page of those in bench/out."""
         others = self._others()
-        OUT.mkdir(exist_ok=True)
-        path = OUT / f"{self.name}.json"
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / f"{self.name}.json"
         about = {
             "benchmark": self.name,
             "machine": machine(),
@@ -159,7 +173,7 @@ class Bench:
         }
         path.write_bytes(orjson.dumps(about, option=orjson.OPT_INDENT_2))
         told = ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in others.items())
-        print(f"\n{path.relative_to(ROOT)}  {about['seconds']} s   {told}")
+        print(f"\n{path}  {about['seconds']} s   {told}")
         return path
 
     def _others(self) -> dict[str, float]:
@@ -170,6 +184,7 @@ class Bench:
         busy, stolen, total = (now - then for now, then in zip(_machine_ticks(), self.ticks, strict=True))
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         ours = sum(usage.ru_utime + usage.ru_stime for usage in used) * os.sysconf("SC_CLK_TCK")
+        total = max(total, 1)  # a run shorter than a tick
         return {"used_by_others": round(max(0.0, busy - ours) / total, 3), "stolen": round(stolen / total, 3)}
 
 

@@ -75,10 +75,8 @@ def asgi_app() -> ASGIApp:
 APPS: Final[dict[str, Callable[[], Any]]] = {"asgi": asgi_app, "starlette": starlette_app, "fastapi": fastapi_app}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=APPS)
-    app = APPS[parser.parse_args().kind]()
+def serve_app(app: ASGIApp) -> None:
+    """Serves on a free port, which is printed, until the process is ended."""
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
     config = uvicorn.Config(
@@ -87,6 +85,12 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # as the server does
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=APPS)
+    serve_app(APPS[parser.parse_args().kind]())
 
 
 if __name__ == "__main__":

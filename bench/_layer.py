@@ -14,8 +14,8 @@ import uvloop
 from bench._empty import ANSWER, HEADERS, asgi_app
 from cmdlog.api.connections.connection_registry import Roster
 from cmdlog.api.connections.http_parser import Request
+from cmdlog.api.connections.http_server import HttpServer, listen, make_config
 from cmdlog.api.connections.request_cycle import Answer
-from cmdlog.api.server import HttpServer, listen, make_config
 from cmdlog.node.settings import Settings
 
 

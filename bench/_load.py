@@ -124,7 +124,7 @@ def _run(order: bytes) -> Any:
     return run_module("bench._load", order)
 
 
-class _Client(asyncio.Protocol):
+class Client(asyncio.Protocol):
     """One connection: sends, waits for the answer's end, notes the time, sends again while there is something."""
 
     def __init__(self, work: Iterator[bytes], latencies: list[float], statuses: dict[str, int]) -> None:
@@ -189,9 +189,9 @@ async def _load(target: Target, connections: int, count: int | None, seconds: fl
     work = _work(target, count, seconds)
     latencies: list[float] = []
     statuses: dict[str, int] = {}
-    clients: list[_Client] = []
+    clients: list[Client] = []
     for _ in range(connections):
-        _, client = await loop.create_connection(lambda: _Client(work, latencies, statuses), "127.0.0.1", target.port)
+        _, client = await loop.create_connection(lambda: Client(work, latencies, statuses), "127.0.0.1", target.port)
         clients.append(client)
     began, cpu = time.perf_counter(), time.process_time()
     for client in clients:

@@ -1,8 +1,8 @@
 """PostgreSQL with the bank's transfer in PL/pgSQL, in a folder of its own; skipped where its server is not installed.
 
-Its fsync is on and it listens on a socket in the folder alone. With a standby, which is synchronous, a transfer is answered when
-both have synced it. The server refuses to run as root, so a root user needs the
-account `postgres` and `setpriv`.
+Its fsync is on. It listens on a socket in the folder and on a port of the loopback interface: the first is its fastest way, the
+second that of an application on another machine. With a standby, which is synchronous, a transfer is answered when both have
+synced it. The server refuses to run as root, so a root user needs the account `postgres` and `setpriv`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import os
 import pwd
 import re
 import shutil
+import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, Protocol
 
 from bench._nodes import BRANCHES, CUSTOMERS
 
@@ -44,9 +47,31 @@ SELECT transfer(:b, :s, :t, :a);
 TOOLS = ("initdb", "pg_ctl", "psql", "pgbench", "pg_basebackup")
 STANDBY = "standby"
 STANDBY_S = 30.0  # for it to be level
+HOST = "127.0.0.1"
+
+Way = Literal["socket", "TCP"]
 
 
-Run = Callable[[int, int], float]  # clients, round; transfers per second
+class Run(Protocol):
+    """One round of pgbench; transfers per second."""
+
+    def __call__(self, clients: int, number: int, *, way: Way = "socket") -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """Where the server listens: a socket in the folder, named by the port, and the port itself."""
+
+    home: Path
+    port: int
+
+    def options(self, way: Way) -> list[str]:
+        """What each client is told."""
+        return ["-h", HOST if way == "TCP" else str(self.home), "-p", str(self.port), "-U", "bench"]
+
+
+class _Pgbench(Protocol):
+    def __call__(self, clients: int, seconds: int, seed: int, way: Way) -> float: ...
 
 
 @contextmanager
@@ -69,25 +94,31 @@ def postgres(folder: Path, *, seconds: int, seed: int, standby: bool = False) ->
         (home / "schema.sql").write_text(SCHEMA)
         (home / "script.sql").write_text(SCRIPT)
         commands = {name: [*prefix, path] for name, path in tools.items()}
-        with _server(commands, home) as run, _standby(commands, home) if standby else nullcontext():
-            yield lambda clients, number: run(clients, seconds, seed + number)
+        address = _Address(home, _free_port())
+        with _server(commands, address) as run, _standby(commands, address) if standby else nullcontext():
+
+            def one_round(clients: int, number: int, *, way: Way = "socket") -> float:
+                return run(clients, seconds, seed + number, way)
+
+            yield one_round
 
 
 @contextmanager
-def _server(tools: dict[str, list[str]], home: Path) -> Iterator[Callable[[int, int, int], float]]:
-    data, where = str(home / "data"), ["-h", str(home), "-U", "bench"]
+def _server(tools: dict[str, list[str]], address: _Address) -> Iterator[_Pgbench]:
+    home, data = address.home, str(address.home / "data")
     _call([*tools["initdb"], "-D", data, "-A", "trust", "-U", "bench"])
-    options = f"-c listen_addresses='' -c unix_socket_directories={home} -c fsync=on -c synchronous_commit=on"
+    where = f"-c listen_addresses={HOST} -c port={address.port} -c unix_socket_directories={home}"
+    options = f"{where} -c fsync=on -c synchronous_commit=on -c log_connections=on"
     _call([*tools["pg_ctl"], "-D", data, "-w", "-l", str(home / "log"), "-o", options, "start"])
     try:
         sizes = ["-v", f"branches={BRANCHES}", "-v", f"customers={CUSTOMERS}"]
-        psql = [*tools["psql"], *where, "-d", "postgres", "-v", "ON_ERROR_STOP=1"]
+        psql = [*tools["psql"], *address.options("socket"), "-d", "postgres", "-v", "ON_ERROR_STOP=1"]
         _call([*psql, *sizes, "-f", str(home / "schema.sql")])
         script = ["-n", "-M", "prepared", "-j", "1", "-f", str(home / "script.sql")]
 
-        def run(clients: int, seconds: int, seed: int) -> float:
+        def run(clients: int, seconds: int, seed: int, way: Way) -> float:
             load = ["-c", str(clients), "-T", str(seconds), f"--random-seed={seed}"]
-            said = _call([*tools["pgbench"], *where, *script, *load, "postgres"])
+            said = _call([*tools["pgbench"], *address.options(way), *load, *script, "postgres"])
             found = re.search(r"tps = ([\d.]+)", said)
             assert found is not None
             return float(found[1])
@@ -98,9 +129,10 @@ def _server(tools: dict[str, list[str]], home: Path) -> Iterator[Callable[[int, 
 
 
 @contextmanager
-def _standby(tools: dict[str, list[str]], home: Path) -> Iterator[None]:
+def _standby(tools: dict[str, list[str]], address: _Address) -> Iterator[None]:
     """A synchronous standby of the server in the folder; from then on that one waits for it."""
-    data, where = str(home / STANDBY), ["-h", str(home), "-U", "bench"]
+    home, where = address.home, address.options("socket")
+    data = str(home / STANDBY)
     _call([*tools["pg_basebackup"], *where, "-D", data, "-c", "fast", "-R", "-d", f"application_name={STANDBY}"])
     sockets = home / "standby-socket"
     sockets.mkdir()
@@ -122,6 +154,11 @@ def _wait_until_synchronous(psql: list[str]) -> None:
         if time.monotonic() > deadline:
             raise RuntimeError(f"the standby did not become synchronous in {STANDBY_S:g} s: {said!r}")
         time.sleep(0.05)
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def _call(command: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""A real server with the bank sample, and the empty application, as processes for benchmarks."""
+"""A real server with the bank sample, and applications that are compared with it, as processes for benchmarks."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import orjson
 from bench._common import ROOT
 from bench._load import Target, request, run_load
 from bench._nodes import BRANCHES, CUSTOMERS
-from cmdlog.cli.demo.server import ServerProcess
+from cmdlog.cli.demo.server import LaunchedServer, ServerProcess
 from procedures.samples import bank
 
 FETCH_TIMEOUT_S = 30.0
 
 
 @contextmanager
-def bank_server(folder: Path, *, partitions: int = 1) -> Iterator[tuple[ServerProcess, int]]:
-    """`cmdlog serve` with loaded accounts, and its port.
+def bank_server(folder: Path, *options: str, partitions: int = 1) -> Iterator[tuple[ServerProcess, int]]:
+    """`cmdlog serve` with these options and loaded accounts, and its port.
 
     It leads a session of its own, as every server that is compared must: Linux shares a busy CPU out by sessions (autogroup).
     """
     folder.mkdir(parents=True, exist_ok=True)
-    server = ServerProcess(folder / "data", partitions=partitions, log=folder / "server.log")
+    server = ServerProcess(folder / "data", *options, partitions=partitions, log=folder / "server.log")
     try:
         port = int(server.url.rpartition(":")[2])
         load_accounts(port)
@@ -39,9 +39,9 @@ def bank_server(folder: Path, *, partitions: int = 1) -> Iterator[tuple[ServerPr
 
 
 @contextmanager
-def empty_server(kind: str) -> Iterator[tuple[int, int]]:
-    """An application that does nothing (`bench._empty`); its process id and port."""
-    command = [sys.executable, "-m", "bench._empty", kind]
+def module_server(module: str, *arguments: str) -> Iterator[tuple[int, int]]:
+    """A module that serves HTTP and prints its port; its process id and port."""
+    command = [sys.executable, "-m", module, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True)  # see `bank_server`
     try:
         assert process.stdout is not None
@@ -72,10 +72,11 @@ def fetch(port: int, path: str) -> bytes:
         connection.close()
 
 
-def server_pids(server: ServerProcess, port: int) -> dict[str, int]:
-    """The server's processes: `node`, and its sites by number."""
-    sites = orjson.loads(fetch(port, "/v1/status"))["sites"]
-    return {"node": server.pid, **{f"site {number}": pid for number, pid in enumerate(sites)}}
+def server_pids(server: LaunchedServer, port: int) -> dict[str, int]:
+    """The server's processes: `node`, its sites and its HTTP processes by number."""
+    told = orjson.loads(fetch(port, "/v1/status"))
+    fronts = {f"http {number}": pid for number, pid in enumerate(told.get("http_processes", ()))}
+    return {"node": server.pid, **{f"site {number}": pid for number, pid in enumerate(told["sites"])}, **fronts}
 
 
 def answered(found: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
 from cmdlog.wal.log import Log
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from replay.spark.base.options import parse_options
 from replay.spark.reading.arrow_rows import read_task
 from replay.spark.reading.read_plan import plan_read

@@ -29,7 +29,7 @@ from cmdlog.wal.format.record import RecordKind, decode_record, encode_commit_ma
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, make_txn_id
 from cmdlog.wal.log import Log
 from procedures.bundle import capture_bundle
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.procedure_versions import catalog_value
 from procedures.samples import bank
 from procedures.storage.state import PartitionState

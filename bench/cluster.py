@@ -1,4 +1,5 @@
-"""Three nodes with one log on this machine, beside a node alone and others that replicate: load, ends of the leader, idleness.
+"""Three nodes with one log on this machine, beside a node alone and others that replicate: load, ends of the leader, idleness,
+and a node that is filled or catches up.
 
 Run: `python bench/cluster.py [--quick] [--only PART,...] [--minutes N]`. What the ratios mean: bench/README.md.
 """
@@ -20,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 os.environ["PYTHONPATH"] = sys.path[0]
 
 from bench._cluster import NODES, Cluster, bank_cluster, end_in_order
-from bench._common import Bar, Bench, commit, cpu_seconds, in_turns, make_parser, paired, percentile, work_directory
+from bench._common import Bar, Bench, cpu_seconds, in_turns, make_parser, paired, percentile, work_directory
+from bench._copying import measure_beside, measure_catch_up, measure_copies
 from bench._etcd import etcd
 from bench._failover import Ends, kill_leader, measure_ends
 from bench._lanes import Cell, Lane
 from bench._load import Sample, Target, run_closed, run_load, sample_of
 from bench._nodes import transfers
-from bench._plot import plot_gaps
 from bench._postgres import postgres
 from bench._server import answered, bank_server, batch_request, call_requests, load_accounts, server_pids
 
@@ -48,25 +49,20 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure: " + ", ".join(PARTS))
     parser.add_argument("--minutes", type=float, help="of full load in the part `steady`; 2, with --quick a quarter of one")
     parser.add_argument("--ends", type=int, help="how often the leader is killed, and stopped; 20, with --quick 3")
+    parser.add_argument("--calls", type=int, help="that a node lacks in the part `catch-up`; 1,000,000, with --quick 20,000")
     options = parser.parse_args()
     bench = Bench("cluster", options.seed, options.quick)
     bench.head()
-    gaps: dict[str, list[float]] = {}
     for name in options.only.split(","):
         with work_directory(options.dir) as folder:
-            PARTS[name](bench, options, folder, gaps)
-    path = bench.write()
-    if gaps:
-        print(plot_gaps(path.with_suffix(".png"), f"bench/cluster.py  commit {commit()}", gaps, bar_s=3 * ELECTION_S))
-
-
-Gaps = dict[str, list[float]]  # how the leader ended -> seconds without an answer, one per end
+            PARTS[name](bench, options, folder)
+    bench.write()
 
 
 # -- load ----------------------------------------------------------------------------------------------------------------
 
 
-def measure_load(bench: Bench, options: argparse.Namespace, folder: Path, _gaps: Gaps) -> None:
+def measure_load(bench: Bench, options: argparse.Namespace, folder: Path) -> None:
     """Single calls and batches, in turns with the node alone and with the peers that replicate."""
     with ExitStack() as stack:
         server, port = stack.enter_context(bank_server(folder / "alone"))
@@ -171,21 +167,19 @@ def tell(bench: Bench, name: str, cell: Cell) -> None:
 # -- the leader ends -----------------------------------------------------------------------------------------------------
 
 
-def measure_kills(bench: Bench, options: argparse.Namespace, folder: Path, gaps: Gaps) -> None:
+def measure_kills(bench: Bench, options: argparse.Namespace, folder: Path) -> None:
     """SIGKILL of the leader under calls."""
     ends = _measure(bench, options, folder, "SIGKILL of the leader", kill_leader)
     in_time = sum(gap <= 3 * ELECTION_S for gap in ends.gaps_s)
     bench.ratio(f"back within {3 * ELECTION_S:g} s", in_time / len(ends.gaps_s), Bar(49 / 50))
-    gaps["SIGKILL"] = ends.gaps_s
 
 
-def measure_stops(bench: Bench, options: argparse.Namespace, folder: Path, gaps: Gaps) -> None:
+def measure_stops(bench: Bench, options: argparse.Namespace, folder: Path) -> None:
     """SIGTERM of the leader under calls."""
     ends = _measure(bench, options, folder, "SIGTERM of the leader", end_in_order)
     failed = sum(count for kind, count in ends.total().items() if kind != "refused")
     bench.ratio("calls without a known outcome", float(failed), Bar(0, at_most=True))
     bench.ratio("longest time without an answer / 200 ms", max(ends.gaps_s) / 0.2, Bar(1.0, at_most=True))
-    gaps["SIGTERM"] = ends.gaps_s
 
 
 def _measure(bench: Bench, options: argparse.Namespace, folder: Path, title: str, end: Callable[[Cluster, int], None]) -> Ends:
@@ -211,7 +205,7 @@ def tell_gaps(bench: Bench, ends: Ends) -> None:
 # -- idleness and steadiness ---------------------------------------------------------------------------------------------
 
 
-def measure_idle(bench: Bench, options: argparse.Namespace, folder: Path, _gaps: Gaps) -> None:
+def measure_idle(bench: Bench, options: argparse.Namespace, folder: Path) -> None:
     """What a cluster costs that nobody calls."""
     seconds = 5.0 if options.quick else 60.0
     bench.section(f"Idle: {IDLE_PARTITIONS} partitions, {seconds:g} s")
@@ -229,7 +223,7 @@ def measure_idle(bench: Bench, options: argparse.Namespace, folder: Path, _gaps:
             bench.ratio(f"{role} {node}: share of a core", spent[node] / elapsed, Bar(0.05, at_most=True))
 
 
-def measure_steady(bench: Bench, options: argparse.Namespace, folder: Path, _gaps: Gaps) -> None:
+def measure_steady(bench: Bench, options: argparse.Namespace, folder: Path) -> None:
     """Whether load alone ever costs an election."""
     minutes = options.minutes or (0.25 if options.quick else 2.0)
     bench.section(f"Full load for {minutes:g} minutes: 256 clients, then batches, in turns")
@@ -246,9 +240,10 @@ def measure_steady(bench: Bench, options: argparse.Namespace, folder: Path, _gap
         bench.ratio("elections", float(elections), Bar(0, at_most=True))
 
 
-Part = Callable[[Bench, argparse.Namespace, Path, Gaps], None]
+Part = Callable[[Bench, argparse.Namespace, Path], None]
 PARTS: Final[dict[str, Part]] = {
     "load": measure_load, "kills": measure_kills, "stops": measure_stops, "idle": measure_idle, "steady": measure_steady,
+    "copy": measure_copies, "catch-up": measure_catch_up, "beside-copy": measure_beside,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -8,20 +8,19 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 os.environ["PYTHONPATH"] = sys.path[0]
 
-from bench._common import ROOT, Bar, Bench, cpu_seconds, in_turns, make_parser, paired, rss_bytes, work_directory
+from bench._common import Bar, Bench, cpu_seconds, in_turns, make_parser, paired, rss_bytes, work_directory
 from bench._load import Sample, Target, run_closed
 from bench._nodes import transfers
 from bench._open import run_open
-from bench._server import bank_server, call_requests, empty_server
+from bench._server import bank_server, call_requests, module_server
 from bench._siege import siege
 from bench._wrk import choose_client
 from cmdlog.node.settings import Settings
@@ -47,19 +46,6 @@ def main() -> None:
     bench.write()
 
 
-@contextmanager
-def layer_server(*options: str) -> Iterator[tuple[int, int]]:
-    """The empty ASGI application under our layer (`bench._layer`); its process id and port."""
-    process = subprocess.Popen([sys.executable, "-m", "bench._layer", *options], stdout=subprocess.PIPE, cwd=ROOT)
-    assert process.stdout is not None
-    try:
-        yield process.pid, int(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
 def measure_layers(bench: Bench, options: argparse.Namespace) -> None:
     """The same application that does nothing, the same requests, in turns."""
     name, client = choose_client(options.client)
@@ -69,9 +55,9 @@ def measure_layers(bench: Bench, options: argparse.Namespace) -> None:
     spent: dict[str, list[float]] = {}
     with ExitStack() as stack:
         servers = {
-            UVICORN: stack.enter_context(empty_server("asgi")),
-            OURS: stack.enter_context(layer_server()),
-            QUICK: stack.enter_context(layer_server("--quick")),
+            UVICORN: stack.enter_context(module_server("bench._empty", "asgi")),
+            OURS: stack.enter_context(module_server("bench._layer")),
+            QUICK: stack.enter_context(module_server("bench._layer", "--quick")),
         }
 
         def lane(told: str) -> Callable[[int], float]:

@@ -17,14 +17,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 os.environ["PYTHONPATH"] = sys.path[0]
 
-from bench._common import Bar, Bench, commit, cpu_seconds, in_turns, make_parser, paired, rss_bytes, work_directory
+from bench._common import Bar, Bench, cpu_seconds, in_turns, make_parser, paired, rss_bytes, work_directory
 from bench._crowd import crowd
 from bench._lanes import Cell, Lane
 from bench._load import Sample, Target, run_load, run_turns
 from bench._nodes import transfers
 from bench._open import run_open
-from bench._plot import Rows, plot
-from bench._server import answered, bank_server, batch_request, call_requests, empty_server, server_pids
+from bench._server import answered, bank_server, batch_request, call_requests, module_server, server_pids
 from bench._stages import Look, told_stages
 from bench._wrk import Client, choose_client
 
@@ -49,20 +48,19 @@ def main() -> None:
         work = call_requests(transfers(options.seed, 2000))
         lanes = {CALL: Lane(Target(port, work), server_pids(server, port))}
         for kind, told in EMPTY.items():
-            pid, empty_port = stack.enter_context(empty_server(kind))
+            pid, empty_port = stack.enter_context(module_server("bench._empty", kind))
             lanes[told] = Lane(Target(empty_port, work), {"server": pid})
         measure_idle(bench, options, lanes)
         bench.note(f"client of single calls: {name}")
-        single = measure_single(bench, options, lanes, client)
-        half = measure_half_load(bench, options, lanes)
+        measure_single(bench, options, lanes, client)
+        measure_half_load(bench, options, lanes)
         measure_crowd(bench, options, lanes[CALL])
         measure_batch(bench, options, lanes[CALL])
         measure_memory(bench, options, lanes[CALL])
-    path = bench.write()
-    print(plot(path.with_suffix(".png"), f"bench/http_load.py  commit {commit()}", [*single, *half]))
+    bench.write()
 
 
-def tell(bench: Bench, name: str, clients: int, cell: Cell, looks: tuple[Look, Look] | None = None) -> dict[str, Any]:
+def tell(bench: Bench, name: str, clients: int, cell: Cell, looks: tuple[Look, Look] | None = None) -> None:
     """One row of the table, and the same as a figure. `clients` 0: they do not wait for their answers."""
     p50, p99, p999 = (cell.median(of) * 1e3 for of in (lambda s: s.p50_s, lambda s: s.p99_s, lambda s: s.p999_s))
     rate, used = statistics.median(cell.rates), cell.cpu_us()
@@ -75,7 +73,6 @@ def tell(bench: Bench, name: str, clients: int, cell: Cell, looks: tuple[Look, L
         row["stages"] = looks[0].until(looks[1], cell.mean_ms())
         print(f"  {'':<18} {told_stages(row['stages'])}")
     bench.figures.append(row)
-    return row
 
 
 # -- single calls --------------------------------------------------------------------------------------------------------
@@ -90,10 +87,9 @@ def measure_idle(bench: Bench, options: argparse.Namespace, lanes: dict[str, Lan
     bench.ratio("ms beyond an empty FastAPI route", beyond * 1e3, Bar(0.6, 0.3, at_most=True))
 
 
-def measure_single(bench: Bench, options: argparse.Namespace, lanes: dict[str, Lane], client: Client) -> Rows:
+def measure_single(bench: Bench, options: argparse.Namespace, lanes: dict[str, Lane], client: Client) -> None:
     """As many single calls as go through, in turns with the empty applications."""
     rounds, seconds = (2, 1.0) if options.quick else (9, 2.0)
-    rows: list[dict[str, Any]] = []
     for clients in CLIENTS:
         bench.section(f"Single requests: {clients} clients that wait for their answers")
 
@@ -105,15 +101,14 @@ def measure_single(bench: Bench, options: argparse.Namespace, lanes: dict[str, L
         in_turns({name: turn(lane) for name, lane in lanes.items()}, rounds)
         looks = before, Look.at(lanes[CALL].target.port)
         for name, lane in lanes.items():
-            rows.append(tell(bench, name, clients, lane.cells[clients], looks if name == CALL else None))
+            tell(bench, name, clients, lane.cells[clients], looks if name == CALL else None)
         calls = lanes[CALL].cells[clients].rates
         for name in EMPTY.values():
             bar = Bar(0.7, 1.0) if name == EMPTY["fastapi"] and clients > 1 else None
             bench.ratio(f"calls / {name}, {clients} clients", paired(calls, lanes[name].cells[clients].rates), bar)
-    return rows
 
 
-def measure_half_load(bench: Bench, options: argparse.Namespace, lanes: dict[str, Lane]) -> Rows:
+def measure_half_load(bench: Bench, options: argparse.Namespace, lanes: dict[str, Lane]) -> None:
     """Latency when requests arrive at half the rate that 32 clients reached, whether or not others were answered."""
     bench.section("Half load: requests come when they are due, at half of what 32 clients reached")
     rounds, seconds = (2, 1.5) if options.quick else (7, 5.0)
@@ -130,12 +125,10 @@ def measure_half_load(bench: Bench, options: argparse.Namespace, lanes: dict[str
     before = Look.at(lanes[CALL].target.port)
     in_turns({name: turn(name, lane) for name, lane in wanted.items()}, rounds)
     looks = before, Look.at(lanes[CALL].target.port)
-    rows = []
     for name, cell in cells.items():
-        rows.append(tell(bench, name, 0, cell, looks if name == CALL else None))
+        tell(bench, name, 0, cell, looks if name == CALL else None)
         bar = Bar(3.0, at_most=True) if name == CALL else None
         bench.ratio(f"p99 / median, {name}", cell.median(lambda s: s.p99_s / s.p50_s), bar)
-    return rows
 
 
 def measure_crowd(bench: Bench, options: argparse.Namespace, lane: Lane) -> None:

@@ -1,7 +1,8 @@
-"""The same durable transfer on cmdlog, PostgreSQL, Redis and SQLite, in turns in one run; each peer is started and stopped here.
+"""The same durable transfer on cmdlog, PostgreSQL, Redis, SQLite, and SQLite served by FastAPI, in turns in one run.
 
-Run: `python bench/peers.py [--quick] [--client wrk|python]`. A transfer looks at one account and changes two: three statements.
-What is not installed is left out, with the name of its Debian package. What the ratios mean: bench/README.md.
+Each peer is started and stopped here. Run: `python bench/peers.py [--quick] [--client wrk|python]`. A transfer looks at one
+account and changes two: three statements. What is not installed is left out, with the name of its Debian package. What the
+ratios mean: bench/README.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bench._load import Target, run_load
 from bench._nodes import open_node, run_window, transfers
 from bench._postgres import postgres
 from bench._redis import redis
-from bench._server import answered, bank_server, batch_request, call_requests
+from bench._server import answered, bank_server, batch_request, call_requests, module_server
 from bench._sqlite import sqlite_lane
 from bench._wrk import Client, choose_client
 from cmdlog.node.embedded import Embedded
@@ -33,11 +34,13 @@ PIPELINED = 16
 BATCH_LINES = 4000
 BATCH_STREAMS = 2
 SECONDS = 1
+ROUTE = "SQLite served by FastAPI"
 DURABILITY = {
     "cmdlog": "the call is logged and fdatasynced before it is answered; calls that wait at the same time share a sync",
     "PostgreSQL": "fsync on, synchronous_commit on: the commit record is synced before the answer; group commit",
     "Redis": "appendfsync always: the append-only file is synced before the answers of one event loop turn are sent",
     "SQLite": "WAL, synchronous=FULL: the write-ahead log is synced at every commit, one transaction at a time",
+    "FastAPI": "the same SQLite, by a route of FastAPI under uvicorn: answered when it is synced",
 }
 Lane = Callable[[int], float]  # round; transfers per second
 
@@ -54,9 +57,9 @@ def main() -> None:
         bench.note(f"{peer:<11} {promise}")
     with work_directory(options.dir) as folder, ExitStack() as stack:
         lanes = cmdlog_lanes(stack, folder, options, client)
-        lanes |= peer_lanes(bench, stack, folder, options)
-        found = in_turns(lanes, 2 if options.quick else 12)
-    bench.section(f"Transfers, HTTP by {name}, pgbench, redis-benchmark; cmdlog on TCP, the peers on Unix sockets")
+        lanes |= peer_lanes(bench, stack, folder, options) | route_lanes(stack, folder, options, client)
+        found = in_turns(lanes, 1 if options.quick else 12)
+    bench.section(f"Transfers, HTTP by {name}, pgbench, redis-benchmark; peers on Unix sockets where nothing else is said")
     for lane, rates in found.items():
         bench.rates(lane, rates, "transfers/s")
     tell_ratios(bench, found)
@@ -95,13 +98,14 @@ def cmdlog_lanes(stack: ExitStack, folder: Path, options: argparse.Namespace, cl
 
 
 def peer_lanes(bench: Bench, stack: ExitStack, folder: Path, options: argparse.Namespace) -> dict[str, Lane]:
-    """Every peer that is installed."""
+    """Every peer that is installed and has a protocol of its own, or none."""
     lanes: dict[str, Lane] = {}
     in_postgres = stack.enter_context(postgres(folder, seconds=SECONDS, seed=options.seed))
     if isinstance(in_postgres, str):
         bench.note(f"PostgreSQL is left out: {in_postgres}")
     else:
         lanes |= {f"PostgreSQL, {clients}": partial(in_postgres, clients) for clients in CLIENTS}
+        lanes |= {f"PostgreSQL over TCP, {clients}": partial(in_postgres, clients, way="TCP") for clients in CLIENTS}
     in_redis = stack.enter_context(redis(folder, seconds=SECONDS))
     if isinstance(in_redis, str):
         bench.note(f"Redis is left out: {in_redis}")
@@ -112,17 +116,32 @@ def peer_lanes(bench: Bench, stack: ExitStack, folder: Path, options: argparse.N
     return lanes
 
 
+def route_lanes(stack: ExitStack, folder: Path, options: argparse.Namespace, client: Client) -> dict[str, Lane]:
+    """What one would write with FastAPI and SQLite alone, asked with the same requests by the same client as cmdlog."""
+    _, port = stack.enter_context(module_server("bench._sqlite_route", str(folder / "route.sqlite")))
+    target = Target(port, call_requests(transfers(options.seed, 2000)))
+
+    def http(clients: int) -> Lane:
+        return lambda _round: client(target, clients, SECONDS).per_second
+
+    return {f"{ROUTE}, {clients}": http(clients) for clients in CLIENTS}
+
+
 def tell_ratios(bench: Bench, found: dict[str, list[float]]) -> None:
     """cmdlog / peer, each with the peer's way of asking that is like it."""
     bench.section("cmdlog / peer, medians of the rounds' own quotients")
     pairs: list[tuple[str, str, Bar | None]] = [
-        ("cmdlog over HTTP, 1", "PostgreSQL, 1", None),
-        ("cmdlog over HTTP, 32", "PostgreSQL, 32", Bar(1.0)),
+        ("cmdlog over HTTP, 1", "PostgreSQL, 1", Bar(0.5, 0.8)),
+        ("cmdlog over HTTP, 32", "PostgreSQL, 32", Bar(1.3, 2)),
+        ("cmdlog over HTTP, 1", "PostgreSQL over TCP, 1", None),
+        ("cmdlog over HTTP, 32", "PostgreSQL over TCP, 32", None),
         ("cmdlog /v1/batch", "PostgreSQL, 32", None),
+        ("cmdlog over HTTP, 1", f"{ROUTE}, 1", None),
+        ("cmdlog over HTTP, 32", f"{ROUTE}, 32", None),
         ("cmdlog over HTTP, 1", "Redis, 1", None),
         ("cmdlog over HTTP, 32", "Redis, 32", None),
-        ("cmdlog /v1/batch", f"Redis, 32 pipelined by {PIPELINED}", None),
-        ("cmdlog embedded, 1", "SQLite, 1", None),
+        ("cmdlog /v1/batch", f"Redis, 32 pipelined by {PIPELINED}", Bar(0.55, 1)),
+        ("cmdlog embedded, 1", "SQLite, 1", Bar(0.8, 1.2)),
         ("cmdlog embedded, 32", "SQLite, 1", None),
     ]
     for ours, theirs, bar in pairs:

@@ -29,7 +29,7 @@ import structlog
 
 from bench import _boxes
 from bench._common import Bar, Bench, cpu_seconds, in_turns, make_parser, paired, percentile, work_directory
-from bench._timeline import Phase, Run, Slice, plot
+from bench._timeline import Phase, Slice
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.settings import Settings
@@ -68,18 +68,11 @@ def main() -> None:
             work = Work(node, transfers(options.seed, rows))
             gc.collect()
             gc.freeze()  # as `cmdlog serve` does: one collection that looked at all prepared calls held the node up for 60 ms
-            full = measure_full(bench, work, options)
-            half = measure_half(bench, work, options, full)
-            bench.note(plot(bench_out(options), f"Snapshots of {size:g} GB", [full, half]))
+            measure_half(bench, work, options, full_rate=measure_full(bench, work, options))
         measure_restore(bench, folder, "Restore of a whole image")
         measure_delta(bench, folder, rows, options)
         measure_restore(bench, folder, "Restore of a delta and the image that it lies on")
     bench.write()
-
-
-def bench_out(options: argparse.Namespace) -> Path:
-    out: Path = options.dir
-    return out / "snapshot.png"
 
 
 # -- the node and its load -----------------------------------------------------------------------------------------------
@@ -302,21 +295,31 @@ def rates(groups: Sequence[Answered], stretches: Sequence[tuple[float, float]]) 
 
 
 def pauses(groups: Sequence[Answered], stretches: Sequence[tuple[float, float]]) -> list[float]:
-    """Seconds from each answer to the next one."""
-    return [b.at - a.at for begin, end in stretches for a, b in pairwise(within(groups, begin, end))]
+    """Seconds from each answer to the next one, and to the ends of the stretch: one without an answer is a pause as a whole."""
+    moments = [[begin, *(group.at for group in within(groups, begin, end)), end] for begin, end in stretches]
+    return [after - before for stretch in moments for before, after in pairwise(stretch)]
 
 
 def stretches_of(line: Timeline, *names: str) -> list[tuple[float, float]]:
     return [(phase.begin_s, phase.end_s) for phase in line.phases if phase.name in names]
 
 
-def picture(title: str, work: Work, line: Timeline) -> Run:
+def tell_line(bench: Bench, work: Work, line: Timeline) -> list[Slice]:
+    """The run over time, with its phases."""
     zero, end = line.quiet[0][0], line.quiet[-1][1]
-    parts = [Slice(p.at_s - zero, p.per_second, p.p99_ms, p.gap_ms) for p in slices(work.answered, zero, end)]
-    return Run(title, parts, [Phase(p.name, p.begin_s - zero, p.end_s - zero) for p in line.phases])
+    parts = slices(work.answered, zero, end)
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for phase in line.phases:
+        spans.setdefault(phase.name, []).append((phase.begin_s - zero, phase.end_s - zero))
+    at_s = [part.at_s - zero for part in parts]
+    bench.series("Calls", at_s, {"answered": [part.per_second for part in parts]}, "calls/s", spans)
+    waits = {"p99": [part.p99_ms for part in parts], "longest time between answers": [part.gap_ms for part in parts]}
+    bench.series("Waiting", at_s, waits, "ms", spans)
+    return parts
 
 
-def measure_full(bench: Bench, work: Work, options: argparse.Namespace) -> Run:
+def measure_full(bench: Bench, work: Work, options: argparse.Namespace) -> float:
+    """Calls per second, snapshots included."""
     bench.section(f"Full load: {FULL_WINDOW} groups of {FULL} transfers in flight, all over the state, one site process")
     line = run(bench, work, work.closed, cycles=3 if options.quick else 2, quiet_s=3 if options.quick else 8)
     groups = work.answered
@@ -345,11 +348,11 @@ def measure_full(bench: Bench, work: Work, options: argparse.Namespace) -> Run:
         places = ", ".join(f"{1e3 * pause:.0f} ms at {100 * (at - begin) / (end - begin):.0f} %" for pause, at in worst)
         bench.note(f"longest pauses of a capture: {places}")
     bench.ratio("longest pause during the capture, ms", 1e3 * max(pauses(groups, taken)), Bar(25, 10, at_most=True))
-    return picture("full load", work, line)
+    return statistics.median(part.per_second for part in tell_line(bench, work, line))
 
 
-def measure_half(bench: Bench, work: Work, options: argparse.Namespace, full: Run) -> Run:
-    rate = statistics.median(part.per_second for part in full.slices) / 2
+def measure_half(bench: Bench, work: Work, options: argparse.Namespace, *, full_rate: float) -> None:
+    rate = full_rate / 2
     bench.section(f"Half load: {rate:,.0f} calls/s in groups of {HALF}, due whether or not others were answered")
     cycles, quiet_s = (2, 3.0) if options.quick else (1, 10.0)
     line = run(bench, work, lambda stop: work.open(stop, rate, options.seed), cycles=cycles, quiet_s=quiet_s)
@@ -365,7 +368,7 @@ def measure_half(bench: Bench, work: Work, options: argparse.Namespace, full: Ru
     around = [(a + b) / 2 for a, b in pairwise(p99["quiet"])]
     bench.ratio("p99 during the capture / around it", paired(p99["capture"], around), Bar(1.2, at_most=True))
     bench.ratio("p99 while the image is checked / around", paired(p99["seal"], around), Bar(1.2, at_most=True))
-    return picture("half load", work, line)
+    tell_line(bench, work, line)
 
 
 # -- restore and deltas --------------------------------------------------------------------------------------------------

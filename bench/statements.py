@@ -1,7 +1,8 @@
 """Statements in a procedure: prepared at module level, and built in the call from Python values.
 
-Run: `python bench/statements.py [--quick]`. Both run in one call, in turns. Measured beside: what SQLAlchemy takes to build a
-statement, which no cache of ours avoids, and the keys of its structure: ours, and SQLAlchemy's.
+Run: `python bench/statements.py [--quick]`. Both run in one call, in turns; and a loop that inserts rows, in the first call of a
+process and in the third, when its statement is known to live longer than a call. Measured beside: what SQLAlchemy takes to build
+a statement, which no cache of ours avoids, and the keys of its structure: ours, and SQLAlchemy's.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 
 from sqlalchemy import Column, Integer, String, bindparam, delete, insert, select, update
 
-from bench._common import Bench, make_parser
-from bench._in_a_call import run_twice
+from bench._common import Bar, Bench, make_parser
+from bench._in_a_call import run_calls
 from procedures import Database, Transaction
 from procedures.statements.structure_keys import StructureKeys, structure_by_sqlalchemy
 
 ROUNDS = 4000
+LOOP_ROWS = 3000
 RUNS = 5  # of one statement in a round; the best round counts
 
 db = Database("statements")
@@ -29,6 +31,7 @@ T = db.table("t", Column("id", Integer, primary_key=True), Column("name", String
 FETCH = select(T.c.name, T.c.n).where(T.c.id == bindparam("i"))
 CHANGE = update(T).where(T.c.id == bindparam("i")).values(n=T.c.n + bindparam("d"))
 REMOVE = delete(T).where(T.c.id == bindparam("i"))
+ADD = insert(T).values(id=bindparam("id"))
 KINDS = ("select", "update", "delete")
 FOUND: dict[str, float] = {}
 ROUNDS_OF = [ROUNDS]
@@ -49,6 +52,27 @@ def measure(tx: Transaction, n: int) -> None:
             "built, with SQLAlchemy's key": lambda build=build: structure_by_sqlalchemy(build()),
         }
         measure_in_turns(kind, cases)
+
+
+@db.procedure(partition_by="n")
+def insert_rows(tx: Transaction, n: int) -> None:
+    for number in range(LOOP_ROWS):
+        tx.execute(ADD, id=n * LOOP_ROWS + number + 2)
+
+
+def loop_us() -> list[float]:
+    """Microseconds per row of the first, the second and the third call of `insert_rows` in a process."""
+    took: list[float] = []
+    began: list[float] = []
+
+    def before() -> None:
+        if began:
+            took.append((time.perf_counter() - began.pop()) / LOOP_ROWS * 1e6)
+        began.append(time.perf_counter())
+
+    run_calls(db, "insert_rows", calls=3, before=before)
+    before()
+    return took
 
 
 def cases_of(tx: Transaction) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
@@ -75,7 +99,7 @@ def main() -> None:
     bench = Bench("statements", options.seed, options.quick)
     bench.head()
     ROUNDS_OF[0] = 800 if options.quick else ROUNDS
-    run_twice(db, FOUND.clear)
+    run_calls(db, "measure", calls=2, before=FOUND.clear)
     for name, took in FOUND.items():
         print(f"{name:32} {took:8.2f} us")
     for kind in KINDS:
@@ -83,6 +107,9 @@ def main() -> None:
         bench.ratio(f"{kind}: built in the call / prepared", built / prepared)
         bench.ratio(f"{kind}: built and not run / prepared", alone / prepared)
         bench.ratio(f"{kind}: the rest / prepared", (built - alone) / prepared)
+    first, _, third = (min(took) for took in zip(*(loop_us() for _ in range(3 if options.quick else 10)), strict=True))
+    bench.value("a loop of inserts, third call in a process", third, "us a row")
+    bench.ratio("a loop of inserts: first call in a process / third", first / third, Bar(2.0, 1.2, at_most=True))
     bench.write()
 
 

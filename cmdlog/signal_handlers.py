@@ -1,4 +1,4 @@
-"""Handlers of signals: what a process ignores, and SIGTERM as an exception that unwinds the work at hand.
+"""Handlers of signals: what a process ignores, for how long, and SIGTERM as an exception that unwinds the work at hand.
 
 One rule: a handler that another part of the program has set is left alone, and one that is set is taken back.
 """
@@ -32,6 +32,16 @@ def handled(handler: Callable[[], object], *numbers: signal.Signals) -> Iterator
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+def undisturbed() -> AbstractContextManager[None]:
+    """Until its end SIGINT and SIGTERM do nothing in the main thread; in any other one it does nothing.
+
+    For tidying up after an interruption: a second Ctrl-C would end it half done, and leave processes and folders.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return nullcontext()
+    return handled(lambda: None, signal.SIGINT, signal.SIGTERM)
 
 
 def sigterm_raises(error: Callable[[], BaseException]) -> AbstractContextManager[None]:

@@ -24,7 +24,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,6 +38,7 @@ from sqlalchemy.sql import Executable
 
 from procedures.declaration.database import Database
 from procedures.declaration.dialect import DIALECT, StateDialect
+from procedures.deployed_code import deployed_code
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
 from procedures.execution.outcome_bodies import BUNDLED_MAIN, MAIN
 from procedures.numeric.numeric_types import numeric_as_text
@@ -64,12 +65,14 @@ class Bundle:
     packages: Sequence[str]  # those of the modules that are packages, ascending
     sql: Mapping[str, str]  # module.name of a statement -> its SQL
     procedures: Sequence[Mapping[str, Any]]  # in the order of the numbers in the log: name, parameters
-    hash: str  # SHA-256, hexadecimal, of everything else
+    hash: str  # SHA-256, hexadecimal, of everything else but `requests`
     dialect: int = TEXT_NUMERIC  # how its declarations and statements are compiled; the first is not written down
+    requests: Mapping[str, Any] = field(default_factory=dict)  # former signatures, by procedure; of the log, not of the code
 
     def to_bytes(self) -> bytes:
         """Canonical JSON."""
-        return orjson.dumps({**_content(self), "hash": self.hash}, option=orjson.OPT_SORT_KEYS)
+        log = {"requests": dict(self.requests)} if self.requests else {}
+        return orjson.dumps({**_content(self), **log, "hash": self.hash}, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Bundle:
@@ -78,7 +81,7 @@ class Bundle:
             value = orjson.loads(data)
             content = {name: value[name] for name in ("target", "modules", "packages", "sql", "procedures")}
             content |= {"dialect": value["dialect"]} if "dialect" in value else {}
-            bundle = cls(**content, hash=value["hash"])
+            bundle = cls(**content, hash=value["hash"], requests=value.get("requests", {}))
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise BundleForged(f"not a code bundle: {error}") from None
         if _hash(content) != bundle.hash:
@@ -142,6 +145,7 @@ def load_bundle(bundle: Bundle) -> Database:
     loaded = _Loaded(bundle)
     try:
         with contextlib.ExitStack() as then:
+            then.enter_context(deployed_code())
             if bundle.dialect < TYPED_ANY:
                 then.enter_context(results_of_first_types())
             if bundle.dialect == TEXT_NUMERIC:

@@ -43,6 +43,52 @@ class BatchRefused(ProceduresError):
     """The batch does not follow on the state's position, or contradicts itself or its catalog; nothing was applied."""
 
 
+class MigrationNeeded(SchemaConflict):
+    """The application has migrations that the tables have not been through, and no one has asked for them.
+
+    Attributes:
+        names: of the migrations, in order.
+    """
+
+    hint = "look with `cmdlog migrate APP --data DIR --plan`, run them with `cmdlog migrate APP --data DIR`, or `serve --migrate`"
+
+    def __init__(self, database: str, names: Sequence[str]) -> None:
+        self.names = list(names)
+        super().__init__(f"database {database!r} has migrations that the tables have not been through: {', '.join(names)}")
+
+
+class MigrationFailed(ProceduresError):
+    """A migration cannot be done on these rows, or does not lead to the declared tables; nothing was changed.
+
+    Attributes:
+        migration: its name; "" where no single one is at fault.
+        partition: whose state it was.
+    """
+
+    hint = "repair the migration, or the rows with the old program, and try again"
+
+    def __init__(self, message: str, *, migration: str = "", partition: int = 0) -> None:
+        self.migration = migration
+        self.partition = partition
+        where = f"migration {migration!r} on partition {partition}: " if migration else f"partition {partition}: "
+        super().__init__(f"{where}{message}; nothing was changed")
+
+
+class MigrationDiverged(BatchRefused):
+    """A logged migration does something else than it did when it was logged; nothing was applied.
+
+    Attributes:
+        migration, partition, at: its name, whose state, and the transaction id that it sees.
+        expected, got: what was logged, and what it did now.
+    """
+
+    hint = "the migration is not deterministic, or code or environment differ: see `cmdlog check`"
+
+    def __init__(self, *, migration: str, partition: int, at: int, expected: str, got: str) -> None:
+        self.migration, self.partition, self.at, self.expected, self.got = migration, partition, at, expected, got
+        super().__init__(f"migration {migration!r} on partition {partition}: {got}; logged was {expected}")
+
+
 class InvalidParameters(ProceduresError):
     """The parameters of a call do not fit the procedure's signature.
 

@@ -13,38 +13,75 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
 
 from procedures.bundle import Bundle
 from procedures.declaration.database import Database
+from procedures.errors import SchemaConflict
+from procedures.request_history import VersionFacts, defaults_of, next_requests, requests_of
 
 FUNCTIONS_READ_MAX: Final = 1024  # whose hash is remembered: reading a source takes a millisecond
 
 
 def catalog_value(
-    db: Database, bundle: Bundle, version: int, before: Mapping[str, Any] | None, *, partitions: int | None
+    db: Database, bundle: Bundle, version: int, before: Mapping[str, Any] | None, *, partitions: int | None, stated_at: int = 0
 ) -> dict[str, Any]:
     """Value of the CATALOG record of this version; `before` is that of the version before it.
 
     `partitions`: how many there are. A replay judges by it whether a row was written where it belongs; None: it is not judged, as
-    with the records that had no such member.
+    with the records that had no such member. `stated_at`: a transaction id that nothing before the record has, and nothing after
+    it; 0: it is not known, and a recovery as of a moment keeps the version.
     """
     return {
         **({} if partitions is None else {"partitions": partitions}),
+        **({"stated_at": stated_at} if stated_at else {}),
         "version": version,
         "hash": bundle.hash,
         "database": db.name,
+        "tables": {name: info.partition_by for name, info in sorted(db.tables.items())},  # None: replicated
         "procedures": _version_json(db, bundle, version, before),  # readers of the log need the names, not the code
-        "bundle": bundle.to_bytes().decode(),
+        "bundle": replace(bundle, requests=next_requests(db.procedure_list, before)).to_bytes().decode(),
     }
+
+
+def check_placement(db: Database, before: Mapping[str, Any] | None) -> None:
+    """Refuses code by which rows that exist would live on other partitions than they do.
+
+    `before`: value of the CATALOG record that it follows; an early one does not say where rows live, and is not judged. A
+    partition column that is gone was renamed by a migration: its values stay, and so do the rows.
+
+    Raises: SchemaConflict.
+    """
+    for name, column in ((before or {}).get("tables") or {}).items():
+        info = db.tables.get(name)
+        if info is None or info.partition_by == column:
+            continue
+        if info.partition_by is None or column is None or column in info.table.columns:
+            was, now = (f"partitioned by {each}" if each else "replicated" for each in (column, info.partition_by))
+            raise SchemaConflict(
+                f"table {name!r} is {was} in the log and {now} in the program: its rows are on other partitions than those that "
+                "its calls look on, and no migration moves them; make a new directory with the program, and send it the calls "
+                "that `cmdlog log history DIR` lists"
+            )
+
+
+def stated_after(value: Mapping[str, Any], until: int) -> bool:
+    """Whether the CATALOG record of this value came after everything up to that transaction id."""
+    return int(value.get("stated_at", 0)) > until
 
 
 def partitions_of(value: Mapping[str, Any]) -> int | None:
     """How many partitions a CATALOG record's value states; None where rows are not judged by their place."""
     stated = value.get("partitions")
     return stated if isinstance(stated, int) else None
+
+
+def facts_of(value: Mapping[str, Any]) -> VersionFacts:
+    """What a CATALOG record's value states beside the code."""
+    return VersionFacts(partitions_of(value), requests_of(value))
 
 
 def procedures_of(value: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -66,7 +103,8 @@ def _version_json(db: Database, bundle: Bundle, version: int, before: Mapping[st
         facts = {**stated, "source_hash": source_hash(db.procedures[stated["name"]].function)}
         last = known.get(stated["name"], {})
         same = bool(facts["source_hash"]) and all(last.get(name) == value for name, value in facts.items())
-        found.append({**facts, "version": last["version"] if same else version})
+        defaults = defaults_of(db.procedures[stated["name"]])
+        found.append({**facts, **({"defaults": defaults} if defaults else {}), "version": last["version"] if same else version})
     return found
 
 

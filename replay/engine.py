@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cmdlog.operator_error import OperatorError
 from cmdlog.wal.format.batch import Batch, decode_batch
-from cmdlog.wal.format.control_record import CatalogVersion, SchemaChange
+from cmdlog.wal.format.control_record import CatalogVersion, SchemaChange, naming_record
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import txn_millis
 from procedures import Database
@@ -21,11 +21,14 @@ from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.errors import BundleForged
 from procedures.execution.executor import Applied, Executor, Invocations
 from procedures.execution.failure_trace import FailureTracer
-from procedures.execution.idempotency import KeyPolicy
-from procedures.procedure_versions import partitions_of
+from procedures.idempotency.known_outcome import KeyPolicy
+from procedures.migration.stated_change import StatedChange
+from procedures.procedure_versions import facts_of, partitions_of
+from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState
 
 FRAMES_MORE: Final = 250  # a replay is deeper on Python's stack than a node: 20 frames in a worker, 100 in a tool
+NO_FACTS: Final = VersionFacts()
 NO_SKIPS: Final[Mapping[int, Collection[int]]] = {}
 
 LiveCode = Callable[[Mapping[str, Any]], Database | None]  # for a catalog record the program's own, if it is the same code
@@ -45,18 +48,19 @@ class Catalogs:
     def __init__(self) -> None:
         self._databases: dict[int, Database] = {}
         self._bundles: dict[int, Bundle] = {}
-        self._partitions: dict[int, int | None] = {}
+        self._facts: dict[int, VersionFacts] = {}
 
-    def add_live(self, version: int, db: Database, *, partitions: int | None = None) -> None:
-        """`partitions`: what the catalog record states (`partitions_of`)."""
-        self._databases[version], self._partitions[version] = db, partitions
+    def add_live(self, version: int, db: Database, facts: VersionFacts = NO_FACTS) -> None:
+        """`facts`: what the catalog record states (`facts_of`)."""
+        self._databases[version], self._facts[version] = db, facts
 
     def add_bundle(self, version: int, bundle: Bundle, *, partitions: int | None = None) -> None:
-        self._bundles[version], self._partitions[version] = bundle, partitions
+        """`partitions`: what the catalog record states (`partitions_of`)."""
+        self._bundles[version], self._facts[version] = bundle, VersionFacts(partitions, bundle.requests)
 
-    def partitions(self, version: int) -> int | None:
-        """How many there are, for judging where rows belong; None: they are not judged."""
-        return self._partitions.get(version)
+    def facts(self, version: int) -> VersionFacts:
+        """What the version's record states beside the code."""
+        return self._facts.get(version, NO_FACTS)
 
     def __call__(self, version: int) -> Database:
         """Raises: CatalogMissing when the log never named the version; BundleForged when its bundle was changed."""
@@ -83,7 +87,7 @@ class LoggedCatalogs(Catalogs):
             return
         self.hashes[version] = str(value.get("hash", ""))
         if (db := self._live(value)) is not None:
-            self.add_live(version, db, partitions=partitions_of(value))
+            self.add_live(version, db, facts_of(value))
             return
         try:
             self.add_bundle(version, bundle_of(version, value), partitions=partitions_of(value))
@@ -117,7 +121,7 @@ class PartitionEngine:
             millis_of=txn_millis,
             progress=progress,
             key_policy=policy,
-            partitions=catalogs.partitions,
+            facts=catalogs.facts,
             tracer=tracer,
         )
 
@@ -137,7 +141,7 @@ class PartitionEngine:
                 term=record.term,
                 checksum=record.checksum,
                 txn_id=change.txn_id,
-                statements=change.statements,
+                change=stated_change(change, record),
             )
         else:
             self.executor.advance(index=record.index, term=record.term, checksum=record.checksum)
@@ -145,6 +149,12 @@ class PartitionEngine:
 
     def close(self) -> None:
         self.state.close()
+
+
+def stated_change(change: SchemaChange, record: Record) -> StatedChange:
+    """What a SCHEMA record does. Raises: BadRecord."""
+    with naming_record(record):
+        return StatedChange.from_json(change.value)
 
 
 class _Room:
@@ -190,6 +200,7 @@ def invocations(batch: Batch, skips: Collection[int], count: int = -1) -> Invoca
         procedures=batch.procedures,
         params=batch.params(),
         keys=batch.key_list(),
+        floors=batch.floors,
         skips=frozenset(skips),
     )
     return calls if not 0 <= count < batch.count else _first_calls(calls, count)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 
 from cmdlog.operator_error import OperatorError
 
+MIGRATION: Final = "migration"  # the procedure of a place that is a migration begins with it
 ROWS_MAX: Final = 50  # of a place: enough to see what kind of difference it is
 ROWS_TOLD: Final = 5  # of them in the message
 SUSPECTS_TOLD: Final = 3  # calls that the hint names; all are in the place
@@ -88,6 +89,8 @@ class DivergencePlace:
     def call(self) -> str:
         """Describes the call and its code."""
         name = f"call {self.position} ({self.procedure}" if self.position >= 0 else f"one of ({self.procedure}"
+        if self.procedure.startswith(MIGRATION):
+            return f"{self.procedure} (of catalog version {self.catalog}, code {self.source_hash[:12]})"
         version = f" of catalog version {self.catalog}" if self.catalog else ""
         return f"{name}{version}{f', code {self.source_hash[:12]}' if self.source_hash else ''})"
 
@@ -208,7 +211,8 @@ class NotSoleVoter(Incomplete):
 
     hint = (
         "recover from the directories of all nodes (`cmdlog recover DIR DIR2 DIR3 --to OUT`), start it together with the other "
-        "nodes, or recover what it holds by itself with `cmdlog recover DIR --accept-data-loss --to OUT`"
+        "nodes (`cmdlog serve APP --data DIR --join cluster.json --node N`), or recover what it holds by itself with "
+        "`cmdlog recover DIR --accept-data-loss --to OUT`"
     )
 
 

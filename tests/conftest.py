@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from cmdlog.node.embedded_logging import log_as_library
-from tests import warm_start
+from tests import one_trust, patient_requests, warm_start
 from tests.skips import forbid
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ BY_NAME_ONLY = ("torture", "fuzz", "sim")
 """Markers of tests that run for minutes: left out unless `-m` names them, also under `-m 'not slow'`."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """What a node logs is not printed, as in any program that embeds one; and no drawn case fails for being slow.
 
     The first is said here, since `capture_logs` of structlog counts as the program's own word: all nodes behind it would print,
@@ -32,7 +34,13 @@ def pytest_configure() -> None:
     """
     os.environ.setdefault("CMDLOG_PREALLOCATE", "ahead")  # a gibibyte for each of some hundred servers would fill the volume
     os.environ.setdefault("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # for each pytest that a test starts: the imports take seconds
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # a shell's run in the background ignores it, and so would programs
     log_as_library()
+    one_trust.install()
+    patient_requests.install()
     warm_start.install()
     settings.register_profile("unhurried", deadline=None)
     settings.load_profile("unhurried")
@@ -100,12 +108,20 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
 
 SESSION = "tests/spark with the session"
 FIRST = (
-    SESSION, "tests/project/", "tests/api/test_schemathesis.py", "tests/cli/test_demo.py", "tests/cluster/test_served.py",
-    "tests/api/test_dashboard.py", "tests/cli/test_limits.py", "tests/procedures/test_check.py", "tests/replay/test_pitr.py",
-    "tests/testing/test_hashseed.py", "tests/raft/test_sim.py", "tests/node/test_opening.py", "tests/client/test_client.py",
-    "tests/api/test_flood.py", "tests/wal/test_fault_log.py", "tests/raft/test_mutants.py", "tests/node/test_supervisor.py",
+    SESSION, "tests/project/", "tests/cli/test_cluster_demo.py", "tests/cli/test_demo.py",
+    "tests/cluster/test_client_failover.py", "tests/cluster/test_served_operators.py", "tests/cluster/test_copied_nodes.py",
+    "tests/cluster/test_cluster_status.py", "tests/node/rejoin/test_copied_members.py", "tests/cluster/test_nemesis.py",
+    "tests/cluster/test_served.py", "tests/cluster/test_served_calls.py", "tests/api/test_schemathesis.py",
+    "tests/node/test_member_scrub.py", "tests/node/rejoin/test_rejoin_steps.py",
+    "tests/cluster/sim/members/test_member_stories.py", "tests/node/test_deployer.py", "tests/node/test_scrubber.py",
+    "tests/node/test_killed_deploy.py", "tests/api/test_dashboard.py", "tests/cli/test_limits.py",
+    "tests/testing/test_hashseed.py", "tests/procedures/test_check.py", "tests/cli/test_reload.py",
+    "tests/replay/test_pitr.py", "tests/raft/test_sim.py", "tests/node/test_opening.py",
+    "tests/cluster/test_rolling_restart.py", "tests/client/test_client.py", "tests/procedures/test_migrations.py",
+    "tests/cluster/members/test_member_nemesis.py", "tests/api/test_flood.py", "tests/cluster/test_served_membership.py",
+    "tests/node/migrating/test_evolution.py", "tests/raft/test_mutants.py",
 )  # fmt: skip
-"""Files that take longest, which are handed out first: the two processes then end together."""
+"""Files that take longest, which are handed out first: the processes then end together."""
 
 
 @cache

@@ -50,6 +50,6 @@ def test_program_beside_such_a_file_says_so(tmp_path: Path, program: str) -> Non
     path = write_module(tmp_path, "procedures", package=False)
     for code, wanted in ((program, True), ("from cmdlog import Client", False)):
         start = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; {code}"
-        done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=300, check=False)
         assert (f"{path} hides cmdlog's own package `procedures`" in done.stderr) is wanted
         assert (done.returncode != 0) is wanted

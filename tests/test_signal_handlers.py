@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from cmdlog.signal_handlers import handled, ignore, reset, sigterm_raises
+from cmdlog.signal_handlers import handled, ignore, reset, sigterm_raises, undisturbed
 
 
 class Ended(BaseException):
@@ -39,6 +39,26 @@ def test_other_threads_leave_signals_alone() -> None:
 
     def work() -> None:
         with sigterm_raises(Ended):
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [signal.SIG_DFL]
+
+
+def test_tidying_up_is_not_interrupted_again() -> None:
+    """Ctrl-C and SIGTERM do nothing within, and what they did before afterwards; other threads may use it, too."""
+    with undisturbed():
+        signal.raise_signal(signal.SIGINT)
+        terminate()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    found: list[object] = []
+
+    def work() -> None:
+        with undisturbed():
             found.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=work)

@@ -51,7 +51,7 @@ def printed(program: str, *, interrupted: bool = False) -> bytes:
     while data := os.read(pipe, 1 << 14):
         parts.append(data)
     process.stdout.close()
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     return b"".join(parts)
 
 

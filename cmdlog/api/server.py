@@ -15,34 +15,31 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-import uvicorn
 import uvloop
 
 from cmdlog.api.app import create_app
-from cmdlog.api.connections.acceptor import Acceptor
 from cmdlog.api.connections.connection_registry import Roster
 from cmdlog.api.connections.descriptor_limit import connections_allowed
+from cmdlog.api.connections.http_server import HttpServer, leave_clients, listen, make_config, url_of
 from cmdlog.api.connections.tls import Certificate
 from cmdlog.api.fast_path import QuickCalls
-from cmdlog.api.gate.route_table import TABLE
+from cmdlog.api.gate.route_table import STREAMS
+from cmdlog.api.processes.process_set import ProcessSet
 from cmdlog.api.routes.app_state import SLOW_THREADS, Service
-from cmdlog.node.settings import BadSetting, Settings, is_loopback
+from cmdlog.node.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
-BACKLOG: Final = 2048
 LOG_THREADS: Final = 2  # beside those that write it: the keeper, and who prepares segments
-NODE_THREADS: Final = 6  # flush, watch of the sites, archive, snapshots, page checks, drills
-LEAVE_S: Final = 1.0  # at most, for clients of a node that leads no more to get an answer that ends their connection
-LEAVE_LOOK_S: Final = 0.05  # between two looks at whether all have left
-STREAMS: Final = frozenset(entry.path for entry in TABLE if entry.kind == "batch")
+NODE_THREADS: Final = 7  # flush, watch of the sites, archive, snapshots, page checks, drills, scrub
+LEFT_OVER_S: Final = 2.0  # for HTTP processes of a node that was killed to be gone with their copies of its socket
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 Open = Callable[[Callable[[Any], None]], "Node"]  # opens the node; is given what to report progress to
@@ -59,8 +56,12 @@ class Events:
     stopping: Callable[[], None] = field(default=lambda: None)
 
 
-def serve(open_node: Open, settings: Settings, *, events: Events | None = None, version: str = "") -> None:
+def serve(
+    open_node: Open, settings: Settings, *, events: Events | None = None, version: str = "", process_module: str = ""
+) -> None:
     """Serves until SIGTERM or SIGINT, then drains and closes the node. Blocking; the main thread.
+
+    `process_module` is the program of an HTTP process, for settings that ask for some.
 
     Raises: BadSetting; what `open_node` raises; the error that wedged the node, when one did.
     """
@@ -78,8 +79,10 @@ def serve(open_node: Open, settings: Settings, *, events: Events | None = None, 
         quick=QuickCalls(api),
         front=service.front,
     )
-    listener = listen(settings.host, settings.port, silence_max_s=settings.write_timeout_s)
-    runner = _Runner(service, roster, open_node, events or Events())
+    processes = ProcessSet(api, service.front, settings, process_module) if settings.http_processes else None
+    patience_s = LEFT_OVER_S if processes is not None else 0.0
+    listener = listen(settings.host, settings.port, silence_max_s=settings.write_timeout_s, patience_s=patience_s)
+    runner = _Runner(service, roster, open_node, events or Events(), processes)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             loop.run(runner.run(listener))
@@ -101,79 +104,6 @@ def loop_threads() -> int:
     return min(32, (os.cpu_count() or 1) + 4)
 
 
-def make_config(roster: Roster) -> uvicorn.Config:
-    """uvicorn's server with our protocol; of its middleware none, since headers of a proxy prove no address."""
-    return uvicorn.Config(
-        roster.application,
-        http=roster.connect,  # type: ignore[arg-type]  # it is called as a class of protocols would be
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        proxy_headers=False,
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        backlog=BACKLOG,
-        timeout_graceful_shutdown=max(1, round(roster.settings.drain_timeout_s)),
-    )
-
-
-def listen(host: str, port: int, *, silence_max_s: float) -> socket.socket:
-    """A socket that clients can reach, whose connections end when the other machine takes nothing for `silence_max_s`.
-
-    They wait to be accepted until a server takes the socket over. It listens before the address is printed: who reads a port and
-    connects at once is not refused, and of two servers that start at once on one port only one gets it (`bind` allows both).
-
-    Raises: BadSetting.
-    """
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind, proto)
-    except OSError as error:
-        raise BadSetting("host", f"{host} is not an address to listen on: {error.strerror}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # this and what follows is passed on to connections
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(silence_max_s * 1000))
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise BadSetting("port", f"cannot listen on {host}:{port}: {error.strerror}; port 0 picks a free one") from error
-    return listener
-
-
-def url_of(listener: socket.socket, *, scheme: str) -> str:
-    """The address that clients use."""
-    host, port = listener.getsockname()[:2]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-class HttpServer(uvicorn.Server):
-    """uvicorn's server without its signal handling, which ends the process before the node is closed, and accepting as we do."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=[])
-        connect: Any = self.config.http_protocol_class
-        make = partial(connect, config=self.config, server_state=self.server_state, app_state={})
-        self.servers = [Acceptor(listener, make) for listener in sockets or ()]  # type: ignore[misc]  # it is used like one
-
-    def end(self) -> None:
-        """Serves what is under way, then returns."""
-        self.should_exit = True
-
-    def stop(self) -> bool:
-        """`end`, or, where that was said before, without waiting for what is under way; whether this is the first time."""
-        self.force_exit = self.should_exit
-        self.end()
-        return not self.force_exit
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class Stopped(Exception):
     """The server is asked to stop while its node recovers."""
 
@@ -181,8 +111,11 @@ class Stopped(Exception):
 class _Runner:
     """One run of the server."""
 
-    def __init__(self, service: Service, roster: Roster, open_node: Open, events: Events) -> None:
+    def __init__(
+        self, service: Service, roster: Roster, open_node: Open, events: Events, processes: ProcessSet | None = None
+    ) -> None:
         self._service, self._roster, self._open_node, self._events = service, roster, open_node, events
+        self._processes = processes
         self._server = HttpServer(make_config(roster))
         self._progress: Mapping[str, object] = {}
         self.failure: BaseException | None = None  # why the server ended by itself
@@ -197,9 +130,14 @@ class _Runner:
         self._url = url_of(listener, scheme="http" if self._roster.certificate is None else "https")
         opening = asyncio.create_task(self._open())
         self._roster.start()
+        if self._processes is not None:
+            self._service.serve_by(self._processes)
+            self._processes.start(listener)
         try:
-            await self._server.serve(sockets=[listener])
+            await self._server.serve(sockets=[listener] if self._processes is None else [])
         finally:
+            if self._processes is not None:
+                await self._processes.stop()
             with contextlib.suppress(asyncio.CancelledError):
                 await opening
             await self._close()
@@ -209,13 +147,13 @@ class _Runner:
         loop = asyncio.get_running_loop()
         try:
             node = await loop.run_in_executor(None, self._open_node, self._note_progress)
-            self._serve_node(node)
+            await self._serve_node(node)
         except Stopped:
             return
         except BaseException as error:  # noqa: BLE001 - it is raised again when the server is down
             self._fail(error)
 
-    def _serve_node(self, node: Node) -> None:
+    async def _serve_node(self, node: Node) -> None:
         """Serves the opened node from now on."""
         self._tell_listening()
         node.watch_failure(self._fail_later)
@@ -230,6 +168,9 @@ class _Runner:
         gc.collect()
         gc.freeze()  # modules, schemas and routes live as long as the process: later collections need not look at them
         node.attach(self._loop)
+        if self._processes is not None:
+            self._processes.attach(node)
+            await self._processes.wait_serving()
         self._events.ready(node)
 
     def _note_progress(self, progress: Any) -> None:
@@ -260,6 +201,8 @@ class _Runner:
         if self._service.stopping:
             self._server.end()
             self._server.stop()
+            if self._processes is not None:
+                self._processes.kill()
             return
         self._drained_by = self._loop.time() + self._roster.settings.drain_timeout_s  # requests and node together
         self._service.begin_stop()
@@ -271,24 +214,13 @@ class _Runner:
             self._handing_over = self._loop.create_task(self._hand_over(node))
 
     async def _hand_over(self, node: Node) -> None:
-        """Another node leads before this one takes no more requests: no client waits for an election.
-
-        Then clients are given time to leave: a request that meets a connection which the server is just closing has no answer.
-        """
+        """Another node leads before this one takes no more requests: no client waits for an election."""
         if await self._loop.run_in_executor(None, node.hand_over):
-            self._roster.begin_leaving()
-            await self._until_all_left(LEAVE_S)
-            for acceptor in self._server.servers:
-                acceptor.close()
-            await self._until_all_left(LEAVE_S / 4)
+            if self._processes is None:
+                await leave_clients(self._server, self._roster)
+            else:
+                await self._processes.stop(leaving=True)
         self._server.end()
-
-    async def _until_all_left(self, within_s: float) -> None:
-        """Every client has had its last answer on this connection, or has asked nothing for so long."""
-        for _ in range(max(1, round(within_s / LEAVE_LOOK_S))):
-            await asyncio.sleep(min(LEAVE_LOOK_S, within_s))
-            if not self._roster.open:
-                return
 
     def _fail_later(self, error: BaseException) -> None:
         """`_fail` from any thread."""

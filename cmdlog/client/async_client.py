@@ -17,10 +17,21 @@ import httpx
 from cmdlog.client.batching.auto_batch_async import TaskCoalescer
 from cmdlog.client.batching.batch_response import AnswerLines, is_stream, no_stream
 from cmdlog.client.batching.batch_window import TAKEN_PER_ANSWER, Answered, Window
-from cmdlog.client.client_base import ANSWER_BYTES_MAX, BatchItem, ClientCore, begun, owned
+from cmdlog.client.client_base import ANSWER_BYTES_MAX, END_S, BatchItem, ClientCore, begun, owned
 from cmdlog.client.connection_pool import TaskLanes
 from cmdlog.client.options import DEFAULT_URL, ClientArguments
-from cmdlog.client.request import POINT, SNAPSHOT, Ask, query_ask, read_ask
+from cmdlog.client.request import (
+    MEMBERS,
+    POINT,
+    SNAPSHOT,
+    Ask,
+    cancel_copy_ask,
+    change_ask,
+    deploy_ask,
+    query_ask,
+    read_ask,
+    recovery_ask,
+)
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.retry_loop import SendAttempt, Steps
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, Durability, NewKey, P, R, named_call
@@ -44,6 +55,7 @@ class AsyncClient(ClientCore):
         self._lanes = [TaskLanes(self.options.http(url), self.options.connections_max) for url in self.urls]
         options = self.options.auto_batch
         self._coalescer = None if options is None else TaskCoalescer(self._send, self._send_many, options)
+        self._endings: set[asyncio.Task[None]] = set()  # requests under way that end sessions
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
@@ -97,14 +109,23 @@ class AsyncClient(ClientCore):
         call = procedure if isinstance(procedure, Call) else named_call(procedure, (), params)
         call = call.with_options(idempotency_key, durability)
         ask = self._call_ask(call, consistency)
-        value = await self._run(self._exchange(ask, timeout_s, own_key=call.idempotency_key is NEW_KEY))
+        value = await self._run(self._exchange(ask, timeout_s, renames=call.idempotency_key is NEW_KEY))
         return self._decode(ask, value, returns)
 
     async def batch(
         self, calls: Iterable[BatchItem] | AsyncIterable[BatchItem], *, timeout_s: float | None = None
     ) -> AsyncGenerator[Answered, None]:
         """Calls in order, answered in the same order; see `Client.batch`."""
-        window, source = self._window(timeout_s), _each(calls)
+        window = self._window(timeout_s)
+        try:
+            async with contextlib.aclosing(self._answers(window, _each(calls))) as answers:
+                async for answered in answers:
+                    yield answered
+        finally:
+            window.abandon()
+            self._end_sessions()
+
+    async def _answers(self, window: Window, source: AsyncGenerator[BatchItem, None]) -> AsyncGenerator[Answered, None]:
         more = True
         while more or window:
             while more and window.waits:
@@ -132,8 +153,8 @@ class AsyncClient(ClientCore):
             item = await anext(source)
         except StopAsyncIteration:
             return False
-        ask, own_key = self._batch_ask(item)
-        window.add(ask, own_key=own_key)
+        ask, renames = self._batch_ask(item)
+        window.add(ask, renames=renames)
         return True
 
     # -- what else a server tells ----------------------------------------------------------------------------------------
@@ -167,15 +188,38 @@ class AsyncClient(ClientCore):
         """Takes a recovery point now: `snapshots`, and `point` with the transaction id up to which all can be restored."""
         return read_object(await self._run(self._exchange(POINT, timeout_s)))
 
+    async def deploy(self, *, timeout_s: float | None = None, **options: Any) -> dict[str, Any]:
+        """Other code into the server: `bundle`, or `rollback` and `to`; `plan` changes nothing (OPERATING.md "Deploys")."""
+        return read_object(await self._run(self._exchange(deploy_ask(options), timeout_s)))
+
+    async def members(self) -> dict[str, Any]:
+        """Of a cluster: version, leader, members with their states, failure set, copies under way."""
+        return read_object(await self._run(self._exchange(MEMBERS)))
+
+    async def change_member(self, kind: str, node: int, **options: Any) -> dict[str, Any]:
+        """`add`, `remove`, `replace`, `retire` or `transfer`. Options: peer, client, base, force, plan (OPERATING.md)."""
+        return read_object(await self._run(self._exchange(change_ask(kind, node, options))))
+
+    async def recover_unsafely(self, **options: Any) -> dict[str, Any]:
+        """The server continues without its majority. Options: yes_lose, survivors, force (OPERATING.md "Lost majority")."""
+        return read_object(await self._run(self._exchange(recovery_ask(options))))
+
+    async def cancel_copy(self, node: int) -> dict[str, Any]:
+        """Ends the copy of the server's data to this node."""
+        return read_object(await self._run(self._exchange(cancel_copy_ask(node))))
+
     async def ready(self, timeout_s: float = 0.0) -> bool:
         """Whether the server serves calls, waiting up to `timeout_s` for it."""
         ready: bool = await self._run(self._await_ready(timeout_s))
         return ready
 
     async def close(self) -> None:
-        """Waits for requests that calls share, and ends the connections."""
+        """Waits for requests that calls share, and ends the sessions and the connections."""
         if self._coalescer is not None:
             await self._coalescer.close()
+        self._end_later(self._sessions.close())
+        if self._endings:
+            await asyncio.wait(self._endings)
         for lanes in self._lanes:
             await lanes.close()
 
@@ -205,6 +249,28 @@ class AsyncClient(ClientCore):
                     came_of_it = None
         except StopIteration as end:
             return end.value
+        finally:
+            steps.close()
+            self._end_sessions()
+
+    def _end_sessions(self) -> None:
+        """Lets the server forget the sessions whose last call is over. There is one about every 15 minutes."""
+        if self._sessions.has_drained:
+            self._end_later(self._sessions.pop_drained())
+
+    def _end_later(self, uuids: Sequence[str]) -> None:
+        """Beside the call that is over: its caller gets the answer first."""
+        if uuids:
+            task = asyncio.get_running_loop().create_task(self._end_in_time(uuids))
+            self._endings.add(task)
+            task.add_done_callback(self._endings.discard)
+
+    async def _end_in_time(self, uuids: Sequence[str]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                for step in self._end_steps(uuids):
+                    if isinstance(await self._send(step), Lost):
+                        return
 
     async def _attempt(self, step: SendAttempt) -> Attempt:
         if self._coalescer is not None and step.ask.procedure and not step.ask.stale:

@@ -18,10 +18,21 @@ import httpx
 from cmdlog.client.batching.auto_batch import Coalescer
 from cmdlog.client.batching.batch_response import AnswerLines, is_stream, no_stream
 from cmdlog.client.batching.batch_window import TAKEN_PER_ANSWER, Answered, Window
-from cmdlog.client.client_base import ANSWER_BYTES_MAX, BatchItem, ClientCore, begun, owned, request_ids
+from cmdlog.client.client_base import ANSWER_BYTES_MAX, END_S, BatchItem, ClientCore, begun, owned, request_ids
 from cmdlog.client.connection_pool import Lanes
 from cmdlog.client.options import DEFAULT_URL, ClientArguments
-from cmdlog.client.request import POINT, SNAPSHOT, Ask, query_ask, read_ask
+from cmdlog.client.request import (
+    MEMBERS,
+    POINT,
+    SNAPSHOT,
+    Ask,
+    cancel_copy_ask,
+    change_ask,
+    deploy_ask,
+    query_ask,
+    read_ask,
+    recovery_ask,
+)
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.retry_loop import SendAttempt, Steps
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, Durability, NewKey, P, R, named_call
@@ -121,7 +132,7 @@ class Client(ClientCore):
         call = procedure if isinstance(procedure, Call) else named_call(procedure, (), params)
         call = call.with_options(idempotency_key, durability)
         ask = self._call_ask(call, consistency)
-        value = self._run(self._exchange(ask, timeout_s, own_key=call.idempotency_key is NEW_KEY))
+        value = self._run(self._exchange(ask, timeout_s, renames=call.idempotency_key is NEW_KEY))
         return self._decode(ask, value, returns)
 
     def batch(self, calls: Iterable[BatchItem], *, timeout_s: float | None = None) -> Iterator[Answered]:
@@ -131,7 +142,14 @@ class Client(ClientCore):
         except that one which was refused (503) on its own may be executed after others; a read sees what was answered before it
         was sent. `timeout_s` counts from a call's first failure. A caller that stops early leaves up to 4,096 calls undecided.
         """
-        window, source = self._window(timeout_s), iter(calls)
+        window = self._window(timeout_s)
+        try:
+            yield from self._answers(window, iter(calls))
+        finally:
+            window.abandon()
+            self._end_sessions()
+
+    def _answers(self, window: Window, source: Iterator[BatchItem]) -> Iterator[Answered]:
         more = True
         while more or window:
             while more and window.waits:
@@ -156,8 +174,8 @@ class Client(ClientCore):
             item = next(source)
         except StopIteration:
             return False
-        ask, own_key = self._batch_ask(item)
-        window.add(ask, own_key=own_key)
+        ask, renames = self._batch_ask(item)
+        window.add(ask, renames=renames)
         return True
 
     # -- what else a server tells ----------------------------------------------------------------------------------------
@@ -191,15 +209,36 @@ class Client(ClientCore):
         """Takes a recovery point now: `snapshots`, and `point` with the transaction id up to which all can be restored."""
         return read_object(self._run(self._exchange(POINT, timeout_s)))
 
+    def deploy(self, *, timeout_s: float | None = None, **options: Any) -> dict[str, Any]:
+        """Other code into the server: `bundle`, or `rollback` and `to`; `plan` changes nothing (OPERATING.md "Deploys")."""
+        return read_object(self._run(self._exchange(deploy_ask(options), timeout_s)))
+
+    def members(self) -> dict[str, Any]:
+        """Of a cluster: version, leader, members with their states, failure set, copies under way."""
+        return read_object(self._run(self._exchange(MEMBERS)))
+
+    def change_member(self, kind: str, node: int, **options: Any) -> dict[str, Any]:
+        """`add`, `remove`, `replace`, `retire` or `transfer`. Options: peer, client, base, force, plan (OPERATING.md)."""
+        return read_object(self._run(self._exchange(change_ask(kind, node, options))))
+
+    def recover_unsafely(self, **options: Any) -> dict[str, Any]:
+        """The server continues without its majority. Options: yes_lose, survivors, force (OPERATING.md "Lost majority")."""
+        return read_object(self._run(self._exchange(recovery_ask(options))))
+
+    def cancel_copy(self, node: int) -> dict[str, Any]:
+        """Ends the copy of the server's data to this node."""
+        return read_object(self._run(self._exchange(cancel_copy_ask(node))))
+
     def ready(self, timeout_s: float = 0.0) -> bool:
         """Whether the server serves calls, waiting up to `timeout_s` for it."""
         ready: bool = self._run(self._await_ready(timeout_s))
         return ready
 
     def close(self) -> None:
-        """Ends the connections. Calls of other threads that are under way fail."""
+        """Ends the sessions and the connections. Calls of other threads that are under way fail."""
         if self._coalescer is not None and self._pid == os.getpid():
             self._coalescer.close()
+        self._end_in_time(self._sessions.close())
         for lanes in self._lanes:
             lanes.close()
 
@@ -229,6 +268,20 @@ class Client(ClientCore):
                     came_of_it = None
         except StopIteration as end:
             return end.value
+        finally:
+            steps.close()
+            self._end_sessions()
+
+    def _end_sessions(self) -> None:
+        """Lets the server forget the sessions whose last call is over. There is one about every 15 minutes."""
+        if self._sessions.has_drained:
+            self._end_in_time(self._sessions.pop_drained())
+
+    def _end_in_time(self, uuids: Sequence[str]) -> None:
+        until = time.monotonic() + END_S
+        for step in self._end_steps(uuids):
+            if time.monotonic() < until and isinstance(self._send(step), Lost):
+                return
 
     def _attempt(self, step: SendAttempt) -> Attempt:
         if self._coalescer is not None and step.ask.procedure and not step.ask.stale:

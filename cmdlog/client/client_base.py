@@ -17,13 +17,14 @@ import httpx
 
 from cmdlog.client.batching.batch_response import NDJSON
 from cmdlog.client.batching.batch_window import BatchLine, Window
-from cmdlog.client.keys import KeyGenerator
+from cmdlog.client.keys import KeyGenerator, check_key
 from cmdlog.client.options import ClientArguments, base_urls, make_options
-from cmdlog.client.request import Ask, call_ask
+from cmdlog.client.request import SESSION, Ask, call_ask, end_session_ask, session_of
 from cmdlog.client.response import Attempt, check_owner, read_result
 from cmdlog.client.retry import patience_s
 from cmdlog.client.retry_loop import SendAttempt, Steps, await_ready, exchange, send
 from cmdlog.client.server_set import ListedServer, ServerSet
+from cmdlog.client.session import CallName, CallNames, ClientSessions, KeyPerCall
 from cmdlog.client.wire_values import PLAIN
 from cmdlog.errors import BadAnswer, CmdlogError
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, NewKey
@@ -37,6 +38,7 @@ TXN: Final = "Cmdlog-Txn"
 REQUEST_ID: Final = "X-Request-Id"
 ANSWER_BYTES_MAX: Final = 512 << 20  # the server gives queries of 64 MiB; JSON writes a byte with up to six
 BATCH: Final = "/v1/batch"
+END_S: Final = 1.0  # for an attempt to end a session
 
 BatchItem = Call[Any] | tuple[str, Mapping[str, Any]] | tuple[str, Mapping[str, Any], str | None]
 
@@ -86,7 +88,8 @@ class ClientCore:
         """The highest transaction id that this client has seen."""
         self._headers = self.options.headers()
         self._servers = ServerSet(self.urls)
-        self._keys = KeyGenerator()
+        self._sessions = ClientSessions(window=self.options.session_window)
+        self._names: CallNames = KeyPerCall(KeyGenerator()) if self.options.keys == "single" else self._sessions
         self._request_ids = request_ids()
         self._lock = threading.Lock()
 
@@ -103,18 +106,18 @@ class ClientCore:
         stale = consistency == "stale"
         reads = stale or (declared is not None and declared.read_only)
         params = call.params if declared is None else as_declared(declared, call.params)
-        return call_ask(
-            call.procedure,
-            params,
-            key=None if stale else self._key(call.idempotency_key),
-            reads=reads,
-            stale=stale,
-            durability=call.durability,
-            declared=declared,
-        )
+        key = None if stale else self._name(call.idempotency_key)
+        try:
+            return call_ask(
+                call.procedure, params, key=key, reads=reads, stale=stale, durability=call.durability, declared=declared
+            )
+        except CmdlogError:
+            if key is not None:
+                self._names.finish(key)
+            raise
 
     def _batch_ask(self, item: BatchItem) -> tuple[Ask | CmdlogError, bool]:
-        """A call of a batch, or why it cannot be sent; whether its key was made here. Raises: TypeError (it is no call)."""
+        """A call of a batch, or why it cannot be sent; whether its name was made here. Raises: TypeError (it is no call)."""
         call: Call[Any] = Call(*item)
         try:
             ask = self._call_ask(call)
@@ -122,13 +125,13 @@ class ClientCore:
             return error, False
         return ask, call.idempotency_key is NEW_KEY
 
-    def _key(self, key: str | NewKey | None) -> str | None:
-        if not isinstance(key, NewKey):
-            return key
-        return self._keys.new() if self.options.keys == "new" else None
+    def _name(self, key: str | NewKey | None) -> CallName | None:
+        if isinstance(key, NewKey):
+            return None if self.options.keys == "none" else self._names.new()
+        return key if key is None else self._sessions.named(key) or check_key(key)
 
-    def _exchange(self, ask: Ask, timeout_s: float | None = None, *, own_key: bool = False) -> Steps:
-        """`own_key`: the key was made here, and may be made again."""
+    def _exchange(self, ask: Ask, timeout_s: float | None = None, *, renames: bool = False) -> Steps:
+        """`renames`: the call's name was made here, and may be made again."""
         return exchange(
             ask,
             self.options.retry,
@@ -136,7 +139,8 @@ class ClientCore:
             timeout_s=self.options.timeout_s if timeout_s is None else timeout_s,
             clock=time.monotonic,
             chance=chance,
-            rekey=self._keys.better if own_key else lambda _key, _date: None,
+            names=self._names,
+            renames=renames,
         )
 
     def _await_ready(self, timeout_s: float) -> Steps:
@@ -149,7 +153,7 @@ class ClientCore:
             timeout_s=self.options.timeout_s if timeout_s is None else timeout_s,
             clock=time.monotonic,
             chance=chance,
-            rekey=self._keys.better,
+            names=self._names,
             decode=self._decode,
         )
 
@@ -160,8 +164,16 @@ class ClientCore:
 
     def _many_request(self, server: ListedServer, asks: Sequence[Ask], step: SendAttempt) -> httpx.Request:
         """The same calls as the lines of one request."""
-        body = b"\n".join([ask.line() for ask in asks])
-        return self._http_request("POST", BATCH, body, [("Content-Type", NDJSON)], server=server, step=step)
+        session = session_of(asks)
+        headers = [("Content-Type", NDJSON)]
+        if session is not None:
+            headers.append((SESSION, f"{session.uuid}; floor={session.floor}"))
+        body = b"\n".join([ask.line(session) for ask in asks])
+        return self._http_request("POST", BATCH, body, headers, server=server, step=step)
+
+    def _end_steps(self, uuids: Iterable[str]) -> list[SendAttempt]:
+        """One attempt each to end sessions; what becomes of it does not matter."""
+        return [SendAttempt(end_session_ask(uuid), END_S, END_S) for uuid in uuids]
 
     def _batch_step(self, line: BatchLine) -> SendAttempt:
         """The request that begins with this line of a batch."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 import httpx
 
 from cmdlog.client.retry import RetryPolicy
+from cmdlog.client.session import WINDOW
 
 if TYPE_CHECKING:
     from procedures import Database
@@ -42,7 +43,8 @@ class ClientArguments(TypedDict, total=False):
     token_file: str | os.PathLike[str] | None
     timeout_s: float  # for one call with all its attempts
     retry: RetryPolicy
-    keys: Literal["new", "none"]  # whether a call without a key of its own gets a new one; without, less is retried
+    keys: Literal["new", "single", "none"]  # of calls without one: numbers in sessions; a key each; none, then less is retried
+    session_window: int  # at most the server's setting of this name
     causality: Literal[
         "echo", "off"
     ]  # whether the highest transaction id seen is sent along, so that later calls get a greater one
@@ -60,7 +62,8 @@ class ClientOptions:
     token: str
     timeout_s: float = 60.0
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    keys: Literal["new", "none"] = "new"
+    keys: Literal["new", "single", "none"] = "new"
+    session_window: int = WINDOW
     causality: Literal["echo", "off"] = "echo"
     auto_batch: AutoBatch | None = None
     db: Database | None = None
@@ -100,10 +103,10 @@ def make_options(given: ClientArguments) -> ClientOptions:
     if not isinstance(verify, bool | ssl.SSLContext):
         verify = ssl.create_default_context(cafile=os.fspath(verify))
     options = ClientOptions(**own, verify=verify)
-    if not options.timeout_s > 0 or options.connections_max < 1:
-        raise ValueError("timeout_s must be more than 0, connections_max at least 1")
-    if options.keys not in ("new", "none") or options.causality not in ("echo", "off"):
-        raise ValueError('keys is "new" or "none", causality is "echo" or "off"')
+    if not options.timeout_s > 0 or options.connections_max < 1 or options.session_window < 1:
+        raise ValueError("timeout_s must be more than 0, connections_max and session_window at least 1")
+    if options.keys not in ("new", "single", "none") or options.causality not in ("echo", "off"):
+        raise ValueError('keys is "new", "single" or "none", causality is "echo" or "off"')
     return options
 
 

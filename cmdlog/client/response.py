@@ -91,7 +91,9 @@ _BY_STATUS: Final[Mapping[int, type[CmdlogError]]] = {
     403: errors.Forbidden,
     413: errors.TooLarge,
 }
-PROMISES: Final = frozenset(("log_full", "disk_full", "not_ready", "no_quorum", "sessions_full", "too_many_connections"))
+PROMISES: Final = frozenset(
+    ("log_full", "disk_full", "not_ready", "code_changed", "migrating", "no_quorum", "sessions_full", "too_many_connections")
+)
 """Codes that promise that nothing was logged; of one that is newer than this program we do not know."""
 
 OF_CONNECTIONS: Final = frozenset(("bad_request", "header_timeout", "headers_too_large", "url_too_long", "too_many_connections"))

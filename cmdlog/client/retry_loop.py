@@ -14,6 +14,7 @@ from cmdlog.client.request import READY, Ask, Effect
 from cmdlog.client.response import Attempt, AttemptFailure, Fate, judge
 from cmdlog.client.retry import RetryPolicy, Tries, decide, patience_s
 from cmdlog.client.server_set import ServerSet
+from cmdlog.client.session import CallName, CallNames
 from cmdlog.errors import CmdlogError, SessionExpired
 
 ATTEMPT_S_MIN: Final = 0.001  # a time-out of 0 would mean none
@@ -22,8 +23,6 @@ WORTH_ASKING: Final = frozenset((Fate.REFUSED, Fate.BUSY, Fate.UNKNOWN))
 
 Clock = Callable[[], float]
 Chance = Callable[[], float]
-Rekey = Callable[[str, str], str | None]
-"""A key and the server's `Date` in, a better key out; None: the key was not at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +52,37 @@ def exchange(
     timeout_s: float,
     clock: Clock,
     chance: Chance,
-    rekey: Rekey = lambda _key, _date: None,
+    names: CallNames,
+    renames: bool = False,
 ) -> Steps:
-    """Returns the JSON of the answer. Raises: CmdlogError."""
+    """Returns the JSON of the answer. `renames`: the call's name was made here, and may be made again. Raises: CmdlogError."""
     deadline = clock() + timeout_s
     tries = Tries(began=servers.mark(), mark=servers.mark())
-    while True:
-        attempt = yield send(
-            ask, policy, left_s=deadline - clock(), patience_s=patience_s(tries, policy, several=servers.several)
-        )
-        assert attempt is not None
-        found = judge(attempt)
-        if not isinstance(found, AttemptFailure):
-            return found
-        if not tries.uncertain and (key := better_key(ask, found, rekey)):
-            ask, rekey = ask.under(key), lambda _key, _date: None
-            continue
-        fresh = found.elsewhere and servers.has_fresh(tries.mark)
-        step = decide(found, tries, ask.effect, policy, left_s=deadline - clock(), chance=chance(), fresh=fresh)
-        if isinstance(step, CmdlogError):
-            step.idempotency_key = ask.key
-            raise servers.name_failures(step, tries.began)
-        if not fresh:
-            yield Pause(step)
-            tries.mark = servers.mark()
+    known = True  # a caller who leaves has no name to ask by
+    try:
+        while True:
+            attempt = yield send(
+                ask, policy, left_s=deadline - clock(), patience_s=patience_s(tries, policy, several=servers.several)
+            )
+            assert attempt is not None
+            found = judge(attempt)
+            if not isinstance(found, AttemptFailure):
+                return found
+            if renames and not tries.uncertain and (name := better_name(ask, found, names)):
+                ask, renames = ask.under(name), False
+                continue
+            fresh = found.elsewhere and servers.has_fresh(tries.mark)
+            step = decide(found, tries, ask.effect, policy, left_s=deadline - clock(), chance=chance(), fresh=fresh)
+            if isinstance(step, CmdlogError):
+                known = is_known(found, tries, step)
+                step.idempotency_key = key_to_ask_by(ask, known=known)
+                raise servers.name_failures(step, tries.began)
+            if not fresh:
+                yield Pause(step)
+                tries.mark = servers.mark()
+    finally:
+        if ask.key is not None:
+            names.finish(ask.key, known=known)
 
 
 def await_ready(policy: RetryPolicy, *, servers: ServerSet, timeout_s: float, clock: Clock) -> Steps:
@@ -107,6 +113,18 @@ def send(ask: Ask, policy: RetryPolicy, *, left_s: float, patience_s: float) -> 
     return SendAttempt(ask, min(policy.connect_s, patience_s, left_s), attempt_s)
 
 
-def better_key(ask: Ask, failure: AttemptFailure, rekey: Rekey) -> str | None:
-    """A key for a call whose fresh key was refused as expired: our clock is behind, and nothing was executed under that key."""
-    return rekey(ask.key, failure.date) if ask.key is not None and isinstance(failure.error, SessionExpired) else None
+def better_name(ask: Ask, failure: AttemptFailure, names: CallNames) -> CallName | None:
+    """A name for a call that was refused as expired before any doubt: our clock is wrong, or the session has ended."""
+    return names.better(ask.key, failure.date) if ask.key is not None and isinstance(failure.error, SessionExpired) else None
+
+
+def is_known(failure: AttemptFailure, tries: Tries, error: CmdlogError) -> bool:
+    """Whether the error that a call ends with leaves no doubt whether it was executed."""
+    return not tries.uncertain or (failure.fate is Fate.DECIDED and error is failure.error)
+
+
+def key_to_ask_by(ask: Ask, *, known: bool) -> str | None:
+    """With what a call can be repeated. A number in a session whose outcome is known is over: the next call gets another one."""
+    if ask.key is None or isinstance(ask.key, str):
+        return ask.key
+    return None if known else str(ask.key)

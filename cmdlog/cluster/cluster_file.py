@@ -25,7 +25,7 @@ class BadClusterFile(OperatorError):
 
     kind = "BadClusterFile"
     exit_code = 2
-    hint = "`cmdlog cluster init` makes the file; every node gets the same one"
+    hint = "`cmdlog cluster init` makes the file, and `cmdlog cluster join` that of a node which joins later"
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,10 @@ class ExecutedMarks:
         self._ticks = 0
         self.free = False  # this node leads: it executes what is committed
 
+    def set_voters(self, voters: int) -> None:
+        """So many nodes vote now: what a majority is follows from it."""
+        self._majority = voters // 2 + 1
+
     # -- the leader ------------------------------------------------------------------------------------------------------
 
     def lead(self) -> None:

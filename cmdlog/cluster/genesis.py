@@ -6,7 +6,7 @@ has their digest: a node whose program gives others is refused before it writes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -27,7 +27,7 @@ class Genesis:
     shape: Mapping[str, Any]  # partitions, slots, key_policy
     catalog: Mapping[str, Any]  # version 1 of the code
     environment: Mapping[str, Any]
-    statements: Sequence[str]  # that make the tables of a partition
+    tables: Mapping[str, Any]  # what the SCHEMA entry says that makes those of a partition
 
     def records(self) -> list[bytes]:
         """The first records of every member's log."""
@@ -36,7 +36,7 @@ class Genesis:
         records = [*_beginning(CLUSTER_GROUP, members)]
         records += [_json(kind, value, group=CLUSTER_GROUP, index=index) for index, (kind, value) in enumerate(stated, 2)]
         records.append(encode_commit_mark(partition=CLUSTER_GROUP, term=GENESIS_TERM, commit=len(stated) + 1, closed_txn=0))
-        tables = {"statements": list(self.statements), "txn_id": 0}
+        tables = {**self.tables, "txn_id": 0}
         for partition in range(self.shape["partitions"]):
             records += _beginning(partition, members)
             records.append(_json(RecordKind.SCHEMA, tables, group=partition, index=2))

@@ -27,6 +27,10 @@ class Machine(Protocol):
         """Entries of the groups that this node leads, each with the term and index that it was given (`lead`), and notes."""
         ...
 
+    def skip_places(self, ends: Mapping[int, int]) -> None:
+        """Consensus has placed entries of its own: where the next entry of these groups goes, if this node proposes it."""
+        ...
+
     def written(self, block: int) -> None:
         """The oldest `take_records` that returned any is in the page cache."""
         ...

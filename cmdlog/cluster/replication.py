@@ -30,7 +30,7 @@ from cmdlog.cluster.entry_records import check_entries, is_entry, place_of, reco
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.group_transfer import under_offer
 from cmdlog.cluster.replicated_machine import GroupStanding, Machine, Watcher
-from cmdlog.cluster.rounds import BlockOfRounds, WaitingRound, size_on_disk
+from cmdlog.cluster.rounds import BlockOfRounds, WaitingRound, size_on_disk, taken_places
 from cmdlog.raft import InvariantBroken, RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, Executed, Fitness, HeartbeatBundle, HeartbeatReplyBundle, Message
@@ -271,8 +271,7 @@ class Replication:
         """What the machine gives becomes proposals, and a round together with whatever else the groups want."""
         if self.holds_proposals or self._offered:  # a group under offer would refuse
             return
-        taken = self._machine.take_records(bytes_max)
-        if not taken:
+        if not (taken := self._machine.take_records(bytes_max)):
             return
         notes = []
         for record in taken:
@@ -303,8 +302,9 @@ class Replication:
         """Does what a round says, in the order of the duties."""
         if round_.send_now:
             self._send(round_.send_now)
-        records = self._records_of(round_)
-        records += notes
+        records = [*self._records_of(round_), *notes]
+        if not from_machine and (taken := taken_places(round_)):
+            self._machine.skip_places(taken)
         for group, entries in round_.committed:
             self._marks.committed(group, entries)
             self._machine.committed(group, entries)

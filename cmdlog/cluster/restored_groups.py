@@ -18,13 +18,15 @@ import orjson
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import entry_of
 from cmdlog.cluster.replication import KEPT_ENTRIES
-from cmdlog.raft import Configuration, HardState, RaftCore, RaftSettings, Restored, SnapshotDescriptor
+from cmdlog.raft import Configuration, HardState, PlacedProposals, RaftCore, RaftSettings, Restored, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Entries
 from cmdlog.raft.multi_raft import RaftGroups
+from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.record import BadRecord, Record
 from cmdlog.wal.group_state import GroupState, GroupStates
-from cmdlog.wal.ids import Index, PartitionId, Term
+from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId, Term
 from replay.log.source import LogSource
 
 
@@ -60,7 +62,7 @@ class _Line:
             stated = next((s for s in reversed(state.configurations) if s.index <= self.base), state.configurations[0])
             self.configuration = Configuration.from_bytes(orjson.dumps(stated.value))
 
-    def restored(self, group: int, state: GroupState, committed: Place, run: Place) -> Restored:
+    def restored(self, group: int, state: GroupState, committed: Place, run: Place, admitted: PlacedProposals | None) -> Restored:
         """What consensus is given. Raises: BadRecord."""
         term = next((place.term for place in (committed, run) if place.index == self.base), self.base_term)
         if term < 0 or self.configuration is None:
@@ -73,7 +75,8 @@ class _Line:
             entries = Entries(Index(self.base + 1), [Term(term) for term in terms], bytes(kinds), list(payloads))
         vote = None if state.vote is None else NodeId(state.vote)
         manifest = SnapshotDescriptor(Index(self.base), Term(term), self.configuration)
-        return Restored(HardState(Term(state.term), vote, Index(max(committed.index, self.base))), manifest, entries)
+        hard = HardState(Term(state.term), vote, Index(max(committed.index, self.base)))
+        return Restored(hard, manifest, entries, admitted=admitted)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -105,11 +108,21 @@ def restore_groups(
             line.add(record)
             blocks.add(int(lsn.block), record.partition, record.index)
         line.note_base(fold.by_partition[record.partition])
-    groups = RaftGroups(NodeId(node))
+    groups, admitted = RaftGroups(NodeId(node)), places_of_admission(states, source.instance.identity)
     for group, line in sorted(lines.items()):
-        restored = line.restored(group, states.by_partition[group], committed[group], done[group])
+        restored = line.restored(group, states.by_partition[group], committed[group], done[group], admitted.get(group))
         groups.add(PartitionId(group), RaftCore(NodeId(node), rng=rng, settings=settings, restored=restored))
     return groups, blocks
+
+
+def places_of_admission(states: GroupStates, me: Identity) -> dict[int, PlacedProposals]:
+    """By group the entry that made this life of the node's disk a member again; none of the first life."""
+    cluster = states.by_partition.get(CLUSTER_GROUP)
+    stated = None if cluster is None else cluster.members.get(me.node_id)
+    member = None if stated is None else ClusterMember.from_json(stated.value)
+    if member is None or member.incarnation != me.incarnation:
+        return {}
+    return {group: PlacedProposals(Index(index), Term(term)) for group, (term, index) in member.admitted.items()}
 
 
 def _committed(state: GroupState, run: Place | None) -> Place:
@@ -123,8 +136,10 @@ def _choose_bases(source: LogSource, done: Mapping[int, int]) -> tuple[int, dict
     wanted = {group: max(index - KEPT_ENTRIES, 1) for group, index in done.items()}
     heads: dict[int, int] = {}
     for first_block in reversed(source.first_blocks):
-        groups = source.checkpoint(first_block).by_partition
-        heads = {group: groups[group].last_index if group in groups else 0 for group in wanted}
+        ends = {group: state.last_index for group, state in source.checkpoint(first_block).by_partition.items()}
+        if not ends:  # the log's first segment: entries begin at 1, or where a copy ended
+            ends = source.beginnings()
+        heads = {group: ends.get(group, 0) for group in wanted}
         if (
             all(heads[group] <= index for group, index in done.items())
             and max(done[group] - head for group, head in heads.items()) >= KEPT_ENTRIES

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from cmdlog.raft.messages import KIND_CONFIGURATION
+from cmdlog.raft.multi_raft import Round
 from cmdlog.wal.format.block import RECORD_ALIGN
 
 
@@ -27,6 +29,12 @@ class BlockOfRounds:
 
     rounds: list[WaitingRound] = field(default_factory=list)  # whose last record is in it
     records: list[bytes] = field(default_factory=list)  # until it is written
+
+
+def taken_places(round_: Round) -> dict[int, int]:
+    """Groups that got configurations in this round: where their next entry goes. Consensus placed them, not the machine."""
+    written = ((record.group, record.entries) for record in round_.records)
+    return {group: of.last + 1 for group, of in written if of is not None and KIND_CONFIGURATION in of.kinds}
 
 
 def size_on_disk(record: bytes) -> int:

@@ -6,11 +6,14 @@ One rule: nothing is set on a part from outside afterwards. Where two parts need
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
+from cmdlog.node.background.drill_scheduler import Drills
+from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.segment_copy_process import Copier
 from cmdlog.node.background.snapshot_schedule import LogView, Policy
@@ -19,6 +22,14 @@ from cmdlog.node.boot import Boot, ManifestFacts
 from cmdlog.node.clock import HybridClock, TimeSource
 from cmdlog.node.failure_sets import Failures
 from cmdlog.node.outcome import CallOutcome
+from cmdlog.node.scrub.damage_repair import RepairHooks
+from cmdlog.node.scrub.finding import ScrubFinding
+from cmdlog.node.scrub.log_comparison import ScrubPeers
+from cmdlog.node.scrub.reader_process import ReaderProcess
+from cmdlog.node.scrub.scrub_plan import list_items
+from cmdlog.node.scrub.scrubber import Scrubber, ScrubGround
+from cmdlog.node.scrub.segment_mend import mend_segment
+from cmdlog.node.scrub.self_checks import SelfChecks
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import LogControls
 from cmdlog.node.sequencing.sequencer import Sequencer, SequencerStart
@@ -35,6 +46,8 @@ from cmdlog.wal.log import Log
 from procedures import Database
 from replay.state.trust import state_path
 from snapshot.archive.archive import ArchiveFolder
+from snapshot.archive_layout import ARCHIVE
+from snapshot.catalog import FOLDER as SNAPSHOTS
 from snapshot.catalog import Snapshot
 
 
@@ -92,8 +105,8 @@ class NodeParts:
 def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[BaseException], None]) -> NodeParts:
     """Builds them; nothing runs yet. `on_failure` is called once, when the log or a site has failed for good."""
     settings, wal, boot = ground.settings, ground.wal, ground.boot
-    last, time = txn_tick(wal.recovered.txn_id_max), ground.outside.time
-    clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=last, wall=time.wall, boot=time.boot)
+    last, source = txn_tick(wal.recovered.txn_id_max), ground.outside.time
+    clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=last, wall=source.wall, boot=source.boot)
     failures = Failures.of(ground.outside.files, ground.directory, wal.instance.identity)
     facts = ManifestFacts(boot, fault_record=failures.carried)
     sites = _make_sites(settings, inline=ground.inline)
@@ -237,6 +250,44 @@ def _make_snapshotter(ground: NodeGround, speeds: Speeds, hooks: Hooks) -> Snaps
     for name, block in snapshotter.anchors().items():
         wal.anchors.set(name, Lsn(BlockNumber(block), 0))
     return snapshotter
+
+
+def make_checks(ground: NodeGround, parts: NodeParts, peers: Callable[[], ScrubPeers | None]) -> SelfChecks:
+    """Makes the threads that check the node; `peers` is asked at each step of the scrub, None of a node alone."""
+    pages = PageChecks(ground.directory, parts.desk.broken)
+    return SelfChecks(pages, Drills(ground.directory, every_s=ground.settings.drill_every_s), _make_scrub(ground, parts, peers))
+
+
+def _make_scrub(ground: NodeGround, parts: NodeParts, peers: Callable[[], ScrubPeers | None]) -> Scrubber:
+    files, directory, wal, settings = ground.outside.files, ground.directory, ground.wal, ground.settings
+    reader = ReaderProcess(directory)
+
+    def in_use(found: ScrubFinding) -> bool:
+        if found.kind in ("log", "entries"):
+            return files.exists(found.path)
+        return files.exists(os.path.join(directory, SNAPSHOTS if found.kind == "snapshot" else ARCHIVE, found.name))
+
+    hooks = RepairHooks(
+        files,
+        directory,
+        range(settings.partitions),
+        fresh_snapshots=lambda partitions, aside: parts.snapshots.request_snapshots(partitions, aside=aside),
+        set_aside_archived=parts.archiver.set_aside,
+        mend_segment=lambda path: mend_segment(files, wal, path, reader.mend),
+        in_use=in_use,
+        peers=peers,
+    )
+    scrub = ScrubGround(
+        files,
+        os.path.dirname(state_path(directory, 0)),
+        settings.scrub_bytes_per_s,
+        settings.scrub_every_s,
+        items=lambda: list_items(files, directory, wal.segments, durable_block=wal.durable_block),
+        in_log=lambda item: any(segment.path == item.path for segment in wal.segments),
+        reader=reader,
+        repair=hooks,
+    )
+    return Scrubber(scrub, time.time())
 
 
 def _why_full(wal: Log, archiver: Archiver, snapshotter: Snapshotter) -> str:

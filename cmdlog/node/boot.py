@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import apsw
 import structlog
 
 from cmdlog.node.background.recovery_forecast import Speeds
@@ -30,17 +29,18 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import block_bytes
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.group_state import GroupState, single
-from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.ids import CLUSTER_GROUP, COUNTER_BITS, PARTITION_BITS, txn_tick
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.code_versions import CodeVersions
-from procedures.execution.idempotency import KeyPolicy
-from procedures.procedure_versions import catalog_value
-from procedures.storage.state import PartitionState, open_reader
+from procedures.idempotency.known_outcome import KeyPolicy
+from procedures.procedure_versions import catalog_value, check_placement
+from procedures.storage.state import open_reader
 from replay.plan.node_plan import Plan
 from replay.plan.planner import STATE_FILE
+from replay.plan.sole_voter import check_whole_member
 from replay.recover.execute import RecoveryProgress, RecoveryReport
 from replay.state.trust import state_path
 from snapshot.catalog import Snapshot
@@ -108,6 +108,10 @@ class ManifestFacts:
         """The log has what this start changes."""
         self._logged = True
 
+    def set_fault_record(self, fault_record: str | None) -> None:
+        """A new failure set is durable: images from now on carry it."""
+        self._fault_record = fault_record
+
     def of_partition(self, partition: int) -> dict[str, Any]:
         boot = self._boot
         now = {
@@ -122,6 +126,7 @@ class ManifestFacts:
 
 def ensure_node(files: Files, directory: str, settings: Settings, db: Database, target: str | None) -> Bundle | None:
     """`create_node`, where there is none; then the code with which it was made. Raises as it does; FileTooLarge, BundleError."""
+    check_whole_member(files, directory)
     if os.path.exists(os.path.join(directory, INSTANCE_NAME)):
         return None
     check_file_size(directory, settings.segment_bytes)
@@ -165,10 +170,14 @@ def key_policy(settings: Settings) -> KeyPolicy:
         forget_ms=settings.key_forget_s * 1000,
         keys_max=settings.keys_max,
         clock_lead_max_ms=settings.clock_lead_max_ms,
+        session_idle_ms=settings.session_idle_s * 1000,
+        sessions_max=settings.sessions_max,
     )
 
 
-def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings, *, node_id: int, bundle: Bundle) -> Boot:
+def make_boot(
+    groups: Mapping[int, GroupState], db: Database, settings: Settings, *, node_id: int, bundle: Bundle, wall_s: float
+) -> Boot:
     """Compares the running program with what the log says and states the differences as records.
 
     Who belongs to the cluster, its epoch and whether that was forced are the log's; a start never changes them.
@@ -192,9 +201,13 @@ def make_boot(groups: Mapping[int, GroupState], db: Database, settings: Settings
         raise OtherApplication(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
     if not version or cluster.catalogs[version].value["hash"] != bundle.hash:
         predecessor = cluster.catalogs[version].value if version else None
+        check_placement(db, predecessor)
         version += 1
         changes.append(f"code bundle {bundle.hash[:12]} becomes catalog version {version}")
-        catalogs[version] = catalog_value(db, bundle, version, predecessor, partitions=settings.partitions)
+        tick = max(txn_tick(max(group.last_txn for group in groups.values())) + 1, int(wall_s * 1000) << COUNTER_BITS)
+        catalogs[version] = catalog_value(
+            db, bundle, version, predecessor, partitions=settings.partitions, stated_at=tick << PARTITION_BITS
+        )
         entry(RecordKind.CATALOG, catalogs[version])
     here = environment()
     if cluster.environment is None or cluster.environment.value != here:
@@ -230,27 +243,6 @@ def check_fit(boot: Boot, wal: Log) -> None:
     if block_bytes([bytes(longest)]) > wal.block_bytes_max or head_bytes + sum(map(len, boot.records)) > segment_bytes // 2:
         held = f"the head of a segment already takes {head_bytes} of {segment_bytes} bytes"
         raise RecordsTooLarge(f"the program takes {longest} bytes compressed, too much for segments of {segment_bytes}: {held}")
-
-
-def table_changes(
-    db: Database, directory: str, partitions: int, each: Callable[[apsw.Connection, int], None]
-) -> list[tuple[int, RecordKind, dict[str, Any]]]:
-    """The SCHEMA entry of every partition whose tables are not those of the program, tried out; `each` is shown every state."""
-    changes = []
-    plans: dict[frozenset[tuple[str, str]], list[str]] = {}  # partitions mostly have the same tables
-    for partition in range(partitions):
-        state = PartitionState.open(state_path(directory, partition), partition=partition)
-        try:
-            schema = state.schema()
-            same = frozenset(schema.items())
-            statements = plans[same] if same in plans else plans.setdefault(same, db.plan_schema(schema))
-            if statements:
-                state.rehearse_schema(statements)
-                changes.append((partition, RecordKind.SCHEMA, {"statements": statements}))
-            each(state.connection, partition)
-        finally:
-            state.close()
-    return changes
 
 
 def _shape(settings: Settings) -> dict[str, Any]:

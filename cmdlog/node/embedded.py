@@ -33,7 +33,7 @@ from cmdlog.results import Result
 from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
 from procedures.execution.failure_trace import FailureTrace
-from procedures.execution.idempotency import Status, key_fingerprint
+from procedures.idempotency.known_outcome import Status, key_fingerprint
 from replay.machine_errors import naming_faults
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The failure set as the node shows it: in its status and in the manifests of its snapshots.
 
 One rule: it only reads. A node that votes alone declares nobody failed, so what its fault log said at the start holds until it
-stops.
+stops; a member shows each new set once it is durable.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ class Failures:
             return cls(problem=full_text(error))
         newest = records[-1] if records else None
         return cls(newest, carried_fault(identity.cluster_id, newest))
+
+    @classmethod
+    def with_newest(cls, cluster_id: bytes, record: FaultRecord) -> Self:
+        """A record that is durable in the fault log now."""
+        return cls(record, carried_fault(cluster_id, record))
 
     def status(self) -> dict[str, Any]:
         """sequence and nodes; problem where the fault log cannot be read."""

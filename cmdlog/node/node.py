@@ -19,17 +19,20 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from cmdlog.node.assembly import MACHINE, NodeGround, Outside, build_parts
-from cmdlog.node.background.drill_scheduler import Drills
-from cmdlog.node.background.page_checks import PageChecks, unsealed_states
+from cmdlog.node.assembly import MACHINE, NodeGround, Outside, build_parts, make_checks
+from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
-from cmdlog.node.boot import adopt_fixed, check_fit, ensure_node, live_code, make_boot, reporter, table_changes, tell_recovery
+from cmdlog.node.boot import adopt_fixed, check_fit, ensure_node, live_code, make_boot, reporter, tell_recovery
+from cmdlog.node.deploying.deployed_code import choose_program
+from cmdlog.node.deploying.deployer import Deployer, make_deployer
+from cmdlog.node.migrating.table_changes import NewTables, table_changes
 from cmdlog.node.outcome import CallOutcome, Done, Durability, NotReady
 from cmdlog.node.placing.housekeeping import Housekeeping
-from cmdlog.node.placing.key_owners import KeyOwners
-from cmdlog.node.placing.router import Placed, Router
+from cmdlog.node.placing.key_owners import make_owners
+from cmdlog.node.placing.router import Encoded, Placed, Router
 from cmdlog.node.placing.stale_reads import StaleReads
 from cmdlog.node.queries.query import QueryResult, RunQuery, run_query
+from cmdlog.node.scrub.log_comparison import ScrubPeers
 from cmdlog.node.sequencing.log_wakeup import Waker
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.inline_sites import InlineSites
@@ -50,7 +53,7 @@ from procedures import Database
 from procedures.bundle import capture_bundle
 from procedures.execution.failure_trace import FailureTrace
 from replay.plan.planner import Leave
-from replay.plan.sole_voter import check_alone
+from replay.plan.sole_voter import check_served_alone
 from replay.recover.in_place import bring_up, left_over
 from replay.state.trust import Trust
 
@@ -68,7 +71,7 @@ class Node:
     def __init__(self, ground: NodeGround) -> None:
         directory, settings = ground.directory, ground.settings
         self.directory, self.db, self.settings = directory, ground.db, settings
-        self.routes: Mapping[str, Route] = make_routes(ground.db)
+        self.routes: Mapping[str, Route] = make_routes(ground.db, ground.boot.catalog if ground.run_upto is None else 0)
         self.error: BaseException | None = None  # why the node is wedged
         self._failure_watchers: list[Callable[[BaseException], None]] = []
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
@@ -80,19 +83,16 @@ class Node:
         parts = self._parts = build_parts(ground, self.meter, self._failed)
         self.clock, self.sequencer = parts.clock, parts.sequencer
         self._desk, self._sites, self._snapshots = parts.desk, parts.sites, parts.snapshots
-        self._page_checks = PageChecks(directory, self._desk.broken)
-        self._drills = Drills(directory, every_s=settings.drill_every_s)
-        self._keys = KeyOwners(
-            settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions, clock=ground.outside.time.boot
-        )
-        self._placing = Router(settings, self.sequencer, self._keys, self.meter)
-        self.slots = self._placing.slots
+        self._checks = make_checks(ground, parts, self._scrub_peers)
+        self._keys = make_owners(settings, ground.outside.time.boot)
+        self._placing = Router(settings, self.sequencer, self._keys, self.meter, lambda: self.routes)
+        self.slots, self.end_session = self._placing.slots, self._placing.end_session
         self.stale = StaleReads(directory, settings, self._placing, self._check_ready)
         self.overview = Overview(
             directory, settings, self._boot, self._wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
             RecentHistory(self.meter), time.time(), find_stalls=self._sites.stalls,
             health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=parts.archiver.status,
-            drills=self._drills, pages=self._page_checks, troubles=self._desk.troubles, failures=parts.failures,
+            checks=self._checks, troubles=self._desk.troubles, failures=parts.failures,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
         self._waker = Waker(self._wal.kick)
@@ -102,9 +102,8 @@ class Node:
             failed=lambda: self.error is not None, drain=self.meter.drain,
             sample=lambda: self.overview.history.sample_if_due(self.overview.gauges),
         )  # fmt: skip
+        self.deployer: Deployer = make_deployer(ground, parts, self._serve_code, self._check_ready, lambda: self.error)
         self._ready = self._closed = False
-
-    # -- opening and closing ---------------------------------------------------------------------------------------------
 
     @classmethod
     def open(
@@ -131,13 +130,15 @@ class Node:
         wal = Log.open(files, directory)
         try:
             check_file_size(directory, wal.instance.segment_bytes)
-            check_alone(files, directory, wal.instance.identity, wal.recovered.groups)
+            check_served_alone(files, directory, wal.instance.identity, wal.recovered.groups)
             groups = wal.recovered.groups.by_partition
             settings = adopt_fixed(settings, groups, wal.instance)
             if progress is not None:
                 progress({"step": "opened"})
-            bundle = bundle or capture_bundle(db, target)
-            boot = make_boot(groups, db, settings, node_id=wal.instance.identity.node_id, bundle=bundle)
+            db, bundle = choose_program(groups, db, bundle or capture_bundle(db, target))
+            boot = make_boot(
+                groups, db, settings, node_id=wal.instance.identity.node_id, bundle=bundle, wall_s=outside.time.wall()
+            )
             check_fit(boot, wal)
             live = live_code(db, boot) if inline else None
             # New code would have to run old batches: then, and without site processes, the replay goes to the end by itself.
@@ -147,7 +148,7 @@ class Node:
             Trust(files, directory).unseal()  # from here on they are written to
             node = cls(NodeGround(directory, db, settings, wal, boot, inline, outside, skips=skips_behind(plan)))
             node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
-            node._page_checks.wish(unsealed, plan)
+            node._checks.pages.wish(unsealed, plan)
             node._start(log_sync or settings.durability, left_over(wal, plan))
         except BaseException:
             with contextlib.suppress(Exception):
@@ -160,7 +161,7 @@ class Node:
         settings, sequencer, wal = self.settings, self.sequencer, self._wal
         wal.start(
             sequencer, threads=settings.log_threads, sync=sync, async_window_s=settings.async_window_ms / 1000,
-            waits=lambda: sequencer.waits, early=lambda: sequencer.hasty > 0, timed=self.meter.syncs.add,
+            waits=lambda: sequencer.waits, early=True, timed=self.meter.syncs.add,
             whole_ring=settings.preallocate == "ring",
         )  # fmt: skip
         if left:
@@ -177,8 +178,7 @@ class Node:
             self.sequencer.site_up(partition, position)
         self._housekeeping.start()
         self._snapshots.start()
-        self._drills.start()
-        self._page_checks.start()
+        self._checks.start()
         self._ready = True
 
     def hand_over(self) -> bool:
@@ -196,8 +196,7 @@ class Node:
         self._closed, self._ready = True, False
         self.sequencer.refuse(NotReady("the node is stopping"))
         self._drain(self.settings.drain_timeout_s if drain_s is None else drain_s)
-        self._drills.stop()
-        self._page_checks.stop()
+        self._checks.stop()
         self._snapshots.stop()
         self._parts.copier.stop()
         self._parts.archiver.stop()
@@ -212,16 +211,10 @@ class Node:
         self._wal.close()
 
     def _drain(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not self.sequencer.idle and self.error is None:
-            if time.monotonic() >= deadline:
-                why = {p: trouble.message for p, trouble in self.troubles.by_partition().items()}
-                calls, waited_s = self.sequencer.standstill.waiting(), round(timeout_s, 1)
-                log.warning("stopped_with_calls_in_flight", waited_s=waited_s, calls=calls, why=why)
-                return
-            with contextlib.suppress(WalError):
-                self.help()
-            time.sleep(0.001)
+        left = self.sequencer.standstill.drain_calls(timeout_s, lambda: self.sequencer.idle or self.error is not None, self.help)
+        if left is not None:
+            why = {p: trouble.message for p, trouble in self.troubles.by_partition().items()}
+            log.warning("stopped_with_calls_in_flight", waited_s=round(timeout_s, 1), calls=left, why=why)
 
     @property
     def troubles(self) -> Troubles:
@@ -237,15 +230,14 @@ class Node:
         if not self._ready:
             raise NotReady("the node is closed" if self._closed else "the node is still starting")
 
-    # -- calls -----------------------------------------------------------------------------------------------------------
-
     def call(
         self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None,
         durability: Durability | None = None,
     ) -> int | None:  # fmt: skip
         """Places one call with bound parameters (wire form). Returns its partition, None for all of them.
 
-        `key` is an idempotency fingerprint; `txn` a transaction id that the caller has seen and must be ordered after.
+        `key` is an idempotency fingerprint, or what a session's call brings (`session_calls.sent_name`); `txn` a transaction id
+        that the caller has seen and must be ordered after.
         `durability`: "async" answers once the call is executed, "sync" once it is durable too, whatever the node's setting is.
         Raises: Refused (nothing logged), ClockAhead.
         """
@@ -262,6 +254,12 @@ class Node:
         partitions = self._placing.place_many(calls)
         self._waker.wake()
         return partitions
+
+    def call_encoded(self, calls: Sequence[Encoded]) -> None:
+        """`call_many`, of calls whose parameters are encoded already. Raises: CallRefused, for all of them."""
+        self._check_ready()
+        self._placing.place_encoded(calls)
+        self._waker.wake()
 
     def help(self) -> None:
         """Lets the calling thread do what would cost thread switches elsewhere: take the log's turn, drive inline sites."""
@@ -283,11 +281,9 @@ class Node:
         self._check_ready()
         partition = self._placing.place(route, params, key, done, durability)
         sites.helped_by(threading.get_ident())
-        try:
+        with contextlib.suppress(WalError):  # the log has failed: calls already placed are answered by `failed`
             if not self._wal.run_turn():
                 self._wal.kick()
-        except WalError:
-            pass  # the log has failed: calls already placed are answered by `failed`
         sites.helped_by(None)
         sites.drive()
         return partition
@@ -303,8 +299,6 @@ class Node:
             for p in range(self.settings.partitions) if partition is None else (partition,):
                 self.sequencer.reads.wait_until_durable(p)
         return result
-
-    # -- what others see -------------------------------------------------------------------------------------------------
 
     def watch_failure(self, watch: Callable[[BaseException], None]) -> None:
         """`watch` is called when the node fails, in any thread; `error` says whether it has failed before."""
@@ -360,12 +354,14 @@ class Node:
         """Every procedure with the schemas of its parameters and result."""
         return describe_routes(self.routes)
 
-    # -- inside ----------------------------------------------------------------------------------------------------------
+    def _scrub_peers(self) -> ScrubPeers | None:
+        """Whom the scrub compares the log with."""
+        return None
 
-    def _serve_code(self, db: Database) -> None:
-        """Calls are bound to this code from now on. Any thread."""
+    def _serve_code(self, db: Database, catalog: int = 0) -> None:
+        """Calls are bound to this code from now on; `catalog` is its version. Any thread."""
         self.meter.serve_procedures([procedure.name for procedure in db.procedure_list])
-        self.db, self.routes = db, make_routes(db)
+        self.db, self.routes = db, make_routes(db, catalog)
 
     def _failed(self, error: BaseException) -> None:
         self.error = error
@@ -379,7 +375,11 @@ class Node:
 
         Raises: WalError, when the log has failed.
         """
-        entries = table_changes(self.db, self.directory, self.settings.partitions, self._keys.load)
+        settings = self.settings
+        new = NewTables(self.db, self._boot.catalog, settings.partitions, self.clock.reserve(1), settings.migrate)
+        entries = table_changes(new, self.directory, self._keys.load)
+        for partition, _, value in entries:
+            self.recovery[partition]["tables"] = value
         if not self._boot.records and not entries:
             self._parts.facts.note_logged()
             return

@@ -66,6 +66,19 @@ class CallTooLarge(CallRefused, errors.TooLarge):
     retry_after_s = None
 
 
+class CodeChanged(CallRefused, errors.Unavailable):
+    """The call was bound to code that a deploy has replaced, and the new code declares it differently."""
+
+    code = "code_changed"
+    retry_after_s = 0.0
+
+
+class MigratingRefusal(CallRefused, errors.Unavailable):
+    """The tables change at present, and calls are accepted again when they have."""
+
+    code = "migrating"
+
+
 class UnknownOutcome(CallRefused, errors.OutcomeUnknown):
     """The call may have been logged and executed; a retry under the same idempotency key shows which."""
 

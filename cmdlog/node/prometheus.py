@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import apsw
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from cmdlog.node.scrub.file_scan import ScrubKind
 from cmdlog.node.status import Overview, fill_of, held_by
 from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS, cluster_samples
 from cmdlog.node.telemetry.metric_rows import MetricRow, Samples, counter_row, gauge_row, times_row
@@ -40,9 +41,9 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     times_row("cmdlog_call_seconds", "latency at the API: from the complete request, or line of a batch, to the complete answer"),
     times_row(
         "cmdlog_call_stage_seconds",
-        "time of logged calls by stage, measured per batch: queue (until the log takes the batch), log (until durable, or "
-        "until written if it may be executed then), commit (until sent to the site), execute (until the site answers), "
-        "settle (until durable, for calls that were executed before)",
+        "time of logged calls by stage, measured per batch: queue (until the log takes the batch), log (until written, "
+        "or committed in a cluster), commit (until sent to the site), execute (until the site answers), settle (until "
+        "durable, for calls that were executed before)",
         "stage",
     ),
     times_row("cmdlog_read_seconds", "latency of read-only calls, until answered by the site"),
@@ -81,6 +82,10 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     gauge_row("cmdlog_restorable_timestamp_seconds", "oldest moment that can be restored; 0: since the beginning; absent: none"),
     gauge_row("cmdlog_retention_window_satisfied", "1 while all of retention_window_s can be restored, or none is set"),
     gauge_row("cmdlog_last_proven_restore_seconds", "time since a restore drill last passed; absent if none has"),
+    counter_row("cmdlog_scrub_bytes_total", "bytes of log, snapshots and archive that were read to find damage"),
+    gauge_row("cmdlog_scrub_age_seconds", "time since all of them were last read; absent if they never were"),
+    gauge_row("cmdlog_scrub_findings", "damaged files that are not repaired", "kind"),
+    counter_row("cmdlog_scrub_damage_total", "damaged files found", "kind"),
     gauge_row("cmdlog_predicted_recovery_seconds", "predicted duration of a recovery now; absent before any call"),
     gauge_row("cmdlog_idempotency_keys", "idempotency keys in use; new ones are refused beyond keys_max per partition"),
     counter_row("cmdlog_http_requests_total", "requests by route and status; empty route: an unknown one", "route", "status"),
@@ -140,7 +145,7 @@ class _NodeCollector(Collector):
             found["cmdlog_ready"] = [((), 0)]
         else:
             found |= _of_calls(overview) | _of_log(overview) | _of_partitions(overview) | _of_snapshots(overview)
-            found |= _of_archive(overview) | _of_node(overview, self._version)
+            found |= _of_scrub(overview) | _of_archive(overview) | _of_node(overview, self._version)
             if overview.cluster is not None:
                 found |= cluster_samples(overview.cluster.reading())
         found |= {former: found[name] for former, name in DEPRECATED.items() if name in found}
@@ -216,7 +221,7 @@ def _of_snapshots(overview: Overview) -> dict[str, Samples]:
     for snapshot in snapshots.listed():
         if "created" in snapshot:  # else it is damaged, and says why
             newest[snapshot["partition"]] = snapshot
-    now, proven = overview.wall(), overview.drills.age_s()
+    now, proven = overview.wall(), overview.checks.drills.age_s()
     return {
         "cmdlog_snapshots_total": [((), snapshots.taken)],
         "cmdlog_snapshot_failures_total": [((), snapshots.failures)],
@@ -224,6 +229,17 @@ def _of_snapshots(overview: Overview) -> dict[str, Samples]:
         "cmdlog_snapshot_age_seconds": [((str(p),), max(0.0, now - _created(of))) for p, of in newest.items()],
         "cmdlog_snapshot_bytes": [((str(p),), of["bytes"]) for p, of in newest.items()],
         "cmdlog_last_proven_restore_seconds": [] if proven is None else [((), proven)],
+    }
+
+
+def _of_scrub(overview: Overview) -> dict[str, Samples]:
+    scrub = overview.checks.scrub
+    age, still, found = scrub.age_s(overview.wall()), scrub.open_findings(), scrub.damage_found
+    return {
+        "cmdlog_scrub_bytes_total": [((), scrub.read_bytes)],
+        "cmdlog_scrub_age_seconds": [] if age is None else [((), age)],
+        "cmdlog_scrub_findings": [((kind,), still[kind]) for kind in get_args(ScrubKind)],
+        "cmdlog_scrub_damage_total": [((kind,), found[kind]) for kind in get_args(ScrubKind)],
     }
 
 

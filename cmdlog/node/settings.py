@@ -188,6 +188,19 @@ class Settings:
     keys_max: int = _setting(
         1_000_000, "idempotency keys per partition, about 150 bytes each; beyond it 503 sessions_full", unit="keys", lowest=1
     )
+    session_window: int = _setting(
+        1024,
+        "how far the number of a session's call may lie above what its client has seen",
+        unit="numbers",
+        lowest=1,
+        highest=65_535,
+    )
+    session_idle_s: int = _setting(
+        3600, "how long a session without a call is known; must exceed the clients' retries", unit="s", lowest=1
+    )
+    sessions_max: int = _setting(
+        200_000, "client sessions per partition, about 1 KB each; beyond it 503 sessions_full", unit="sessions", lowest=1
+    )
 
     # snapshots
     snapshot_log_fraction: float = _setting(0.5, "share of the log in use at which a snapshot starts", lowest=0.05, highest=0.95)
@@ -203,7 +216,18 @@ class Settings:
         unit="s", lowest=0,
     )  # fmt: skip
     points_kept: int = _setting(2, "recovery points kept, with the snapshots and log they need", lowest=1, highest=1000)
+    failure_after_s: float = _setting(
+        30.0, "silence of a cluster's node after which it loses its vote until it is level again; 0 = never", unit="s", lowest=0
+    )
+    migrate: bool = _setting(False, "run the migrations of the application that the tables have not been through")
     drill_every_s: float = _setting(0.0, "time between restore drills, which run at idle priority; 0 = none", unit="s", lowest=0)
+    scrub_every_s: float = _setting(
+        86_400.0, "time from one reading of log, snapshots and archive for damage to the next; 0 = never", unit="s", lowest=0
+    )
+    scrub_bytes_per_s: int = _setting(
+        8 << 20, "speed of that reading, at idle priority; 8 MiB/s read a full log of 1 GiB in about two minutes",
+        unit="bytes/s", lowest=64 << 10,
+    )  # fmt: skip
     snapshot_deltas: bool = _setting(
         True, "a snapshot may hold only the rows that changed since an earlier one; needs digest_rows"
     )
@@ -218,9 +242,18 @@ class Settings:
         choices=("stop", "shorten"),
     )
 
+    # cluster
+    copies_max: int = _setting(2, "nodes that may copy this node's data at once", unit="copies", lowest=1, highest=64)
+    copy_rate_bytes_per_s: int = _setting(
+        64 << 20, "bytes per second that all copies of this node's data share; 0 = no limit", unit="bytes", lowest=0
+    )
+
     # HTTP
     host: str = _setting("127.0.0.1", "address to listen on; one that is not loopback needs token_file")
     port: int = _setting(8642, "TCP port; 0 picks a free one and prints it", lowest=0, highest=65535)
+    http_processes: int = _setting(
+        0, "processes that take connections and speak HTTP for the node; 0: the node does so itself", lowest=0, highest=64
+    )
     token_file: Path | None = _setting(  # noqa: RUF009 - a field, like all others
         None, "file of credentials; with it every request needs one; `cmdlog token add` creates it", kind="path"
     )

@@ -20,6 +20,7 @@ from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import DIVERGED, Troubles
+from cmdlog.node.sites.prepared_changes import PreparedChanges
 from cmdlog.node.sites.site_executor import SitePlan
 from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.node.telemetry.recent_failures import RecentFailures
@@ -27,8 +28,9 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import RecordKind, encode_digest
 from cmdlog.wal.skips import skips_by_partition
 from procedures import Database
+from procedures.bundle import bundle_of
 from procedures.execution.failure_trace import FailureTrace
-from procedures.procedure_versions import partitions_of
+from procedures.procedure_versions import facts_of, partitions_of
 from replay.engine import Catalogs
 from replay.state.trust import state_path
 
@@ -76,8 +78,10 @@ class Desk:
         self._replica: Replica | None = None
         self._directory, self._db, self._settings, self._boot = directory, db, settings, boot
         self._sequencer, self._snapshots, self._leave_out = sequencer, snapshots, leave_out
+        self._first_catalog = boot.catalog  # that this run began with; deploys add others
         self.troubles = Troubles(directory)
         self.failures = RecentFailures()
+        self.changes = PreparedChanges()
         self._skips = list(skips)  # partition, index, position; of this run, and of entries that a start left to the sites
 
     def serve_replica(self, replica: Replica) -> None:
@@ -115,7 +119,12 @@ class Desk:
         """A site has completed an image."""
         self._snapshots.captured(ident, report)
 
+    def prepared(self, partition: int, report: dict[str, Any]) -> None:
+        """A site has prepared a change of its tables, or says why it cannot."""
+        self.changes.add_report(partition, report)
+
     def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None:
+        self.changes.lose(partitions, fault.message)
         for partition in partitions:
             self._sequencer.site_down(partition)
         self._snapshots.lost(partitions)
@@ -165,7 +174,8 @@ class Desk:
     def hello(self, partitions: Sequence[int]) -> dict[str, Any]:
         """What a site process must know to serve."""
         code = self._boot.code
-        wanted = code.texts() if self._replica is not None else {code.newest: str(code.newest_value["bundle"])}
+        first = 0 if self._replica is not None else self._first_catalog
+        wanted = {version: text for version, text in code.texts().items() if version >= first}
         return {
             "bundles": wanted,
             "catalog": code.newest,
@@ -225,7 +235,11 @@ class Desk:
 
     def plan(self) -> SitePlan:
         catalogs = Catalogs()
-        catalogs.add_live(self._boot.catalog, self._db, partitions=self._partitions_stated())
+        versions = self._boot.code.by_version
+        catalogs.add_live(self._first_catalog, self._db, facts_of(versions[self._first_catalog]))
+        for version, value in versions.items():
+            if version > self._first_catalog:
+                catalogs.add_bundle(version, bundle_of(version, value), partitions=partitions_of(value))
         skips = skips_by_partition(self._skips)
         files = {p: state_path(self._directory, p) for p in range(self._settings.partitions)}
         settings = self._settings

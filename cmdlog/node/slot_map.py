@@ -20,6 +20,7 @@ class Route:
     procedure: Procedure
     read_only: bool
     everywhere: bool  # multi-partition
+    catalog: int = 0  # version of the code that has it; 0: whichever runs
 
 
 class SlotMap:
@@ -42,13 +43,25 @@ class SlotMap:
         return self.partition_by_slot[slot_of(procedure.partition_value(params))]
 
 
-def make_routes(db: Database) -> dict[str, Route]:
-    """All routes of an application by name."""
+def make_routes(db: Database, catalog: int = 0) -> dict[str, Route]:
+    """All routes of an application by name; `catalog` is its version."""
     procedures: Sequence[Procedure] = db.procedure_list
     return {
-        procedure.name: Route(procedure.name, number, procedure, procedure.read_only, procedure.partition_by is None)
+        procedure.name: Route(procedure.name, number, procedure, procedure.read_only, procedure.partition_by is None, catalog)
         for number, procedure in enumerate(procedures)
     }
+
+
+def follow_route(route: Route, routes: Mapping[str, Route]) -> Route | None:
+    """The route of other code that a call with bound parameters may take instead; None where a caller would see a difference."""
+    other = routes.get(route.name)
+    if other is None or (other.read_only, other.everywhere) != (route.read_only, route.everywhere):
+        return None
+    here, there = route.procedure, other.procedure
+    same = (here.partition_by, here.each, here.json_schema(), here.result_schema()) == (
+        there.partition_by, there.each, there.json_schema(), there.result_schema(),
+    )  # fmt: skip
+    return other if same else None
 
 
 def describe_routes(routes: Mapping[str, Route]) -> list[dict[str, Any]]:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cmdlog.node.background.drill_scheduler import Drills
-from cmdlog.node.background.page_checks import PageChecks
+from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot
 from cmdlog.node.clock import HybridClock
 from cmdlog.node.failure_sets import Failures
 from cmdlog.node.placing.key_owners import KeyOwners
+from cmdlog.node.scrub.self_checks import SelfChecks
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import Troubles
@@ -57,14 +57,14 @@ class Overview:
     started_at: float  # seconds since 1970
     health: Callable[[], Health]
     archive: Callable[[], Mapping[str, Any]]
-    drills: Drills
-    pages: PageChecks
+    checks: SelfChecks
     troubles: Troubles
     failures: Failures
     find_stalls: Callable[[float], Sequence[SiteStall]]  # at a reading of the monotonic clock
     wall: Callable[[], float] = time.time
     now: Callable[[], float] = time.monotonic
     cluster: MemberLook | None = None  # of a node that is one of several
+    operator_desk: OperatorDesk | None = None  # the same
 
     @property
     def ready(self) -> bool:
@@ -115,8 +115,9 @@ class Overview:
             "stalled": self.stalls(),
             "log": {**log, "fill": fill_of(log), "held_by": held_by(log, archive)},
             "archive": archive,
-            "drill": self.drills.status(),
-            "state_check": self.pages.status(),
+            "drill": self.checks.drills.status(),
+            "state_check": self.checks.pages.status(),
+            "scrub": self.checks.scrub.status(),
             "snapshot_error": self.snapshots.error or None,
             "predicted_recovery_s": self.predicted_recovery_s(),
             "recovery": self.recovery(),

@@ -120,6 +120,9 @@ class _Owner:
     def free_bytes(self) -> int:
         return self._desk.free_bytes()
 
+    def prepared(self, partition: int, report: dict[str, Any]) -> None:
+        """No change of tables is prepared here."""
+
     def read_done(
         self, partition: int, ident: int, *, as_of: int, status: int, body: bytes, traces: Sequence[FailureTrace]
     ) -> None:

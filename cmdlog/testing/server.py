@@ -18,7 +18,7 @@ from cmdlog.testing.clock import SettableClock, SharedWord
 from procedures import Database
 from procedures.bundle import capture_bundle
 
-START_S_MAX: Final = 60.0
+START_S_MAX: Final = 240.0
 STOP_S_MAX: Final = 30.0
 MAIN: Final = "cmdlog.testing.server_main"
 SMALL: Final[Mapping[str, Any]] = {

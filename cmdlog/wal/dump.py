@@ -21,7 +21,9 @@ from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import TEMP_SUFFIX, Files
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag, block_bytes
+from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_commit_mark, decode_digest, decode_empty
+from cmdlog.wal.format.session_columns import ENDED, KEY_BYTES
 from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn, txn_millis
 from cmdlog.wal.opening.restart import decide
@@ -63,6 +65,7 @@ def inspect_log(files: Files, directory: str) -> dict[str, Any]:
         "tail": _tail(survey),
         "groups": {_group_name(p): _group(state) for p, state in sorted(groups.by_partition.items())},
         "reserve": _reserve(survey, groups),
+        "members": _members(groups),
         "fault_log": _fault_log(files, directory, instance),
     }
 
@@ -238,9 +241,17 @@ def _describe_batch(record: Record, names: Mapping[int, list[Mapping[str, Any]]]
             "params": dict(zip(labels, params, strict=True)) if len(labels) == len(params) else params,
         }
         if keys is not None and any(keys[position]):
-            call["key"] = keys[position].hex()
+            call |= _call_name(keys[position])
         calls.append(call)
-    return {"catalog": batch.catalog, "calls": calls}
+    floors = {session.hex(): "ended" if floor == ENDED else floor for session, floor in sorted(batch.floors.items())}
+    return {"catalog": batch.catalog, "calls": calls, **({"floors": floors} if floors else {})}
+
+
+def _call_name(name: bytes) -> dict[str, Any]:
+    """A key; or a session, and the call's number in it."""
+    if len(name) == KEY_BYTES:
+        return {"key": name.hex()}
+    return {"session": name[:KEY_BYTES].hex(), "number": int.from_bytes(name[KEY_BYTES:], "little")}
 
 
 def _catalogs_in(record: Record, value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -340,6 +351,13 @@ def _group(state: GroupState) -> dict[str, Any]:
         "catalog_versions": sorted(state.catalogs),
         "snapshots": state.snapshots,
     }
+
+
+def _members(groups: GroupStates) -> list[dict[str, Any]]:
+    """What the log states of each node of a cluster, committed or not, removed ones too; [] of a node alone."""
+    state = groups.by_partition.get(CLUSTER_GROUP)
+    stated = {} if state is None else {node: ClusterMember.from_json(of.value) for node, of in sorted(state.members.items())}
+    return [{"former": [], "forced": False, **of.to_json(), "state": of.stage.value} for of in stated.values()]
 
 
 def _group_name(partition: int) -> int | str:

@@ -4,14 +4,14 @@ One rule: a record is durable in both copies before anything acts on it, and seq
 the *entire* failure set, so the newest one alone says how things stand; it carries its predecessor's checksum, so that two which
 follow the same one differently are a fork, however far apart their ends are.
 
-The declaration itself is a configuration entry of the groups in which the failed node votes; this log caches it under the next
-sequence number once the entry is known committed. So every node writes the very same record, and who was away takes over those of
-the others (`adopt`). A node that is to be filled again states so first (`mark_rejoining`): from that moment until the others have
-committed a set without it, its log counts for nothing.
+A failed node loses its vote by a configuration entry of every group; then a FAULTS entry of the cluster group states the set, and
+each node writes it here, before it acts on any later entry. So every node writes the very same record, and who was away takes
+over those of the others (`adopt`). A node that is to be filled again states so first (`mark_rejoining`): from that moment until
+the others have committed a set without it, its log counts for nothing.
 
 Two orders distinguish an old copy of a directory from a node that lags, for who reads the logs of a dead cluster
-(`replay.plan.authority`): a record's author has it before it sends it, and a node has the record that lists it before
-another is written without it.
+(`replay.plan.authority`): a node has a mark about itself before it sends it, and it has the record that lists it, in its log at
+least, before another is written without it.
 
 Two equal files, each synced before the other is touched, of full length from the start: writing needs no space that could be
 missing. What still fails is raised to the caller, who then must not act on the declaration, and this log is wedged.

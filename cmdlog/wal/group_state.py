@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from cmdlog.wal.format.batch import batch_catalog, batch_last_txn
+from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.control_record import (
     CatalogVersion,
-    ClusterMember,
     GroupConfiguration,
     SnapshotMark,
     checksum_before,
@@ -40,11 +40,24 @@ _NUMBERS: Final = ("term", "commit", "last_index", "last_term", "last_checksum",
 
 @dataclass(slots=True)
 class Stated:
-    """What an entry established, with its place in the group's log: void when that place is overwritten."""
+    """What an entry established, with its place in the group's log: void when that place is overwritten. Then `before` holds
+    again, what was established before it; it is kept until this entry is committed."""
 
     index: int
     term: int
     value: dict[str, Any]
+    before: Stated | None = None
+
+    @classmethod
+    def of(cls, record: Record, before: Stated | None = None, *, commit: int = 0) -> Stated:
+        """What a record establishes after `before`, in a group that is committed up to `commit`."""
+        if before is not None and before.index <= commit:
+            before = cls(before.index, before.term, before.value)
+        return cls(record.index, record.term, record.json(), before)
+
+    def committed(self, upto: int) -> Stated | None:
+        """What holds of it in a group that is committed up to there."""
+        return _before(self, upto + 1)
 
 
 @dataclass(slots=True)
@@ -78,6 +91,7 @@ class GroupState:
     environment: Stated | None = None
     shape: Stated | None = None  # the newest SHAPE entry
     members: dict[int, Stated] = field(default_factory=dict)  # node -> its newest MEMBER entry
+    faults: Stated | None = None  # the newest FAULTS entry
     catalogs: dict[int, LoggedCatalog] = field(default_factory=dict)
     snapshots: list[dict[str, Any]] = field(default_factory=list)  # marks, oldest first
 
@@ -94,6 +108,15 @@ class GroupState:
         """Raises: BadRecord."""
         with naming_record(record):
             return _from_json(record.json())
+
+    def to_json(self) -> dict[str, Any]:
+        """The payload of a CHECKPOINT."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> GroupState:
+        """Raises: BadRecord; ValueError, KeyError, TypeError."""
+        return _from_json(value)
 
 
 class GroupStates:
@@ -202,22 +225,25 @@ class GroupStates:
             if used is not None:
                 used.used_block = lsn.block
         elif kind is RecordKind.CONFIGURATION:
-            state.configurations.append(Stated(record.index, record.term, record.json()))
+            state.configurations.append(Stated.of(record))
             _trim_configurations(state)
         elif kind is RecordKind.CATALOG:
             catalog = CatalogVersion.from_record(record)
             state.catalogs[catalog.version] = LoggedCatalog(record.index, catalog.value, stated_block=lsn.block)
         elif kind is RecordKind.ENVIRONMENT:
-            state.environment = Stated(record.index, record.term, record.json())
+            state.environment = Stated.of(record, state.environment, commit=state.commit)
         elif kind is RecordKind.SCHEMA:
-            state.schema = Stated(record.index, record.term, record.json())
+            state.schema = Stated.of(record, state.schema, commit=state.commit)
         elif kind is RecordKind.EMPTY:
             state.closed_txn = max(state.closed_txn, decode_empty(record))
             state.last_txn = max(state.last_txn, state.closed_txn)
         elif kind is RecordKind.SHAPE:
-            state.shape = Stated(record.index, record.term, record.json())
+            state.shape = Stated.of(record, state.shape, commit=state.commit)
         elif kind is RecordKind.MEMBER:
-            state.members[ClusterMember.from_record(record).node] = Stated(record.index, record.term, record.json())
+            node = ClusterMember.from_record(record).node
+            state.members[node] = Stated.of(record, state.members.get(node), commit=state.commit)
+        elif kind is RecordKind.FAULTS:
+            state.faults = Stated.of(record, state.faults, commit=state.commit)
 
     def _hard_state(self, state: GroupState, term: int, vote: int | None) -> None:
         if (term, vote) != (state.term, state.vote) and term >= state.term:
@@ -235,13 +261,17 @@ def _cut(state: GroupState, index: int) -> None:
     """Undoes what entries from `index` on established. The first configuration is in force until a later one is known."""
     state.configurations = [stated for stated in state.configurations if stated.index < index]
     state.catalogs = {version: c for version, c in state.catalogs.items() if c.index < index}
-    if state.schema is not None and state.schema.index >= index:
-        state.schema = None
-    if state.environment is not None and state.environment.index >= index:
-        state.environment = None
-    if state.shape is not None and state.shape.index >= index:
-        state.shape = None
-    state.members = {node: stated for node, stated in state.members.items() if stated.index < index}
+    state.schema, state.environment = _before(state.schema, index), _before(state.environment, index)
+    state.shape, state.faults = _before(state.shape, index), _before(state.faults, index)
+    members = {node: _before(stated, index) for node, stated in state.members.items()}
+    state.members = {node: stated for node, stated in members.items() if stated is not None}
+
+
+def _before(stated: Stated | None, index: int) -> Stated | None:
+    """What was established below that index."""
+    while stated is not None and stated.index >= index:
+        stated = stated.before
+    return stated
 
 
 def _trim_configurations(state: GroupState) -> None:
@@ -264,12 +294,17 @@ def _to_json(state: GroupState) -> dict[str, Any]:
     return {
         **{name: getattr(state, name) for name in _NUMBERS},
         "vote": state.vote,
-        "configurations": [_stated_to_json(stated) for stated in state.configurations],
-        "schema": _stated_to_json(state.schema),
-        "environment": _stated_to_json(state.environment),
+        "configurations": [[stated.index, stated.term, stated.value] for stated in state.configurations],
+        "schema": _stated_to_json(state.schema, state.commit),
+        "environment": _stated_to_json(state.environment, state.commit),
         **({"commit_term": state.commit_term} if state.commit and state.commit_term != state.term else {}),
-        **({"shape": _stated_to_json(state.shape)} if state.shape is not None else {}),
-        **({"members": [_stated_to_json(stated) for _, stated in sorted(state.members.items())]} if state.members else {}),
+        **({"shape": _stated_to_json(state.shape, state.commit)} if state.shape is not None else {}),
+        **({"faults": _stated_to_json(state.faults, state.commit)} if state.faults is not None else {}),
+        **(
+            {"members": [_stated_to_json(stated, state.commit) for _, stated in sorted(state.members.items())]}
+            if state.members
+            else {}
+        ),
         "catalogs": [[c.index, c.stated_block, c.used_block, c.value] for _, c in sorted(state.catalogs.items())],
         "snapshots": state.snapshots,
     }
@@ -285,15 +320,27 @@ def _from_json(value: dict[str, Any]) -> GroupState:
         environment=_stated_json(value["environment"]),
         commit_term=int(value.get("commit_term", value["term"] if value["commit"] else 0)),
         shape=_stated_json(value.get("shape")),
-        members={ClusterMember.from_json(parts[2]).node: Stated(*parts) for parts in value.get("members", ())},
+        members={
+            ClusterMember.from_json(parts[2]).node: stated
+            for parts in value.get("members", ())
+            if (stated := _stated_json(parts))
+        },
+        faults=_stated_json(value.get("faults")),
         catalogs={CatalogVersion.from_json(catalog.value).version: catalog for catalog in catalogs},
         snapshots=value["snapshots"],
     )
 
 
 def _stated_json(parts: list[Any] | None) -> Stated | None:
-    return Stated(*parts) if parts else None
+    if not parts:
+        return None
+    index, term, value, *before = parts
+    return Stated(index, term, value, _stated_json(before[0]) if before else None)
 
 
-def _stated_to_json(stated: Stated | None) -> list[Any] | None:
-    return [stated.index, stated.term, stated.value] if stated else None
+def _stated_to_json(stated: Stated | None, commit: int) -> list[Any] | None:
+    """With what was established before, while an uncommitted entry hides it."""
+    if stated is None:
+        return None
+    before = _stated_to_json(stated.before, commit) if stated.index > commit else None
+    return [stated.index, stated.term, stated.value, *([before] if before else [])]

@@ -176,7 +176,7 @@ class Log:
         sync: Sync = "sync",
         async_window_s: float = 0.010,
         waits: Callable[[], bool] | None = None,
-        early: Callable[[], bool] = lambda: False,
+        early: bool = False,
         timed: Callable[[float], None] = lambda seconds: None,
         whole_ring: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -184,7 +184,7 @@ class Log:
         """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written.
 
         `waits` says of the records that were taken last whether somebody waits until they are durable: then they are synced at
-        once, else within `async_window_s`. None: always (`sync`), or never (`async`). While `early` says so,
+        once, else within `async_window_s`. None: always (`sync`), or never (`async`). With `early`
         `RecordSource.written` is called before the sync of a block, not after it. `timed` gets the seconds of every sync, a
         block's own with its write. All of them are called under a lock and must be quick. `whole_ring`: the space of segments
         that is not in use yet is allocated in the background.

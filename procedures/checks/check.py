@@ -9,7 +9,6 @@ procedure. It needs `workload(seed, *, calls)` beside the `Database`, and takes 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import os
 import shutil
@@ -25,10 +24,14 @@ import orjson
 from cmdlog.child_process import PIPE, ChildProcess
 from cmdlog.whole_line_stdout import answer
 from procedures.bundle import capture_bundle
+from procedures.checks.check_target import resolve_target
 from procedures.checks.lint import Finding, lint
+from procedures.checks.migrations import check_migrations
+from procedures.checks.statement_effects import find_silent_parts
 from procedures.declaration.database import Database
-from procedures.errors import BundleError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
+from procedures.errors import DefinitionError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
 from procedures.execution.executor import Executor, Invocations
+from procedures.migration.stated_change import StatedChange
 from procedures.numeric.numeric_types import TextNumeric
 from procedures.statements.compiled import is_statement, sql_of
 from procedures.storage.state import PartitionState
@@ -41,20 +44,24 @@ RUN_SECONDS_MAX = 120
 _MILLIS_BITS = 21
 
 
-def check(target: str | Database, *, seed: int = 1, calls: int = CALLS) -> list[Finding]:
+def check(target: str | Database, *, seed: int = 1, calls: int = CALLS, given: str | Path | None = None) -> list[Finding]:
     """Findings about an application, "module:attribute" or its `Database`; errors first.
+
+    Args:
+        given: a state file, or a node's directory: migrations are tried on copies of its states.
 
     Raises:
         BundleError: the target does not name a database with sources.
     """
-    name, database = _resolve(target)
+    name, database = resolve_target(target)
     module = sys.modules[name.partition(":")[0]]
     sources = capture_bundle(database, name).modules
-    findings = lint(
-        sources,
-        {procedure.name: (_module_of(procedure.function), procedure.function.__name__) for procedure in database.procedure_list},
-    )
+    run = [(procedure.name, procedure.function) for procedure in database.procedure_list]
+    run += [(migration.name, migration.function) for migration in database.migrations]
+    findings = lint(sources, {known: (_module_of(function), function.__name__) for known, function in run})
+    findings += _check_declarations(database, module.__name__)
     findings += _check_statements(database, sources)
+    findings += check_migrations(name, database, given)
     findings += _find_text_numerics(database, module.__name__)
     if hasattr(module, "workload") and module.__name__ != "__main__":
         findings += _double_run(name, seed=seed, calls=calls)
@@ -65,21 +72,12 @@ def _module_of(function: Any) -> str:
     return str(function.__module__)
 
 
-def _resolve(target: str | Database) -> tuple[str, Database]:
-    if isinstance(target, Database):
-        for name, module in sorted(sys.modules.items()):
-            for variable, value in list(vars(module).items()):
-                if value is target:
-                    return f"{name}:{variable}", target
-        raise BundleError(f"database {target.name!r} is not an attribute of an imported module")
-    name, _, attribute = target.partition(":")
+def _check_declarations(db: Database, module: str) -> Iterator[Finding]:
+    """What was added to a table after it was declared, and what tables are to each other."""
     try:
-        found = getattr(importlib.import_module(name), attribute or "db", None)
-    except ImportError as error:
-        raise BundleError(f"{name!r} cannot be imported: {error}") from None
-    if not isinstance(found, Database):
-        raise BundleError(f"{target!r} is no Database; give module:attribute")
-    return f"{name}:{attribute or 'db'}", found
+        db.check_tables()
+    except DefinitionError as error:
+        yield Finding(module, 0, "declaration", "error", "", str(error))
 
 
 def _find_text_numerics(db: Database, module: str) -> Iterator[Finding]:
@@ -101,8 +99,10 @@ def _check_statements(db: Database, modules: Iterable[str]) -> Iterator[Finding]
             if is_statement(value):
                 try:
                     sql_of(value, db.dialect)
+                    problems = find_silent_parts(value)
                 except StatementRefused as error:
-                    yield Finding(name, 0, "statement", "error", variable, str(error))
+                    problems = [str(error)]
+                yield from (Finding(name, 0, "statement", "error", variable, problem) for problem in problems)
 
 
 def _double_run(target: str, *, seed: int, calls: int) -> list[Finding]:
@@ -164,7 +164,7 @@ def _finish(started: _Started) -> list[dict[str, Any]]:
 
 def _batches(target: str, *, seed: int, calls: int) -> tuple[Database, list[list[tuple[str, dict[str, Any]]]]]:
     """What loader and workload call, in batches."""
-    name, database = _resolve(target)
+    name, database = resolve_target(target)
     module: Any = sys.modules[name.partition(":")[0]]
     work: list[tuple[str, dict[str, Any]]] = list(module.loader()) if hasattr(module, "loader") else []
     work += itertools.islice(module.workload(seed, calls=calls), calls)
@@ -179,7 +179,7 @@ def _run(database: Database, batches: list[list[tuple[str, dict[str, Any]]]], pa
             state, lambda _version: database, digest_rows=True, millis_of=lambda txn: txn >> _MILLIS_BITS, progress=None
         )
         if not executor.position.index:
-            executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, statements=database.schema_statements())
+            executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, change=StatedChange(tuple(database.schema_statements())))
         for calls in batches:
             yield _run_batch(executor, database, calls)
         executor.close()

@@ -5,23 +5,41 @@ It holds no connection and no state. A node, an embedded engine, a replay and a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
 
 from sqlalchemy import MetaData, Table
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import SchemaItem
 
 from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect
+from procedures.declaration.migration import Migration, build_migration, check_name
 from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Procedure, build_procedure, mark_procedure
-from procedures.declaration.schema import check_table, create_statements, plan_schema
+from procedures.declaration.schema import check_table, create_statements
+from procedures.declaration.schema_plan import SchemaPlan, plan_migrations, plan_schema
+from procedures.declaration.schema_trial import try_references, try_table
+from procedures.deployed_code import deployed_code, is_deployed
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
 from procedures.numeric.numeric_types import numerics_are_text
 
 if TYPE_CHECKING:
     from procedures.execution.context import Transaction
+
+_NO_EFFECT: Final = "it would have no effect; leave it out"
+_REFUSED_OPTIONS: Final = {
+    "schema": "a state has one schema; leave it out",
+    "prefixes": "a table is stored in the state, neither temporary nor virtual; leave it out",
+    "extend_existing": "a table is declared once, with all its columns",
+    "keep_existing": "a table is declared once, with all its columns",
+    "autoload_with": "nothing is read from a database; declare the columns",
+    "sqlite_with_rowid": "cmdlog chooses how a table is stored; leave it out",
+    "sqlite_strict": "cmdlog chooses how a table is stored; leave it out",
+    "sqlite_autoincrement": "cmdlog chooses how a table is stored; leave it out",
+}  # fmt: skip
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -68,11 +86,26 @@ class Database:
         self._tables: dict[str, TableInfo] = {}
         self._procedures: dict[str, Procedure] = {}
         self._listed: tuple[Procedure, ...] | None = None
+        self._migrations: tuple[Migration, ...] = ()
         self._numerics_are_text = numerics_are_text()
+        self._is_deployed = is_deployed()
         self._model: Any = None
 
-    def table(self, name: str, *items: SchemaItem, partition_by: str | None = None, replicated: bool = False) -> Table:
+    def table(
+        self,
+        name: str,
+        *items: SchemaItem,
+        partition_by: str | None = None,
+        replicated: bool = False,
+        comment: str | None = None,
+        info: dict[Any, Any] | None = None,
+        **options: Any,
+    ) -> Table:
         """Declares a table: either its rows live on one partition each, by a column, or all of them on every partition.
+
+        Args:
+            comment, info: notes for readers.
+            options: the others of SQLAlchemy's Table; each is refused.
 
         Raises:
             DefinitionError: the table could not be replayed; the message says what to write instead.
@@ -81,7 +114,12 @@ class Database:
             raise DefinitionError(f"table {name!r}: give either partition_by=<column> or replicated=True")
         if any(name.lower() == known.lower() for known in self._tables):
             raise DefinitionError(f"table {name!r} is declared twice")
-        table = Table(name, self.metadata, *items)
+        for option in options:
+            raise DefinitionError(f"table {name!r}: {option}: {_REFUSED_OPTIONS.get(option, _NO_EFFECT)}")
+        try:
+            table = Table(name, self.metadata, *items, comment=comment, info=info or {})
+        except SQLAlchemyError as error:
+            raise DefinitionError(f"table {name!r}: {error}") from None
         try:
             if partition_by is not None and partition_by not in table.columns:
                 raise DefinitionError(f"table {name!r}: partition_by={partition_by!r} is none of its columns")
@@ -89,9 +127,14 @@ class Database:
             check_table(table, self.dialect, partition_by=partition_by)
             if not self._numerics_are_text:
                 self._check_references(table, replicated=replicated)
+                if not is_deployed():
+                    try_table(table)
         except DefinitionError:
             self.metadata.remove(table)
             raise
+        except SQLAlchemyError as error:
+            self.metadata.remove(table)
+            raise DefinitionError(f"table {name!r}: {error}") from None
         self._tables[name] = TableInfo(table, partition_by, replicated, self.dialect)
         return table
 
@@ -148,6 +191,28 @@ class Database:
 
         return register
 
+    def migration(self, name: str) -> Callable[[Function], Function]:
+        """Registers the decorated function `(tx, op)`: it runs once on each partition whose state has not done it.
+
+        Args:
+            name: under which states remember it; migrations run in the order of their declaration.
+
+        Raises:
+            DefinitionError: the name is taken or no name, or the function has other parameters.
+        """
+        check_name(name, self._migrations)
+
+        def register(function: Function) -> Function:
+            self._migrations += (build_migration(name, function),)
+            return function
+
+        return register
+
+    @property
+    def migrations(self) -> tuple[Migration, ...]:
+        """In the order of their declaration."""
+        return self._migrations
+
     @property
     def procedure_list(self) -> tuple[Procedure, ...]:
         """All procedures by name; the position is the number that the log holds."""
@@ -175,6 +240,12 @@ class Database:
         """
         if self._numerics_are_text:
             return
+        with deployed_code() if self._is_deployed else contextlib.nullcontext():
+            self._check_tables()
+        if not self._is_deployed:
+            try_references(self.metadata.tables.values())
+
+    def _check_tables(self) -> None:
         for name, table in self.metadata.tables.items():
             if name not in self._tables:
                 raise DefinitionError(
@@ -203,6 +274,19 @@ class Database:
         return create_statements((info.table for info in self._tables.values()), self.dialect)
 
     def plan_schema(self, existing: Mapping[str, str]) -> list[str]:
-        """Statements that lead from a state's tables to these; see `schema.plan_schema`. Raises: DefinitionError."""
+        """Statements that lead from a state's tables to these; see `schema_plan.plan_schema`. Raises: DefinitionError."""
         self.check_tables()
         return plan_schema(existing, (info.table for info in self._tables.values()), self.dialect)
+
+    def plan_change(self, existing: Mapping[str, str], done: Collection[str] | None) -> SchemaPlan:
+        """What leads from a state's tables to these, with the migrations that it lacks.
+
+        Args:
+            existing: `PartitionState.schema`.
+            done: `PartitionState.migrations_done`; None: none.
+
+        Raises:
+            DefinitionError, SchemaConflict: see `plan_schema`, and migrations that are out of order.
+        """
+        plan = plan_migrations(existing, done or (), [migration.name for migration in self._migrations])
+        return plan if plan.pending else replace(plan, statements=tuple(self.plan_schema(existing)))

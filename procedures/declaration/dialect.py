@@ -32,6 +32,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
+import apsw
 import orjson
 from sqlalchemy import types
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler, SQLiteDialect, SQLiteTypeCompiler
@@ -60,6 +61,10 @@ class _Exact(types.TypeEngine[Any]):
 
     def result_processor(self, dialect: Any, coltype: Any) -> Any:
         return lambda value: None if value is None else self.to_python(value)
+
+    def literal_processor(self, dialect: Any) -> Any:
+        """In a CHECK, a generated column or an index: as it is stored, or the comparison would be with something else."""
+        return lambda value: "NULL" if value is None else apsw.format_sql_value(self.to_sqlite(value))
 
 
 class UtcDateTime(_Exact, types.DateTime):
@@ -124,8 +129,17 @@ class MicrosecondInterval(_Exact, types.Interval):
         return timedelta(microseconds=value)
 
 
+class StoredBytes(types.LargeBinary):
+    """Bytes; SQLAlchemy would write them into DDL as a text."""
+
+    def literal_processor(self, dialect: Any) -> Any:
+        return lambda value: apsw.format_sql_value(bytes(value))
+
+
 class NumberFloat(_Exact, types.Float):  # type: ignore[type-arg]
     """Float without NaN, of which SQLite would silently make NULL."""
+
+    literal_processor = types.Float.literal_processor
 
     def to_sqlite(self, value: Any) -> Any:
         if isinstance(value, Decimal):
@@ -275,6 +289,8 @@ class StateDialect(SQLiteDialect):
         types.Time: IsoTime,
         types.Interval: MicrosecondInterval,
         types.Uuid: TextUuid,
+        types.LargeBinary: StoredBytes,
+        types.VARBINARY: StoredBytes,
     }
 
     def __init__(self) -> None:

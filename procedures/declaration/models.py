@@ -13,6 +13,7 @@ from sqlalchemy import Column, MetaData, Table
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import ColumnProperty, DeclarativeBase, Mapper, RelationshipProperty
 
+from procedures.deployed_code import is_deployed
 from procedures.errors import DefinitionError, StatementRefused
 
 Declare = Callable[..., Table]
@@ -48,7 +49,7 @@ def make_model(tables: MetaData, declare: Declare) -> type[DeclarativeBase]:
             replicated = bool(getattr(cls, "__replicated__", False))
             if (partition_by is None) == (not replicated):
                 raise DefinitionError(f"class {cls.__name__}: give either __partition_by__ = <column> or __replicated__ = True")
-            return declare(name, *items, partition_by=partition_by, replicated=replicated)
+            return declare(name, *items, partition_by=partition_by, replicated=replicated, **options)
 
         def __init__(self, **_: Any) -> None:
             name = type(self).__name__
@@ -70,3 +71,8 @@ def _check_mapper(name: str, mapper: Mapper[Any]) -> None:
             raise DefinitionError(f"{where}: a column has one name, so call the attribute {found.columns[0].name}")
         if found.deferred:
             raise DefinitionError(f"{where}: deferred=True is for a Session; select the columns that you want")
+        if found.active_history and not is_deployed():
+            raise DefinitionError(f"{where}: active_history=True is for a Session, which there is none of; leave it out")
+    if mapper.validators and not is_deployed():
+        name_of = next(iter(mapper.validators))
+        raise DefinitionError(f"class {name}: @validates({name_of!r}) is for objects of a Session; write a CheckConstraint")

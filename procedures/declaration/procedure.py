@@ -53,6 +53,7 @@ class Access(IntEnum):
     EVERYWHERE = 1  # all partitions: reads and writes replicated tables alone, so that all copies stay equal
     READ = 2  # writes nothing; not logged
     EACH = 3  # all partitions, each on rows of its own; replicated tables are read-only to it
+    MIGRATION = 4  # all partitions: reads and writes both kinds of tables, as they are at that moment
 
 
 class Each(Enum):

@@ -1,4 +1,4 @@
-"""Tables of an application: the rules that make them replayable, their DDL, and the way from an older set of tables.
+"""Tables of an application: the rules that make them replayable, and their DDL.
 
 Rules, checked when a table is declared: a primary key that is never NULL (the session extension sees no other rows), of
 one INTEGER column or in a WITHOUT ROWID table (a hidden rowid would leak into results), no AUTOINCREMENT, no default
@@ -9,7 +9,7 @@ defaults and arguments are in `column_types`, `column_defaults` and `column_opti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -20,16 +20,17 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from procedures.declaration.columns.column_defaults import check_constant
 from procedures.declaration.columns.column_options import check_options
 from procedures.declaration.dialect import DIALECT, StateDialect
-from procedures.errors import DefinitionError, SchemaConflict, StatementRefused
-from procedures.numeric.columns import check_stored_form, check_texts
+from procedures.errors import DefinitionError, StatementRefused
+from procedures.numeric.columns import check_texts
 
 TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}", re.ASCII)
 _INTEGERS = (Integer,)
+_BREAK = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")|[ \t]*\n[ \t]*""")
 
 
 def check_table(table: Table, dialect: StateDialect = DIALECT, *, partition_by: str | None = None) -> None:
@@ -86,15 +87,27 @@ def _has_rowid_key(table: Table) -> bool:
     return len(columns) == 1 and isinstance(columns[0].type, _INTEGERS)
 
 
-def create_table(table: Table, dialect: StateDialect = DIALECT) -> str:
-    """CREATE TABLE … STRICT, WITHOUT ROWID unless its key is one INTEGER column."""
+def create_table(table: Table, dialect: StateDialect = DIALECT, *, columns: Sequence[Column[Any]] | None = None) -> str:
+    """CREATE TABLE … STRICT, WITHOUT ROWID unless its key is one INTEGER column. `columns`: some of its own, in this order."""
     check_texts(table)
+    create = CreateTable(table)
+    if columns is not None:
+        create.columns = [CreateColumn(column) for column in columns]
     try:
-        text = str(CreateTable(table).compile(dialect=dialect))
+        text = str(create.compile(dialect=dialect))
     except (SQLAlchemyError, StatementRefused, TypeError) as error:
         raise DefinitionError(f"table {table.name!r}: {error}") from None
-    body = re.sub(r"[ \t]*\n[ \t]*", " ", text).strip()
-    return f"{body} {'STRICT' if _has_rowid_key(table) else 'STRICT, WITHOUT ROWID'}"
+    return f"{_one_line(text)} {'STRICT' if _has_rowid_key(table) else 'STRICT, WITHOUT ROWID'}"
+
+
+def column_definition(column: Column[Any], dialect: StateDialect = DIALECT) -> str:
+    """The column as `create_table` writes it."""
+    return _one_line(str(CreateColumn(column).compile(dialect=dialect)))
+
+
+def _one_line(text: str) -> str:
+    """Without the line breaks that SQLAlchemy writes; one in a quoted text belongs to it."""
+    return _BREAK.sub(lambda found: found[1] or " ", text).strip()
 
 
 def create_statements(tables: Iterable[Table], dialect: StateDialect = DIALECT) -> list[str]:
@@ -116,34 +129,3 @@ def create_indexes(table: Table, dialect: StateDialect = DIALECT) -> dict[str, s
         }
     except (SQLAlchemyError, StatementRefused, TypeError) as error:
         raise DefinitionError(f"an index of table {table.name!r}: {error}") from None
-
-
-def plan_schema(existing: Mapping[str, str], tables: Iterable[Table], dialect: StateDialect = DIALECT) -> list[str]:
-    """Statements that lead from the tables of a state to those of an application; [] when they agree.
-
-    New tables and indexes are created, dropped ones stay (their rows may be wanted back), nothing else is guessed.
-
-    Args:
-        existing: name → CREATE statement of the state's tables and indexes (`PartitionState.schema`).
-
-    Raises:
-        SchemaConflict: a table that exists is declared differently.
-    """
-    statements = []
-    for table in tables:
-        wanted = create_table(table, dialect)
-        found = existing.get(table.name)
-        if found is None:
-            statements.append(wanted)
-        elif found != wanted:
-            check_stored_form(table, found)
-            raise SchemaConflict(
-                f"table {table.name!r} differs from the state's: state has <{found}>, application has <{wanted}>; "
-                "declare a new table and copy the rows in a procedure, or go back to the old declaration"
-            )
-        for name, statement in create_indexes(table, dialect).items():
-            if name not in existing:
-                statements.append(statement)
-            elif existing[name] != statement:
-                raise SchemaConflict(f"index {name!r} differs from the state's: <{existing[name]}> and <{statement}>")
-    return statements

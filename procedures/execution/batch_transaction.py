@@ -5,15 +5,18 @@ Batches of a group share one transaction of SQLite, each in a savepoint of its o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import apsw
 
 from procedures.errors import EnvironmentFault
 from procedures.execution.context import CallState
-from procedures.execution.idempotency import Fresh
-from procedures.execution.idempotency_table import KeyTable, Kind
 from procedures.execution.machine_faults import fault_kind
+from procedures.idempotency.key_table import Kind
+from procedures.idempotency.known_calls import KnownCalls
+from procedures.idempotency.known_outcome import Fresh
+from procedures.idempotency.session_outcome import NumberedCalls
 from procedures.storage.row_digest import RowLog
 from procedures.storage.state import PartitionState, Position
 
@@ -22,30 +25,45 @@ class BatchTransaction:
     """The open transaction of one state, if any. Owned by the executor."""
 
     def __init__(
-        self, state: PartitionState, call: CallState, keys: KeyTable, rows: RowLog | None, millis_of: Callable[[int], int]
+        self, state: PartitionState, call: CallState, known: KnownCalls, rows: RowLog | None, millis_of: Callable[[int], int]
     ) -> None:
         self._state = state
         self._cursor = state.connection.cursor()
         self._call = call
-        self._keys = keys
+        self._known = known
         self._rows = rows
         self._millis_of = millis_of
         self._grouped = False
 
-    def commit_batch(self, position: Position, fresh: Fresh, kind: Kind) -> None:
+    def commit_batch(self, position: Position, fresh: Fresh | NumberedCalls, kind: Kind) -> None:
         """Position, activity clock and outcomes, in the batch's own transaction."""
         txn_ms = self._millis_of(position.txn_id)
-        clock = self._keys.clock_after(txn_ms, self._millis_of(self._state.position.txn_id))
-        self._keys.store(position.index, fresh, clock=clock, txn_ms=txn_ms, kind=kind)
+        clock = self._known.clock_after(txn_ms, self._millis_of(self._state.position.txn_id))
+        self._known.store(position.index, fresh, clock=clock, txn_ms=txn_ms, kind=kind)
         if self._grouped:
             self._cursor.execute("RELEASE batch")
         else:
             self._state.save(position, clock)
             self._cursor.execute("COMMIT")
         self._state.accept(position, clock)
-        self._keys.accept()
+        self._known.accept()
         if self._rows is not None:
             self._rows.tell_changes()
+
+    def begin_change(self, at: int) -> None:
+        """The transaction of an entry without calls; `at`: TxnId that its migrations see."""
+        self._call.begin_calls((at,))
+        if self._rows is not None:
+            self._rows.begin_batch()
+        self.begin_batch()
+
+    def commit_change(self, position: Position) -> None:
+        """Position and activity clock, in the transaction of an entry without calls."""
+        self.commit_batch(position, Fresh(), "single")
+
+    def undo_change(self, error: BaseException) -> None:
+        """Rolls back. Raises: EnvironmentFault for a failure of the machine."""
+        self.undo_batch(error, lambda _at: "")
 
     def begin_group(self) -> None:
         """See `Executor.begin_group`."""
@@ -66,6 +84,15 @@ class BatchTransaction:
 
     def begin_batch(self) -> None:
         self._cursor.execute("SAVEPOINT batch" if self._grouped else "BEGIN IMMEDIATE")
+
+    @contextlib.contextmanager
+    def outside_calls(self) -> Iterator[None]:
+        """A failure of the machine while SQLite is asked between two calls is `EnvironmentFault`; nothing is applied."""
+        try:
+            yield
+        except apsw.Error as error:
+            self.undo_change(error)
+            raise
 
     def undo_batch(self, error: BaseException, procedure_of: Callable[[int], str]) -> None:
         """Rolls back, and turns a failure of the machine into `EnvironmentFault`."""

@@ -7,20 +7,32 @@ kept one has more, however it is kept, and is retired. A false alarm (a cycle th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from sys import getrefcount
-from typing import Any, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import apsw
 
 from procedures.declaration.database import Database
+from procedures.declaration.dialect import StateDialect
+from procedures.declaration.migration import Migration
 from procedures.declaration.procedure import Access, Procedure
-from procedures.execution.context import CallState, Transaction
-from procedures.execution.idempotency import request_seed
+from procedures.execution import process_guard
+from procedures.execution.context import CallState, SiteFailed, Transaction
+from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
-from procedures.execution.row_checks import row_checks
+from procedures.execution.row_checks import CheckRow, RowChecker, columns_by_table, row_checks
+from procedures.guard.authorizer import Authorizer, Mode
+from procedures.idempotency.key_table import Kind
+from procedures.migration.change_run import MigrationRaised
+from procedures.migration.rehearsal import RehearsedStep
+from procedures.request_history import VersionFacts, former_hashes, seed_of
+from procedures.statements.compiled import sql_of
 from procedures.statements.statement_runs import Runs
-from procedures.storage.authorizer import Authorizer
+from procedures.storage.row_digest import RowLog
+
+STATEMENTS_SHOWN: Final = 64  # of a migration: one that builds a statement for each row is not listed row by row
 
 # (function, decode or None, encode, tx) of a procedure. A bare tuple: it is unpacked once per call.
 Entry = tuple[Callable[..., Any], Callable[[list[Any]], list[Any]] | None, Callable[[Any], bytes], Transaction]
@@ -37,17 +49,22 @@ class Catalog:
         state: CallState,
         *,
         side: Literal["write", "read"],
-        partitions: int | None = None,
+        facts: VersionFacts | None = None,
     ) -> None:
+        facts = facts or VersionFacts()
         self.tables = tuple(database.tables)
-        self._transactions = {
-            access: Transaction(Runs(database, access, cursor, guard, state), state, guard, access) for access in Access
+        self._transactions: dict[Access, Transaction] = {
+            access: Transaction(Runs(database, access, cursor, guard, state), state, guard, access)
+            for access in Access
+            if access is not Access.MIGRATION
         }
-        self.row_checks = (
-            row_checks(database, state.refused, partition=state.partition, partitions=partitions) if side == "write" else {}
-        )
+        self.row_checks = {}
+        if side == "write":
+            held = columns_by_table(cursor.connection)
+            self.row_checks = row_checks(database, state.refused, held, partition=state.partition, partitions=facts.partitions)
         self.procedures = database.procedure_list
-        self.seeds = [request_seed(procedure.name) for procedure in self.procedures]
+        self._requests = facts.requests
+        self.seeds = [seed_of(procedure.name, facts.requests) for procedure in self.procedures]
         self.everywhere = [procedure.access in (Access.EVERYWHERE, Access.EACH) for procedure in self.procedures]
         self._side = side
         self.entries = [self._entry(procedure, side) for procedure in self.procedures]
@@ -62,6 +79,10 @@ class Catalog:
         self.entries[:] = [self._entry(procedure, self._side) for procedure in self.procedures]
         self._count_references(procedure.access)
 
+    def former_hashes(self, number: int, params: list[Any]) -> Iterator[int]:
+        """What the request would have been under former signatures of the procedure."""
+        return former_hashes(self.procedures[number], self._requests, params)
+
     def _count_references(self, access: Access) -> None:
         """For the table of transactions, for its statements, for each entry, and what the loop that runs a call holds."""
         owners = 2 + sum(procedure.access is access for procedure in self.procedures)
@@ -72,6 +93,10 @@ class Catalog:
         function = procedure.run if belongs else _refuse
         return function, procedure.decode, procedure.encode, self._transactions[procedure.access]
 
+    def kind_of(self, numbers: Sequence[int]) -> Kind:
+        """Of a batch of these procedures: a call on all partitions is a batch of its own."""
+        return "everywhere" if len(numbers) == 1 and self.everywhere[numbers[0]] else "single"
+
     def open(self) -> None:
         """Calls begin: the transactions accept statements."""
         for transaction in self._transactions.values():
@@ -81,6 +106,104 @@ class Catalog:
         """Calls are over: the transactions refuse."""
         for transaction in self._transactions.values():
             transaction.close()
+
+
+class _ObservedTransaction(Transaction):
+    """The `tx` of a migration: it notes what each statement did."""
+
+    __slots__ = ("_dialect", "_noted", "_texts")
+
+    def observe(self, dialect: StateDialect, noted: dict[str, tuple[int, float]]) -> None:
+        """Gives it where to note: SQL -> rows and seconds."""
+        self._dialect, self._noted = dialect, noted
+        self._texts: dict[object, str] = {}
+
+    def execute(self, statement: Any, parameters: Any = None, /, **params: Any) -> Any:
+        connection, begun = self._statements.connection, time.monotonic()
+        before = connection.total_changes()
+        result = super().execute(statement, parameters, **params)
+        text = self._texts.get(statement) or self._text_of(statement)
+        rows, seconds = self._noted.get(text, (0, 0.0))
+        self._noted[text] = rows + connection.total_changes() - before, seconds + time.monotonic() - begun
+        return result
+
+    def _text_of(self, statement: object) -> str:
+        if len(self._texts) >= STATEMENTS_SHOWN:
+            return "… other statements of tx"
+        text = self._texts[statement] = sql_of(statement, self._dialect)
+        return text
+
+
+class MigrationCalls:
+    """Runs the functions of migrations on one connection, each with a `tx` of its own. Owned by the executor."""
+
+    def __init__(
+        self,
+        cursor: apsw.Cursor,
+        guard: Authorizer,
+        state: CallState,
+        watch: RowLog | RowChecker,
+        facts: Callable[[int], VersionFacts],
+    ) -> None:
+        self._cursor, self._guard, self._state, self._watch = cursor, guard, state, watch
+        self._facts = facts
+        self._catalog = 0
+        self._runs: Runs | None = None  # of the migration that runs
+        self._database: Database | None = None
+        self.statements: list[RehearsedStep] = []  # that the last function ran
+
+    @property
+    def undone(self) -> bool:
+        """Whether SQLite took something back that it had reported."""
+        return self._state.undone
+
+    def forget_statements(self) -> None:
+        """Tables have other columns: statements are prepared again, and rows are judged as they are now."""
+        if self._runs is not None and self._database is not None:
+            self._runs.forget_statements()
+            self._watch.checks = self._row_checks(self._database)
+
+    def run_function(self, database: Database, catalog: int, migration: Migration, op: Any) -> None:
+        """Raises: MigrationRaised; failures of the machine as they are."""
+        state, guard = self._state, self._guard
+        self._database, self._catalog = database, catalog
+        self._watch.checks = self._row_checks(database)
+        self._runs = Runs(database, Access.MIGRATION, self._cursor, guard, state)
+        tx = _ObservedTransaction(self._runs, state, guard, Access.MIGRATION)
+        noted: dict[str, tuple[int, float]] = {}
+        tx.observe(database.dialect, noted)
+        state.at = 0
+        tx.open()
+        guard.mode = Mode.PROCEDURE
+        process_guard.begin_calls(lambda: migration.name)
+        try:
+            migration.function(tx, op)
+            if (tried := process_guard.take_attempt()) is not None:
+                raise tried
+            if state.refused:
+                raise state.refused[0]
+        except BaseException as error:
+            if fault_kind(error) is not None or isinstance(error, SiteFailed) or state.fault is not None:
+                state.note_fault(error)
+                raise
+            raise MigrationRaised(error) from error
+        finally:
+            guard.mode = Mode.FRAMEWORK
+            tx.close()
+            process_guard.end_calls()
+            state.at, self._runs, self._watch.checks = -1, None, {}
+        if state.fault is not None:
+            raise state.fault  # the function swallowed it
+        self.statements = [RehearsedStep(migration.name, sql, rows, seconds) for sql, (rows, seconds) in noted.items()]
+
+    def _row_checks(self, database: Database) -> dict[str, CheckRow]:
+        return row_checks(
+            database,
+            self._state.refused,
+            columns_by_table(self._cursor.connection),
+            partition=self._state.partition,
+            partitions=self._facts(self._catalog).partitions,
+        )
 
 
 def _refuse(*_: object) -> NoReturn:

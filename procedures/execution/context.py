@@ -22,11 +22,11 @@ from procedures.declaration.procedure import Access
 from procedures.errors import ProceduresError, RowRefused
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.savepoint import Savepoint
+from procedures.guard.authorizer import Authorizer
 from procedures.statements.prepared import NamesDiffer
 from procedures.statements.raised import error_for_sqlalchemy
 from procedures.statements.rows import Result, Scalars, joined_results
 from procedures.statements.statement_runs import Runs
-from procedures.storage.authorizer import Authorizer
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ABORT_CODE_BYTES_MAX = 64
@@ -150,6 +150,7 @@ class Transaction:
     def close(self) -> None:
         """The framework's: calls are over."""
         self._runs = _CLOSED
+        self._statements.forget_recent()
 
     def retire(self, procedure: str) -> Transaction:
         """The framework's: a call of this procedure kept it, so it refuses for ever; returns its successor."""

@@ -14,33 +14,39 @@ swallows them; the batch is rolled back and `EnvironmentFault` tells the site to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from sys import getrefcount
 from typing import Any
 
-import apsw
 import google_crc32c
 
 from procedures.declaration.database import Database
 from procedures.declaration.procedure import Procedure
-from procedures.errors import BatchRefused, StateRefused
+from procedures.errors import BatchRefused
 from procedures.execution import process_guard
 from procedures.execution.batch_attempt import BatchAttempt, NeedsSavepoints
 from procedures.execution.batch_transaction import BatchTransaction
-from procedures.execution.catalog import Catalog, Entry
+from procedures.execution.catalog import Catalog, Entry, MigrationCalls
 from procedures.execution.context import CallState, SiteFailed
 from procedures.execution.failure_trace import FailureTracer
-from procedures.execution.idempotency import NO_KEY, Fresh, KeyPolicy, KnownOutcome, Status, request_hash
-from procedures.execution.idempotency_table import KeyTable
 from procedures.execution.invocations import Applied, Invocations, check_batch
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, outcome_of
 from procedures.execution.process_guard import attempts
 from procedures.execution.read_only import Reader
 from procedures.execution.row_checks import RowChecker
-from procedures.storage.authorizer import Mode
+from procedures.guard.authorizer import Mode
+from procedures.idempotency.key_table import FormerHashes, Kind
+from procedures.idempotency.known_calls import KnownCalls
+from procedures.idempotency.known_outcome import NO_KEY, KeyPolicy, KnownOutcome, Status
+from procedures.migration.rehearsal import Rehearsal
+from procedures.migration.schema_changes import SchemaChanges
+from procedures.migration.stated_change import StatedChange
+from procedures.request_history import VersionFacts
 from procedures.storage.changed_keys import Changes
 from procedures.storage.row_digest import ChangedRow, RowLog
 from procedures.storage.state import PartitionState, Position
+from procedures.wire.request_hash import request_hash
 
 __all__ = ["Applied", "Executor", "Invocations", "KeyPolicy", "Status"]
 
@@ -48,8 +54,6 @@ SAVEPOINT_BATCHES = 16  # how long savepoints stay on after they were needed
 
 _crc = google_crc32c.extend
 _SEEDS = tuple(google_crc32c.value(bytes([status])) for status in Status)  # hash of the status byte, to be extended by the body
-
-
 _RunCalls = Callable[[Invocations, Catalog, BatchAttempt], None]
 
 
@@ -65,7 +69,7 @@ class Executor:
         millis_of: Callable[[int], int],
         progress: Callable[[int], object] | None,
         key_policy: KeyPolicy | None = None,
-        partitions: Callable[[int], int | None] = lambda _version: None,
+        facts: Callable[[int], VersionFacts] = lambda _version: VersionFacts(),
         tracer: FailureTracer | None = None,
     ) -> None:
         """
@@ -75,12 +79,12 @@ class Executor:
             millis_of: time of a transaction id, milliseconds since 1970.
             progress: gets the position in the batch before each call; for a watchdog.
             key_policy: limits of the idempotency table; must be the logged one.
-            partitions: catalog version → how many there are; None: rows are not judged by the partition they belong to.
+            facts: catalog version → what it says beside its code.
             tracer: makes `Applied.traces`; a replay has none.
         """
         self._state = state
         self._databases = databases
-        self._partitions = partitions
+        self._facts = facts
         self._millis_of = millis_of
         self._progress = progress
         self._tracer = tracer
@@ -89,12 +93,20 @@ class Executor:
         process_guard.watch()
         self._cursor = state.connection.cursor()
         self._catalogs: dict[int, Catalog] = {}
-        self._keys = KeyTable(state, key_policy or KeyPolicy())
+        self._known = KnownCalls(state, key_policy or KeyPolicy())
         self._savepoint_batches = 0
         self._rows = RowLog(state.connection) if digest_rows else None
         self._row_checker = self._rows or RowChecker(state.connection)
         self._reader: Reader | None = None
-        self._batch = BatchTransaction(state, self._call, self._keys, self._rows, millis_of)
+        self._batch = BatchTransaction(state, self._call, self._known, self._rows, millis_of)
+        self._changes = SchemaChanges(
+            state,
+            databases,
+            self._batch,
+            rows=self._rows,
+            watch=self._row_checker,
+            calls=MigrationCalls(self._cursor, state.guard, self._call, self._row_checker, facts),
+        )
 
     @property
     def position(self) -> Position:
@@ -103,11 +115,11 @@ class Executor:
     @property
     def key_policy(self) -> KeyPolicy:
         """Limits of the idempotency table; set it when the log brings another one, between two batches."""
-        return self._keys.policy
+        return self._known.policy
 
     @key_policy.setter
     def key_policy(self, policy: KeyPolicy) -> None:
-        self._keys.policy = policy
+        self._known.policy = policy
 
     def apply(self, batch: Invocations) -> Applied:
         """Runs a batch; on return it is committed to the state file (not synced: the log is the truth).
@@ -116,12 +128,14 @@ class Executor:
             EnvironmentFault: the machine failed; nothing is applied, the site must end.
             BatchRefused: the batch does not follow on the state's position, or contradicts itself.
         """
+        self._changes.drop_kept()
         catalog = self._catalog(batch.catalog)
         self._check_follows(batch.index)
         check_batch(batch, procedures=len(catalog.entries), after=self._state.position.txn_id)
+        plain = self._is_plain(batch, catalog.kind_of(batch.procedures))
         if self._savepoint_batches == 0:
             try:
-                return self._attempt(batch, catalog, self._run_straight if self._is_plain(batch) else self._run_guarded)
+                return self._attempt(batch, catalog, self._run_straight if plain else self._run_guarded)
             except NeedsSavepoints:
                 self._savepoint_batches = SAVEPOINT_BATCHES
         self._savepoint_batches -= 1
@@ -130,11 +144,9 @@ class Executor:
     def _catalog(self, version: int) -> Catalog:
         found = self._catalogs.get(version)
         if found is None:
-            partitions = self._partitions(version)
-            found = Catalog(
-                self._databases(version), self._cursor, self._state.guard, self._call, side="write", partitions=partitions
-            )
-            self._catalogs[version] = found
+            database, facts, guard = self._databases(version), self._facts(version), self._state.guard
+            with self._batch.outside_calls():  # it reads which columns the tables have
+                found = self._catalogs[version] = Catalog(database, self._cursor, guard, self._call, side="write", facts=facts)
         return found
 
     def _check_follows(self, index: int) -> None:
@@ -144,16 +156,15 @@ class Executor:
                 f"partition {self._state.partition} is at index {position.index}; entry {index} does not follow on it"
             )
 
-    def _is_plain(self, batch: Invocations) -> bool:
+    def _is_plain(self, batch: Invocations, kind: Kind) -> bool:
         """Whether every call of the batch simply runs."""
-        return not batch.skips and (batch.keys is None or self._keys.runs_plainly(batch.keys))
+        self._known.begin_batch(batch.floors, txn_ms=self._millis_of(batch.txn_ids[-1]), kind=kind)
+        return not batch.skips and (batch.keys is None or self._known.runs_plainly(batch.keys, kind=kind))
 
     def _attempt(self, batch: Invocations, catalog: Catalog, run_calls: _RunCalls) -> Applied:
         """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
         seeds = _SEEDS
-        run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids)
-        if len(batch.procedures) == 1 and catalog.everywhere[batch.procedures[0]]:
-            run.kind = "everywhere"  # such a call is a batch of its own
+        run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids, kind=catalog.kind_of(batch.procedures))
         self._call.begin_calls(batch.txn_ids)
         if self._tracer is not None:
             self._tracer.begin_attempt()
@@ -161,13 +172,13 @@ class Executor:
             self._batch.begin_batch()
             digest = self._run_calls(batch, catalog, run, run_calls)
             if batch.keys is not None and run_calls == self._run_straight:
-                run.keep_outcomes(batch, batch.keys, catalog.seeds, self._keys.policy.stored_result_bytes_max)
-            self._batch.commit_batch(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.fresh, run.kind)
+                run.keep_outcomes(batch, batch.keys, catalog.seeds, self._known.policy.stored_result_bytes_max)
+            self._batch.commit_batch(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.kept, run.kind)
         except BaseException as error:
             self._batch.undo_batch(error, lambda at: catalog.procedures[batch.procedures[at]].name)
             raise
         hashes = [_crc(seeds[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
-        digest = self._keys.mixed_into(digest) if digest else 0
+        digest = self._known.mixed_into(digest) if digest else 0
         traces = () if self._tracer is None else self._tracer.take_traces()
         return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest, traces)
 
@@ -227,7 +238,7 @@ class Executor:
             self._call.at = at
             key = NO_KEY if batch.keys is None else batch.keys[at]
             request = request_hash(catalog.seeds[number], batch.params[at]) if key != NO_KEY else 0
-            known = self._judge(key, request, run)
+            known = self._judge(key, request, partial(catalog.former_hashes, number, batch.params[at]), run)
             if known is not None:
                 run.statuses[at] = known.status
                 run.bodies.append(known.body)
@@ -244,15 +255,15 @@ class Executor:
                 if getrefcount(tx) > tx.references_max:
                     catalog.retire(number)
             if key != NO_KEY:
-                run.fresh.add(key, request, run.statuses[at], batch.txn_ids[at], run.bodies[at])
+                run.keep_outcome(key, at, request, (catalog.seeds[number], batch.params[at]))
 
-    def _judge(self, key: bytes, request: int, run: BatchAttempt) -> KnownOutcome | None:
+    def _judge(self, key: bytes, request: int, former: FormerHashes, run: BatchAttempt) -> KnownOutcome | None:
         if key == NO_KEY:
             return None
         guard = self._state.guard
         guard.mode = Mode.FRAMEWORK  # it may read a stored outcome
         try:
-            return self._keys.judge(key, request, run.fresh, kind=run.kind)
+            return self._known.judge(key, request, run.fresh, kind=run.kind, former=former)
         finally:
             guard.mode = Mode.PROCEDURE
 
@@ -265,9 +276,9 @@ class Executor:
                 raise tried
             if self._call.refused:
                 raise self._call.refused[0]
-            if keyed and len(body) > self._keys.policy.stored_result_bytes_max:
+            if keyed and len(body) > self._known.policy.stored_result_bytes_max:
                 raise ResultTooLarge(
-                    f"a call with an idempotency key answers with at most {self._keys.policy.stored_result_bytes_max} bytes, "
+                    f"a call with an idempotency key answers with at most {self._known.policy.stored_result_bytes_max} bytes, "
                     f"this one with {len(body)}: it could not be answered twice"
                 )
             run.bodies.append(body)
@@ -308,6 +319,7 @@ class Executor:
 
         Until `end_group`, `position` is ahead of the file; if the process ends before, the file is where the group began.
         """
+        self._changes.drop_kept()
         self._batch.begin_group()
 
     def end_group(self) -> None:
@@ -321,25 +333,36 @@ class Executor:
         """The rows that the last batch changed, by table and key; [] when digests are switched off."""
         return [] if self._rows is None else self._rows.changed_rows()
 
-    def apply_schema(self, *, index: int, term: int, checksum: int, txn_id: int, statements: Sequence[str]) -> None:
-        """Runs the statements of a schema record: creates, alters and drops tables and indexes.
+    def apply_schema(self, *, index: int, term: int, checksum: int, txn_id: int, change: StatedChange) -> None:
+        """Runs a schema record: its migrations, as they ran when it was rehearsed, and its statements; or commits what is kept.
 
         Raises:
             EnvironmentFault: the machine failed; nothing is applied.
-            BatchRefused: it does not follow on the state's position, or SQLite refuses a statement.
+            BatchRefused: it does not follow on the position, or SQLite refuses a statement; MigrationDiverged.
         """
         self._check_follows(index)
+        self._changes.apply_change(Position(index, term, checksum, txn_id), change)
+        self._catalogs.clear()  # what is prepared and checked in them is of tables that may be others now
 
-        def run() -> None:
-            try:
-                self._state.run_schema(statements)
-            except (apsw.SQLError, apsw.AuthError, apsw.ConstraintError, StateRefused) as error:
-                raise BatchRefused(f"schema record {index}: {self._state.guard.denied or error}") from None
-            finally:
-                if self._rows is not None:
-                    self._rows.schema_changed()
+    def rehearse_change(self, *, catalog: int, at: int, keep: bool) -> Rehearsal | None:
+        """Does what leads to the tables of that code on the state as it is: migrations that it lacks, then additions.
 
-        self._without_calls(Position(index, term, checksum, txn_id), run)
+        Args:
+            at: transaction id that the migrations see as theirs; of the same time on all partitions.
+            keep: the transaction stays open until `apply_schema` of an equal change commits it, or anything else that changes
+                the state, or `drop_rehearsal`, takes it back. Meanwhile the connection sees it: no copy of the state begins.
+
+        Returns:
+            The change, to be logged; None when nothing has to change.
+
+        Raises:
+            MigrationFailed, SchemaConflict, DefinitionError, EnvironmentFault (the machine failed); nothing is changed.
+        """
+        return self._changes.rehearse_change(catalog=catalog, at=at, keep=keep)
+
+    def drop_rehearsal(self) -> None:
+        """Takes back what `rehearse_change` keeps; no-op without it."""
+        self._changes.drop_kept()
 
     def advance(self, *, index: int, term: int, checksum: int) -> None:
         """Notes an entry that changes no rows.
@@ -349,19 +372,7 @@ class Executor:
             BatchRefused: it does not follow on the state's position.
         """
         self._check_follows(index)
-        self._without_calls(Position(index, term, checksum, self._state.position.txn_id), lambda: None)
-
-    def _without_calls(self, position: Position, run: Callable[[], None]) -> None:
-        self._call.begin_calls(())
-        if self._rows is not None:
-            self._rows.begin_batch()
-        try:
-            self._batch.begin_batch()
-            run()
-            self._batch.commit_batch(position, Fresh(), "single")
-        except BaseException as error:
-            self._batch.undo_batch(error, lambda _at: "")
-            raise
+        self._changes.pass_entry(Position(index, term, checksum, self._state.position.txn_id))
 
     def read(self, calls: Sequence[tuple[int, list[Any]]], *, catalog: int) -> tuple[int, list[tuple[int, bytes]]]:
         """Runs read-only calls on one frozen state: see `Reader.read`."""

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from procedures.declaration.procedure import Procedure
 from procedures.execution.outcome_bodies import describe_error
-from procedures.storage.authorizer import alternative_to
+from procedures.guard.authorizer import alternative_to
 
 OWN_PACKAGES: Final = ("cmdlog", "procedures", "replay", "snapshot")
 SAMPLES: Final = "procedures.samples"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from procedures.errors import BatchRefused
@@ -23,7 +23,8 @@ class Invocations:
     txn_ids: Sequence[int]  # strictly increasing
     procedures: Sequence[int]  # number in Database.procedure_list of that catalog version
     params: Sequence[list[Any]]  # wire form, one list per call
-    keys: Sequence[bytes] | None  # 16-byte fingerprint per call, zeros = none; None = no call has one
+    keys: Sequence[bytes] | None  # name per call (`idempotency.session_calls`), zeros = none; None = no call has one
+    floors: Mapping[bytes, int] = field(default_factory=dict)  # of every session that the batch names
     skips: frozenset[int] = frozenset()  # positions killed by a logged skip record
 
 

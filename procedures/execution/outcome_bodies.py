@@ -12,7 +12,7 @@ import re
 import orjson
 
 from procedures.execution.context import Abort
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 
 MESSAGE_CHARACTERS_MAX = 1000
 MAIN = "__main__"

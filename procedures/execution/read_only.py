@@ -13,10 +13,10 @@ from procedures.execution import process_guard
 from procedures.execution.catalog import Catalog, Entry
 from procedures.execution.context import CallState, SiteFailed
 from procedures.execution.failure_trace import FailureTracer
-from procedures.execution.idempotency import Status
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import outcome_of
-from procedures.storage.authorizer import Mode
+from procedures.guard.authorizer import Mode
+from procedures.idempotency.known_outcome import Status
 from procedures.storage.state import PartitionState, open_reader, rows_of
 
 

@@ -7,7 +7,7 @@ the procedure catches the error. A value that an UPDATE leaves as it was is not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import apsw
@@ -26,21 +26,43 @@ KNOWN_MAX: Final = 1 << 16  # partitioning values of a table that need not be ha
 _SHOWN: Final = 60  # characters of a value
 
 
-def row_checks(database: Database, refused: list[RowRefused], *, partition: int, partitions: int | None) -> dict[str, CheckRow]:
+def columns_by_table(connection: apsw.Connection) -> dict[str, list[str]]:
+    """Table → the columns that it has, in the order in which a change reports their values."""
+    found: dict[str, list[str]] = {}
+    rows = connection.execute(
+        "SELECT t.name, c.name FROM sqlite_master AS t, pragma_table_xinfo(t.name) AS c WHERE t.type = 'table' "
+        "ORDER BY t.name, c.cid"
+    )
+    for table, column in rows:
+        found.setdefault(str(table), []).append(str(column))
+    return found
+
+
+def row_checks(
+    database: Database,
+    refused: list[RowRefused],
+    held: Mapping[str, Sequence[str]],
+    *,
+    partition: int,
+    partitions: int | None,
+) -> dict[str, CheckRow]:
     """Table → check of its rows on this partition, which also adds to `refused` what it raises.
 
     Tables without one are left out, and so are databases of before exact decimals: their calls replay as they ran.
 
     Args:
+        held: table → its columns in the state, whose order need not be that of the declaration. Those that it lacks are not
+            judged.
         partitions: how many there are; None: rows may be written where they do not belong.
     """
     if database.dialect is not DIALECT:
         return {}
     checks = {}
     for name, info in database.tables.items():
-        found = [_limits_check(info, refused)]
-        if info.partition_by is not None and partitions is not None and partitions > 1:
-            found.append(_place_check(info, refused, partition, partitions))
+        places = {column: at for at, column in enumerate(held.get(name, ()))}
+        found = [_limits_check(info, refused, places)]
+        if info.partition_by in places and partitions is not None and partitions > 1:
+            found.append(_place_check(info, refused, places[str(info.partition_by)], partition, partitions))
         both = [check for check in found if check is not None]
         if both:
             checks[name] = both[0] if len(both) == 1 else _all_of(both)
@@ -55,9 +77,9 @@ def _all_of(checks: list[CheckRow]) -> CheckRow:
     return check_row
 
 
-def _limits_check(info: TableInfo, refused: list[RowRefused]) -> CheckRow | None:
+def _limits_check(info: TableInfo, refused: list[RowRefused], places: Mapping[str, int]) -> CheckRow | None:
     table = info.table
-    found = [(at, column.name, limit_of(column.type)) for at, column in enumerate(table.columns)]
+    found = [(places[column.name], column.name, limit_of(column.type)) for column in table.columns if column.name in places]
     limits = [(at, name, *limit) for at, name, limit in found if limit is not None]
     if not limits:
         return None
@@ -71,10 +93,10 @@ def _limits_check(info: TableInfo, refused: list[RowRefused]) -> CheckRow | None
     return check_limits
 
 
-def _place_check(info: TableInfo, refused: list[RowRefused], partition: int, partitions: int) -> CheckRow:
+def _place_check(info: TableInfo, refused: list[RowRefused], at: int, partition: int, partitions: int) -> CheckRow:
     """Whether a row is where calls with its partitioning value run; else no later call would find it."""
     table, column, slot_of = info.table, info.partition_by, slot_reader(info)
-    at, owners = [found.name for found in table.columns].index(str(column)), partition_by_slot(partitions)
+    owners = partition_by_slot(partitions)
     here: set[Any] = set()  # values that were found to belong here
 
     def check_place(update: apsw.PreUpdate, new: Row) -> None:
@@ -137,6 +159,13 @@ class RowChecker:
         if bool(checks) != bool(self._checks):
             self._connection.preupdate_hook(self._note_update if checks else None, id=HOOK)
         self._checks = checks
+
+    def suspend(self) -> None:
+        """Changes until `resume` are not judged."""
+        self._connection.preupdate_hook(None, id=HOOK)
+
+    def resume(self) -> None:
+        self._connection.preupdate_hook(self._note_update if self._checks else None, id=HOOK)
 
     def _note_update(self, update: apsw.PreUpdate) -> None:
         check = self._checks.get(update.table_name)

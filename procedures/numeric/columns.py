@@ -51,6 +51,19 @@ def set_stored_types(table: Table, partition_by: str | None, *, as_text: bool) -
         _check_foreign_keys(table)
 
 
+def set_exact_types(table: Table) -> None:
+    """Gives the Numeric columns of a table that a migration describes the type by which they are stored.
+
+    Raises: DefinitionError for a Numeric without an exact form.
+    """
+    for column in table.columns:
+        if is_exact(column.type) and not isinstance(column.type, TextNumeric | ScaledNumeric):
+            declared: Any = column.type
+            column.type = stored = declared_numeric(declared)
+            _scale_default(column, stored)
+    _name_columns(table)
+
+
 def _check_foreign_keys(table: Table) -> None:
     """Refuses references, of this table and to it, between different decimals: SQLite compares the stored integers."""
     for known in table.metadata.tables.values():

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import types
 
+from procedures.deployed_code import is_deployed
 from procedures.errors import DefinitionError
 
 PRECISION_MAX: Final = 18  # digits of which every number fits 64 bits
@@ -197,6 +198,8 @@ def declared_numeric(declared: types.Numeric[Any]) -> ScaledNumeric:
         raise DefinitionError(
             "Numeric(asdecimal=False) would return floats; use Numeric(p, s), or Float where rounding is wanted"
         )
+    if declared.decimal_return_scale is not None and not is_deployed():
+        raise DefinitionError("decimal_return_scale: a value comes back with all its decimals; leave it out")
     return ScaledNumeric(precision, scale)
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from procedures.declaration.procedure import Access
 from procedures.errors import StatementRefused
+from procedures.guard.probe import Probe
 from procedures.numeric.numeric_types import ScaledNumeric
 from procedures.statements.compiled import Compiled
-from procedures.statements.probe import Probe
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database

@@ -7,11 +7,11 @@ from typing import Any
 
 import apsw
 
+from procedures.guard.authorizer import Authorizer, Mode
+from procedures.guard.probe import AnyBindings
 from procedures.statements.compiled import Compiled
 from procedures.statements.prepared import Run
-from procedures.statements.probe import AnyBindings
 from procedures.statements.rows import Inserted, Result
-from procedures.storage.authorizer import Authorizer, Mode
 from procedures.storage.state import rows_of
 from procedures.wire.scalar_codecs import INT_MAX
 

@@ -6,7 +6,7 @@ decided when a statement, or one of its form, is met first.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -18,8 +18,11 @@ from procedures.declaration.columns.column_defaults import Make
 from procedures.declaration.dialect import DIALECT
 from procedures.declaration.procedure import Access
 from procedures.errors import StatementRefused
+from procedures.guard.authorizer import Authorizer, Mode
+from procedures.guard.probe import probe
 from procedures.statements.allowed_tables import AllowedTables
 from procedures.statements.compiled import Compiled, compile_statement
+from procedures.statements.migrated_tables import MigratedTables
 from procedures.statements.prepared import (
     PreparedText,
     Run,
@@ -29,7 +32,6 @@ from procedures.statements.prepared import (
     reading_run,
     writing_run,
 )
-from procedures.statements.probe import probe
 from procedures.statements.row_numbers import find_numbered, numbering_run
 from procedures.statements.rows import Result, former_rows_class, inserted_class, rows_class
 from procedures.statements.statement_forms import (
@@ -40,7 +42,6 @@ from procedures.statements.statement_forms import (
     with_values_named,
 )
 from procedures.statements.structure_keys import Structure, StructureKeys
-from procedures.storage.authorizer import Authorizer, Mode
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database
@@ -48,7 +49,16 @@ if TYPE_CHECKING:
 
 STATEMENTS_MAX = 4096  # per procedure class; code that builds statements per call must not eat the memory
 FOUND_PER_LOOK = 16  # a reference to each statement that a call builds would cost more than the look for its form
+RECENT_MAX = 16  # statements that were found last: a call that runs some in a loop finds each of them at once
 TEXTS_MAX = 64  # of one statement with lists, by their lengths
+
+
+@dataclass(slots=True)
+class _Recent:
+    """A statement of the running batch."""
+
+    run: Run
+    found: int = 0  # how often it was met again
 
 
 class Runs(dict[object, Run]):
@@ -61,7 +71,9 @@ class Runs(dict[object, Run]):
         super().__init__()
         self._dialect = database.dialect
         self.runs_as_before = self._dialect is not DIALECT  # code from before exact decimals: it runs as it did, bugs and all
-        self._allowed = AllowedTables(database, access)
+        self._allowed = (
+            MigratedTables(database, cursor.connection, guard) if access is Access.MIGRATION else AllowedTables(database, access)
+        )
         self._cursor = cursor
         self._guard = guard
         self._state = state
@@ -70,14 +82,28 @@ class Runs(dict[object, Run]):
         self._forms: dict[Any, tuple[ValueKinds, dict[Any, StatementForm]]] = {}  # by structure, then by kinds of values
         self._met: WeakKeyDictionary[object, Any] = WeakKeyDictionary()  # statement -> the call in which it was met first
         self._alone: dict[object, StatementForm] = {}  # statements that share no form
+        self._recent: dict[object, _Recent] = {}  # of the running batch
 
     def __missing__(self, statement: Any) -> Run:
+        if (recent := self._recent.pop(statement, None)) is not None:
+            self._recent[statement] = recent  # the last again: of too many the first is dropped
+            recent.found += 1
+            if recent.found % FOUND_PER_LOOK == 0:
+                self._keep_if_met(statement, recent.run)
+            return recent.run
         form, values = self._form_of(statement)
         run = partial(_run_with_values, form, values) if values else form.run
         form.found += 1
         if form.found % FOUND_PER_LOOK == 0 or statement in self._alone:
             self._keep_if_met(statement, run)
+        if len(self._recent) >= RECENT_MAX:
+            del self._recent[next(iter(self._recent))]
+        self._recent[statement] = _Recent(run)
         return run
+
+    def forget_recent(self) -> None:
+        """Calls are over: nothing keeps a statement that one of them has built."""
+        self._recent.clear()
 
     def _keep_if_met(self, statement: Any, run: Run) -> None:
         """A statement that lives longer than a call is found by itself, once two calls were looked at that run it."""
@@ -97,6 +123,7 @@ class Runs(dict[object, Run]):
         if run is None:
             raise misfit_error(form.compiled, given)
         form.add_columns(frozenset(given), run)
+        self._recent.pop(statement, None)
         if statement in self and not values:
             self[statement] = form.run
         return run(given)
@@ -107,6 +134,16 @@ class Runs(dict[object, Run]):
             return self._form_of(statement)[1]
         except apsw.Error:
             return {}
+
+    @property
+    def connection(self) -> apsw.Connection:
+        """On which they run."""
+        return self._cursor.connection
+
+    def forget_statements(self) -> None:
+        """What was found out about tables may no longer hold."""
+        for known in (self, self._forms, self._alone, self._recent):
+            known.clear()
 
     def run_control(self, sql: str) -> None:
         """Runs transaction control of ours while a procedure's turn is on."""

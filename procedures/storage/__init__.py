@@ -1,1 +1,1 @@
-"""The SQLite file of one partition, its authorizer, and what changed in it."""
+"""The SQLite file of one partition, and what changed in it."""

@@ -14,8 +14,7 @@ fixed digest, and no delta is made of it: whether digests are switched on must n
 What was touched is reported to `changes.Changes` as well, if there is one: right after the batch, with the rows as they were
 before it. Of the framework's tables the idempotency keys take part in that; they are no part of the digest here.
 
-The session extension uses the same hook. Measured here per three-statement transfer in batches of 64, in one run: session
-with its changeset split by a regular expression +6.5 us, this +1 to 2.4 us; in batches of one +139 us and +36 us.
+The session extension uses the same hook. What it costs, and other ways that were measured, is in DECISIONS.md (2).
 """
 
 from __future__ import annotations
@@ -32,10 +31,14 @@ import apsw
 from procedures.storage.changed_keys import Changes
 
 INTERNAL: Final = "_cmdlog_"  # tables of the framework, which are no part of the digest
-KEYS_TABLE: Final = "_cmdlog_keys"
+NAMED_CALLS: Final = ("_cmdlog_keys", "_cmdlog_sessions")  # whose rows delta snapshots hold; their keys are row ids
 EMPTY: Final = 0x9E3779B97F4A7C15  # digest of a batch that changed no rows; 0 is kept for "switched off"
 UNREADABLE: Final = EMPTY ^ 1  # of one that touched a row with a text that is no UTF-8
 MARSHAL_VERSION: Final = 2  # binary floats, and no references or interned strings, which differ between processes
+
+_TABLES: Final = (  # a table without a key may be there until the end of a schema record, which refuses it
+    "SELECT name FROM sqlite_master AS t WHERE type = 'table' AND EXISTS (SELECT 1 FROM pragma_table_info(t.name) WHERE pk > 0)"
+)
 
 Row = tuple[Any, ...]
 Rows = dict[Any, Row | None]  # key -> row, None = there is none
@@ -87,12 +90,12 @@ class RowLog:
         checks: table → what is called with each change and the row after it; it may raise. Set between two batches.
     """
 
-    __slots__ = ("_connection", "_keys", "_tables", "_touched", "changes", "checks", "uncertain", "unreadable")
+    __slots__ = ("_connection", "_named", "_tables", "_touched", "changes", "checks", "uncertain", "unreadable")
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.checks: Mapping[str, Callable[[apsw.PreUpdate, Row], None]] = {}
         self._connection = connection
-        self._keys: Rows = {}  # touched rows of the idempotency keys, as they were before
+        self._named: dict[str, Rows] = {name: {} for name in NAMED_CALLS}  # their touched rows, as they were before
         self.changes: Changes | None = None
         self._tables: dict[str, _TouchedRows] = {}
         self._touched: dict[str, _TouchedRows] = {}  # since the batch began
@@ -103,7 +106,7 @@ class RowLog:
         """A batch begins; what was reported before is forgotten."""
         self._forget()
         if not self._tables:  # not in the hook, where SQLite cannot be asked
-            rows = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            rows = self._connection.execute(_TABLES).fetchall()
             self._tables = {str(name): _TouchedRows(self._connection, str(name)) for (name,) in rows}
 
     def tell_changes(self) -> None:
@@ -114,21 +117,37 @@ class RowLog:
             self.changes.schema_changed()  # ends a delta under way, too, since rows are missing in what it gets now
         for name, table in self._touched.items():
             self.changes.add_rows(name, table.first)
-        if self._keys:
-            self.changes.add_rows(KEYS_TABLE, self._keys)
+        for name, rows in self._named.items():
+            if rows:
+                self.changes.add_rows(name, rows)
 
     def _forget(self) -> None:
         for table in self._touched.values():
             table.first.clear()
             table.last.clear()
         self._touched.clear()
-        self._keys.clear()
+        for rows in self._named.values():
+            rows.clear()
         self.uncertain = self.unreadable = False
 
-    def schema_changed(self) -> None:
-        """Tables may have other columns from now on."""
+    def suspend(self) -> None:
+        """What changes until `resume` is not reported."""
+        self._connection.preupdate_hook(None)
+
+    def resume(self) -> None:
+        """Tables may have other columns since `suspend`; what was reported before is forgotten."""
+        self.forget_tables()
+        self._connection.preupdate_hook(self._make_hook())
+        self.begin_batch()
+
+    def forget_tables(self) -> None:
+        """Tables may have other columns, in this transaction."""
         self._forget()
         self._tables = {}
+
+    def schema_changed(self) -> None:
+        """Tables have other columns from now on."""
+        self.forget_tables()
         if self.changes is not None:
             self.changes.schema_changed()
 
@@ -163,8 +182,8 @@ class RowLog:
             table = touched.get(name)
             if table is None:
                 if name.startswith(INTERNAL):
-                    if name == KEYS_TABLE and self.changes is not None:
-                        self._note_key(update)
+                    if name in NAMED_CALLS and self.changes is not None:
+                        _note_named(self._named[name], update)
                     return
                 table = touched[name] = self._tables[name]
             try:
@@ -191,15 +210,16 @@ class RowLog:
 
         return note_update
 
-    def _note_key(self, update: apsw.PreUpdate) -> None:
-        old = update.old
-        index = update.rowid_new if old is None else update.rowid
-        if index not in self._keys:
-            self._keys[index] = old
-
     def _read_again(self) -> None:
         execute = self._connection.execute
         for table in self._touched.values():
             for key in table.last:
                 found = execute(table.read, key if type(key) is tuple else (key,)).fetchall()
                 table.last[key] = found[0] if found else None
+
+
+def _note_named(rows: Rows, update: apsw.PreUpdate) -> None:
+    old = update.old
+    index = update.rowid_new if old is None else update.rowid
+    if index not in rows:
+        rows[index] = old

@@ -9,9 +9,11 @@ at its own applied index; after a power loss the file is not trusted at all (sna
 |---|---|
 | partition, format | whose file this is; another one is refused |
 | idx, term, checksum, txn_id | the last applied batch (`Position`) |
-| clock | activity clock of the idempotency keys, milliseconds (outcomes.py) |
+| clock | activity clock of the idempotency keys, milliseconds (`procedures.idempotency.key_table`) |
 
-`_cmdlog_keys` is described in outcomes.py. Only one process and one SQLite library may have the file open for writing.
+`_cmdlog_keys` and `_cmdlog_sessions` are described in `procedures.idempotency`. `_cmdlog_migrations`, made when the first is
+done, names the migrations that the state has, numbered in the order in which they ran. Only one process and one SQLite library
+may have the file open for writing.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from typing import Any
 import apsw
 
 from procedures.errors import SchemaConflict, StateRefused
+from procedures.guard.authorizer import Authorizer, Mode
 from procedures.numeric.functions import register_numeric_functions
-from procedures.storage.authorizer import Authorizer, Mode
 
 FORMAT = 1
 PAGE_BYTES = 4096  # the block size of the file systems below; a fixed one keeps snapshot images comparable
@@ -41,6 +43,11 @@ _META = """CREATE TABLE _cmdlog_meta (
 _KEYS = """CREATE TABLE _cmdlog_keys (
     idx INTEGER NOT NULL PRIMARY KEY, due INTEGER NOT NULL, clock INTEGER NOT NULL, keys BLOB NOT NULL,
     outcomes BLOB) STRICT"""
+_SESSIONS = """CREATE TABLE IF NOT EXISTS _cmdlog_sessions (
+    idx INTEGER NOT NULL PRIMARY KEY, clock INTEGER NOT NULL, stage INTEGER NOT NULL, calls BLOB NOT NULL,
+    outcomes BLOB NOT NULL) STRICT"""
+_MIGRATIONS = """CREATE TABLE IF NOT EXISTS _cmdlog_migrations (
+    name TEXT NOT NULL PRIMARY KEY, idx INTEGER NOT NULL) STRICT, WITHOUT ROWID"""
 _UPDATE_META = "UPDATE _cmdlog_meta SET idx = ?, term = ?, checksum = ?, txn_id = ?, clock = ?"
 
 
@@ -88,6 +95,7 @@ class PartitionState:
             _configure(connection, wal_pages_checkpoint)
             register_numeric_functions(connection)
             _create_if_empty(connection, partition)
+            connection.execute(_SESSIONS)  # files of earlier versions lack it
             guard = Authorizer()
             connection.authorizer = guard
             return cls(path, partition, connection, guard)
@@ -103,10 +111,18 @@ class PartitionState:
 
     def schema(self) -> dict[str, str]:
         """Name → CREATE statement of the user's tables and indexes."""
-        rows = self.connection.execute(
-            "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND substr(name, 1, 8) <> '_cmdlog_' ORDER BY name"
-        )
-        return {str(name): str(sql) for name, sql in rows}
+        return read_schema(self.connection)
+
+    def migrations_done(self) -> list[str]:
+        """Names of the migrations that the state has, in the order in which they ran."""
+        return read_migrations(self.connection)
+
+    def add_migrations_done(self, names: Sequence[str]) -> None:
+        """In the open transaction: these are done, too. Raises: apsw.ConstraintError for one that is already."""
+        if names:
+            self.connection.execute(_MIGRATIONS)
+        for name in names:
+            self.connection.execute("INSERT INTO _cmdlog_migrations SELECT ?, count(*) FROM _cmdlog_migrations", (name,))
 
     def check_keys(self) -> None:
         """Raises StateRefused if a table has no primary key: its rows could not be distinguished in digests."""
@@ -208,6 +224,19 @@ def _read_meta(connection: apsw.Connection, path: Path, partition: int) -> tuple
 def rows_of(connection: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     """All rows of a statement of ours."""
     return connection.execute(sql, values).fetchall()
+
+
+def read_schema(connection: apsw.Connection) -> dict[str, str]:
+    """Name → CREATE statement of the user's tables and indexes in a state file."""
+    sql = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND substr(name, 1, 8) <> '_cmdlog_' ORDER BY name"
+    return {str(name): str(text) for name, text in rows_of(connection, sql)}
+
+
+def read_migrations(connection: apsw.Connection) -> list[str]:
+    """Names of the migrations that a state file has been through, in the order in which they ran."""
+    if not rows_of(connection, "SELECT 1 FROM sqlite_master WHERE name = '_cmdlog_migrations'"):
+        return []
+    return [str(name) for (name,) in rows_of(connection, "SELECT name FROM _cmdlog_migrations ORDER BY idx")]
 
 
 def open_reader(path: str | Path) -> tuple[apsw.Connection, Authorizer]:

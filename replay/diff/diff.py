@@ -21,7 +21,7 @@ import apsw
 
 from procedures.numeric.marks import marked_numerics
 from procedures.storage.state import rows_of
-from replay.diff.keys import KeysDiff, compare_keys
+from replay.diff.keys import NamesDiff, compare_keys, compare_sessions
 from replay.diff.rows import STEP_MAX, STEP_MIN, Ordered, Row, order_of, read_ordered
 from replay.diff.state_reader import States
 from replay.errors import ReplayError
@@ -69,6 +69,7 @@ class TableDiff:
     right: Shape | None
     key: tuple[str, ...]  # (): rows have no identity
     columns: tuple[str, ...]  # of both sides; the key's first
+    factors: tuple[Row, Row] | None = None  # of each side's columns, for exact decimals of other scales on the other; None: 1
     rows: list[int] = field(default_factory=lambda: [0, 0])  # left, right
     counts: Counter[Kind] = field(default_factory=Counter)
     examples: list[RowChange] = field(default_factory=list)
@@ -90,6 +91,18 @@ class TableDiff:
         return {"left": [name for name in left if name not in right], "right": [name for name in right if name not in left]}
 
     @property
+    def same_columns(self) -> bool:
+        """Whether both sides declare it, and its columns, alike; their order does not count."""
+        return self.left is not None and self.right is not None and self.left.columns == self.right.columns
+
+    def equal_numbers(self, change: RowChange) -> bool:
+        """Whether the rows differ only in how many digits their exact decimals keep: 1.50 of one side is 1.500 of the other."""
+        if change.old is None or change.new is None or self.factors is None:
+            return False
+        old, new = map(_scaled, (change.old, change.new), self.factors)
+        return [*map(type, old), *old] == [*map(type, new), *new]
+
+    @property
     def equal(self) -> bool:
         same_table = (self.left is None) == (self.right is None)
         return same_table and not self.counts.total() and not any(self.only.values())
@@ -100,11 +113,12 @@ class DiffReport:
     """All differences between two sides."""
 
     tables: Sequence[TableDiff]
-    keys: KeysDiff | None = None  # if they were asked for
+    keys: NamesDiff | None = None  # if they were asked for
+    sessions: NamesDiff | None = None  # numbers of their calls; likewise
 
     @property
     def equal(self) -> bool:
-        return all(table.equal for table in self.tables) and (self.keys is None or self.keys.equal)
+        return all(table.equal for table in self.tables) and all(of is None or of.equal for of in (self.keys, self.sessions))
 
 
 Sink = Callable[[TableDiff], Callable[[RowChange], None]]
@@ -132,11 +146,13 @@ def diff(
         found.append(table)
         take = sink(table)
         for change in _changes(table, left, right):
+            if table.equal_numbers(change):
+                continue
             table.counts[change.kind] += 1
             if len(table.examples) < limit:
                 table.examples.append(change)
             take(change)
-    return DiffReport(found, compare_keys(left, right) if with_keys else None)
+    return DiffReport(found, *((compare_keys(left, right), compare_sessions(left, right)) if with_keys else ()))
 
 
 def _shapes(side: States) -> dict[str, Shape]:
@@ -162,13 +178,32 @@ def _shape(connection: apsw.Connection, table: str) -> Shape:
     return Shape(types, key, frozenset(required))
 
 
+def _scale(shape: Shape | None, column: str) -> int | None:
+    """Digits after the point of an exact decimal."""
+    kind = shape.columns[column] if shape is not None else ""
+    return int(kind[:-1].rpartition(",")[2]) if kind.startswith("numeric(") else None
+
+
+def _factors(left: Shape | None, right: Shape | None, columns: Sequence[str]) -> tuple[Row, Row] | None:
+    """By what exact decimals of each side are multiplied to have as many digits as the other side's."""
+    scales = [(_scale(left, name), _scale(right, name)) for name in columns]
+    pairs = [(a, b) if a is not None and b is not None else (0, 0) for a, b in scales]
+    if all(a == b for a, b in pairs):
+        return None
+    return tuple(10 ** max(b - a, 0) for a, b in pairs), tuple(10 ** max(a - b, 0) for a, b in pairs)
+
+
+def _scaled(row: Row, factors: Row) -> Row:
+    return tuple(value * by if by > 1 and type(value) is int else value for value, by in zip(row, factors, strict=True))
+
+
 def _table(name: str, left: Shape | None, right: Shape | None) -> TableDiff:
     one, other = left or right, right or left
     assert one is not None
     assert other is not None
     key = one.key if one.key == other.key else ()
     columns = (*key, *(column for column in one.columns if column in other.columns and column not in key))
-    return TableDiff(name, left, right, key, columns)
+    return TableDiff(name, left, right, key, columns, _factors(left, right, columns))
 
 
 # -- rows in order -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind, decode_digest
 from cmdlog.wal.ids import Lsn
 from procedures.execution.executor import Applied
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine, invocations, replay_calls
 from replay.errors import Divergence, DivergencePlace, PlanOutdated

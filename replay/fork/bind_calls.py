@@ -20,6 +20,7 @@ from procedures.bundle import Bundle
 from procedures.declaration.hash_slots import slot_of
 from procedures.declaration.procedure import Access, Procedure
 from procedures.errors import InvalidParameters
+from procedures.request_history import VersionFacts, next_requests, requests_of
 from replay.engine import CatalogMissing
 
 
@@ -71,6 +72,14 @@ class Fitting:
     def partitions(self) -> int | None:
         """How many there are; None: not known."""
         return max(self._owners) + 1 if self._owners else None
+
+    @property
+    def facts(self) -> VersionFacts:
+        """What this code's catalog version will state: keys of calls before the fork know their requests by it."""
+        newest = self._catalogs[max(self._catalogs)] if self._catalogs else {}
+        same = newest.get("hash") == self._hash
+        requests = requests_of(newest) if same else next_requests(self._db.procedure_list, newest)
+        return VersionFacts(self.partitions, requests)
 
     def procedures(self, version: int) -> list[Fit]:
         """The procedures of that version, by their numbers in batches. Raises: CatalogMissing, BundleForged."""

@@ -21,7 +21,7 @@ from cmdlog.wal.group_state import LoggedCatalog
 from procedures.bundle import Bundle
 from procedures.errors import ProceduresError
 from procedures.execution.executor import Applied, Invocations
-from procedures.execution.idempotency import KeyPolicy, Status
+from procedures.idempotency.known_outcome import KeyPolicy, Status
 from procedures.procedure_versions import partitions_of
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, Catalogs, PartitionEngine, replay_calls
@@ -82,4 +82,5 @@ def _alone(found: Difference, batch: Batch, index: int) -> Invocations:
         procedures=[batch.procedures[at]],
         params=[batch.params()[at]],
         keys=None if keys is None else [keys[at]],
+        floors=batch.floors,
     )

@@ -22,10 +22,11 @@ import orjson
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.control_record import SchemaChange
 from cmdlog.wal.format.record import Record, RecordKind, decode_digest
-from cmdlog.wal.ids import Lsn
+from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, Lsn
 from procedures import Database
 from procedures.execution.executor import Applied, Invocations
-from procedures.execution.idempotency import KeyPolicy, Status
+from procedures.idempotency.known_outcome import KeyPolicy, Status
+from procedures.migration.stated_change import StatedChange
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
@@ -112,14 +113,14 @@ class PartitionRerun:
         self._skips = stream.skips
         self._running: tuple[int, list[int]] = 0, []  # index, positions of the calls that run
         catalogs = Catalogs()
-        catalogs.add_live(VERSION, code.db, partitions=code.fitting.partitions)
+        catalogs.add_live(VERSION, code.db, code.fitting.facts)
         hook = self._begin_call if careful else begin_call
         self._engine = PartitionEngine(state, catalogs, digest_rows=False, policy=KeyPolicy(), progress=hook)
         self._transaction = SharedTransaction(self._engine.executor)
         self._uncompared: UncomparedBatches[RerunBatch] = UncomparedBatches()
         self.done = done or _start(stream, place)
         if done is None:
-            self._change_schema(code.db)
+            self._change_schema()
 
     @property
     def calls(self) -> int:
@@ -139,7 +140,7 @@ class PartitionRerun:
         if record.kind is RecordKind.BATCH:
             ran = self._run_batch(lsn, record, digest)
         elif record.kind is RecordKind.SCHEMA:  # its time passes, its statements are those of other code
-            executor.apply_schema(**at, txn_id=SchemaChange.from_record(record).txn_id, statements=())
+            executor.apply_schema(**at, txn_id=SchemaChange.from_record(record).txn_id, change=StatedChange())
         else:
             executor.advance(**at)
         done.at = record.index
@@ -169,16 +170,15 @@ class PartitionRerun:
             txn_id=position.txn_id,
         )
 
-    def _change_schema(self, db: Database) -> None:
-        """As at a start with changed code: what the tables lack."""
-        state = self._engine.state
-        statements = db.plan_schema(state.schema())
-        if not statements:
+    def _change_schema(self) -> None:
+        """As at a start with changed code: its migrations that the state has not, and what the tables lack then."""
+        last, executor = self._engine.state.position, self._engine.executor
+        at = last.txn_id >> PARTITION_BITS << PARTITION_BITS | CLUSTER_GROUP  # of no call: what is drawn from it is no call's
+        rehearsal = executor.rehearse_change(catalog=VERSION, at=at, keep=False)
+        if rehearsal is None:
             return
-        state.rehearse_schema(statements)
-        index, last = state.position.index + 1, state.position
         self._transaction.ensure_open()
-        self._engine.executor.apply_schema(index=index, term=last.term, checksum=0, txn_id=last.txn_id, statements=statements)
+        executor.apply_schema(index=last.index + 1, term=last.term, checksum=0, txn_id=last.txn_id, change=rehearsal.change)
         self.done.shift += 1
         self._commit()
 
@@ -190,7 +190,7 @@ class PartitionRerun:
         ran, calls = self._bind(batch, range(low, high))
         if not ran:
             last = {"term": record.term, "checksum": record.checksum, "txn_id": batch.txn_ids[high - 1]}
-            self._engine.executor.apply_schema(index=calls.index, **last, statements=())
+            self._engine.executor.apply_schema(index=calls.index, **last, change=StatedChange())
             return None
         self._running = record.index, ran
         self._report_running(record.partition, record.index, IN_BATCH)
@@ -237,6 +237,7 @@ class PartitionRerun:
             procedures=numbers,
             params=params,
             keys=None if keys is None else [keys[at] for at in ran],
+            floors=batch.floors,
             skips=frozenset(n for n, at in enumerate(ran) if at in skips),
         )
 

@@ -20,7 +20,8 @@ from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import Lsn
 from procedures.bundle import Bundle
 from procedures.execution.executor import Applied
-from procedures.execution.idempotency import KeyPolicy, Status
+from procedures.idempotency.known_outcome import KeyPolicy, Status
+from procedures.numeric.marks import marked_numerics
 from procedures.procedure_versions import partitions_of
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs
@@ -183,8 +184,12 @@ class SideBySide:
             elif keys[0] != keys[1]:
                 self._views[table] = None
             else:
-                left, right = ([names.index(name) for name in both] for names in columns)
-                self._views[table] = _projection(left), _projection(right)
+                exact = [marked_numerics(of, table) for of in self._connections]
+                scales = [max(of[name][1] if name in of else 0 for of in exact) for name in both]
+                self._views[table] = (
+                    _projection([columns[0].index(name) for name in both], _factors(both, scales, exact[0])),
+                    _projection([columns[1].index(name) for name in both], _factors(both, scales, exact[1])),
+                )
         return self._views[table]
 
     def _count(self, batch: Batch, left: Applied, ended: RerunBatch) -> None:
@@ -237,5 +242,13 @@ def _presence(_row: Row) -> Any:
     return True
 
 
-def _projection(at: list[int]) -> Project:
-    return lambda row: [(type(row[n]), row[n]) for n in at]
+def _factors(columns: list[str], scales: list[int], exact: Mapping[str, tuple[int, int]]) -> list[int]:
+    """By what a side's exact decimals are multiplied to have as many digits as those of the side that has more."""
+    return [10 ** (scale - exact[name][1]) if name in exact else 1 for name, scale in zip(columns, scales, strict=True)]
+
+
+def _projection(at: list[int], factors: list[int]) -> Project:
+    if all(by == 1 for by in factors):
+        return lambda row: [(type(row[n]), row[n]) for n in at]
+    pairs = list(zip(at, factors, strict=True))
+    return lambda row: [(type(row[n]), row[n] * by if type(row[n]) is int else row[n]) for n, by in pairs]

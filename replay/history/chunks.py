@@ -17,9 +17,20 @@ from typing import Any, Final, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from cmdlog.wal.format.batch import BATCH, CALLS_MAX, FLAG_KEYS, FLAG_TXN_COLUMN, FLAG_ZSTD, Batch, decode_batch
+from cmdlog.wal.format.batch import (
+    BATCH,
+    CALLS_MAX,
+    FLAG_KEYS,
+    FLAG_SESSIONS,
+    FLAG_TXN_COLUMN,
+    FLAG_ZSTD,
+    Batch,
+    decode_batch,
+    deltas_begin,
+)
 from cmdlog.wal.format.record import RECORD, RECORD_BYTES_MAX, BadRecord, Record
 from cmdlog.wal.ids import PARTITION_BITS
+from replay.history.batch_sessions import BatchSessions
 
 TICK: Final = 1 << PARTITION_BITS  # between two calls of a batch that has no column of TxnIds
 _HEADER_AT: Final = RECORD.bytes
@@ -49,7 +60,7 @@ class Invocation(NamedTuple):
     catalog: int
     procedure: int
     params: list[Any]
-    key: bytes | None
+    key: bytes | None  # the call's name as `Batch.key_list` has it: 16 bytes of a key, 24 of session and number
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +162,7 @@ def column_of(record: Record) -> Int64s | None:
     first, count, _, flags, *_ = BATCH.unpack_from(record.raw, _HEADER_AT)
     if not flags & FLAG_TXN_COLUMN:
         return None
-    at = _COLUMNS_AT + (16 * count if flags & FLAG_KEYS else 0)
-    deltas = np.frombuffer(record.raw, np.uint32, count, at)
+    deltas = np.frombuffer(record.raw, np.uint32, count, deltas_begin(record.raw, flags, count))
     if deltas[0] or (deltas[1:] <= deltas[:-1]).any():
         raise BadBatch(record)
     column: Int64s = first + (deltas.astype(np.int64) << PARTITION_BITS)
@@ -168,6 +178,7 @@ class Columns:
     flags: Uint16s
     procedures_at: Int64s  # of its first call, in `words`
     words: Uint16s  # the columns of offsets and procedures of all batches, consecutive
+    sessions: BatchSessions | None  # None: no batch has any
 
 
 def check_batches(records: Sequence[Record]) -> Columns:
@@ -182,8 +193,14 @@ def check_batches(records: Sequence[Record]) -> Columns:
     heads = np.frombuffer(b"".join([raw[_HEADER_AT:_COLUMNS_AT] for raw in raws]), _HEADER)
     flags, counts, text_bytes = heads["flags"], heads["count"].astype(np.int64), heads["json_bytes"].astype(np.int64)
     good = (counts > 0) & (counts <= CALLS_MAX) & (text_bytes <= RECORD_BYTES_MAX) & (heads["first_txn"] < 1 << 63)
-    good &= (flags <= FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD) & (heads["reserved"] == b"")
-    begin = _COLUMNS_AT + counts * (16 * ((flags & FLAG_KEYS) != 0) + 4 * ((flags & FLAG_TXN_COLUMN) != 0))
+    good &= (flags <= FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD | FLAG_SESSIONS) & (heads["reserved"] == b"")
+    begin = _COLUMNS_AT + counts * (16 * ((flags & FLAG_KEYS) != 0))
+    sessions = None
+    if (flags & FLAG_SESSIONS).any():
+        sessions = BatchSessions(raws, begin, counts, (flags & FLAG_SESSIONS) != 0)
+        begin = begin + sessions.sizes
+        good &= sessions.fits
+    begin = begin + 4 * counts * ((flags & FLAG_TXN_COLUMN) != 0)
     end = begin + 6 * counts + 4  # one offset more than calls, 4 bytes each; a procedure number of 2 bytes per call
     good &= end + heads["stored_bytes"] == lengths
     good &= ((flags & FLAG_ZSTD) != 0) | (heads["stored_bytes"] == text_bytes)
@@ -195,7 +212,9 @@ def check_batches(records: Sequence[Record]) -> Columns:
     good = (_offset(words, at) == 1) & (_offset(words, at + 2 * counts) == text_bytes)
     if not good.all():
         raise BadBatch(records[int(good.argmin())])
-    return Columns(heads["first_txn"].astype(np.int64), counts, flags, at + 2 * counts + 2, words)
+    if sessions is not None and (bad := sessions.first_bad()) is not None:
+        raise BadBatch(records[bad])
+    return Columns(heads["first_txn"].astype(np.int64), counts, flags, at + 2 * counts + 2, words, sessions)
 
 
 def _offset(words: Uint16s, at: Int64s) -> Int64s:

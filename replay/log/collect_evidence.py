@@ -19,6 +19,7 @@ from cmdlog.wal.directory.instance import LOG_FOLDER, Identity, IdentityText, In
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError
 from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.cluster_record import FaultSet
 from cmdlog.wal.format.control_record import GroupConfiguration
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.format.segment import segment_sequence
@@ -31,6 +32,7 @@ from cmdlog.wal.opening.survey import SegmentFile, Survey, identity_text, survey
 from cmdlog.wal.reader import Recycled, read_segment
 from replay.log.damaged_tail import Beyond, behind_damage, folded
 from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvidence, SnapshotEvidence
+from replay.log.known_lives import KnownLife, known_lives, lives_of_log, peers_met
 from snapshot.catalog import list_snapshots
 
 LOOKS_MAX: Final = 3  # at the directory of a running node, which may recycle between two file names
@@ -61,15 +63,19 @@ def gather(files: Files, directory: str) -> NodeEvidence:
 def _gather(files: Files, directory: str, instance: Instance) -> NodeEvidence:
     identity = instance.identity
     faults, fault_problem = _faults(files, directory, identity)
-    log = _Log.open_log(files, directory, instance)
+    log, met = _Log.open_log(files, directory, instance), peers_met(files, directory, identity)
     return NodeEvidence(
         directory=directory,
         **identity.as_text(),
         groups=log.groups(),
         faults=faults,
+        logged_faults=log.faults(),
         fault_problem=fault_problem,
         snapshots=_snapshots(files, directory, identity),
         damage=tuple(log.damage),
+        earlier=tuple(incarnation.hex() for incarnation in identity.earlier),
+        lives=known_lives(log.lives(), met.lives),
+        met=met.confirmed,
     )
 
 
@@ -160,6 +166,22 @@ class _Log:
                 self.damage.append(DirectoryFault(str(error), self.survey.log_dir))
                 self.end_known = False
         return {partition: self._group(partition, state) for partition, state in sorted(end.by_partition.items())}
+
+    def lives(self) -> dict[int, KnownLife]:
+        """What the cluster group says of the nodes' disks. Raises: BadRecord."""
+        cluster = self._cluster_group()
+        return lives_of_log(cluster.members.values()) if cluster is not None else {}
+
+    def faults(self) -> FaultSet | None:
+        """The newest failure set in the cluster group, committed or not."""
+        cluster = self._cluster_group()
+        return None if cluster is None or cluster.faults is None else FaultSet.from_json(cluster.faults.value)
+
+    def _cluster_group(self) -> GroupState | None:
+        if not self.stretches:
+            return None
+        end = self.beyond.end if self.beyond is not None else self.stretches[-1].end
+        return end.by_partition.get(CLUSTER_GROUP)
 
     def _group(self, partition: int, state: GroupState) -> GroupEvidence:
         return replace(

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cmdlog.wal.fault_log import FaultRecord
+from cmdlog.wal.format.cluster_record import FaultSet
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.group_state import GroupState, Stated
+from replay.log.known_lives import KnownLife
 
 BOOTSTRAP_INDEX: Final = 1  # of the configuration that a group is made with: it was never put to the vote
 
@@ -135,8 +137,12 @@ class NodeEvidence:
     incarnation: str
     groups: Mapping[int, GroupEvidence] = field(default_factory=dict)
     faults: tuple[FaultRecord, ...] = ()  # this node's fault log, ascending; without gaps after its first one
+    logged_faults: FaultSet | None = None  # the newest failure set in its log, which may not be in its fault log yet
     fault_problem: str = ""  # why the fault log cannot be relied on; "" when it can
     snapshots: tuple[SnapshotEvidence, ...] = ()
     damage: tuple[DirectoryFault, ...] = ()  # of the log: its entries end before it, or have a hole there
     refused: DirectoryFault | None = None
+    earlier: tuple[str, ...] = ()  # incarnations whose files the directory took over
+    lives: Mapping[int, KnownLife] = field(default_factory=dict)  # what it knows of the nodes' disks
+    met: frozenset[int] = frozenset()  # nodes that have pinned this life of the disk
     exit_code: int = 0  # the command line's code for `refused`: 10, 11 or 1

@@ -16,7 +16,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import Lsn
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from replay.errors import Divergence, EntryMissing, Poison
 from replay.log.log_fold import is_void
 

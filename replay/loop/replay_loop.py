@@ -14,7 +14,7 @@ from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures.errors import EnvironmentFault
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from replay.loop.entry_queue import EntryQueue
 from replay.machine_errors import named_fault
 

@@ -23,7 +23,7 @@ some leader's, so a better end never holds less of what was committed.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -31,6 +31,8 @@ from cmdlog.wal.fault_log import FaultRecord
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
 from replay.errors import ConflictingCommits, ForeignDirectory, NoLogs, TwoCopies
 from replay.log.evidence import BOOTSTRAP_INDEX, EMPTY, GroupEvidence, NodeEvidence, StatedConfiguration
+from replay.plan.contradiction import contradiction_of, is_committed
+from replay.plan.disk_lives import ended_lives
 from replay.plan.fault_lineage import doubt_of, lineage_of, unbroken_end
 
 
@@ -78,9 +80,10 @@ def decide(evidence: Sequence[NodeEvidence], *, accept_data_loss: bool = False) 
     """
     refused = tuple((node.directory, node.refused.what) for node in evidence if node.refused is not None)
     nodes = [node for node in evidence if node.refused is None]
-    check_directories(nodes, evidence)
+    ended = ended_lives(nodes)
+    check_directories(nodes, evidence, ended.keys())
     records = lineage_of(nodes)
-    doubts = {node.directory: doubt_of(node, nodes, records) for node in nodes}
+    doubts = {node.directory: ended.get(node.directory) or doubt_of(node, nodes, records) for node in nodes}
     verdicts = {}
     for group, view in _views(nodes, doubts).items():
         if (conflict := view.conflict()) and not accept_data_loss:
@@ -109,8 +112,11 @@ def _views(nodes: Sequence[NodeEvidence], doubts: dict[str, str]) -> dict[int, G
 # -- directories --------------------------------------------------------------------------------------------------
 
 
-def check_directories(nodes: Sequence[NodeEvidence], given: Sequence[NodeEvidence]) -> None:
-    """At least one node, all of one cluster, none twice. Raises: NoLogs, ForeignDirectory, TwoCopies."""
+def check_directories(nodes: Sequence[NodeEvidence], given: Sequence[NodeEvidence], ended: Set[str] = frozenset()) -> None:
+    """At least one node, all of one cluster, no life of a disk twice, and of a node one life beside its `ended` ones.
+
+    Raises: NoLogs, ForeignDirectory, TwoCopies.
+    """
     if not any(node.groups for node in nodes):
         told = "; ".join(
             f"{node.directory}: {node.refused.what if node.refused else 'its log holds nothing that can be read'}"
@@ -122,7 +128,8 @@ def check_directories(nodes: Sequence[NodeEvidence], given: Sequence[NodeEvidenc
             raise ForeignDirectory(
                 f"{one.directory} is of cluster {one.cluster_id}, {other.directory} of cluster {other.cluster_id}"
             )
-        if one.node_id == other.node_id:
+        apart = one.incarnation != other.incarnation and not ended.isdisjoint({one.directory, other.directory})
+        if one.node_id == other.node_id and not apart:
             raise TwoCopies(f"{one.directory} and {other.directory} are both of node {one.node_id}")
 
 
@@ -201,30 +208,9 @@ class GroupView:
         return {one.directory: f"{why} ({group_name(self.group)})" for one in lacking if one.node in suspect}
 
     def conflict(self) -> str:
-        """Two logs that both know an entry to be committed, and hold another one there; "" when there are none."""
-        if self.known is not None and (other := self._denial(self.known)):
-            return f"{group_name(self.group)}: {other}"
-        for (one, mine), (other_one, theirs) in combinations(sorted(self.places.items()), 2):
-            for index in sorted(set(mine) & set(theirs)):
-                if _differ(mine[index], theirs[index]):
-                    return (
-                        f"{group_name(self.group)}: entry {index} is known to be committed in {one} with term {mine[index][0]} "
-                        f"and "
-                        f"checksum {mine[index][1]:08x}, in {other_one} with term {theirs[index][0]} and checksum "
-                        f"{theirs[index][1]:08x}"
-                    )
-        return ""
-
-    def _denial(self, known: StatedConfiguration) -> str:
-        """Which log knows another entry to be committed at the index of the newest committed configuration."""
-        for one in self.held:
-            stated = [(c.index, c.term) for c in one.log.configurations if _is_committed(c, one.log) and not one.log.unseen]
-            if stated and known.index <= one.log.commit and stated[-1] != (known.index, known.term):
-                return (
-                    f"{one.directory} knows entries up to {one.log.commit} to be committed, without the configuration of term "
-                    f"{known.term} at index {known.index} that is committed in another log"
-                )
-        return ""
+        """What two logs that know entries to be committed contradict each other in; "" when they do not."""
+        found = contradiction_of(self.known, {one.directory: one.log for one in self.held}, self.places)
+        return f"{group_name(self.group)}: {found}" if found else ""
 
     def verdict(self, conflict: str) -> GroupVerdict:
         """The best end among those that count when they suffice, else the best end that can be read."""
@@ -317,7 +303,7 @@ def configurations_of(logs: Sequence[GroupEvidence]) -> tuple[StatedConfiguratio
 
     One is void when a log knows entries up to its index and beyond to be committed, and holds another entry there.
     """
-    committed = [c for log in logs for c in log.configurations if _is_committed(c, log)]
+    committed = [c for log in logs for c in log.configurations if is_committed(c, log)]
     known = max(committed, key=lambda c: (c.index, c.term), default=None)
     after = known.index if known is not None else 0
     upto = _seen(logs)
@@ -328,10 +314,6 @@ def configurations_of(logs: Sequence[GroupEvidence]) -> tuple[StatedConfiguratio
 def _seen(logs: Iterable[GroupEvidence]) -> int:
     """Up to here a log states every committed configuration, or a later one."""
     return max((log.commit for log in logs if not log.unseen), default=0)
-
-
-def _is_committed(configuration: StatedConfiguration, log: GroupEvidence) -> bool:
-    return configuration.index <= max(log.commit, BOOTSTRAP_INDEX)
 
 
 def _cluster_logs(nodes: Sequence[NodeEvidence]) -> dict[str, GroupEvidence]:
@@ -374,10 +356,6 @@ def _halves(configuration: StatedConfiguration) -> list[frozenset[int]]:
 
 def _majority(voters: frozenset[int]) -> int:
     return len(voters) // 2 + 1
-
-
-def _differ(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] != other[0] or (one[1] != other[1] and bool(one[1] and other[1]))
 
 
 def voter_list(nodes: Iterable[int]) -> str:

@@ -73,8 +73,22 @@ def doubt_of(node: NodeEvidence, nodes: Sequence[NodeEvidence], lineage: Sequenc
         return f"its own fault record {newest.sequence} lists it as failed: it was being refilled, or left out by the cluster"
     if _began_again(node):
         return f"its log begins with node {node.node_id} as the only node, but its fault log knows others: it was emptied"
-    known = newest.sequence if newest is not None else 0
+    known = max(newest.sequence if newest is not None else 0, _logged_sequence(node, lineage))
     return _forgotten_record(node.node_id, known, lineage) or _forgotten_vote(node, nodes)
+
+
+def _logged_sequence(node: NodeEvidence, lineage: Sequence[FaultRecord]) -> int:
+    """Of the newest failure set in its log, where that is the one that the cluster has committed; else 0. It may have died after
+    the entry was in its log, which lets it vote, and before the record was in its fault log."""
+    stated = node.logged_faults
+    same = (
+        record
+        for record in lineage
+        if stated is not None
+        and (record.sequence, record.term, record.author) == (stated.sequence, stated.term, stated.author)
+        and (tuple(sorted(record.failed)), record.demotions) == (stated.failed, tuple(sorted(stated.demotions)))
+    )
+    return max((record.sequence for record in same), default=0)
 
 
 def _began_again(node: NodeEvidence) -> bool:
@@ -85,13 +99,14 @@ def _began_again(node: NodeEvidence) -> bool:
 
 
 def _forgotten_record(node: int, known: int, lineage: Sequence[FaultRecord]) -> str:
-    """A node writes a record of its own before it informs the others, and copies the one that declares it failed before the
-    others declare it well again. A directory without them is an old copy."""
+    """A node writes a mark about itself before it informs the others, and copies the record that declares it failed before the
+    others declare it well again. A directory without them is an old copy. The author of another record may have died before it
+    wrote it: the cluster group had the record then, and the others took it from there."""
     was_failed = 0
     for record in lineage:
         if record.sequence <= known:
             continue
-        if record.author == node:
+        if record.author == node and record.is_self_mark:
             return f"it is an old copy: it wrote fault record {record.sequence} and does not have it"
         if node in record.failed:
             was_failed = was_failed or record.sequence

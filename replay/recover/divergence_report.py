@@ -12,7 +12,7 @@ import apsw
 
 from cmdlog.wal.format.batch import NO_KEY, Batch
 from procedures.errors import BundleError
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 from replay.engine import CatalogMissing, LoggedCatalogs
 from replay.errors import ROWS_MAX, DivergencePlace, RowDifference
 from replay.recover.divergence import BatchProblem, Trial, reruns_in_words

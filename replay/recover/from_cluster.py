@@ -10,9 +10,8 @@ continue above all that any of the logs knew, and its fault log continues the cl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupStates, Stated
@@ -20,6 +19,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import Divergence, PlanOutdated, Poison
 from replay.log.collect_evidence import gather
 from replay.log.known_failures import known_to_all
+from replay.log.new_cluster import with_stated_set
 from replay.log.source import fold_end
 from replay.plan.authority import ClusterVerdict, decide
 from replay.plan.cluster_plan import JointPlan, check_complete
@@ -59,12 +59,14 @@ def rebuild_jointly(
     verdict = _still_as_planned(files, plan)
     home = next(choice.chosen for choice in plan.choices if choice.group == CLUSTER_GROUP)
     instance = reborn(open_or_salvage(files, home).instance)
+    groups = _groups(files, plan)
+    lineage = known_to_all(files, plan.directories, verdict.lineage)
     work = DirectoryWork(
         directories=plan.directories,
         marker=CreationMarker.of(plan.to_json(), ", ".join(plan.directories), plan.until, partitions),
         instance=instance,
-        groups=_groups(files, plan),
-        lineage=known_to_all(files, plan.directories, verdict.lineage),
+        groups=groups,
+        lineage=with_stated_set(lineage, groups.state(CLUSTER_GROUP).faults, instance.identity.cluster_id),
     )
     if (done := finished_report(work, files, out)) is not None:
         return done
@@ -78,9 +80,8 @@ def rebuild_jointly(
             go_on=node.resumes,
             hang_after_s=hang_after_s,
         )
-        node.end_groups(report.results)
-        for group, state in work.groups.by_partition.items():
-            _vote_alone(work.groups, group, instance.identity.node_id, state.last_index)
+        node.end_groups(report.results, plan.until)
+        _vote_alone(work.groups, instance.identity.node_id)
         node.complete(report, moved)
     return report
 
@@ -198,17 +199,17 @@ def _groups(files: Files, plan: JointPlan) -> GroupStates:
     return groups
 
 
-def _vote_alone(groups: GroupStates, group: int, node_id: int, index: int) -> None:
-    """The configuration in force from here on."""
-    state = groups.state(group)
-    before: Mapping[str, Any] = state.configuration or {}
-    value = {
-        **before,
-        "voters": [node_id],
-        "outgoing": [],
-        "learners": [],
-        "epoch": int(before.get("epoch", 0)) + 1,
-        "forced": True,
-    }
-    state.configurations = [Stated(index, state.last_term, value)]
-    state.vote = None
+def _vote_alone(groups: GroupStates, node_id: int) -> None:
+    """The configurations in force from here on: of one epoch, which no group had before."""
+    epoch = 1 + max(int((state.configuration or {}).get("epoch", 0)) for state in groups.by_partition.values())
+    for state in groups.by_partition.values():
+        value = {
+            **(state.configuration or {}),
+            "voters": [node_id],
+            "outgoing": [],
+            "learners": [],
+            "epoch": epoch,
+            "forced": True,
+        }
+        state.configurations = [Stated(state.last_index, state.last_term, value)]
+        state.vote = None

@@ -17,14 +17,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cmdlog.wal.format.batch import Batch, decode_batch
+from cmdlog.wal.format.control_record import SchemaChange
 from cmdlog.wal.format.record import Record, RecordKind, decode_digest
 from cmdlog.wal.ids import Lsn
-from procedures.errors import BundleError, EnvironmentFault
+from procedures.errors import BundleError, EnvironmentFault, MigrationDiverged
 from procedures.execution.executor import Applied, Invocations
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.storage.state import PartitionState
-from replay.engine import CatalogMissing, LoggedCatalogs, PartitionEngine, invocations, replay_calls
-from replay.errors import Divergence, DivergencePlace, Poison
+from replay.engine import CatalogMissing, LoggedCatalogs, PartitionEngine, invocations, replay_calls, stated_change
+from replay.errors import MIGRATION, Divergence, DivergencePlace, Poison
 from replay.loop.entry_queue import PartitionStopped, UncomparedBatches
 from replay.loop.shared_transaction import SharedTransaction
 from replay.plan.node_plan import PartitionPlan
@@ -60,6 +61,28 @@ class ReplaySetup:
     report_running: Callable[[int, int, int], None] | None = None  # partition, index, IN_BATCH before a batch, IDLE after it
     careful: bool = False  # … and the position before each call
     catalogs: LoggedCatalogs = field(default_factory=LoggedCatalogs)
+
+
+def stop_at_migration(
+    record: Record, error: MigrationDiverged | CatalogMissing | BundleError, hashes: Mapping[int, str]
+) -> PartitionStopped:
+    """Why a SCHEMA entry is not applied: its migration differs from the live run, or its code is not at hand."""
+    change = stated_change(SchemaChange.from_record(record), record)
+    diverged = error if isinstance(error, MigrationDiverged) else None
+    name = diverged.migration if diverged is not None else ", ".join(run.name for run in change.migrations)
+    place = DivergencePlace(
+        record.partition,
+        record.index,
+        txn_id=change.at,
+        position=-1,
+        procedure=f"{MIGRATION} {name}",
+        expected=diverged.expected if diverged is not None else "",
+        got=diverged.got if diverged is not None else str(error),
+        catalog=change.catalog,
+        source_hash=hashes.get(change.catalog, ""),
+        kind="divergence" if diverged is not None else "code",
+    )
+    return PartitionStopped(Divergence(place) if diverged is not None else Poison(place))
 
 
 def _stop(problem: BatchProblem, place: DivergencePlace) -> PartitionStopped:
@@ -103,12 +126,19 @@ class PartitionReplay:
             self._batch(record, digest)
         else:
             self._commit()
-            self._engine.apply(record)
-            if record.kind is RecordKind.SCHEMA and self._call_rows is not None:
-                self._call_rows.read_tables()
+            self._control(record)
             self.result.entries += 1
         if record.index == self.plan.to_index:
             self._commit()
+
+    def _control(self, record: Record) -> None:
+        """An entry without calls. Raises: PartitionStopped at a migration that cannot be run, or differs from the live run."""
+        try:
+            self._engine.apply(record)
+        except (MigrationDiverged, CatalogMissing, BundleError) as error:
+            raise stop_at_migration(record, error, self._setup.catalogs.hashes) from error
+        if record.kind is RecordKind.SCHEMA and self._call_rows is not None:
+            self._call_rows.read_tables()
 
     def compare_late(self, digest: Record) -> None:
         """Nothing can be rolled back any more; the state is removed. Raises: PartitionStopped."""

@@ -30,9 +30,11 @@ from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from procedures.hash_seed import PINNED
+from procedures.procedure_versions import stated_after
 from procedures.storage.state import PartitionState
 from replay.errors import Divergence, Interrupted, PlanOutdated, Poison, WorkerFailed
 from replay.log.known_failures import carried_fault, continue_faults, known_faults
+from replay.log.new_cluster import begin_alone
 from replay.log.scan import scan
 from replay.log.source import LogSource
 from replay.plan.node_plan import Plan, Planned
@@ -75,9 +77,12 @@ class UnfinishedNode:
     partitions: int | None  # of the new shape
     resumes: bool  # an earlier run of the same request left states here
 
-    def end_groups(self, results: Iterable[PartitionResult]) -> None:
-        """Every group ends where its state is, and every version of the code is stated where the new log begins."""
-        for catalog in self.work.groups.state(CLUSTER_GROUP).catalogs.values():
+    def end_groups(self, results: Iterable[PartitionResult], until: int | None) -> None:
+        """Every group ends where its state is, and every version of the code up to then is stated where the new log begins."""
+        cluster = self.work.groups.state(CLUSTER_GROUP)
+        if until is not None:  # code of later would be served, and its tables are not there
+            cluster.catalogs = {v: known for v, known in cluster.catalogs.items() if not stated_after(known.value, until)}
+        for catalog in cluster.catalogs.values():
             catalog.stated_block = FIRST_RECORDS_BLOCK
             catalog.used_block = min(catalog.used_block, FIRST_RECORDS_BLOCK)
         for result in results:
@@ -141,7 +146,7 @@ def rebuild(
             hang_after_s=hang_after_s,
             hash_seed=hash_seed,
         )
-        node.end_groups(report.results)
+        node.end_groups(report.results, plan.until)
         node.complete(report, moved)
     return report
 
@@ -191,6 +196,7 @@ def complete(
     Durable on return.
     """
     identity, results, trust = instance.identity, list(results), Trust(files, out)
+    begin_alone(groups, identity)
     trust.unseal()
     for result in results:
         groups.state(result.partition).snapshots = [_take_snapshot(files, out, result, identity, groups)]

@@ -24,15 +24,27 @@ from typing import Final
 
 import apsw
 
-from procedures.execution.idempotency import KEY_BYTES, Fresh, KeyPolicy, KnownOutcome, Status, split_keys, unpack_outcome
-from procedures.execution.idempotency_table import FIGURES_ROW, Figures
+from procedures.idempotency.key_table import FIGURES_ROW, Figures
+from procedures.idempotency.known_outcome import KEY_BYTES, Fresh, KeyPolicy, KnownOutcome, Status, split_keys, unpack_outcome
 from procedures.storage.state import rows_of
 from replay.errors import ReshapeRefused
 
 _ROWS: Final = "SELECT idx, due, clock, keys, outcomes FROM _cmdlog_keys WHERE idx > 0"
 _PUT: Final = "INSERT INTO _cmdlog_keys VALUES (?, ?, ?, ?, ?)"
+DISAGREEMENT: Final = (
+    "the partitions do not agree on the multi-partition calls they know; recover to a transaction up to which all of them are "
+    "complete"
+)
 
 Stored = tuple[int, int, int, bytes, bytes | None]  # a row of `_cmdlog_keys`
+
+
+@dataclass(frozen=True, slots=True)
+class ClockLag:
+    """What the activity clocks of an old partition lack to the highest ones; milliseconds."""
+
+    single: int
+    shared: int  # of calls on all partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,11 @@ class KeptKeys:
         connection.execute("COMMIT")
         return max(self.clocks)
 
+    def lags(self) -> list[ClockLag]:
+        """Of each old partition."""
+        shared = [figures.shared_clock for figures in self.figures]
+        return [ClockLag(max(self.clocks) - one, max(shared) - other) for one, other in zip(self.clocks, shared, strict=True)]
+
     def _highest(self) -> Figures:
         names = ("floor", "shared_floor", "shared_clock", "shared_last")
         return Figures(*(max(getattr(figures, name) for figures in self.figures) for name in names))
@@ -89,14 +106,14 @@ class _Filling:
     """One table that is being written."""
 
     def __init__(self, keys: KeptKeys, connection: apsw.Connection, *, merges: bool) -> None:
-        self._of, self._connection, self._merges = keys, connection, merges
+        self._of, self._connection, self._merges, self._lags = keys, connection, merges, keys.lags()
         self._known: set[bytes] = set()  # only when several partitions' keys meet: copies of one key may be among them
         self._idx = FIGURES_ROW
         self.count = 0
 
     def single(self, source: int, *, kept: bool) -> None:
         """The keys of single-partition calls of an old partition."""
-        later = max(self._of.clocks) - self._of.clocks[source]
+        later = self._lags[source].single
         where = f"clock >= 0 AND outcomes IS {'NOT ' if kept else ''}NULL"
         with closing(apsw.Connection(self._of.sources[source])) as connection:
             for row in connection.execute(f"{_ROWS} AND {where} ORDER BY idx"):
@@ -108,7 +125,7 @@ class _Filling:
 
     def shared(self, rows: Sequence[Stored], *, first: bool) -> None:
         """A call on all partitions, as every old partition knows it."""
-        later = max(figures.shared_clock for figures in self._of.figures) - self._of.figures[0].shared_clock
+        later = self._lags[0].shared
         _, due, clock, keys, _ = rows[0]
         packed = [row[4] for row in rows if row[4] is not None]
         outcomes = _combined(packed, first=first) if len(packed) == len(rows) else None
@@ -146,17 +163,17 @@ def _together(sources: Sequence[str]) -> Iterator[Sequence[Stored]]:
         while any(rows := [next(cursor, None) for cursor in cursors]):
             whole = [row for row in rows if row is not None]
             if len(whole) < len(rows) or len({row[3] for row in whole}) > 1:
-                raise ReshapeRefused(
-                    "the partitions do not agree on the multi-partition calls they know; recover to a transaction up to which "
-                    "all of them are complete"
-                )
+                raise ReshapeRefused(DISAGREEMENT)
             yield whole
 
 
-def _combined(packed: Sequence[bytes], *, first: bool) -> bytes:
+def combined_outcome(outcomes: Sequence[KnownOutcome], *, first: bool) -> KnownOutcome:
     """The partitions' outcomes of one call as one partition stores them, so that together they make the same answer."""
-    outcomes = [unpack_outcome(several, 1, 0) for several in packed]
     failed = next((outcome for outcome in outcomes if outcome.status != Status.OK), None)
     body = b",".join(outcome.body for outcome in outcomes if outcome.body) if first else b""
-    it = failed or KnownOutcome(Status.OK, outcomes[0].txn_id, body, outcomes[0].request)
+    return failed or KnownOutcome(Status.OK, outcomes[0].txn_id, body, outcomes[0].request)
+
+
+def _combined(packed: Sequence[bytes], *, first: bool) -> bytes:
+    it = combined_outcome([unpack_outcome(several, 1, 0) for several in packed], first=first)
     return Fresh([b""], [it.request], [it.status], [it.txn_id], [it.body]).pack()

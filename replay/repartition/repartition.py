@@ -1,4 +1,4 @@
-"""Recovery into another number of partitions: rows and idempotency keys go where the slot map of the new number sends calls.
+"""Recovery into another number of partitions: rows, keys and sessions go where the slot map of the new number sends calls.
 
 One rule: nothing is guessed. Every row is either in the one partition that its partition column says, by the new slot map, or, of
 a replicated table, in all of them; a row without such a place is refused by name, and nothing is made.
@@ -6,12 +6,12 @@ a replicated table, in all of them; a row without such a place is refused by nam
     partitioned table   by the slot of its partition column; a row that lies elsewhere already in the old shape is refused, since
                         calls would find it in one shape and not in the other
     replicated table    whole in every partition; the old copies must be equal
-    keys                see `replay.repartition.keys`
+    keys, sessions      see `replay.repartition.keys` and `replay.repartition.sessions`
     position            one after the highest old index, in the highest old term, at the highest old transaction id: no place of
     the old history is used again
 
-The states are read and written by SQLite, a row at a time; memory holds a page cache and one partition's idempotency keys, the
-disk both shapes at once.
+The states are read and written by SQLite, a row at a time; memory holds a page cache and what one partition knows of named
+calls, the disk both shapes at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
 from procedures.declaration.hash_slots import slot_ranges
 from procedures.declaration.row_placement import check_kinds
 from procedures.errors import StateRefused
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.procedure_versions import partitions_of
 from procedures.storage.state import PartitionState, Position, rows_of
 from replay.errors import ReshapeRefused
@@ -45,6 +45,7 @@ from replay.repartition.rows import (
     RowPlacement,
     TableOfStates,
     check_copies,
+    copy_migrations,
     has_table,
     loader,
     quoted,
@@ -52,6 +53,7 @@ from replay.repartition.rows import (
     tables_of,
     write_homes,
 )
+from replay.repartition.sessions import open_sessions
 from replay.results import PartitionResult
 from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
 from snapshot.catalog import remove_state
@@ -150,6 +152,7 @@ class _Reshaping:
         self._sources = [state_path(out, partition) for partition in range(self._old)]
         self._tables, self._indexes = tables_of(self._sources, RowPlacement.of(groups))
         self._keys = open_keys(self._sources, KeyPolicy(**groups.cluster.key_policy))
+        self._sessions = open_sessions(self._sources, self._keys.policy, self._keys.lags())
         self._end = self._choose_end()
         self._rows = 0
         self._rows_total = self._count()
@@ -174,7 +177,7 @@ class _Reshaping:
         """The place at which every new stream begins; its checksum is that of no record."""
         keys = self._keys
         groups = [self._groups.state(partition) for partition in range(self._old)]
-        index = 1 + max(*(group.last_index for group in groups), keys.rows_max, 0)
+        index = 1 + max(*(group.last_index for group in groups), keys.rows_max, self._sessions.rows_max)
         term = max(state.term for state in self._groups.by_partition.values())
         told = f"{index} {term} {self._old} {self._new} " + " ".join(str(group.last_checksum) for group in groups)
         txn_id = max(self._groups.txn_id_max, keys.txn_id_max)
@@ -214,6 +217,7 @@ class _Reshaping:
         with closing(loader(path)) as connection:
             for table in self._tables:
                 connection.execute(table.sql)
+            copy_migrations(connection, self._sources[parents[0]])
             connection.create_scalar_function("tick", self._tick, 0)
             connection.execute("ATTACH ? AS homes", (self._homes,))
             for source in parents:
@@ -227,6 +231,7 @@ class _Reshaping:
                 _make_index(connection, sql, partition)
             _check_references(connection, partition)
             clock = self._keys.write(connection, partition, parents)
+            self._sessions.write(connection, partition, parents)
             position = (end.index, end.term, end.checksum, end.txn_id, clock)
             connection.execute("UPDATE _cmdlog_meta SET idx = ?, term = ?, checksum = ?, txn_id = ?, clock = ?", position)
 

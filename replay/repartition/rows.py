@@ -1,7 +1,7 @@
 """The tables of states, and the new home of each of their rows: decided before anything is moved.
 
 One rule: the newest catalog version says by which column a table is partitioned, or an older one for tables that it no longer
-names; a table that none names, and a row that is not where its column says, are refused.
+names, or whose column it has renamed since; a table that none names, and a row that is not where its column says, are refused.
 
 The homes of all values of all partition columns are in a scratch database. So rows are moved by joins in SQLite, each value is
 looked at once, and a refusal comes before anything is moved.
@@ -9,7 +9,7 @@ looked at once, and a refusal comes before anything is moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -28,6 +28,7 @@ from procedures.storage.state import CACHE_KIBIBYTES, rows_of
 from replay.engine import Catalogs
 from replay.errors import ReshapeRefused
 
+MIGRATIONS_TABLE: Final = "_cmdlog_migrations"  # see `procedures.storage.state`
 ROWS_PER_CHUNK: Final = 1000
 _HOMES: Final = """CREATE TABLE homes (
     tbl TEXT NOT NULL, source INTEGER NOT NULL, target INTEGER NOT NULL, value ANY NOT NULL,
@@ -35,7 +36,7 @@ _HOMES: Final = """CREATE TABLE homes (
 
 
 class RowPlacement:
-    """What the code says about tables: the newest catalog version, or an older one for tables that it no longer names."""
+    """What the code says about tables: the newest catalog version, or an older one for what that one does not suit."""
 
     def __init__(self, catalogs: Catalogs, versions: Sequence[int]) -> None:
         self._catalogs, self._versions = catalogs, versions
@@ -54,11 +55,20 @@ class RowPlacement:
     def newest(self) -> Database:
         return self._catalogs(self._versions[0])
 
-    def __call__(self, table: str) -> TableInfo:
-        """Raises: ReshapeRefused for a table that no version names."""
+    def __call__(self, table: str, columns: Collection[str]) -> TableInfo:
+        """What the newest version says that suits these columns: up to a moment of the past, a state may lack what a later
+        version renames.
+
+        Raises: ReshapeRefused for a table that no version names, or none with a column that it has.
+        """
+        unsuited = ""
         for version in self._versions:
             if found := self._catalogs(version).tables.get(table):
-                return found
+                if found.partition_by is None or found.partition_by in columns:
+                    return found
+                unsuited = unsuited or found.partition_by
+        if unsuited:
+            raise ReshapeRefused(f"table {table} has no column {unsuited}, by which the application says it is partitioned")
         raise ReshapeRefused(
             f"table {table} is declared in no catalog version of the log ({', '.join(map(str, sorted(self._versions)))}), so "
             f"its partition column is unknown; declare it again, or drop it, before changing the number of partitions"
@@ -180,11 +190,18 @@ def tables_of(sources: Sequence[str], placing: RowPlacement) -> tuple[list[Table
 
 def _table(connection: apsw.Connection, name: str, sql: str, placing: RowPlacement) -> TableOfStates:
     columns = rows_of(connection, "SELECT name, pk, hidden FROM pragma_table_xinfo(?)", (name,))
-    info = placing(name)
-    if info.partition_by is not None and info.partition_by not in [column for column, _, _ in columns]:
-        raise ReshapeRefused(f"table {name} has no column {info.partition_by}, by which the application says it is partitioned")
+    info = placing(name, [column for column, _, _ in columns])
     key = [column for column, pk, _ in sorted(columns, key=lambda column: column[1]) if pk]
     return TableOfStates(name, sql, [column for column, _, hidden in columns if not hidden], key, info)
+
+
+def copy_migrations(connection: apsw.Connection, source: str) -> None:
+    """The new state has run the migrations that this old one has; all old ones have the same."""
+    with closing(reader(source)) as old:
+        for (sql,) in rows_of(old, "SELECT sql FROM sqlite_schema WHERE name = ?", (MIGRATIONS_TABLE,)):
+            connection.execute(sql)
+            rows = rows_of(old, f"SELECT name, idx FROM {MIGRATIONS_TABLE}")  # noqa: S608 - a name of ours
+            connection.executemany(f"INSERT INTO {MIGRATIONS_TABLE} VALUES (?, ?)", rows)  # noqa: S608
 
 
 def loader(path: str) -> apsw.Connection:

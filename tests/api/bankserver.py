@@ -82,7 +82,7 @@ class Server:
     def stop(self) -> int:
         """SIGTERM and the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
     def kill(self) -> None:
         """Ends it in any case."""

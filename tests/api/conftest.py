@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ import pytest
 from sqlalchemy import Column, Integer, String
 
 from cmdlog.api.app import Api, create_app
+from cmdlog.node.deploying.deploy_answer import DeployAnswer
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.queries.query import QueryResult
@@ -23,8 +25,11 @@ from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.wal.ids import MILLIS_SHIFT
 from procedures import Database, Transaction
 from procedures.execution.failure_trace import FailureTrace
+from tests.api import described_once
 from tests.api.echo import Application
 from tests.api.served import Served, served
+
+described_once.install()
 
 db = Database("shop")
 items = db.table("items", Column("id", Integer, primary_key=True), Column("name", String), partition_by="id")
@@ -71,6 +76,13 @@ class FakeStaleReads:
         return encode_result(QueryResult(["id"], [(7,)], {1: OLD_TXN}), dated=bool(run.keywords["dated"]))  # type: ignore[attr-defined]
 
 
+class FakeDeployer:
+    """Goes back to the former code at once."""
+
+    def roll_back(self, version: int | None, *, migrate: bool, plan: bool) -> dict[str, Any]:
+        return DeployAnswer(version or 1, changed=not plan, pauses="migration" if migrate else "").to_json()
+
+
 @dataclass
 class FakeNode:
     """Stands in for `cmdlog.node.node.Node`: outcomes are what a test says, `logged` is what would be in the log."""
@@ -93,6 +105,11 @@ class FakeNode:
     in_flight_max: int = 0
     stalled: list[dict[str, Any]] = field(default_factory=list)
     trace: FailureTrace | None = None  # of every call that failed
+    ended: list[bytes] = field(default_factory=list)  # sessions
+    sequencer: Any = field(default_factory=lambda: SimpleNamespace(admission=SimpleNamespace(refusal=None)))
+
+    def end_session(self, session: bytes) -> None:
+        self.ended.append(session)
 
     def stalls(self) -> list[dict[str, Any]]:
         return self.stalled
@@ -160,6 +177,10 @@ class FakeNode:
 
     def points(self) -> list[dict[str, Any]]:
         return [{"txn_id": "77", "snapshots": ["0-1"]}]
+
+    @property
+    def deployer(self) -> FakeDeployer:
+        return FakeDeployer()
 
     def take_point(self) -> dict[str, Any]:
         return {"snapshots": self.snapshots(), "point": self.points()[0]}

@@ -31,7 +31,7 @@ CREDENTIALS = [
 def exchange(url: str, request: bytes) -> bytes:
     """Sends bytes as they are to a server and reads until it closes."""
     host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
         parts = []
@@ -67,7 +67,7 @@ class Running:
         assert self.process.stdout is not None
         self.url = json.loads(self.process.stdout.readline())["url"]
         assert json.loads(self.process.stdout.readline())["event"] == "ready"
-        self.client = httpx.Client(base_url=self.url, timeout=30)
+        self.client = httpx.Client(base_url=self.url, timeout=120)
 
     def end(self, *, kill: bool = True) -> None:
         """Ends it, at once or in order."""

@@ -14,13 +14,13 @@ import uvloop
 from starlette.types import ASGIApp
 
 from cmdlog.api.connections.connection_registry import Quick, Roster
+from cmdlog.api.connections.http_server import HttpServer, listen, make_config
 from cmdlog.api.connections.tls import Certificate
-from cmdlog.api.server import HttpServer, listen, make_config
 from cmdlog.node.settings import Settings
 from tests.waiting import eventually
 
 T = TypeVar("T")
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 class ClockLoop(uvloop.Loop):

@@ -12,7 +12,7 @@ from cmdlog.api.app import Api
 from cmdlog.api.routes import batch
 from cmdlog.node.member.member_ground import NotLeading
 from cmdlog.node.outcome import CallRefused, CallTooLarge, LogFullRefusal, Overloaded, UnknownOutcome
-from procedures.execution.idempotency import Status, key_fingerprint
+from procedures.idempotency.known_outcome import Status, key_fingerprint
 
 Post = Callable[..., Any]
 
@@ -220,7 +220,7 @@ def test_stream_survives_changes_of_leader(node: Any, app: Api, ask_app: Any) ->
             node.refuse = lambda _calls: None
             yield line(6)
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             return await ask_app(app, "POST", "/v1/batch", body())
 
     answer = asyncio.run(run())
@@ -242,7 +242,7 @@ def test_stream_that_outlives_an_orderly_stop_is_answered_whole(app: Api, node: 
             asyncio.get_running_loop().call_later(0.01, node.release)
             await asyncio.Event().wait()
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             return await ask_app(app, "POST", "/v1/batch", body())
 
     assert results(asyncio.run(run())) == [1, 2]

@@ -10,8 +10,8 @@ import pytest
 from cmdlog.api.gate.problem import PLACE_FORGOTTEN, Problem
 from cmdlog.api.gate.request import check_origin
 from cmdlog.node.outcome import CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, Overloaded, UnknownOutcome
-from procedures.execution.idempotency import Status, key_fingerprint
 from procedures.execution.outcome_bodies import SKIPPED
+from procedures.idempotency.known_outcome import Status, key_fingerprint
 from tests.api.conftest import OLD_TXN
 
 Post = Callable[..., Any]

@@ -161,7 +161,7 @@ def test_queries_wait_for_their_turn_and_not_for_ever(node: Any, ask_app: Any) -
     hold = threading.Event()
 
     def query(*_: object) -> QueryResult:
-        hold.wait(30)
+        hold.wait(120)
         return QueryResult(["x"], [(1,)], {})
 
     node.query = query

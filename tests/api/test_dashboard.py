@@ -20,7 +20,7 @@ from cmdlog.api.routes.swagger_page import swagger_folder
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 LOOKER, CALLER = "of-one-who-may-look-" + 16 * "a", "of-one-who-may-call-" + 16 * "b"
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 NO_BROWSER = "needs a browser: Debian's chromium and chromium-driver"
 

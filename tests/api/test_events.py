@@ -16,7 +16,7 @@ from cmdlog.api.routes import events
 from cmdlog.node.settings import Settings
 
 TOKEN = 40 * "a"
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 @pytest.fixture(autouse=True)

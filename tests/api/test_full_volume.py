@@ -77,7 +77,7 @@ class Full:
         """Until a site meets the end of the volume; the call that met it is given up by its client."""
         for first in range(0, 1_000_000, 500):
             try:
-                if self.open_accounts(branch, first, timeout=0.5).status_code != 200:
+                if self.open_accounts(branch, first, timeout=3.0).status_code != 200:
                     break
             except httpx.TimeoutException:
                 break
@@ -122,7 +122,7 @@ def test_full_volume_is_said_refuses_at_once_and_heals_by_itself(full: Full) -> 
     before = full.accounts()
 
     def refused_at_once() -> int:
-        answer = full.open_accounts(1, 900_000, timeout=2.0)
+        answer = full.open_accounts(1, 900_000, timeout=10.0)
         assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "disk_full", "5")
         assert full.client.get("/readyz").json()["code"] == "disk_full"
         return next(looks)

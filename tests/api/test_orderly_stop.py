@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from cmdlog.api import server as server_module
+from cmdlog.api.connections import http_server
 from cmdlog.api.connections.acceptor import Acceptor
+from cmdlog.api.connections.connection_registry import Roster
 from cmdlog.api.server import Events, _Runner
-from tests.api.echo import one_answer, post
+from cmdlog.node.settings import Settings
+from tests.api.echo import Application, one_answer, post
 from tests.api.served import Served
+from tests.waiting import eventually
 
 
 def test_a_connection_that_is_to_end_says_so_with_its_answer(server: Served) -> None:
@@ -55,6 +58,31 @@ def test_connections_that_wait_are_taken_before_the_socket_is_closed() -> None:
     assert len(made) == 3
 
 
+def test_connections_that_are_taken_last_end_with_their_answer() -> None:
+    """Else a client goes on with one of them, and is cut off when the time to drain is over."""
+    told: list[bytes] = []
+
+    async def scenario() -> None:
+        roster = Roster(Application(), Settings(), connections_max=10)
+        server = http_server.HttpServer(http_server.make_config(roster))
+        listener = socket.create_server(("127.0.0.1", 0))
+        roster.start()
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        assert await asyncio.to_thread(eventually, lambda: server.started)
+        asyncio.get_running_loop().remove_reader(listener)  # it is slow: the client waits in the queue
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(post("/echo", b"x"))
+        server.end()
+        told.append(await reader.read())  # to its end, which is the server's doing
+        writer.close()
+        await serving
+        roster.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert told[0].startswith(b"HTTP/1.1 200 OK")
+    assert told[0].endswith(b"\r\n\r\nx")
+
+
 class Stop:
     """A server that gets its first signal, with a node that hands over when it is let."""
 
@@ -69,7 +97,7 @@ class Stop:
         self.handed_over = handed_over
 
     def hand_over(self) -> bool:
-        assert self.let.wait(30)
+        assert self.let.wait(120)
         self.steps.append("handed over")
         return self.handed_over
 
@@ -81,6 +109,7 @@ class Stop:
             runner._service = service = SimpleNamespace(stopping=False, maybe_node=self)
             service.begin_stop = lambda: setattr(service, "stopping", True)
             runner._server, runner._roster, runner._loop = self.server, self.roster, asyncio.get_running_loop()
+            runner._processes = None
             runner._events = Events(stopping=lambda: self.steps.append("said"))
             for _ in range(signals):
                 runner._stop()
@@ -100,11 +129,11 @@ def test_leadership_is_given_away_before_requests_are_refused(
     monkeypatch: pytest.MonkeyPatch, handed_over: bool, steps: list[str]
 ) -> None:
     """Where another node takes the calls, clients are told to leave, and those in the queue are answered."""
-    monkeypatch.setattr(server_module, "LEAVE_S", 0.001)
+    monkeypatch.setattr(http_server, "LEAVE_S", 0.001)
     assert Stop(handed_over=handed_over).run() == steps
 
 
 def test_a_second_signal_does_not_wait_for_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends what is under way, as ever."""
-    monkeypatch.setattr(server_module, "LEAVE_S", 0.001)
+    monkeypatch.setattr(http_server, "LEAVE_S", 0.001)
     assert Stop(handed_over=False).run(signals=2)[:3] == ["said", "end", "at once"]

@@ -16,7 +16,7 @@ from cmdlog.api.app import Api
 from cmdlog.api.gate.request import PREFER, PREFER_BYTES_MAX, pick_headers, preferred_durability
 from cmdlog.api.gate.route_table import TABLE
 from cmdlog.node.outcome import NotReady
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 
 Post = Callable[..., Any]
 SECRET = "4111-1111-secret"

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from cmdlog.api.gate.route_table import CHANGES
+from cmdlog.api.routes.cluster.cluster_models import ChangeRequest, RecoveryRequest
 from cmdlog.api.routes.fastapi_routes import ANSWERS
 from cmdlog.api.routes.response_models import BatchCall, ProblemDetails, QueryRequest, SnapshotRequest
 from cmdlog.node.slot_map import describe_routes, make_routes
 from tests.api.every_type import db
+from tests.api.fake_desk import clustered
 
 Post = Callable[..., Any]
 
@@ -32,6 +35,16 @@ def test_answers_to_bodies_fit_their_models(post: Post) -> None:
         assert validated("take_snapshot", post("/v1/snapshots", body).body)
     lines = post("/v1/batch", b'{"procedure": "get", "params": {"item": 1}}\n{"procedure": "none"}\n').body.splitlines()
     assert [type(validated("batch", line)).__name__ for line in lines] == ["BatchResult", "BatchRefusal"]
+
+
+def test_answers_of_a_member_fit_their_models(node: Any, post: Post, fetch: Post) -> None:
+    """What operators see and change."""
+    clustered(node)
+    assert validated("members", fetch("/v1/cluster/members").body).members[0].state == "member"
+    assert validated("copies", fetch("/v1/cluster/copies").body).copies[0].node == 4
+    for change in CHANGES:
+        assert validated(change, post(f"/v1/cluster/members/4/{change}").body).plan.stages[1].quorum == 3
+    assert validated("unsafe_recover", post("/v1/cluster/unsafe-recover", b'{"yes_lose": true}').body).node == 1
 
 
 def test_problems_fit_their_model(node: Any, post: Post, fetch: Post) -> None:
@@ -55,6 +68,9 @@ def test_problems_fit_their_model(node: Any, post: Post, fetch: Post) -> None:
         (QueryRequest, {"sql": ""}),
         (SnapshotRequest, {"partition": 0}),
         (BatchCall, {"params": {}}),
+        (ChangeRequest, {"base": -1}),
+        (ChangeRequest, {"nodes": 1}),
+        (RecoveryRequest, {"survivors": [{"node": 1}]}),
     ],
 )
 def test_models_of_bodies_refuse_what_the_routes_refuse(model: type[BaseModel], body: dict[str, Any]) -> None:

@@ -11,10 +11,12 @@ from starlette.routing import Route
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.gate.problem import Problem
-from cmdlog.api.gate.route_table import ADMIN, INVOKE, READ, ROLES, TABLE, Entry, allowed, methods_of
+from cmdlog.api.gate.route_table import ADMIN, CHANGES, CLUSTER, INVOKE, READ, ROLES, TABLE, Entry, allowed, methods_of
 from cmdlog.api.gate.token_file import Credential, digest_of, write_line
+from cmdlog.api.routes.fastapi_routes import success_of
 from cmdlog.node.settings import Settings
-from procedures.execution.idempotency import key_fingerprint
+from procedures.idempotency.known_outcome import key_fingerprint
+from tests.api.fake_desk import clustered
 
 TOKENS = {role: f"token-of-{role}-and-more" for role in ROLES}
 EXPIRED = "token-that-has-expired"
@@ -23,6 +25,8 @@ BODIES = {
     "call": b'{"item": 1}',
     "batch": b'{"procedure": "put", "params": {"item": 1}}\n',
     "query": b'{"sql": "select 1"}',
+    "unsafe_recover": b'{"yes_lose": true}',
+    "deploy": b'{"rollback": true}',
 }
 BAD_HEADERS = {
     "none": [],
@@ -88,9 +92,12 @@ def wired(token_file: Path, node: Any) -> Api:
     return create_app(Tripwire(node.routes), Settings(token_file=token_file))  # type: ignore[arg-type]  # stands in for the node
 
 
+SESSION = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+
 def path_of(entry: Entry) -> str:
     """A path that the entry serves."""
-    return entry.path.replace("{name}", "put")
+    return entry.path.replace("{name}", "put").replace("{node}", "4").replace("{session}", SESSION)
 
 
 def bearer(role: str) -> list[tuple[str, str]]:
@@ -115,6 +122,11 @@ def test_table_names_every_route_of_the_contract() -> None:
         "GET /v1/status": READ,
         "GET /v1/snapshots": READ,
         "POST /v1/snapshots": ADMIN,
+        "GET /v1/cluster/members": READ,
+        "GET /v1/cluster/copies": READ,
+        "DELETE /v1/cluster/copies/{node}": ADMIN,
+        "POST /v1/cluster/unsafe-recover": ADMIN,
+        **{f"POST /v1/cluster/members/{{node}}/{change}": ADMIN for change in CHANGES},
         "GET /healthz": READ,
         "GET /readyz": READ,
         "GET /docs": READ,
@@ -154,11 +166,13 @@ RIGHT_ROLES = [(entry, role) for entry in TABLE for role in entry.needs if entry
 
 
 @pytest.mark.parametrize(("entry", "role"), RIGHT_ROLES, ids=lambda value: getattr(value, "name", value))
-def test_every_role_of_an_entry_opens_it(locked: Api, ask_app: Any, entry: Entry, role: str) -> None:
+def test_every_role_of_an_entry_opens_it(locked: Api, node: Any, ask_app: Any, entry: Entry, role: str) -> None:
     """Whoever should get in does; a call with `read` is of a read-only procedure."""
-    path = entry.path.replace("{name}", "get" if role == READ else "put")
+    if entry.path.startswith(CLUSTER):
+        clustered(node)
+    path = path_of(entry).replace("put", "get" if role == READ else "put")
     answer = asyncio.run(ask_app(locked, entry.method, path, BODIES.get(entry.name, b""), headers=bearer(role)))
-    assert answer.status == 200, answer.body
+    assert answer.status == success_of(entry), answer.body
 
 
 def test_reader_calls_what_only_reads(locked: Api, node: Any, ask_app: Any) -> None:
@@ -201,8 +215,10 @@ def test_other_methods_are_told_what_is_allowed(locked: Api, node: Any, ask_app:
 @pytest.mark.parametrize(
     "entry", [entry for entry in TABLE if entry.method == "GET" and entry.kind != "events"], ids=lambda e: e.path
 )
-def test_head_is_get_without_the_body(locked: Api, ask_app: Any, entry: Entry) -> None:
+def test_head_is_get_without_the_body(locked: Api, node: Any, ask_app: Any, entry: Entry) -> None:
     """Same status, same length in the header, no body; and the same credential."""
+    if entry.path.startswith(CLUSTER):
+        clustered(node)
     got = asyncio.run(ask_app(locked, "GET", entry.path, headers=bearer(ADMIN)))
     head = asyncio.run(ask_app(locked, "HEAD", entry.path, headers=bearer(ADMIN)))
     assert (head.status, head.body, head.headers["content-type"]) == (got.status, b"", got.headers["content-type"])

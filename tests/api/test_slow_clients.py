@@ -165,7 +165,7 @@ def test_quick_answers_that_nobody_reads_stop_the_requests(application: Applicat
             peaks.append(buffered(server))
             return open_connections(server) == 0
 
-        assert eventually(cut)
+        assert eventually(cut, every_s=0.001)
         assert max(peaks) <= 3 * WRITE_BYTES
         assert server.settled()
 

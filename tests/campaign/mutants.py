@@ -17,9 +17,9 @@ from tests.campaign.application import module_of
 def forgotten_keys() -> None:
     """A start does not know the keys of the life before it."""
     from cmdlog.api.routes import batch, call
-    from procedures.execution import idempotency
+    from procedures.idempotency import known_outcome
 
-    own = idempotency.key_fingerprint
+    own = known_outcome.key_fingerprint
     salt = str(os.getpid())
     for module in (call, batch):
         for name, value in vars(module).items():

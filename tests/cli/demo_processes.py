@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 
 def program(*arguments: str) -> list[str]:
     """The command line of the program."""
@@ -30,9 +32,10 @@ def processes_below(folder: Path) -> list[str]:
 
 
 def interrupted_demo(*arguments: str, folder: Path, after: bytes) -> int:
-    """The exit code of a demo with temporary files below `folder` that gets Ctrl-C when it has said something.
+    """The exit code, as a shell has it, of a demo with temporary files below `folder` that gets Ctrl-C once it says something.
 
-    It is pressed until the demo ends: Python drops an interrupt that arrives within a destructor.
+    It is pressed until the demo ends: Python drops an interrupt that arrives within a destructor, and one that arrives when
+    everything is done and the interpreter is ending ends the process by the signal.
     """
     environment = {**os.environ, "TMPDIR": str(folder)}
     demo = subprocess.Popen(program(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
@@ -42,7 +45,7 @@ def interrupted_demo(*arguments: str, folder: Path, after: bytes) -> int:
             if after in line:
                 break
         assert processes_below(folder) != []
-        for patience_s in (2, 2, 2, 60):
+        for patience_s in (2, 2, 2, PATIENCE_S):
             demo.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 demo.communicate(timeout=patience_s)
@@ -50,4 +53,4 @@ def interrupted_demo(*arguments: str, folder: Path, after: bytes) -> int:
     finally:
         demo.kill()
         demo.wait()
-    return demo.returncode
+    return demo.returncode if demo.returncode >= 0 else 128 - demo.returncode

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.cluster_clients import ClusterLoad, ShownCluster, ask, ask_many
+from cmdlog.cli.demo.cluster.cluster_clients import ClusterLoad, ShownCluster, ask, ask_many
 from cmdlog.cli.demo.proof import ClientAnswer, DemoCall
 from cmdlog.client import Client
 from tests.client.scripted import ScriptedServer, Step, http, problem

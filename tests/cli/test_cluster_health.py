@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from cmdlog.cli.server.cluster_health import LAG_S_MAX, PartitionLag, Verdict, judge_cluster
+from cmdlog.cli.cluster.cluster_health import LAG_S_MAX, PartitionLag, Verdict, judge_cluster
 
 
 def a_group(node: int, *, last: int = 10, applied: int | None = None, lag_s: float | None = None, **more: Any) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo import cluster_nodes
-from cmdlog.cli.demo.cluster_nodes import PORTS, DemoCluster, LeadingNode, free_ports
+from cmdlog.cli.demo.cluster import cluster_nodes
+from cmdlog.cli.demo.cluster.cluster_nodes import PORTS, DemoCluster, LeadingNode, free_ports
 from cmdlog.wal.ids import CLUSTER_GROUP
 from tests.waiting import wait_for
 
@@ -83,6 +83,73 @@ def test_nodes_are_level_when_all_have_run_the_same(
     say(monkeypatch, cluster, {1: same, 2: same, 3: third})
     with pytest.raises(CommandFailed, match="do not agree"):
         cluster.wait_level()
+
+
+def members(asked: int, leader: int | None, failed: list[int], **states: str) -> dict[str, Any]:
+    """What a node says of the members."""
+    stated = [{"node": int(name.removeprefix("n")), "state": state} for name, state in states.items()]
+    return {"asked": asked, "leader": leader, "failure_set": {"nodes": failed}, "members": stated}
+
+
+@pytest.mark.parametrize(
+    ("told", "votes"),
+    [
+        (members(1, 1, [], n3="member"), True),
+        (members(1, 2, [], n3="member"), False),
+        (members(1, 1, [3], n3="member"), False),
+        (members(1, 1, [], n3="admitted"), False),
+        (members(1, 1, [], n2="member"), False),
+        ({}, False),
+    ],
+    ids=["votes", "not the leader's word", "declared failed", "learns", "unknown", "silence"],
+)
+def test_node_votes_when_the_leader_says_so(
+    cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], *, votes: bool
+) -> None:
+    """A member that nobody misses; a follower may not know it yet."""
+    started: list[int] = []
+    monkeypatch.setattr(cluster, "start", started.append)
+    monkeypatch.setattr(cluster, "_members", lambda node: told if node == 1 else {})
+    if votes:
+        cluster.start_voting(3)
+    else:
+        with pytest.raises(CommandFailed, match="node 3 does not vote"):
+            cluster.start_voting(3)
+    assert started == [3]
+
+
+def test_node_that_joins_gets_its_own_cluster_file(cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a member from then on; one that retires is none any more, and its process is ended."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(cluster, "_command", lambda *words: asked.append(words))
+    monkeypatch.setattr(cluster, "kill", lambda *nodes: asked.append(("kill", *map(str, nodes))))
+    cluster.add(4)
+    assert list(cluster.nodes) == [1, 2, 3, 4]
+    assert asked[0][:4] == ("join", "4", "--cluster", "cluster.json")
+    cluster.retire(1)
+    assert list(cluster.nodes) == [2, 3, 4]
+    assert asked[1:] == [("retire", "1", "--wait"), ("kill", "1")]
+
+
+def test_survivor_recovers_once_it_follows_nobody(cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it follows a leader, a majority may be alive. A command that the node does not answer in time is given again."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(cluster, "_command", lambda *words: asked.append(words))
+    of_groups = ((1, {"0": {"leader": None}}), (None, {"0": {"leader": None}, "1": {"leader": 2}}))
+    for leader, groups in of_groups:  # it leads a group alone for a while after the others are gone
+        say(monkeypatch, cluster, {2: {"cluster": {"leader": leader, "groups": groups}}})
+        with pytest.raises(CommandFailed, match="node 2 still follows a leader"):
+            cluster.recover_alone(2)
+    say(monkeypatch, cluster, {2: {"cluster": {"leader": None, "groups": {"0": {"leader": None}}}}})
+
+    def too_busy_at_first(*words: str) -> None:
+        asked.append(words)
+        if len(asked) == 1:
+            raise CommandFailed("node 2 does not answer")
+
+    monkeypatch.setattr(cluster, "_command", too_busy_at_first)
+    cluster.recover_alone(2)
+    assert asked == [("unsafe-recover", "2", "--yes")] * 2
 
 
 @pytest.mark.slow

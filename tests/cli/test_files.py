@@ -27,7 +27,7 @@ OF_CLIENT_LIBRARY = {"process_resident_memory_bytes"}
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`cmdlog files` as a process."""
     return subprocess.run(
-        [sys.executable, "-m", "cmdlog", "files", *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "cmdlog", "files", *arguments], capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -98,7 +98,7 @@ def test_the_unit_is_one_of_systemd(tmp_path: Path) -> None:
     """`systemd-analyze verify` knows every key and value."""
     unit = tmp_path / "cmdlog.service"
     unit.write_text(read_deploy_file("cmdlog.service").replace("User=cmdlog\n", "User=root\n"))
-    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=300, check=False)
     said = [line for line in done.stderr.splitlines() if "cmdlog.service" in line]
     assert (done.returncode, said) == (0, [])
 

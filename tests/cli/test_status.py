@@ -92,6 +92,21 @@ def test_reach_of_the_archive_is_shown_and_a_promise_that_is_not_kept() -> None:
     assert (name, "promise.json is damaged" in text) == ("archive", True)
 
 
+def test_damage_is_a_trouble_and_the_scrub_says_how_far_it_is() -> None:
+    """File, offset, partition and what is done; the pass under way and the last one; off, or interrupted."""
+    found = {"path": "/data/log/seg-2", "offset": 8192, "partition": 3, "what": "body_crc", "repair": "fresh snapshots are taken"}
+    under_way = {"every_s": 9.0, "pass": {"percent": 48.5}, "last": {"finished": 0.0}, "findings": [found], "problem": None}
+    rows = summary({**TOLD, "scrub": under_way})
+    assert rows[0] == ("damage", "[red]/data/log/seg-2 at offset 8192, partition 3: body_crc; fresh snapshots are taken[/red]")
+    assert dict(rows)["scrub"] == "48.5 % of log, snapshots and archive read, last whole pass ended 1970-01-01T00:00:00Z"
+    assert dict(summary({**TOLD, "scrub": {"every_s": 0.0}}))["scrub"] == "off: see scrub_every_s"
+    assert dict(summary({**TOLD, "scrub": {"every_s": 1.0}}))["scrub"] == "no pass yet"
+    assert "interrupted: why" in dict(summary({**TOLD, "scrub": {"every_s": 1.0, "problem": "why"}}))["scrub"]
+    bare = {"path": "/data/archive/x", "what": "bad"}
+    assert "/data/archive/x: bad; just found" in summary({**TOLD, "scrub": {"findings": [bare]}})[0][1]
+    assert "scrub" not in dict(summary(TOLD))
+
+
 def test_an_archive_that_takes_no_more_is_a_trouble_and_an_unknown_recovery_time_is_called_so() -> None:
     """Status names the archive as the cause that `log_full` names; before any call it does not forecast `None` seconds."""
     why = "600 bytes are in /data/archive, and archive_bytes_max=614400 leaves no room for 9 more"
@@ -199,7 +214,8 @@ def test_wrong_credential_ends_the_watch() -> None:
 
 def test_member_of_a_cluster_says_its_part() -> None:
     """A node alone has no such row."""
-    cluster = {"node": 2, "members": [{}, {}, {}], "state": "configuring", "standing": "following", "leader": None}
+    members = [{}, {}, {}, {"state": "removed"}]
+    cluster = {"node": 2, "members": members, "state": "configuring", "standing": "following", "leader": None}
     rows = dict(summary({"ready": False, "cluster": cluster}))
     assert rows["cluster"] == "node 2 of 3, configuring, following; no leader is known; see `cmdlog cluster status`"
     rows = dict(summary({"cluster": {**cluster, "state": "running", "standing": "taking_over", "leader": 2}}))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.server.status_reader import StatusReader
+from cmdlog.cli.cluster.status_reader import StatusReader
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
 NOBODY = "http://127.0.0.1:1"
@@ -20,10 +20,16 @@ def reader(*urls: str) -> StatusReader:
     return StatusReader(urls, None, None, None, 10.0)
 
 
-def says(node: int, *members: tuple[int, str]) -> Step:
-    """The status of this node, which names these members."""
-    cluster = {"node": node, "state": "running", "groups": {}, "members": [{"node": n, "client": url} for n, url in members]}
-    told: dict[str, Any] = {"cluster": cluster, "partitions": {}, "log": {"fill": 0.5, "blocks": 3}, "ready": True, "sites": []}
+def says(node: int, *members: tuple[int, str], cluster: dict[str, Any] | None = None) -> Step:
+    """The status of this node, which names these members; `cluster`: what else it says of its cluster."""
+    named = {"node": node, "state": "running", "groups": {}, "members": [{"node": n, "client": url} for n, url in members]}
+    told: dict[str, Any] = {
+        "cluster": {**named, **(cluster or {})},
+        "partitions": {},
+        "log": {"fill": 0.5, "blocks": 3},
+        "ready": True,
+        "sites": [],
+    }
     return Step("body read", reply=http(200, json.dumps(told).encode()))
 
 
@@ -76,3 +82,18 @@ def test_certificates_are_read_first(tmp_path: Path) -> None:
     (tmp_path / "ca").write_text("none")
     with pytest.raises(CommandFailed, match="cannot be read as certificates"):
         StatusReader([NOBODY], None, None, tmp_path / "ca", 10.0)
+
+
+def test_removed_node_is_known_by_its_number_and_not_asked() -> None:
+    """It may be named by its URL; found by the members alone it is no row. A node that moved is where the newest version says."""
+    with ScriptedServer([]) as one, ScriptedServer([]) as two, ScriptedServer([]) as moved:
+        gone = {"node": 3, "client": NOBODY, "state": "removed"}
+        new = [{"node": 1, "client": one.url}, {"node": 2, "client": two.url}, gone, {"node": 4, "client": moved.url}]
+        old = [{"node": 1, "client": one.url}, {"node": 2, "client": two.url}, {"node": 4, "client": NOBODY}]
+        one._steps.append(says(1, cluster={"members": new, "version": 9}))
+        two._steps.append(says(2, cluster={"members": old, "version": 8}))
+        moved._steps.append(says(4))
+        rows = reader(one.url, two.url).ask_all()
+        assert [(row["node"], row["url"]) for row in rows] == [(1, one.url), (2, two.url), (4, moved.url)]
+        one._steps.append(says(1, cluster={"members": [new[0], gone]}))
+        assert [row["node"] for row in reader(one.url, NOBODY).ask_all()] == [1, 3]

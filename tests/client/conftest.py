@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
+from cmdlog.client import async_client, client
 from cmdlog.testing import Server
 from tests.client.drives import Async, Drive, Sync
 
@@ -26,3 +30,24 @@ def drive(request: pytest.FixtureRequest) -> Drive:
     """Each test runs with both clients."""
     chosen: Drive = request.param
     return chosen
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The waits of the clients, which take no time. Other threads of this process sleep as they did."""
+    waited = list[float]()
+
+    async def pause(seconds: float) -> None:
+        waited.append(seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(client, "time", _changed(time, sleep=waited.append))
+    monkeypatch.setattr(async_client, "asyncio", _changed(asyncio, sleep=pause))
+    return waited
+
+
+def _changed(module: ModuleType, **names: object) -> ModuleType:
+    """The module as the importer of the result sees it, with other things under these names."""
+    seen = ModuleType(module.__name__)
+    vars(seen).update(vars(module) | names)
+    return seen

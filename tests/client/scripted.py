@@ -1,7 +1,7 @@
-"""A server that misbehaves on purpose: it executes like the real one, under keys, and answers as its script says.
+"""A server that misbehaves on purpose: it executes like the real one, under keys and sessions, and answers as its script says.
 
-A step of the script is used up by each connection that it ends before a request, or by each request. When the script is over,
-everything is answered.
+A step of the script is used up by each connection that it ends before a request, or by each request but the end of a session.
+When the script is over, everything is answered.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import orjson
 Phase = Literal["accepted", "head read", "body read", "executed"]
 End = Literal["keep", "close", "reset", "stall"]
 RESET = struct.pack("ii", 1, 0)
+SESSIONS = "/v1/sessions/"
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,28 @@ def problem(status: int, code: str, *headers: str, **more: Any) -> bytes:
     return http(status, told, kind="application/problem+json", headers=headers)
 
 
+def name_of_call(request: Request) -> str | None:
+    """What the call is known by: its key, or its session and number."""
+    session, number = (request.headers.get("cmdlog-session", "") + ";").split(";")[:2]
+    return f"{session} {number.strip()}" if session else request.headers.get("idempotency-key")
+
+
+def name_of_line(entry: dict[str, Any], shared: str) -> str | None:
+    """The same of a line of a batch, whose request names the session `shared`."""
+    if "number" in entry:
+        return f"{entry.get('session', shared)} number={entry['number']}"
+    key: str | None = entry.get("key")
+    return key
+
+
 @dataclass
 class ScriptedServer:
-    """Use it in a `with` block. `executions` counts what was executed; `requests` is all that arrived whole."""
+    """Use it in a `with` block. `executions` counts what was executed; `requests` is all that arrived whole, but `ended`."""
 
     script: Iterable[Step] = ()
     executions: int = 0
     requests: list[Request] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)  # sessions
     connections: int = 0
     tls: ssl.SSLContext | None = None
 
@@ -88,7 +104,7 @@ class ScriptedServer:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(120)
             assert not thread.is_alive()
 
     def release(self) -> None:
@@ -123,14 +139,14 @@ class ScriptedServer:
                 request, held = self._read(connection, held)
                 if request is None:
                     return
-                step = self._take()
+                step = Step() if request.path.startswith(SESSIONS) else self._take()
                 if not self._finish(connection, step, self._execute(request) if step.phase == "executed" else b""):
                     return
 
     def _secured(self, connection: socket.socket) -> socket.socket:
         if self.tls is None:
             return connection
-        connection.settimeout(10)
+        connection.settimeout(120)
         with self._lock:
             self._sockets.remove(connection)
         secured = self.tls.wrap_socket(connection, server_side=True)
@@ -166,7 +182,10 @@ class ScriptedServer:
         length = int(headers.get("content-length", 0))
         request.body = held[:length]
         with self._lock:
-            self.requests.append(request)
+            if request.path.startswith(SESSIONS):
+                self.ended.append(request.path.removeprefix(SESSIONS))
+            else:
+                self.requests.append(request)
         self.arrived.set()
         return request, held[length:]
 
@@ -186,10 +205,14 @@ class ScriptedServer:
         own = [f"X-Request-Id: {request.headers['x-request-id']}"]
         if request.path == "/v1/batch":
             entries = [orjson.loads(line) for line in request.body.splitlines()]
-            lines = [orjson.dumps(self._outcome(entry.get("key"))) for entry in entries]
+            shared = request.headers.get("cmdlog-session", "").partition(";")[0]
+            lines = [orjson.dumps(self._outcome(name_of_line(entry, shared))) for entry in entries]
             return http(200, b"\n".join([*lines, b""]), kind="application/x-ndjson", headers=own)
         if request.path.startswith("/v1/procedures/"):
-            return http(200, self._outcome(request.headers.get("idempotency-key")), headers=own)
+            name = name_of_call(request)
+            return http(200, self._outcome(name), headers=own)
+        if request.path.startswith(SESSIONS):
+            return "\r\n".join(["HTTP/1.1 204 X", *own, "", ""]).encode()
         return http(200, {"ready": True}, headers=own)
 
     def _outcome(self, key: str | None) -> dict[str, Any]:

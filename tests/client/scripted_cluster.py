@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from tests.client.scripted import Request, ScriptedServer, Step, http, problem
+from tests.client.scripted import Request, ScriptedServer, Step, http, name_of_call, name_of_line, problem
 
 REFUSAL = {"code": "not_ready", "status": 503, "detail": "another node leads", "retry_after_s": 0.0}
 NO_LEADER = {**REFUSAL, "code": "no_quorum"}
@@ -28,25 +28,26 @@ class ScriptedNode(ScriptedServer):
     def _execute(self, request: Request) -> bytes:
         own = [f"X-Request-Id: {request.headers['x-request-id']}"]
         if request.path == "/v1/batch":
-            lines = [self._line(orjson.loads(line)) for line in request.body.splitlines()]
+            shared = request.headers.get("cmdlog-session", "").partition(";")[0]
+            lines = [self._line(orjson.loads(line), shared) for line in request.body.splitlines()]
             return http(200, b"\n".join([*map(orjson.dumps, lines), b""]), kind="application/x-ndjson", headers=own)
         if request.path.startswith("/v1/procedures/"):
-            key = request.headers.get("idempotency-key")
             refusal = self.cluster.refusal(self)
             if refusal is None:
-                return http(200, self.cluster.outcome(key), headers=own)
+                return http(200, self.cluster.outcome(name_of_call(request)), headers=own)
             return http(refusal["status"], refusal, kind="application/problem+json", headers=[*own, "Retry-After: 1"])
         return http(200, {"ready": True}, headers=own)
 
-    def _line(self, entry: dict[str, Any]) -> dict[str, Any]:
+    def _line(self, entry: dict[str, Any], shared: str) -> dict[str, Any]:
         """One line of a batch; the leader may change before it."""
+        name = name_of_line(entry, shared)
         step = self.cluster.next_line()
         if step == "unknown, executed":
-            self.cluster.outcome(entry.get("key"))
+            self.cluster.outcome(name)
         if step.startswith("unknown"):
             return {"error": UNKNOWN}
         refusal = self.cluster.refusal(self)
-        return {"error": refusal} if refusal is not None else self.cluster.outcome(entry.get("key"))
+        return {"error": refusal} if refusal is not None else self.cluster.outcome(name)
 
 
 class ScriptedCluster:

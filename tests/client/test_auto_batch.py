@@ -12,6 +12,7 @@ from cmdlog.client.options import AutoBatch
 from cmdlog.client.request import Ask, call_ask
 from cmdlog.client.response import Attempt, Lost, Response
 from cmdlog.client.retry_loop import SendAttempt
+from tests.client.renaming import text_key
 from tests.waiting import wait_for
 
 
@@ -22,7 +23,7 @@ def step(number: int, *, attempt_s: float = 10.0, size: int = 0) -> SendAttempt:
 
 def answer(ask: Ask) -> Response:
     """The answer that belongs to the call."""
-    return Response(200, ask.key)
+    return Response(200, text_key(ask))
 
 
 class Line:
@@ -35,13 +36,13 @@ class Line:
         self.fail: Callable[[int], None] = lambda _number: None
 
     def one(self, sent: SendAttempt) -> Attempt:
-        self.requests.append([sent.ask.key])
-        assert self.open.wait(10)
+        self.requests.append([text_key(sent.ask)])
+        assert self.open.wait(120)
         return answer(sent.ask)
 
     def many(self, asks: Sequence[Ask], _sent: SendAttempt) -> Iterator[Attempt]:
-        self.requests.append([ask.key for ask in asks])
-        assert self.open.wait(10)
+        self.requests.append([text_key(ask) for ask in asks])
+        assert self.open.wait(120)
         for number, ask in enumerate(asks):
             self.fail(number)
             yield answer(ask)
@@ -61,11 +62,11 @@ class Callers:
             self._threads[-1].start()
 
     def _run(self, made: SendAttempt) -> None:
-        self.found[made.ask.key] = self._coalescer.attempt(made)
+        self.found[text_key(made.ask)] = self._coalescer.attempt(made)
 
     def join(self) -> dict[str | None, Attempt]:
         for thread in self._threads:
-            thread.join(10)
+            thread.join(120)
             assert not thread.is_alive()
         return self.found
 
@@ -210,7 +211,7 @@ def test_many_threads_get_their_own_answers(line: Line) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     coalescer.close()
     assert wrong == []
     assert sum(map(len, line.requests)) == 64 * 30

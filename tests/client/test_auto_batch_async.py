@@ -13,6 +13,7 @@ from cmdlog.client.options import AutoBatch
 from cmdlog.client.request import Ask
 from cmdlog.client.response import Attempt, Lost, Response
 from cmdlog.client.retry_loop import SendAttempt
+from tests.client.renaming import text_key
 from tests.client.test_auto_batch import answer, step
 
 
@@ -26,12 +27,12 @@ class Line:
         self.fail: Callable[[int], None] = lambda _number: None
 
     async def one(self, sent: SendAttempt) -> Attempt:
-        self.requests.append([sent.ask.key])
+        self.requests.append([text_key(sent.ask)])
         await self.open.wait()
         return answer(sent.ask)
 
     async def many(self, asks: Sequence[Ask], _sent: SendAttempt) -> AsyncIterator[Attempt]:
-        self.requests.append([ask.key for ask in asks])
+        self.requests.append([text_key(ask) for ask in asks])
         await self.open.wait()
         for number, ask in enumerate(asks):
             self.fail(number)
@@ -44,7 +45,7 @@ def run(scenario: Callable[[TaskCoalescer, Line], Awaitable[Any]], options: Auto
     async def play() -> None:
         line = Line()
         coalescer = TaskCoalescer(line.one, line.many, options or AutoBatch())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await scenario(coalescer, line)
             await coalescer.close()
 

@@ -19,6 +19,7 @@ from cmdlog.client.retry import RetryPolicy
 from cmdlog.client.server_set import ServerSet
 from cmdlog.errors import CmdlogError, InvalidParameters, OutcomeUnknown, Unavailable
 from cmdlog.results import Result
+from tests.client.renaming import Renaming, text_key
 
 
 class Table:
@@ -62,7 +63,7 @@ def make_window(
         timeout_s=timeout_s,
         clock=clock,
         chance=chance,
-        rekey=lambda _key, date: f"new {date}" if date else None,
+        names=Renaming(lambda _name, date: f"new {date}" if date else None),
         decode=lambda _ask, value: read_result(value),
     )
     window._sent_max = calls_at_once or window._sent_max
@@ -78,7 +79,7 @@ def run(window: Window, clock: Clock, calls: list[Any], respond: Any) -> list[An
             ask = next(source, None)
             more = ask is not None
             if ask is not None:
-                window.add(ask, own_key=True)
+                window.add(ask, renames=True)
         answers += list(window.ready())
         lines = window.due()
         if lines:
@@ -108,7 +109,7 @@ def test_broken_requests_resume_exactly(breaks: list[tuple[int, int, set[int]]],
             if at in refused:
                 attempts.append(Response(503, {"code": "log_full", "status": 503}))
             elif at < executed:
-                attempts.append(table.execute(line.ask.key))
+                attempts.append(table.execute(text_key(line.ask)))
             else:
                 attempts.append(Lost(reached=True, reason="reset"))
         return [*attempts[:answered], *[Lost(reached=True, reason="reset")] * len(attempts[answered:])]
@@ -132,8 +133,8 @@ def test_calls_are_executed_in_order(breaks: list[tuple[int, int, bool]], count:
             return [Response(503, {"code": "not_ready", "status": 503})] * len(lines)
         fates: list[Attempt] = []
         for line in lines[:upto]:
-            executed.append(line.ask.key)
-            fates.append(table.execute(line.ask.key))
+            executed.append(text_key(line.ask))
+            fates.append(table.execute(text_key(line.ask)))
         lost = Lost(reached=True, reason="reset")
         return [*fates[:answered], *[lost] * (len(lines) - len(fates[:answered]))]
 
@@ -171,8 +172,8 @@ def test_calls_keep_their_order_over_changes_of_leader(changes: list[tuple[int, 
         attempts: list[Attempt] = []
         for at, line in enumerate(lines):
             if at < upto:
-                executed.append(line.ask.key)
-                attempts.append(table.execute(line.ask.key))
+                executed.append(text_key(line.ask))
+                attempts.append(table.execute(text_key(line.ask)))
             if at >= min(upto, answered):
                 attempts[at:] = [DOUBT if at < upto else GONE[kind]]
         return [servers.note_attempt(server, attempt) for attempt in attempts]
@@ -187,11 +188,11 @@ def test_lines_of_a_leader_that_is_gone_do_not_wait() -> None:
     clock = Clock()
     window = make_window(clock, urls=["http://a", "http://b"])
     for n in range(3):
-        window.add(call_ask("bump", {}, key=f"k{n}"), own_key=True)
+        window.add(call_ask("bump", {}, key=f"k{n}"), renames=True)
     for wait_s in (0.0, 7.0, 0.0, 7.0):
         clock.now += window.wait_s()
         server, lines = window._servers.preferred, window.due()
-        assert [line.ask.key for line in lines] == ["k0", "k1", "k2"]
+        assert [text_key(line.ask) for line in lines] == ["k0", "k1", "k2"]
         for line in lines:
             refusal = Response(503, {"code": "not_ready", "status": 503}, retry_after_s=7.0, of_line=True)
             window.settle_line(line, window._servers.note_attempt(server, refusal))
@@ -210,7 +211,7 @@ def test_call_that_cannot_be_sent_has_its_error_in_its_place() -> None:
     """A mistake of one call is answered in its place and stops nobody."""
     table, clock = Table(), Clock()
     calls = [call_ask("bump", {}, key="a"), InvalidParameters(problems=[("x", "y")]), call_ask("bump", {}, key="b")]
-    answers = run(make_window(clock), clock, calls, lambda lines: [table.execute(line.ask.key) for line in lines])
+    answers = run(make_window(clock), clock, calls, lambda lines: [table.execute(text_key(line.ask)) for line in lines])
     assert [type(answer) for answer in answers] == [Result, InvalidParameters, Result]
 
 
@@ -224,7 +225,7 @@ def test_keyless_call_is_sent_again_only_when_it_surely_was_not_executed() -> No
     ]
 
     def respond(lines: list[BatchLine]) -> list[Attempt]:
-        return script.pop(0) if script else [table.execute(line.ask.key) for line in lines]
+        return script.pop(0) if script else [table.execute(text_key(line.ask)) for line in lines]
 
     answers = run(make_window(clock), clock, [keyless, keyless], respond)
     assert [type(answer) for answer in answers] == [Result, OutcomeUnknown]
@@ -239,11 +240,11 @@ def test_time_counts_from_the_first_failure() -> None:
 
     def respond(lines: list[BatchLine]) -> list[Attempt]:
         clock.now += 3600.0
-        refused.update(line.ask.key for line in lines)
+        refused.update(text_key(line.ask) for line in lines)
         return [
             Response(503, {"code": "log_full", "status": 503}, retry_after_s=1.0)
-            if line.ask.key == "k1"
-            else table.execute(line.ask.key)
+            if text_key(line.ask) == "k1"
+            else table.execute(text_key(line.ask))
             for line in lines
         ]
 
@@ -259,7 +260,7 @@ def test_requests_shrink_while_they_break_and_grow_when_they_do_not() -> None:
         sizes.append(len(lines))
         if len(sizes) <= 6:
             return [Lost(reached=True, reason="too much")] * len(lines)
-        return [table.execute(line.ask.key) for line in lines]
+        return [table.execute(text_key(line.ask)) for line in lines]
 
     window = make_window(clock, chance=Random(1).random)  # what was lost together goes together, jitter or not
     run(window, clock, [call_ask("bump", {}, key=f"k{n}") for n in range(32)], respond)
@@ -272,17 +273,17 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, taken = Clock(), 0
     window = make_window(clock)
     while window.waits:
-        window.add(call_ask("bump", {}, key=f"k{taken}"), own_key=True)
+        window.add(call_ask("bump", {}, key=f"k{taken}"), renames=True)
         taken += 1
     assert taken == 10
     for line in window.due()[1:]:
-        window.settle_line(line, Table().execute(line.ask.key))
+        window.settle_line(line, Table().execute(text_key(line.ask)))
     assert list(window.ready()) == []
     assert not window.room
     monkeypatch.setattr(window_module, "CALLS_MAX", 1000)
     monkeypatch.setattr(window_module, "BYTES_MAX", 100)
     wide = make_window(clock)
-    wide.add(call_ask("bump", {"x": "y" * 500}, key="a"), own_key=True)
+    wide.add(call_ask("bump", {"x": "y" * 500}, key="a"), renames=True)
     assert not wide.room, "one call may be larger than the window"
 
 
@@ -291,7 +292,7 @@ def test_slow_source_holds_back_what_it_gave_for_a_moment_only() -> None:
     clock = Clock()
     window = make_window(clock)
     assert window.waits
-    window.add(call_ask("bump", {}, key="a"), own_key=True)
+    window.add(call_ask("bump", {}, key="a"), renames=True)
     assert window.waits
     clock.now += 1.0
     assert not window.waits
@@ -304,9 +305,9 @@ def test_fresh_key_of_a_line_is_replaced_when_our_clock_is_behind() -> None:
     keys: list[str | None] = []
 
     def respond(lines: list[BatchLine]) -> list[Attempt]:
-        keys.extend(line.ask.key for line in lines)
+        keys.extend(text_key(line.ask) for line in lines)
         expired = Response(409, {"code": "session_expired", "status": 409}, date="noon")
-        return [expired if line.ask.key == "old" else table.execute(line.ask.key) for line in lines]
+        return [expired if text_key(line.ask) == "old" else table.execute(text_key(line.ask)) for line in lines]
 
     answers = run(make_window(clock), clock, [call_ask("bump", {}, key="old")], respond)
     assert keys == ["old", "new noon"]

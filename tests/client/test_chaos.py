@@ -47,7 +47,7 @@ def test_threads_with_single_calls(server: Server) -> None:
 
 def test_batch(server: Server) -> None:
     """800 lines of one batch whose requests break: resumed again and again, each once, in order."""
-    with ChaosProxy(server.url, seed=2, life_bytes=20_000, duplicates=0.3) as proxy, Client(proxy.url, **OPTIONS) as client:
+    with ChaosProxy(server.url, seed=2, life_bytes=10_000, duplicates=0.3) as proxy, Client(proxy.url, **OPTIONS) as client:
         answers = list(client.batch(("bump", {"id": 77_002, "amount": 1}) for _ in range(800)))
         assert [answer.value if isinstance(answer, Result) else answer for answer in answers] == list(range(1, 801))
         assert proxy.killed > 5

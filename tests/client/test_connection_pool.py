@@ -21,11 +21,11 @@ def test_threads_wait_for_a_free_connection() -> None:
     with ScriptedServer([STALL]) as server, Client(server.url, connections_max=1, token="") as client:
         holder = threading.Thread(target=lambda: client.invoke("bump", {"id": 1}, timeout_s=30.0))
         holder.start()
-        assert server.arrived.wait(10)
+        assert server.arrived.wait(120)
         with pytest.raises(Unreachable, match="no connection was free"):
             client.invoke("bump", {"id": 1}, idempotency_key=None, timeout_s=0.2)
         server.release()
-        holder.join(30)
+        holder.join(120)
         assert client.call("bump", id=1) == 2
         assert server.executions == 2
 

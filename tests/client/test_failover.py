@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -34,20 +32,6 @@ def nobody() -> Iterator[str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
-
-
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The waits of the clients, which take no time."""
-    waited, sleep = list[float](), asyncio.sleep
-
-    async def pause(seconds: float) -> None:
-        waited.extend([seconds] if seconds else [])  # httpx's own transport yields by a sleep of 0
-        await sleep(0)
-
-    monkeypatch.setattr(time, "sleep", waited.append)
-    monkeypatch.setattr(asyncio, "sleep", pause)
-    return waited
 
 
 FAULTS: dict[str, Step] = {

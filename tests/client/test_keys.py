@@ -9,7 +9,7 @@ import pytest
 
 from cmdlog.client.keys import DATE_STEP_S, KeyGenerator, check_key, uuid7
 from cmdlog.errors import InvalidParameters
-from procedures.execution.idempotency import key_fingerprint, key_time_ms
+from procedures.idempotency.known_outcome import key_fingerprint, key_time_ms
 
 
 def test_new_key_is_a_uuid_of_version_7_that_bears_its_time() -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import socket
 import ssl
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import trustme
 
-from cmdlog.client import Client, retry_loop
+from cmdlog.client import Client, RetryPolicy, retry_loop
 from cmdlog.client.response import judge
 from cmdlog.errors import (
     Aborted,
@@ -190,16 +189,8 @@ def test_time_is_up_when_nothing_helps(drive: Drive) -> None:
         assert 3 < len(server.requests) < 10_000  # it ended before the server's patience did
 
 
-def test_retry_after_is_obeyed(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_after_is_obeyed(drive: Drive, pauses: list[float]) -> None:
     """The server's patience is waited for, in a header and on a line; more than there is time for is told at once."""
-    pauses, sleep = list[float](), asyncio.sleep
-
-    async def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(time, "sleep", pauses.append)
-    monkeypatch.setattr(asyncio, "sleep", pause)
     with ScriptedServer([Step("body read", reply=problem(503, "log_full", "Retry-After: 7"))]) as server:
         assert drive.call(server.url) == 1
         assert 7 <= max(pauses) < 8
@@ -301,7 +292,7 @@ def test_answer_before_there_was_a_request_is_believed(drive: Drive) -> None:
 
 
 def test_requests_carry_credential_key_and_causality() -> None:
-    """Token, one key per call, the highest transaction seen; `causality` and `keys` switch the last two off."""
+    """Token, the number in a session or the key, the highest transaction seen; `causality` and `keys` switch the last two off."""
     with ScriptedServer() as server:
         with Client(server.url, token="secret-of-16-chars") as client:
             client.call("bump", id=1)
@@ -309,15 +300,56 @@ def test_requests_carry_credential_key_and_causality() -> None:
             list(client.batch([("bump", {"id": 1})]))
         first, second, third = (request.headers for request in server.requests)
         assert {request["authorization"] for request in (first, second, third)} == {"Bearer secret-of-16-chars"}
-        assert len(first["idempotency-key"]) == 36
-        assert second["idempotency-key"] == "mine"
+        session = first["cmdlog-session"].removesuffix("; number=1; floor=0")
+        assert (len(session), "idempotency-key" in first) == (36, False)
+        assert (second["idempotency-key"], "cmdlog-session" in second) == ("mine", False)
+        assert third["cmdlog-session"] == f"{session}; floor=1"
+        assert orjson.loads(server.requests[2].body)["number"] == 2
+        assert server.ended == [session]
         assert [headers.get("cmdlog-txn") for headers in (first, second, third)] == [None, "1", "2"]
         with Client(server.url, causality="off", keys="none", token="") as client:
             client.call("bump", id=1)
             client.invoke("bump", {"id": 1}, durability="async")
         plain, hurried = (request.headers for request in server.requests[3:])
-        assert plain.keys().isdisjoint({"cmdlog-txn", "idempotency-key", "authorization"})
+        assert plain.keys().isdisjoint({"cmdlog-txn", "cmdlog-session", "idempotency-key", "authorization"})
         assert hurried["prefer"] == "durability=async"
+        with Client(server.url, keys="single", token="") as client:
+            assert [client.call("bump", id=1) for _ in range(2)] == [6, 7]
+        keys = {request.headers["idempotency-key"] for request in server.requests[5:]}
+        assert (len(keys), {len(key) for key in keys}, server.ended) == (2, {36}, [session])
+
+
+def test_unknown_outcome_may_be_asked_for_later() -> None:
+    """The error names session and number: the same client, and another program, get what the first attempt did."""
+    lost = Step("executed", "reset", b"")
+    hasty = RetryPolicy(connect_s=0.5, attempt_s=0.5, attempts_max=1)
+    with ScriptedServer([lost, Step(), lost]) as server, Client(server.url, retry=hasty, token="") as client:
+        with pytest.raises(OutcomeUnknown) as first:
+            client.call("bump", id=1)
+        assert client.call("bump", id=1) == 2
+        with pytest.raises(OutcomeUnknown) as third:
+            client.call("bump", id=1)
+        keys = [str(raised.value.idempotency_key) for raised in (first, third)]
+        session = keys[0].split(";")[0]
+        assert keys == [f"{session}; number=1; floor=0", f"{session}; number=3; floor=0"]
+        assert client.call("bump", id=1, idempotency_key=keys[0]) == 1
+        assert client._sessions.new().header().endswith("; number=4; floor=2"), "the first one is settled"
+        with Client(server.url, token="") as other:
+            assert other.call("bump", id=1, idempotency_key=keys[1]) == 3
+        assert server.executions == 3
+        assert server.ended == []
+
+
+def test_call_that_surely_did_not_run_has_no_key_to_ask_by() -> None:
+    """Its number is over: the next call gets another one, and the floor moves on. A key of the caller's own stays."""
+    client = Client("http://127.0.0.1:1", token="", timeout_s=0.05)
+    with pytest.raises(Unreachable) as mine:
+        client.call("bump", id=1)
+    with pytest.raises(Unreachable) as given:
+        client.call("bump", id=1, idempotency_key="order-18")
+    assert (mine.value.idempotency_key, given.value.idempotency_key) == (None, "order-18")
+    assert client._sessions.new().header().endswith("; number=2; floor=1")
+    client.close()
 
 
 def test_environment_is_asked_for_the_token_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

@@ -17,6 +17,7 @@ from cmdlog.client.retry import RetryPolicy, Tries, decide, patience_s, pause
 from cmdlog.client.retry_loop import Pause, SendAttempt, await_ready, exchange
 from cmdlog.client.server_set import ServerSet
 from cmdlog.errors import CallError, CmdlogError, OutcomeUnknown, RequestRefused, ServerFault, SessionExpired, Unavailable
+from tests.client.renaming import Renaming
 
 POLICY = RetryPolicy()
 
@@ -156,11 +157,14 @@ class Run:
     now: float = 0.0
     attempts: int = 0
     waits: list[float] = field(default_factory=list)
+    names: Renaming = field(default_factory=Renaming)
 
     def carry_out(self, ask: Ask, events: Iterator[str], *, timeout_s: float = 1e9) -> object:
         """What the caller gets: the result or the error."""
         policy = RetryPolicy(attempts_max=10**6)
-        steps = exchange(ask, policy, servers=one_server(), timeout_s=timeout_s, clock=lambda: self.now, chance=lambda: 0.5)
+        steps = exchange(
+            ask, policy, servers=one_server(), timeout_s=timeout_s, clock=lambda: self.now, chance=lambda: 0.5, names=self.names
+        )
         came_of_it: Attempt | None = None
         try:
             while True:
@@ -234,7 +238,8 @@ def test_fresh_key_that_expired_at_once_is_replaced_once() -> None:
         timeout_s=9.0,
         clock=lambda: 0.0,
         chance=lambda: 0.5,
-        rekey=lambda key, date: f"better {key} {date}",
+        names=Renaming(lambda name, date: f"better {name} {date}"),
+        renames=True,
     )
     expired = Response(409, {"code": "session_expired", "status": 409}, date="now")
     first = next(steps)
@@ -255,7 +260,8 @@ def test_fresh_key_is_not_replaced_once_there_is_doubt() -> None:
         timeout_s=9.0,
         clock=lambda: 0.0,
         chance=lambda: 0.5,
-        rekey=lambda _key, _date: "another",
+        names=(names := Renaming(lambda _name, _date: "another")),
+        renames=True,
     )
     next(steps)
     assert isinstance(steps.send(Lost(reached=True, reason="reset")), Pause)
@@ -264,6 +270,7 @@ def test_fresh_key_is_not_replaced_once_there_is_doubt() -> None:
     assert again.ask.key == "k"
     with pytest.raises(OutcomeUnknown):
         steps.send(Response(409, {"code": "session_expired", "status": 409}))
+    assert names.finished == [("k", False)]
 
 
 ELSEWHERE = Response(503, {"code": "not_ready", "status": 503}, retry_after_s=5.0)
@@ -309,7 +316,9 @@ def test_attempt_with_several_servers_leaves_time_for_the_others() -> None:
     """A call without a key, which no other attempt may follow, gets all of it."""
     servers = ServerSet(base_urls(["http://a", "http://b"]))
     for effect, attempt_s in ((Effect.KEYED, 3.0), (Effect.READS, 3.0), (Effect.ONCE, 9.0)):
-        steps = exchange(ASKS[effect], POLICY, servers=servers, timeout_s=9.0, clock=lambda: 0.0, chance=lambda: 0.5)
+        steps = exchange(
+            ASKS[effect], POLICY, servers=servers, timeout_s=9.0, clock=lambda: 0.0, chance=lambda: 0.5, names=Renaming()
+        )
         step = next(steps)
         assert isinstance(step, SendAttempt)
         assert (step.attempt_s, step.connect_s) == (attempt_s, 3.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.cluster.defects_membership import OF_MEMBERS
 from tests.raft.defects_members import Mutant
 
 DRIVER, MARKS, GATE = "cluster/replication.py", "cluster/executed_marks.py", "cluster/multi_calls.py"
@@ -20,7 +21,7 @@ MACHINE, LEADERSHIP, STEPS = (
 TAKEOVER, READS, READER = "node/member/takeover.py", "node/member/leader_reads.py", "node/member/entry_reader.py"
 ROUNDS, TRANSFER = "node/member/read_rounds.py", "node/member/leading/leadership_transfer.py"
 PIPELINES, PIPELINE = "node/sequencing/replicated_pipelines.py", "node/sequencing/partition_pipeline.py"
-SEQUENCER, MEMBER, DESK = "node/sequencing/sequencer.py", "node/member/member_node.py", "node/site_events.py"
+SEQUENCER, EVENTS, DESK = "node/sequencing/sequencer.py", "node/member/peer_events.py", "node/site_events.py"
 BOOK, ADMISSION, NETWORK = (
     "cluster/transport/peer_book.py",
     "cluster/transport/peer_admission.py",
@@ -491,9 +492,9 @@ OF_LEADERS: Final = (
     ),
     Mutant(
         "votes-before-it-is-pinned",
-        MEMBER,
-        "        if self._acquainted:\n            self._driver.receive(messages)",
-        "        if self._reads:\n            self._driver.receive(messages)",
+        EVENTS,
+        "            heard = self.speaks and parts.membership.hears(peer)",
+        "            heard = parts.membership.hears(peer)",
         "an emptied disk votes a second time",
     ),
     Mutant(
@@ -598,4 +599,4 @@ OF_TRANSPORT: Final = (
     ),
 )
 
-DEFECTS: Final = (*OF_DRIVER, *OF_START, *OF_MARKS, *OF_GATE, *OF_MACHINE, *OF_LEADERS, *OF_TRANSPORT)
+DEFECTS: Final = (*OF_DRIVER, *OF_START, *OF_MARKS, *OF_GATE, *OF_MACHINE, *OF_LEADERS, *OF_TRANSPORT, *OF_MEMBERS)

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.cluster import defects
+from tests.cluster import defects, defects_of_stories
+from tests.cluster.defects_membership import TESTS as OF_MODULES
 from tests.raft.defects_members import Mutant
 from tests.raft.mutants import Suite, judge_all
 
@@ -37,7 +38,8 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     defects.LEADERSHIP: ("node/test_leadership.py",),
     defects.STEPS: ("node/test_leader_steps.py",),
     defects.TAKEOVER: ("node/test_takeover.py",),
-    defects.MEMBER: ("node/test_member_node.py",),
+    defects.EVENTS: ("node/test_member_node.py",),
+    **OF_MODULES,
     defects.BOOK: ("cluster/transport/test_peer_book.py",),
     defects.ADMISSION: ("cluster/transport/test_peer_admission.py",),
     defects.HANDSHAKE: ("cluster/transport/test_handshake.py",),
@@ -47,16 +49,28 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+MEMBER_SEEDS: Final = 30
+MEMBER_SIMULATION: Final = ("-m", "tests.cluster.sim", "--membership", "--seeds", str(MEMBER_SEEDS), *SIMULATION[4:])
+
+
 def files_for(mutant: Mutant | None) -> list[str]:
     """Those of the mutant's module, or of all."""
     names = TESTS[mutant.module] if mutant is not None else sorted({name for names in TESTS.values() for name in names})
     return [f"tests/{name}" for name in names]
 
 
+def member_files_for(mutant: Mutant | None) -> list[str]:
+    """The same for defects of membership."""
+    tests = defects_of_stories.TESTS
+    names = tests[mutant.module] if mutant is not None else sorted({name for names in tests.values() for name in names})
+    return [f"tests/{name}" for name in names]
+
+
 CLUSTER: Final = Suite(PACKAGE, COPIED, files_for, SIMULATION)
+MEMBERSHIP: Final = Suite(PACKAGE, COPIED, member_files_for, MEMBER_SIMULATION)
 
 
 if __name__ == "__main__":
-    sys.exit(
-        judge_all(defects.DEFECTS, CLUSTER, "Plants defects in a cluster around its consensus core; the tests must see each.")
-    )
+    described = "Plants defects in a cluster around its consensus core; the tests must see each."
+    survived = judge_all(defects.DEFECTS, CLUSTER, described)
+    sys.exit(judge_all(defects_of_stories.OF_STORIES, MEMBERSHIP, described) or survived)

@@ -83,10 +83,11 @@ class NemesisCluster(ServedCluster):
 class ListClients:
     """Threads that append and read, and the history of what they were told."""
 
-    def __init__(self, cluster: NemesisCluster, *, count: int = 3) -> None:
+    def __init__(self, cluster: ServedCluster, *, count: int = 3) -> None:
         self.cluster, self.count = cluster, count
         self.history = ListHistory()
         self.answered = 0
+        self.given_up: list[str] = []  # operations that had no outcome in all their attempts
         self.failures: list[BaseException] = []
         self._guard = threading.Lock()
         self._over = threading.Event()
@@ -130,7 +131,7 @@ class ListClients:
     def _work(self, client: int, seed: int) -> None:
         rng, number = random.Random(seed * 100 + client), 0
         try:
-            while not self._over.is_set():
+            while not self._over.wait(0.02):
                 number += 1
                 self._operate_any(f"c{client}.{number}", rng)
         except BaseException as error:  # noqa: BLE001 -- it is raised where the block ends
@@ -163,6 +164,7 @@ class ListClients:
                 return self._note(operation, result)
             harmless = harmless and refused
         with self._guard:
+            self.given_up.append(name)
             if harmless or value is None:
                 self.history.refused(operation)
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,19 +13,12 @@ from typing import Any
 
 import httpx
 
-from tests.waiting import wait_for
+from cmdlog.cli.demo.cluster.cluster_nodes import free_ports
+from tests.waiting import ask_for
 
 APP = "procedures.samples.bank:db"
+LEADER_S = 180.0  # until the first one, when the nodes start on a machine that does something else
 SMALL = ("--segment-bytes", "1MiB", "--segments", "16", "--log-reserve-bytes", "64KiB", "--call-bytes-max", "256KiB")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at this moment."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
 
 
 class ServedCluster:
@@ -34,7 +26,8 @@ class ServedCluster:
 
     def __init__(self, folder: Path, *, count: int = 3, partitions: int = 2, app: str = APP) -> None:
         """`app`: a module of the program, or one in the folder."""
-        self.folder, self.nodes, self.app = folder, range(1, count + 1), app
+        self.folder, self.app = folder, app
+        self.nodes: Sequence[int] = range(1, count + 1)
         ports = free_ports(2 * count)
         self.urls = {node: f"http://127.0.0.1:{ports[node - 1]}" for node in self.nodes}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -47,13 +40,18 @@ class ServedCluster:
     def run(self, *arguments: str) -> str:
         """A command of the program, which must succeed; what it printed."""
         done = subprocess.run(
-            [sys.executable, "-m", "cmdlog.cli", *arguments], cwd=self.folder, env=self._environment(),
+            self.command(*arguments), cwd=self.folder, env=self.environment(),
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def _environment(self) -> dict[str, str]:
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of the program; it runs in the folder."""
+        return [sys.executable, "-m", "cmdlog.cli", *arguments]
+
+    def environment(self) -> dict[str, str]:
+        """Of every process."""
         return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "0"}
 
     def start(self, *nodes: int) -> None:
@@ -61,12 +59,12 @@ class ServedCluster:
         for node in nodes or self.nodes:
             with open(self.folder / f"log{node}", "ab") as log:
                 self._processes[node] = subprocess.Popen(
-                    [
-                        sys.executable, "-m", "cmdlog.cli", "serve", self.app, "--data", f"n{node}",
+                    self.command(
+                        "serve", self.app, "--data", f"n{node}",
                         "--node", str(node), "--cluster-secret-file", "secret", *self.join_options(node),
                         "--port", self.urls[node].rsplit(":", 1)[1], *SMALL,
-                    ],
-                    cwd=self.folder, env=self._environment(), stdout=log, stderr=log,
+                    ),
+                    cwd=self.folder, env=self.environment(), stdout=log, stderr=log,
                 )  # fmt: skip
 
     def join_options(self, node: int) -> list[str]:
@@ -119,7 +117,7 @@ class ServedCluster:
                     return node
             return 0
 
-        return wait_for(look, 90, self.logs)
+        return ask_for(look, LEADER_S, self.logs)
 
     def logs(self) -> str:
         return "\n".join((self.folder / f"log{node}").read_text(errors="replace")[-3000:] for node in self.nodes)
@@ -143,7 +141,7 @@ class ServedCluster:
                     return {"status": answer.status_code, **answer.json()}
             return {}
 
-        return wait_for(attempt, 90, self.logs)
+        return ask_for(attempt, why=self.logs)
 
     def positions(self) -> dict[int, tuple[tuple[int, int], ...]]:
         """Of every node that answers: what each partition has committed, and run."""

@@ -417,3 +417,15 @@ def test_digests_of_batches_that_nobody_disputes_are_forgotten() -> None:
     leader.take(row(1, digest=THEIRS), sender=US)
     assert leader.marks.divergences() == {}
     assert len(leader.marks._partitions[0].others) == DISPUTES_MAX
+
+
+def test_a_majority_is_counted_among_those_who_vote_now() -> None:
+    """Members come and go; two of three are one, two of five are none."""
+    voter = Voter(5)
+    voter.execute(4, OURS)
+    voter.take(row(4, digest=THEIRS))
+    voter.take(row(4, digest=OURS), sender=OTHER)
+    assert voter.agreed == []
+    voter.marks.set_voters(3)
+    voter.take(row(4, digest=OURS), sender=OTHER)
+    assert voter.agreed == [(0, 4)]

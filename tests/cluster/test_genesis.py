@@ -18,8 +18,9 @@ GENESIS = Genesis(
     SHAPE,
     {"version": 1, "hash": "c0de", "procedures": ["buy", "sell"]},
     {"python": "3.11.9", "sqlite": "3.45.1"},
-    ["CREATE TABLE goods (id INTEGER PRIMARY KEY)", "CREATE INDEX by_id ON goods (id)"],
+    {"statements": ["CREATE TABLE goods (id INTEGER PRIMARY KEY)", "CREATE INDEX by_id ON goods (id)"]},
 )
+STATEMENTS = GENESIS.tables["statements"]
 
 
 def decoded(genesis: Genesis) -> list[Record]:
@@ -49,9 +50,10 @@ def test_the_digest_is_this_one() -> None:
         {"catalog": {**GENESIS.catalog, "procedures": ["sell", "buy"]}},
         {"environment": {**GENESIS.environment, "sqlite": "3.45.2"}},
         {"environment": {}},
-        {"statements": GENESIS.statements[:1]},
-        {"statements": GENESIS.statements[::-1]},
-        {"statements": []},
+        {"tables": {"statements": STATEMENTS[:1]}},
+        {"tables": {"statements": STATEMENTS[::-1]}},
+        {"tables": {"statements": []}},
+        {"tables": {"statements": STATEMENTS, "marked": ["0001_first"]}},
     ],
     ids=str,
 )
@@ -67,7 +69,7 @@ def test_the_order_of_names_and_members_does_not_matter() -> None:
         dict(reversed(list(SHAPE.items()))),
         dict(reversed(list(GENESIS.catalog.items()))),
         dict(reversed(list(GENESIS.environment.items()))),
-        tuple(GENESIS.statements),
+        {"statements": tuple(STATEMENTS)},
     )
     assert same.records() == GENESIS.records()
 
@@ -79,7 +81,7 @@ def test_nothing_is_compressed() -> None:
         shape={**SHAPE, "slots": [[0, 4095, 0]] * ZSTD_FROM_BYTES},
         catalog={**GENESIS.catalog, "notes": "x" * ZSTD_FROM_BYTES},
         environment={"packages": "x" * ZSTD_FROM_BYTES},
-        statements=["x" * ZSTD_FROM_BYTES],
+        tables={"statements": ["x" * ZSTD_FROM_BYTES]},
     )
     assert {record.flags for record in decoded(large)} == {0}
     assert len(b"".join(large.records())) > 4 * ZSTD_FROM_BYTES
@@ -124,4 +126,4 @@ def test_a_log_that_begins_so_states_the_cluster() -> None:
     for partition in range(3):
         schema = groups[partition].schema
         assert schema is not None
-        assert schema.value == {"statements": GENESIS.statements, "txn_id": 0}
+        assert schema.value == {"statements": STATEMENTS, "txn_id": 0}

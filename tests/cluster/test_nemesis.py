@@ -49,7 +49,6 @@ def judge(folder: Path, seed: int, deeds: list[str] | tuple[str, ...]) -> Lists:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_histories_hold_under_a_short_schedule(tmp_path: Path) -> None:
     """The leader is killed, cut off one way and frozen; at the end all are killed, and the state is judged three ways."""
     lists = judge(tmp_path, 1, SHORT)

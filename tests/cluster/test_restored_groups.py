@@ -6,19 +6,22 @@ import random
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+import orjson
 import pytest
 
 from cmdlog.cluster import restored_groups
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.genesis import Genesis
 from cmdlog.cluster.restored_groups import Place, restore_groups
-from cmdlog.raft import Configuration, InvariantBroken, RaftCore, RaftSettings
+from cmdlog.raft import Configuration, InvariantBroken, PlacedProposals, RaftCore, RaftSettings
 from cmdlog.raft.configuration import nodes
 from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY
 from cmdlog.wal import Identity, Log
 from cmdlog.wal.errors import WalError
+from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.record import BadRecord, RecordKind, encode_commit_mark, encode_empty, encode_record
-from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Index, Lsn
+from cmdlog.wal.group_state import GroupState, GroupStates, Stated
+from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Index, Lsn, Term
 from replay.log.source import source_of
 from tests.cluster.entrykit import batch
 from tests.wal.logkit import generations, hard_state
@@ -27,7 +30,7 @@ from tests.wal.sim.simfiles import SimFiles
 DIRECTORY = "/node"
 VOTERS = Configuration(voters=nodes((1, 2, 3)))
 WIDER = Configuration(voters=nodes((1, 2, 3)), learners=nodes((4,)))
-GENESIS = Genesis((1, 2, 3), {"partitions": 2, "slots": [], "key_policy": {}}, {"version": 1, "hash": ""}, {}, [])
+GENESIS = Genesis((1, 2, 3), {"partitions": 2, "slots": [], "key_policy": {}}, {"version": 1, "hash": ""}, {}, {"statements": []})
 FIRST = 3  # a partition's first entry after those of the genesis
 PADDING = "x" * 3000  # a few of such batches fill a segment
 
@@ -58,11 +61,12 @@ class BlockSource:
 class Member:
     """A node's log, written by hand, and its groups after a start."""
 
-    def __init__(self, *blocks: Sequence[bytes]) -> None:
+    def __init__(self, *blocks: Sequence[bytes], initial: Sequence[bytes] = ()) -> None:
+        """`initial`: what the log begins with, if not as a new cluster's."""
         self.files = SimFiles(1)
         Log.create(
             self.files, DIRECTORY, Identity(b"cluster-number-1", 2, b"life-one"), segment_bytes=32 << 10, segments=16,
-            reserve_bytes=4096, initial=GENESIS.records(), generation=generations(),
+            reserve_bytes=4096, initial=initial or GENESIS.records(), generation=generations(),
         )  # fmt: skip
         self.first_blocks: list[int] = []
         self.write(*blocks)
@@ -345,3 +349,46 @@ def test_recycled_entries_that_were_replaced_are_not_missed(first: int) -> None:
     assert terms(core) == ({6: 2, 7: 2, 8: 2} if first == 3 else {4: 1, 5: 2, 6: 2, 7: 2, 8: 2})
     assert core.log.commit == (8 if first == 3 else 4)
     assert core.configuration == VOTERS
+
+
+# -- a log that a copy has begun -------------------------------------------------------------------------------------------------
+
+
+def copied(*blocks: Sequence[bytes], life: bytes = b"life-one") -> Member:
+    """Every group begins at its 50th entry, of term 4; `life` is the incarnation that was admitted."""
+    places = {str(group): [4, 48] for group in (0, 1, CLUSTER_GROUP)}
+    stated = ClusterMember.from_json(
+        {"node": 2, "incarnation": life.hex(), "peer": "h:1", "client": "", "state": "admitted", "admitted": places}
+    )
+    groups = GroupStates()
+    for group in (0, 1, CLUSTER_GROUP):
+        groups.by_partition[group] = GroupState(
+            term=6, commit=50, commit_term=4, last_index=50, last_term=4,
+            configurations=[Stated(49, 4, orjson.loads(WIDER.to_bytes()))],
+            members={2: Stated(47, 4, stated.to_json())} if group == CLUSTER_GROUP else {},
+        )  # fmt: skip
+    return Member(*blocks, initial=groups.checkpoints(oldest_block=1))
+
+
+def test_a_copied_group_begins_where_its_state_ends() -> None:
+    """There is no entry before it; members, term and commit are those of the copy."""
+    core = copied().core({0: Place(50, 4)})
+    assert terms(core) == {50: 4}
+    assert (core.log.commit, core.configuration, core.term) == (50, WIDER, 6)
+
+
+def test_entries_follow_the_copy() -> None:
+    """What was written since, committed or not."""
+    member = copied([batch(51, term=6)], [batch(52, term=6), mark(51, term=6)])
+    core = member.core({0: Place(50, 4)})
+    assert terms(core) == {50: 4, 51: 6, 52: 6}
+    assert core.log.commit == 51
+
+
+def test_a_life_that_was_admitted_votes_by_that_alone() -> None:
+    """Consensus gets the places of its admission at every start; another life of the disk gets none."""
+    assert {group: core.admitted for group, core in copied().restore()[0].items()} == {
+        group: PlacedProposals(Index(48), Term(4)) for group in (0, 1, CLUSTER_GROUP)
+    }
+    assert {core.admitted for core in copied(life=b"life-six").restore()[0].values()} == {None}
+    assert Member().core().admitted is None

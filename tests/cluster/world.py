@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cmdlog.cluster.entry_records import place_of, records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
@@ -36,6 +36,7 @@ DIRECTORY = "/node"
 CLUSTER_ID = b"simulated-clustr"
 PARTITIONS = 2
 SHAPE = {"partitions": PARTITIONS, "slots": [], "key_policy": {}}
+GENESIS = Genesis(range(1), SHAPE, {"version": 1, "hash": ""}, {}, {"statements": []})
 BLOCKS_KEPT = 40
 
 
@@ -73,6 +74,9 @@ class ListMachine:
                 index += 1
             self.places[group] = term, index
         return records
+
+    def skip_places(self, ends: Mapping[int, int]) -> None:
+        self.places |= {group: (self.places[group][0], end) for group, end in ends.items() if group in self.places}
 
     def written(self, block: int) -> None:
         self.blocks.append(("written", block))
@@ -190,7 +194,7 @@ class World:
             files = SimFiles(seed * 10 + node)
             Log.create(
                 files, DIRECTORY, Identity(CLUSTER_ID, node, b"life%04d" % node), segment_bytes=64 << 10, segments=8,
-                reserve_bytes=4096, initial=Genesis(range(1, nodes + 1), SHAPE, {"version": 1, "hash": ""}, {}, []).records(),
+                reserve_bytes=4096, initial=replace(GENESIS, voters=range(1, nodes + 1)).records(),
                 generation=generations(1000 * node),
             )  # fmt: skip
             self.disks[node] = files

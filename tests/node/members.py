@@ -1,19 +1,27 @@
-"""Nodes of one cluster in one process: real logs, sites and sockets, and a clock that ticks fast."""
+"""Nodes of one cluster in one process: real logs, sites and sockets, and a clock that a test can hurry.
+
+One rule: a leader keeps its place however busy the machine is. An election time-out is seconds long, and passes quickly only
+while a test waits for an election (`Members.leader`, `Members.wait_hurried`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import pytest
 
 from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
+from cmdlog.cluster.transport import peer_network
+from cmdlog.cluster.transport.ticker import Ticker
 from cmdlog.node.member import member_node
 from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.member_ground import MEMBER_RAFT, MemberGround
@@ -30,7 +38,10 @@ from tests.waiting import wait_for
 
 SECRET = Secret(b"the secret of the cluster in tests")
 SETTINGS = Settings(**SMALL, partitions=2, sites=1)
-TICK_S = 0.02
+T = TypeVar("T")
+TICK_S: Final = 0.02
+HURRY_TICKS: Final = 3  # that pass at each look of who waits for an election, beside those of the time
+STEADY_RAFT: Final = replace(MEMBER_RAFT, election_ticks=100)  # two seconds of silence and more, before a follower campaigns
 
 
 def free_addresses(count: int) -> list[tuple[str, int]]:
@@ -50,17 +61,32 @@ def a_cluster(nodes: int = 1, *, app: Database = db, settings: Settings = SETTIN
     return ClusterFile(os.urandom(16), app.name, members, genesis.shape, genesis.digest())
 
 
+class HurriedClock:
+    """Monotonic time, and what was added to it."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+
+    def now(self) -> float:
+        return time.monotonic() + self._ahead_s
+
+    def hurry(self) -> None:
+        """A few ticks pass at once. One thread."""
+        self._ahead_s += HURRY_TICKS * TICK_S
+
+
 class Members:
     """A cluster below a folder. Closes what it opened."""
 
     def __init__(self, folder: Path, *, count: int = 1, app: Database = db, **settings: Any) -> None:
         self.folder, self.app, self.settings = folder, app, replace(SETTINGS, **settings)
+        self.clock = HurriedClock()
         self.cluster = a_cluster(count, app=app, settings=self.settings)
         self.nodes: dict[int, MemberNode] = {}
 
     def join(self, node: int, *, attached: bool = True, **changed: Any) -> MemberNode:
         """Opens a node; `changed`: its cluster, app, raft settings, or where it listens for peers."""
-        cluster, raft = changed.get("cluster", self.cluster), changed.get("raft", MEMBER_RAFT)
+        cluster, raft = changed.get("cluster", self.cluster), changed.get("raft", STEADY_RAFT)
         ground = MemberGround(cluster, node, SECRET, raft=raft, listen=changed.get("listen"))
         opened = MemberNode.join(str(self.folder / f"n{node}"), changed.get("app", self.app), self.settings, ground)
         self.nodes[node] = opened
@@ -76,10 +102,20 @@ class Members:
 
     def leader(self, *, other_than: int = 0) -> MemberNode:
         """The node that takes calls, once there is one."""
-        (found,) = wait_for(
-            lambda: [node for number, node in self.nodes.items() if number != other_than and leads(node)][:1], why=self.told
+        (found,) = self.wait_hurried(
+            lambda: [node for number, node in self.nodes.items() if number != other_than and leads(node)][:1]
         )
         return found
+
+    def wait_hurried(self, condition: Callable[[], T]) -> T:
+        """What the condition found; until then time passes quickly for consensus, so that who is not heard is soon given up."""
+
+        def look() -> T:
+            if not (found := condition()):
+                self.clock.hurry()
+            return found
+
+        return wait_for(look, why=self.told)
 
     def followers(self) -> list[MemberNode]:
         leader = self.leader()
@@ -124,10 +160,12 @@ def ask_retried(pick: Callable[[], MemberNode], name: str, /, *, key: str, **par
 
 @contextlib.contextmanager
 def members(folder: Path, monkeypatch: pytest.MonkeyPatch, *, count: int = 1, **made_of: Any) -> Iterator[Members]:
-    """A cluster whose clock ticks fast; `made_of`: its app and settings."""
-    monkeypatch.setattr(member_node, "TICK_S", TICK_S)
+    """A cluster with a clock of its own; `made_of`: its app and settings."""
     made = Members(folder, count=count, **made_of)
+    monkeypatch.setattr(member_node, "TICK_S", TICK_S)
+    monkeypatch.setattr(peer_network, "Ticker", partial(Ticker, now=made.clock.now))
     try:
         yield made
     finally:
+        monkeypatch.setattr(member_node, "HAND_OVER_S", 0.0)  # the last ones would wait 3 s for a quorum that has left
         made.close_all()

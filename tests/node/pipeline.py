@@ -104,9 +104,9 @@ class Pipeline:
     # -- as the sites (Deliver) ------------------------------------------------------------------------------------------
 
     def batch(self, partition: int, record: bytes, index: int) -> None:
-        """Under the sequencer's lock: what arrives must be durable by then, or written and needed by a call that is lax."""
+        """Under the sequencer's lock: what arrives must be written by then, and durable where others have a say in its place."""
         block = self._block_of(record)
-        assert block.durable or (block.written and self._needed(partition, index)), f"index {index} came to the site too early"
+        assert block.durable or (block.written and self.votes_alone), f"index {index} came to the site too early"
         self.at_site[partition].append(("batch", index, record))
 
     def read(self, partition: int, ident: int, calls: bytes) -> None:
@@ -215,11 +215,6 @@ class Pipeline:
 
     def _block_of(self, record: bytes) -> Block:
         return next(b for b in self.blocks if any(r.raw == record for r in b.records))
-
-    def _needed(self, partition: int, index: int) -> bool:
-        """A written batch at this index or behind it holds a call that does not wait for more."""
-        written = [r for b in self.blocks if b.written for r in b.records if r.is_entry and r.index >= index]
-        return any(self.lax_numbers & numbers_in(r, partition) for r in written)
 
     # -- as the log ------------------------------------------------------------------------------------------------------
 

@@ -16,14 +16,14 @@ from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, LogFullRefusal, Reply
 from cmdlog.node.settings import Settings
 from procedures import Database
-from procedures.execution.idempotency import key_fingerprint
+from procedures.idempotency.known_outcome import key_fingerprint
 from procedures.storage.state import open_reader
 from replay.state.trust import state_path
 from tests.node.apps.faulty import db
 from tests.waiting import wait_for
 
 T = TypeVar("T")
-WAIT_S = 30.0
+WAIT_S = 120.0
 SMALL: dict[str, Any] = {"segment_bytes": 1 << 20, "segments": 8, "log_reserve_bytes": 64 << 10, "call_bytes_max": 100_000}
 QUICK_SITES: dict[str, Any] = {"sites": 1, "call_timeout_s": 1.0}
 
@@ -59,11 +59,11 @@ def open_node(directory: Path, *, app: Database = db, inline: bool = False, outs
     return node
 
 
-def send(node: Node, name: str, /, *, key: str = "", **params: Any) -> Pending:
-    """Places a call."""
+def send(node: Node, name: str, /, *, key: str | bytes = "", **params: Any) -> Pending:
+    """Places a call. `key`: its text, or the name of the call as the node takes it."""
     pending = Pending()
     route = node.routes[name]
-    fingerprint = key_fingerprint("", key) if key else b""
+    fingerprint = key if isinstance(key, bytes) else key_fingerprint("", key) if key else b""
     node.call(route, route.procedure.bind(params), key=fingerprint, done=pending.done)
     return pending
 

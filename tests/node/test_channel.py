@@ -16,7 +16,7 @@ from cmdlog.node.sites.frames import FrameKind, FrameReader, encode_frame
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 from tests.waiting import wait_for
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 def frame(ident: int, size: int = 0) -> bytes:

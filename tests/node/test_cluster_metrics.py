@@ -12,11 +12,18 @@ from cmdlog.node.telemetry.stage_timings import SECONDS, Histogram
 from cmdlog.wal.ids import CLUSTER_GROUP
 from tests.node.members import members
 from tests.node.test_prometheus import scrape
+from tests.waiting import wait_for
 
 PEER = {
     "node": 2, "connected_since_s": 5.0, "round_trip_s": 0.25, "connections": 3, "out_bytes": 10, "out_messages": 4,
     "in_bytes": 20, "in_messages": 5, "queue_bytes": 7, "dropped_messages": 6,
 }  # fmt: skip
+
+
+MEMBERS = [
+    {"node": 1, "state": "member", "seat": "voter"}, {"node": 2, "state": "admitted", "seat": "learner"},
+    {"node": 3, "state": "removed", "seat": ""}, {"node": 4, "state": "expected", "seat": ""},
+]  # fmt: skip
 
 
 def a_group(**changed: Any) -> dict[str, Any]:
@@ -28,6 +35,7 @@ def a_group(**changed: Any) -> dict[str, Any]:
         "lag_entries": 0,
         "lag_s": None,
         "reads_waiting": 0,
+        "whole": [],
         "peers": [],
         **changed,
     }
@@ -37,7 +45,8 @@ def samples(**changed: Any) -> dict[str, dict[tuple[str, ...], Any]]:
     """Metric -> label values -> value, of a node of a cluster of two."""
     told = {
         "state": "running", "standing": "leading", "leader": 1, "groups": {"0": a_group(), str(CLUSTER_GROUP): a_group(term=4)},
-        "elections": {}, "leader_changes": 2, "diverged": {}, "too_far_back": [], "peers": [],
+        "version": 12, "members": MEMBERS, "operation": None, "failure_set": {"sequence": 3, "nodes": []},
+        "copying": {"copies": []}, "elections": {}, "leader_changes": 2, "diverged": {}, "too_far_back": [], "peers": [],
         "unfit": [], "read_rounds": 8, "forwarding": {"sent": 4, "waiting": 3, "taken": 2, "placed": 1}, **changed,
     }  # fmt: skip
     made = cluster_samples(ClusterReading(told, Histogram(SECONDS)))
@@ -92,6 +101,42 @@ def test_forwarded_calls_and_reasons_against_leading_are_shown() -> None:
     assert found["cmdlog_cluster_unfit"] == {("stuck",): 1}
 
 
+def test_members_are_counted_by_state_without_those_that_left() -> None:
+    """Each one's seat has a series of its own."""
+    found = samples()
+    assert found["cmdlog_cluster_members"] == {("member",): 1, ("admitted",): 1, ("expected",): 1}
+    seats = found["cmdlog_cluster_member"].keys()
+    assert seats == {("1", "member", "voter"), ("2", "admitted", "learner"), ("4", "expected", "none")}
+    assert (found["cmdlog_cluster_version"][()], found["cmdlog_cluster_change_under_way"]) == (12, {})
+    assert samples(members=MEMBERS[1:])["cmdlog_cluster_members"]["member",] == 0
+    under_way = samples(operation={"node": 2, "state": "admitted"})["cmdlog_cluster_change_under_way"]
+    assert under_way == {("2",): 1}
+
+
+def test_failure_set_has_its_number_and_nodes() -> None:
+    """An alert names the node."""
+    found = samples(failure_set={"sequence": 7, "nodes": [2, 3]})
+    assert found["cmdlog_cluster_failure_set_sequence"] == {(): 7}
+    assert found["cmdlog_cluster_failed"] == {("2",): 1, ("3",): 1}
+
+
+def test_copies_show_share_rate_and_time_left() -> None:
+    """Before the first bytes the time is not known, and has no sample."""
+    copies = [{"node": 4, "percent": 40.0, "rate": 100, "left_s": 6.0}, {"node": 5, "percent": 0.0, "rate": 0, "left_s": None}]
+    found = samples(copying={"copies": copies})
+    assert found["cmdlog_cluster_copies"] == {(): 2}
+    assert found["cmdlog_cluster_copy_ratio"] == {("4",): 0.4, ("5",): 0.0}
+    assert found["cmdlog_cluster_copy_bytes_per_second"] == {("4",): 100, ("5",): 0}
+    assert found["cmdlog_cluster_copy_left_seconds"] == {("4",): 6.0}
+
+
+def test_whole_copies_are_the_leaders_word() -> None:
+    """A follower does not know, and has no sample that an alert could take for none."""
+    groups = {"0": a_group(role="leader", whole=[1, 2]), "1": a_group()}
+    assert samples(groups=groups)["cmdlog_cluster_whole_copies"] == {("0",): 2}
+    assert samples(groups=groups, members=MEMBERS[:1])["cmdlog_cluster_whole_copies"] == {}
+
+
 def test_elections_have_a_zero_before_the_first() -> None:
     """A rate of a series that begins at 1 misses the first election."""
     assert samples()["cmdlog_cluster_elections_total"] == {("election_timeout",): 0}
@@ -104,13 +149,20 @@ def test_scrape_of_a_member_is_its_status(tmp_path: Path, monkeypatch: pytest.Mo
     """A real leader of two nodes: role, term, follower and connections are in its metrics."""
     with members(tmp_path, monkeypatch, count=2) as cluster:
         leader = cluster.join_all()
-        found, told = scrape(leader), leader.cluster_status()
-        (follower,) = (node for node in (1, 2) if node != told["node"])
-        assert found["cmdlog_cluster_takes_calls"][()] == 1
-        assert found["cmdlog_cluster_leader"][()] == told["node"]
-        assert found["cmdlog_cluster_role"]["cluster", "leader"] == 1
-        assert found["cmdlog_cluster_term"]["cluster",] == told["groups"][str(CLUSTER_GROUP)]["term"]
-        assert found["cmdlog_cluster_takeover_seconds_count"][()] == 1
-        assert found["cmdlog_cluster_peer_connected"][str(follower),] == 1
-        assert (str(follower), "0") in found["cmdlog_cluster_peer_lag_entries"]
-        assert sum(found["cmdlog_cluster_elections_total"].values()) == sum(told["elections"].values())
+        number = leader.cluster_status()["node"]
+        (follower,) = (node for node in (1, 2) if node != number)
+
+        def agrees() -> bool:
+            found, told = scrape(leader), leader.cluster_status()
+            return (
+                found["cmdlog_cluster_takes_calls"][()] == 1
+                and found["cmdlog_cluster_leader"][()] == number
+                and found["cmdlog_cluster_role"].get(("cluster", "leader")) == 1
+                and found["cmdlog_cluster_term"]["cluster",] == told["groups"][str(CLUSTER_GROUP)]["term"]
+                and found["cmdlog_cluster_takeover_seconds_count"][()] >= 1
+                and found["cmdlog_cluster_peer_connected"][str(follower),] == 1
+                and (str(follower), "0") in found["cmdlog_cluster_peer_lag_entries"]
+                and sum(found["cmdlog_cluster_elections_total"].values()) == sum(told["elections"].values())
+            )
+
+        wait_for(agrees, why=lambda: (scrape(leader), leader.cluster_status()))

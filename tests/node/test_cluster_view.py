@@ -12,7 +12,7 @@ import pytest
 from cmdlog.cluster.cluster_file import MemberAddress
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.leader_fitness import LeaderFitness
-from cmdlog.node.member.cluster_view import LOOK_AHEAD_MAX, ClusterView, MemberParts, first_call_s
+from cmdlog.node.member.cluster_view import LIVE_S, LOOK_AHEAD_MAX, ClusterView, MemberParts, first_call_s
 from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.member_ground import MemberState
 from cmdlog.node.telemetry.role_history import RoleHistory
@@ -52,13 +52,15 @@ class Seen:
         members = (MemberAddress(1, ("127.0.0.1", 7000), "http://one"),)
         history = RoleHistory(NodeId(node), wall=lambda: NOW_S)
         parts: dict[str, Any] = {
-            "ground": SimpleNamespace(node=node, cluster=SimpleNamespace(members=members, member=lambda _: members[0])),
+            "ground": SimpleNamespace(node=node),
+            "roll": SimpleNamespace(members=members, url_of=lambda _: members[0].client),
             "groups": SimpleNamespace(cores={group: self.cluster.core(node)}),
             "driver": SimpleNamespace(lock=threading.RLock()),
             "leadership": SimpleNamespace(leader=leader, standing=standing, history=history),
             "marks": self.marks, "applied": lambda: {0: self.applied}, "peers": tuple, "too_far_back": {7}, "tick_s": TICK_S,
             "speaks": lambda: speaks, "fitness": LeaderFitness(NodeId(node)), "rounds": SimpleNamespace(begun=3),
-            "forwarding": lambda: {"sent": 1},
+            "forwarding": lambda: {"sent": 1}, "copies": lambda: {"copies": []},
+            "members": lambda: {"version": 9, "members": [{"node": 1, "state": "member"}]},
         }  # fmt: skip
         return ClusterView(MemberParts(**cast(Any, parts)), wall=lambda: NOW_S)
 
@@ -79,7 +81,7 @@ def test_state_needs_a_leader_and_a_voice(leader: int | None, speaks: bool, stat
     assert view.member_state() is state
     told = view.status()
     assert (told["state"], told["node"], told["standing"], told["leader"]) == (state.value, 1, "following", leader)
-    assert told["members"] == [{"node": 1, "client": "http://one", "peer": "127.0.0.1:7000"}]
+    assert (told["version"], told["members"]) == (9, [{"node": 1, "state": "member"}])
     assert (told["unfit"], told["read_rounds"], told["forwarding"]) == ([], 3, {"sent": 1})
     assert (told["too_far_back"], told["diverged"], told["peers"], told["elections"]) == ([7], {}, [], {})
 
@@ -162,3 +164,32 @@ def test_time_of_the_first_call_passes_over_entries_without_one() -> None:
     leader.propose([called(3 + LOOK_AHEAD_MAX, 6.0)])
     assert first_call_s(leader.log, 2) is None
     assert first_call_s(leader.log, 3) == 6.0
+
+
+def test_ends_and_seats_are_those_of_consensus() -> None:
+    """What a recovery without a majority compares, and who votes."""
+    seen = Seen()
+    seen.cluster.elect(1)
+    group = seen.group()
+    core = seen.cluster.core(1)
+    assert group["end"] == [core.log.last_term, core.log.last]
+    assert (group["voters"], group["learners"]) == ([1, 2, 3], [])
+
+
+def test_whole_copies_are_those_that_answer_and_hold_all() -> None:
+    """As the leader knows: a node that fell silent counts no more, one that lags never did; a follower knows nothing."""
+    seen = Seen()
+    seen.cluster.elect(1)
+    assert seen.group()["whole"] == [1, 2, 3]
+    assert seen.group(2)["whole"] == []
+    seen.cluster.passes = lambda message: message.receiver != 3
+    seen.cluster.core(1).propose([called(2, 5.0)])
+    seen.cluster.settle()
+    assert seen.group()["whole"] == [1, 2]
+    silent = Seen()
+    silent.cluster.elect(1)
+    silent.cluster.cut(3)
+    silent.cluster.tick_one(1, int(LIVE_S / TICK_S))
+    assert silent.group()["whole"] == [1, 2, 3]
+    silent.cluster.tick_one(1, 2)
+    assert silent.group()["whole"] == [1, 2]

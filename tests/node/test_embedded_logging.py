@@ -35,7 +35,7 @@ def test_embedded_node_writes_nothing_unless_asked(tmp_path: Path, before: str, 
     """Nothing on standard output or error by default; the lines go where logging or structlog are told to send them."""
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(before=before), str(tmp_path / "data")],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     assert ran.stdout == ""
     assert (LOGGED in ran.stderr) is heard

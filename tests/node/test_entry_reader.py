@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -93,11 +95,12 @@ def test_what_the_log_does_not_hold_is_none(wal: Log, asked: EntryRequest) -> No
 def test_every_question_is_answered(wal: Log) -> None:
     """Also one whose block the log has not: consensus waits for each of them."""
     answers: queue.SimpleQueue[Entries | None] = queue.SimpleQueue()
-    reader = EntryReader(wal, lambda _request, entries: answers.put(entries))
+    core = SimpleNamespace(report_entries=lambda _wanted, entries: answers.put(entries))
+    reader = EntryReader(wal, lambda: cast(Any, SimpleNamespace(ask=lambda _group, report: report(core))))
     reader.start()
     reader.ask(request(1, [1]))
     reader.ask(request(1, [1], block=None))
-    first, second = answers.get(timeout=30), answers.get(timeout=30)
+    first, second = answers.get(timeout=120), answers.get(timeout=120)
     reader.stop()
     assert first is not None
     assert second is None

@@ -6,6 +6,7 @@ import contextlib
 import random
 import shutil
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from cmdlog.node.clock import HybridClock
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, NotReady, Overloaded
 from cmdlog.wal.files import RealFiles
-from procedures.execution.idempotency import KeyPolicy, Status, key_fingerprint
+from procedures.idempotency.known_outcome import KeyPolicy, Status, key_fingerprint
+from procedures.idempotency.session_calls import sent_name
 from procedures.storage.state import PartitionState
 from replay.errors import Divergence
 from replay.plan.planner import make_plan
@@ -48,9 +50,27 @@ def outcome(pending: Pending) -> CallOutcome:
     return reply
 
 
-def repeat(node: Node) -> dict[str, CallOutcome]:
-    """Every kind of outcome under its key."""
-    return {kind: outcome(send(node, name, key=f"key of {kind}", **params)) for kind, (name, params, _) in KINDS.items()}
+Naming = Callable[[str], str | bytes]
+
+
+def by_keys() -> Naming:
+    """Each call has a key of its own."""
+    return str
+
+
+def by_session() -> Naming:
+    """Each call has a number in one session."""
+    numbers: dict[str, int] = {}
+    session = key_fingerprint("", uuid7(time.time(), 1))
+    return lambda text: sent_name(session, numbers.setdefault(text, len(numbers) + 1), 0)
+
+
+both_namings = pytest.mark.parametrize("make_naming", [by_keys, by_session])
+
+
+def repeat(node: Node, naming: Naming) -> dict[str, CallOutcome]:
+    """Every kind of outcome under its name."""
+    return {kind: outcome(send(node, name, key=naming(f"key of {kind}"), **params)) for kind, (name, params, _) in KINDS.items()}
 
 
 def elsewhere(node: Node) -> int:
@@ -63,12 +83,12 @@ def place(node: Node, number: int) -> int:
     return node.slots.partition_of(node.routes["bump"].procedure, [number, 0])
 
 
-def misused(node: Node) -> list[CallOutcome]:
+def misused(node: Node, naming: Naming) -> list[CallOutcome]:
     """Every key on another partition, on all of them, with other parameters and for another procedure."""
     far = elsewhere(node)
     answers = []
     for kind, (name, params, _) in KINDS.items():
-        key = f"key of {kind}"
+        key = naming(f"key of {kind}")
         # First where the index alone can tell: a use on its own partition would tell the index again.
         answers.append(outcome(send(node, "bump", key=key, id=far, amount=99)))
         answers.append(outcome(send(node, "set_rate", key=key, name="other", value=99)))
@@ -78,10 +98,10 @@ def misused(node: Node) -> list[CallOutcome]:
     return answers
 
 
-def check(node: Node, first: dict[str, CallOutcome]) -> None:
+def check(node: Node, first: dict[str, CallOutcome], naming: Naming) -> None:
     """Repetitions are what the first calls were told, misuse is refused, and nothing of either was executed."""
-    assert {answer.status for answer in misused(node)} == {Status.KEY_REUSED}  # before the rightful callers come back
-    assert repeat(node) == first
+    assert {answer.status for answer in misused(node, naming)} == {Status.KEY_REUSED}  # before the rightful callers come back
+    assert repeat(node, naming) == first
     assert counters(node) == {1: 5}
     assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {7}
     assert {value for value, _ in ask(node, "look_everywhere", name="other")} == {0}
@@ -106,25 +126,29 @@ def opened(directory: Path, **settings: Any) -> Iterator[Node]:
 
 
 @pytest.mark.slow
-def test_every_outcome_is_repeated_byte_for_byte_whatever_happens_between(tmp_path: Path) -> None:
+@both_namings
+def test_every_outcome_is_repeated_byte_for_byte_whatever_happens_between(
+    tmp_path: Path, make_naming: Callable[[], Naming]
+) -> None:
     """Results, aborts, failures and answers too long to keep: at once, after restarts, and from a snapshot behind a cut log."""
+    naming = make_naming()
     data = tmp_path / "data"
     with opened(data, partitions=3) as node:
-        first = repeat(node)
+        first = repeat(node, naming)
         assert {kind: answer.status for kind, answer in first.items()} == {kind: row[2] for kind, row in KINDS.items()}
         assert b"ResultTooLarge" in first["answer too long to keep"].body
-        check(node, first)
+        check(node, first, naming)
     with opened(data) as node:
         assert {part["from"] for part in node.recovery} == {"state"}
-        check(node, first)
+        check(node, first, naming)
         cut_log(node)
     shutil.rmtree(data / "state")
     with opened(data) as node:
         assert {part["from"] for part in node.recovery} == {"snapshot"}
-        check(node, first)
+        check(node, first, naming)
     rebuild(make_plan(RealFiles(), str(data), use_state="never"), RealFiles(), str(tmp_path / "rebuilt"), workers=0)
     with opened(tmp_path / "rebuilt") as node:
-        check(node, first)
+        check(node, first, naming)
 
 
 def cut_log(node: Node) -> None:
@@ -141,29 +165,33 @@ def cut_log(node: Node) -> None:
 
 
 @pytest.mark.slow
-def test_every_outcome_is_repeated_after_kills_of_the_site(tmp_path: Path) -> None:
+@both_namings
+def test_every_outcome_is_repeated_after_kills_of_the_site(tmp_path: Path, make_naming: Callable[[], Naming]) -> None:
     """A site that is killed, and a call that is killed by the watchdog: their outcomes are kept like all others."""
+    naming = make_naming()
     node = open_node(tmp_path / "data", partitions=2)
-    first = repeat(node)
-    hung = outcome(send(node, "hang", key="hung", id=1))
+    first = repeat(node, naming)
+    hung = outcome(send(node, "hang", key=naming("hung"), id=1))
     assert hung.status == Status.FAILED
     assert b"Skipped" in hung.body
     for _ in range(2):
         for pid in node.status()["sites"]:
             kill(pid)
         wait_for(lambda: readable(node))
-        check(node, first)
-        assert outcome(send(node, "hang", key="hung", id=1)) == hung
+        check(node, first, naming)
+        assert outcome(send(node, "hang", key=naming("hung"), id=1)) == hung
     node.close()
     node = open_node(tmp_path / "data")
-    check(node, first)
-    assert outcome(send(node, "hang", key="hung", id=1)) == hung
+    check(node, first, naming)
+    assert outcome(send(node, "hang", key=naming("hung"), id=1)) == hung
     node.close()
 
 
 @pytest.mark.slow
-def test_of_calls_that_race_with_one_key_to_two_partitions_one_runs(tmp_path: Path) -> None:
+@both_namings
+def test_of_calls_that_race_with_one_key_to_two_partitions_one_runs(tmp_path: Path, make_naming: Callable[[], Naming]) -> None:
     """However they interleave, each key belongs to one call; the other one is told so, and so it stays after a restart."""
+    naming = make_naming()
     with opened(tmp_path / "data", partitions=2) as node:
         near, far = 1, elsewhere(node)
         gate = threading.Barrier(4)
@@ -173,9 +201,9 @@ def test_of_calls_that_race_with_one_key_to_two_partitions_one_runs(tmp_path: Pa
             for n in range(100):
                 gate.wait()
                 if thread < 3:
-                    pending = send(node, "bump", key=f"k{n}", id=(near, far, near)[thread], amount=1)
+                    pending = send(node, "bump", key=naming(f"k{n}"), id=(near, far, near)[thread], amount=1)
                 else:
-                    pending = send(node, "set_rate", key=f"k{n}", name="r", value=n)
+                    pending = send(node, "set_rate", key=naming(f"k{n}"), name="r", value=n)
                 node.help()
                 told[thread].append(outcome(pending))
 

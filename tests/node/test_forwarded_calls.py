@@ -17,7 +17,7 @@ from cmdlog.node.outcome import CallOutcome, LogFullRefusal, Overloaded, Reply, 
 from cmdlog.node.placing.router import Encoded
 from cmdlog.node.slot_map import SlotMap, make_routes
 from cmdlog.wal.errors import WalError
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 from tests.node.apps.faulty import db
 from tests.node.test_forwarded_replies import TRACE
 

@@ -13,22 +13,25 @@ from cmdlog.node.outcome import (
     CallOutcome,
     CallRefused,
     CallTooLarge,
+    CodeChanged,
     DiskFullRefusal,
     LogFullRefusal,
+    MigratingRefusal,
     NotReady,
     Overloaded,
     Reply,
     UnknownOutcome,
 )
 from procedures.execution.failure_trace import FailureTrace
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 from procedures.wire.result_json import RESULT_BYTES_MAX
 
 TRACE = FailureTrace(7, "bump", "shop.py", 12, "bump", "LookupError: gone", "Traceback ...", "look elsewhere")
 REFUSALS = [
     NotReady("starting"), Overloaded("too many"), LogFullRefusal("full"), DiskFullRefusal("full"), CallTooLarge("large"),
     UnknownOutcome("gone"), NoLeader("none"), NotLeading("other", "http://there", 2), NotLeading("stopping"),
-    OtherDeclaration("other code"), TxnAhead("transaction id 9 is 8 ms ahead"),
+    OtherDeclaration("other code"), TxnAhead("transaction id 9 is 8 ms ahead"), CodeChanged("deployed"),
+    MigratingRefusal("tables change"),
 ]  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def test_a_full_log_of_many_partitions_gets_out_by_their_snapshots(tmp_path: Pat
         except LogFullRefusal:
             return False
 
-    wait_for(lambda: not there_is_room())
+    wait_for(lambda: not there_is_room(), every_s=0.001)
     start(node._snapshots)
     wait_for(there_is_room)
     node.close()
@@ -258,7 +258,7 @@ def test_a_full_disk_refuses_calls_and_loses_none(tmp_path: Path, monkeypatch: p
             return True
         return False
 
-    wait_for(refused)
+    wait_for(refused, every_s=0.001)
     pages.unlink()
     replies = [pending.wait() for pending in sent]
     done = [at for at, reply in enumerate(replies) if isinstance(reply, CallOutcome)]
@@ -315,7 +315,7 @@ def test_a_site_that_cannot_write_refuses_calls_and_loses_none(tmp_path: Path) -
             return "site cannot run" in str(refusal)
         return False
 
-    wait_for(refused)
+    wait_for(refused, every_s=0.001)
     assert ask(node, "bump", id=other, amount=1) == 2
     assert waiting.value() == 50_000
     wait_for(lambda: node.sequencer.idle)

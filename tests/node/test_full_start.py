@@ -85,7 +85,7 @@ def test_a_log_without_any_reserve_left_starts_and_gets_out(tmp_path: Path, star
 
 def waits_for_archive(node: Node, why: Callable[[Node], str]) -> None:
     """Until calls are refused because of it."""
-    wait_for(lambda: "archive_bytes_max" in why(node))
+    wait_for(lambda: "archive_bytes_max" in why(node), every_s=0.001)
 
 
 @pytest.mark.slow

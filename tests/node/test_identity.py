@@ -133,11 +133,11 @@ def test_status_and_snapshots_say_who_the_node_is(recovered: str, ledger: Databa
 
 @pytest.mark.slow
 def test_fork_begins_a_cluster_of_its_own(recovered: str, ledger: Database, tmp_path: Path) -> None:
-    """One voter, the first epoch and no failure set: a fork is another cluster, whose chain of records begins with its first."""
+    """One voter, no forced recovery, no failure set: a fork is another cluster, whose chain of records begins with its first."""
     newest = max(state.last_txn for state in groups_of(recovered).values())
     fork(FILES, recovered, at=newest, db=ledger, out=str(tmp_path / "fork"))
     status = serve_once(str(tmp_path / "fork"), ledger)
-    assert status["membership"] == {"epoch": 1, "voters": [1], "learners": [], "forced": False}
+    assert status["membership"] == {"epoch": 0, "voters": [1], "learners": [], "forced": False}
     assert status["failure_set"] == {"sequence": 0, "nodes": []}
     assert {state.vote for state in groups_of(str(tmp_path / "fork")).values()} == {1}
 

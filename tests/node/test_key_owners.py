@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.node.placing.key_owners import EVERYWHERE, EXPIRED, FULL, SLICES, KeyOwners, look_up
-from procedures.execution.idempotency import time_mark
-from procedures.execution.idempotency_table import Figures, KeyRow, stored_keys
+from cmdlog.node.placing.key_owners import SLICES, KeyOwners, look_up
+from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL, SessionOwners
+from procedures.idempotency.key_table import Figures, KeyRow, stored_keys
+from procedures.idempotency.known_outcome import time_mark
 from procedures.storage.state import PartitionState
 
 WINDOW_S = 160.0
@@ -66,7 +67,8 @@ class Index(KeyOwners):
 
     def __init__(self, *, keys_max: int = 1000, partitions: int = 3) -> None:
         self.ticks, self.tables = Ticks(), Tables(partitions)
-        super().__init__(WINDOW_S, keys_max=keys_max, partitions=partitions, clock=self.ticks)
+        sessions = SessionOwners(WINDOW_S, sessions_max=keys_max, clock=self.ticks)
+        super().__init__(WINDOW_S, keys_max=keys_max, partitions=partitions, sessions=sessions, clock=self.ticks)
 
     def use(self, fingerprint: bytes, partition: int) -> int:
         """Claims; what gets its key is stored in the table and settled."""

@@ -21,19 +21,15 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
         lock=threading.RLock(), failure=None, views=dict, ask_groups=lambda request: request(SimpleNamespace(cores={}))
     )
     leadership = SimpleNamespace(node=NodeId(1), leader=NodeId(2), standing=Standing.FOLLOWING)
-    ground = SimpleNamespace(
-        node=1,
-        cluster=SimpleNamespace(
-            members=[SimpleNamespace(node=node) for node in (1, 2, 3)], member=lambda node: SimpleNamespace(client=f"node{node}")
-        ),
-    )
+    ground = SimpleNamespace(node=1)
+    roll = SimpleNamespace(members=[SimpleNamespace(node=node) for node in (1, 2, 3)], url_of=lambda node: f"node{node}")
     troubles = Troubles(str(tmp_path))
     sequencer = SimpleNamespace(admission=SimpleNamespace(refusal=None))
     nothing: Any = SimpleNamespace()
     desk = SimpleNamespace(troubles=troubles, broken=print)
     sites = SimpleNamespace(stalls=lambda _now: [])
     given: tuple[Any, ...] = (
-        ground, driver, leadership, fitness, SimpleNamespace(partitions=[0, 1]), nothing, sequencer, nothing, desk, sites,
+        ground, roll, driver, leadership, fitness, SimpleNamespace(partitions=[0, 1]), nothing, sequencer, nothing, desk, sites,
         nothing, sent.extend, lambda: False,
     )  # fmt: skip
     parts = LeaderParts(LeaderGround(*given))

@@ -11,7 +11,7 @@ import pytest
 
 from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.leading.leader_steps import LeaderSteps
-from cmdlog.wal.format.control_record import ClusterMember
+from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS
 from procedures.storage.state import PartitionState
@@ -42,13 +42,13 @@ class Parts:
         present.take_calls = lambda terms: terms == TERMS == present.terms
         self.leadership = present
         self.sequencer = SimpleNamespace(
-            clock=SimpleNamespace(lift=lambda tick: note(("lift", tick))),
+            clock=SimpleNamespace(lift=lambda tick: note(("lift", tick)), reserve=lambda _count: 1),
             add_entries=lambda entries, done: note([(p, kind.name, value.get("index", 0)) for p, kind, value in entries]),
             replicated=SimpleNamespace(accept_calls=lambda: note("accept"), run_catalog=lambda version: note(("run", version))),
         )
         parts: tuple[Any, ...] = (self.driver, self.machine, self.leadership, self.sequencer, SimpleNamespace())
         self.code = SimpleNamespace(
-            versions=SimpleNamespace(newest=2), run_newest=lambda: note("bind"), missing_tables=lambda _directory: [],
+            versions=SimpleNamespace(newest=2), run_newest=lambda: note("bind"), missing_tables=lambda _directory, _tick: [],
             missing_entries=lambda: [(RecordKind.CATALOG, {"node": 0, "version": 3}), (RecordKind.ENVIRONMENT, {"node": 0})],
         )  # fmt: skip
         self.steps = LeaderSteps(*parts, code=self.code, directory="", missing=lambda: [MEMBER])  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def test_a_new_program_is_stated_with_its_tables(parts: Parts) -> None:
     """Code, environment, tables; calls are bound to it and run it then. Nothing where nothing is new."""
     assert parts.steps.state_code(TERMS, lambda _reply: None) == 2
     assert parts.steps.add_tables(TERMS, lambda _reply: None) == 0
-    parts.code.missing_tables = lambda _directory: [(p, RecordKind.SCHEMA, {"statements": []}) for p in (0, 1)]
+    parts.code.missing_tables = lambda _directory, _tick: [(p, RecordKind.SCHEMA, {"statements": []}) for p in (0, 1)]
     assert parts.steps.add_tables(TERMS, lambda _reply: None) == 2
     assert parts.steps.run_newest_code(TERMS)
     assert parts.done == [("CATALOG", 0), ("ENVIRONMENT", 0), [(0, "SCHEMA", 0), (1, "SCHEMA", 0)], "bind", ("run", 2)]

@@ -39,8 +39,7 @@ class Parts:
             admission=self.admission, refuse=self.refuse, replicated=SimpleNamespace(step_down=step_down)
         )
         marks = SimpleNamespace(lead=lambda: note("lead"), follow=lambda: note("follow"))
-        cluster = SimpleNamespace(member=lambda node: SimpleNamespace(client=f"http://node{node}"))
-        parts: tuple[Any, ...] = (cluster, self.leadership, machine, self.sequencer, marks)
+        parts: tuple[Any, ...] = (lambda node: f"http://node{node}", self.leadership, machine, self.sequencer, marks)
         self.events = LeadershipEvents(
             *parts, take_over=lambda terms: note(("take over", terms)), end_offer=lambda: note("end offer"),
             offered_to=lambda: self.offered_to,

@@ -75,7 +75,7 @@ class Rig:
         self.fitness, self.drained, self.sent = LeaderFitness(US), True, list[Any]()
         self.transfer = LeadershipTransfer(
             driver,  # type: ignore[arg-type]
-            self.fitness, drained=lambda: self.drained, peers=[NEAR, FAR], send=self.sent.append,
+            self.fitness, drained=lambda: self.drained, peers=lambda: [NEAR, FAR], send=self.sent.append,
         )  # fmt: skip
 
     def ticks(self, count: int = 1) -> None:
@@ -232,3 +232,28 @@ def test_a_stop_gives_up(rig: Rig, driver: Driver) -> None:
     """The successor does not answer."""
     assert not rig.transfer.hand_over(0.0)
     assert driver.offers == [NEAR]
+
+
+def test_leadership_that_is_asked_for_goes_to_that_node(rig: Rig, driver: Driver) -> None:
+    """After what is under way, though this node is fit, and another one would be nearer."""
+    rig.drained = False
+    rig.transfer.give_leadership(FAR)
+    assert (driver.offers, driver.holds_proposals) == ([], True)
+    rig.drained = True
+    rig.ticks()
+    assert driver.offers == [FAR]
+    driver.leader = FAR
+    rig.transfer.end_offer()
+    driver.leader = US
+    rig.ticks(50)
+    assert (driver.offers, driver.holds_proposals) == ([FAR], False)
+
+
+def test_leadership_that_is_asked_for_and_not_taken_stays(rig: Rig, driver: Driver) -> None:
+    """It is offered once; a second request offers it again."""
+    rig.transfer.give_leadership(FAR)
+    rig.transfer.give_leadership(NEAR)  # one at a time
+    rig.ticks(OFFER_TICKS + PAUSE_TICKS + 5)
+    assert (driver.offers, driver.holds_proposals) == ([FAR], False)
+    rig.transfer.give_leadership(NEAR)
+    assert driver.offers == [FAR, NEAR]

@@ -17,7 +17,7 @@ from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, Durability, NotReady, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.slot_map import make_routes
 from cmdlog.raft import RaftSettings
-from procedures.execution.idempotency import Status, key_fingerprint
+from procedures.idempotency.known_outcome import Status, key_fingerprint
 from tests.node.apps.faulty import db
 from tests.node.members import Members, ask_retried, members, number_of
 from tests.node.rig import Pending, ask, counters, send
@@ -112,9 +112,9 @@ def test_leader_promises_durability_to_calls_that_come_together(three: Members, 
     lax: list[bool] = []
     add = leader.sequencer.add_many
 
-    def watched(calls: Any) -> None:
+    def watched(calls: Any, **options: Any) -> None:
         lax.extend(call[5] for call in calls)
-        add(calls)
+        add(calls, **options)
 
     monkeypatch.setattr(leader.sequencer, "add_many", watched)
     for node in (leader, follower(three)):
@@ -160,11 +160,13 @@ def test_transaction_seen_orders_the_next_call(three: Members) -> None:
     assert later.txn_id > ahead
 
 
-def test_link_that_is_cut_leaves_outcomes_unknown_and_keys_find_out(three: Members) -> None:
+def test_link_that_is_cut_leaves_outcomes_unknown_and_keys_find_out(three: Members, tmp_path: Path) -> None:
     """The call runs on the leader meanwhile; a read is safe to repeat instead."""
     node, leader = follower(three), three.leader()
     ask(node, "bump", id=30, amount=1)
-    napping = send(node, "nap", key="nap", id=30, seconds=0.3)
+    file = tmp_path / "it stays while this is there"
+    file.touch()
+    staying = send(node, "stay", key="stay", id=30, path=str(file))
     wait_for(lambda: leader.cluster_status()["forwarding"]["placed"])
     reading = send(node, "peek", id=30)
     link = link_to(leader, node)
@@ -174,9 +176,10 @@ def test_link_that_is_cut_leaves_outcomes_unknown_and_keys_find_out(three: Membe
     loop = node._calls._channel._loop
     assert loop is not None
     loop.call_soon_threadsafe(connection.end)
-    assert type(napping.wait()) is UnknownOutcome
+    assert type(staying.wait()) is UnknownOutcome
     assert type(reading.wait()) is NoLeader
-    assert ask_retried(lambda: follower(three), "nap", key="nap", id=30, seconds=0.3) == 2
+    file.unlink()
+    assert ask_retried(lambda: follower(three), "stay", key="stay", id=30, path=str(file)) == 2
     assert ask(three.leader(), "peek", id=30) == 2, "it was run once"
 
 
@@ -225,7 +228,7 @@ def test_each_call_has_one_effect_when_the_leader_stops(tmp_path: Path, monkeypa
         counts = dict.fromkeys(made.cluster.nodes, 0)
 
         def caller(node: int) -> None:
-            while not over.is_set():
+            while not over.wait(0.005):
                 number = counts[node]
                 ask_retried(lambda: made.nodes.get(node) or made.leader(), "bump", key=f"{node}.{number}", id=node, amount=1)
                 counts[node] += 1

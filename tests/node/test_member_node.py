@@ -92,10 +92,10 @@ def test_node_that_has_met_nobody_neither_answers_nor_votes(tmp_path: Path, monk
     """`no_quorum`, for calls, reads and queries; ticks of any number make it no candidate, and nobody gets its vote."""
     with members(tmp_path, monkeypatch, count=3) as made:
         node = made.join(1)
-        node.on_tick(100)
+        node._events.on_tick(100)
         for group in (PartitionId(0), PartitionId(CLUSTER_GROUP)):
             wanted = VoteRequest(NodeId(2), NodeId(1), Term(5), Campaign.REAL, Index(9), Term(4))
-            node.on_messages(NodeId(2), [(group, wanted)])
+            node._events.on_messages(NodeId(2), [(group, wanted)])
         assert [refusal.code for refusal in refusals(node)] == ["no_quorum"] * 3
         assert node.cluster_status()["leader"] is None
         assert node.cluster_status()["state"] == "configuring"
@@ -201,7 +201,7 @@ def test_leader_that_is_cut_off_answers_no_read(three: Members) -> None:
         assert ask_retried(lambda: new, "bump", key="meanwhile", id=7, amount=1) == 2
         with pytest.raises(NotReady):
             counters(old)
-        wait_for(lambda: not leads(old))
+        three.wait_hurried(lambda: not leads(old))
     finally:
         old._network.set_peers(peers)
     wait_for(lambda: old.cluster_status()["leader"] == number_of(three.leader()) != number, why=three.told)
@@ -216,7 +216,7 @@ def test_status_shows_the_cluster(three: Members) -> None:
         told = node.status()["cluster"]
         assert (told["state"], told["node"], told["leader"]) == ("running", number, leader)
         assert told["standing"] == ("leading" if number == leader else "following")
-        assert told["members"] == [
+        assert [{name: member[name] for name in ("node", "client", "peer")} for member in told["members"]] == [
             {"node": m.node, "client": m.client, "peer": f"{m.peer[0]}:{m.peer[1]}"} for m in three.cluster.members
         ]
         assert set(told["groups"]) == {"0", "1", str(int(CLUSTER_GROUP))}

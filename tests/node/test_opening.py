@@ -199,7 +199,7 @@ def test_every_number_of_open_files(attempt: Attempt, node: Path) -> None:
 def test_every_size_of_the_address_space(attempt: Attempt, node: Path) -> None:
     """Too little memory is named with what was given and what is needed."""
     ended = []
-    for mib in range(160, 2000, 120):
+    for mib in (160, 280, 400, 640, 1000, 1960):
         answer = attempt(node, limits={"RLIMIT_AS": mib << 20})
         ended.append(answer["ended"])
         if answer["ended"] != "opened":

@@ -16,7 +16,7 @@ from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.prometheus import DEPRECATED, DOCUMENT, ROWS, TABLE, Exposition, document
 from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS
 from cmdlog.node.telemetry.request_stats import RequestStats
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 from snapshot.errors import SnapshotFailed
 from tests.node.rig import ask, open_node, send
 from tests.waiting import wait_for
@@ -112,7 +112,9 @@ def test_calls_are_counted_by_procedure_and_outcome(tmp_path: Path) -> None:
         assert calls["look_everywhere", "ok"] == 1
         assert sum(calls.values()) == 7
         stages = {labels[0]: n for labels, n in found["cmdlog_call_stage_seconds_count"].items()}
-        assert stages == {"queue": 8, "log": 8, "commit": 8, "execute": 8, "settle": 0}
+        settled = stages.pop("settle")  # those that the site executed before the disk had them
+        assert stages == {"queue": 8, "log": 8, "commit": 8, "execute": 8}
+        assert 0 <= settled <= 8
         assert found["cmdlog_batch_calls_sum"][()] == 8
 
 

@@ -230,7 +230,7 @@ def test_a_reader_that_lets_the_write_ahead_file_grow_is_cancelled(paths: dict[i
         state.connection.execute("INSERT INTO bulk VALUES (?, zeroblob(8000))", (number,))
         if not reader.is_alive():
             break
-    reader.join(30)
+    reader.join(120)
     assert "wal_bytes_max=1048576" in told[0]
     assert run({0: paths[0]}, "SELECT count(*) FROM items", wal_bytes_max=1).rows == [(5,)]
     state.close()

@@ -65,13 +65,13 @@ def test_round_is_asked_for_after_its_last_read_has_come(rig: Rig, monkeypatch: 
 
     def slow_ask(group: int, request: Callable[[Any], Any]) -> None:
         asking.set()
-        assert came.wait(30)
+        assert came.wait(120)
         ask(group, request)
 
     monkeypatch.setattr(rig.consensus, "ask", slow_ask)
     first = threading.Thread(target=rig.add, args=("a",))
     first.start()
-    assert asking.wait(30)
+    assert asking.wait(120)
     rig.add("b")
     came.set()
     first.join()

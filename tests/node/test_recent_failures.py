@@ -5,7 +5,7 @@ from __future__ import annotations
 from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.telemetry.recent_failures import TRACES_KEPT, RecentFailures
 from procedures.execution.failure_trace import FailureTrace
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 
 
 def trace(txn_id: int, raised: BaseException | None = None) -> FailureTrace:

@@ -149,7 +149,7 @@ def test_replica_without_a_majority_answers_its_own_state_alone(three: Members) 
     peers = {NodeId(m.node): m.peer for m in three.cluster.members if m.node != number}
     follower._network.set_peers({})
     try:
-        wait_for(lambda: follower.cluster_status()["leader"] is None, why=three.told)
+        three.wait_hurried(lambda: follower.cluster_status()["leader"] is None)
         meanwhile = written(three, "cut2", 7, 1)
         where = partition(follower, 7)
         reply = read(follower, "peek", id=7, txn=before.txn_id)

@@ -20,7 +20,7 @@ from tests.processes import watch_policies
 from tests.replay.rig import Rig
 
 pytestmark = pytest.mark.slow
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ class Interleavings(RuleBasedStateMachine):
     def add_many(self, ps: list[int], wish: int) -> None:
         self._place(lambda: self.pipe.add_many(ps, lax=[self._lax(wish >> n) for n in range(len(ps))]))
 
-    @rule(size=st.sampled_from([0, 900]), wish=st.integers(0, 5))
+    @rule(size=st.sampled_from([0, 600]), wish=st.integers(0, 5))
     def add_everywhere(self, size: int, wish: int) -> None:
         self._place(lambda: [self.pipe.add_everywhere(size=size, lax=self._lax(wish))])
 

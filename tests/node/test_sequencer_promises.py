@@ -27,8 +27,8 @@ def test_calls_of_one_batch_are_answered_as_each_was_promised() -> None:
     pipe.check_empty()
 
 
-def test_a_lax_call_takes_what_stands_before_it_along() -> None:
-    """Batches of calls that wait for the disk are executed early when a lax one stands behind them, and still answered late."""
+def test_what_is_executed_ahead_of_the_disk_is_answered_behind_it() -> None:
+    """Batches go to the site when they are written, whatever their calls were promised; only lax calls are answered then."""
     pipe = Pipeline(1, limits=Limits(batch_calls_max=1, site_batches_max=8))
     first, second, lax, behind = (pipe.add(0, lax=n == 2) for n in range(4))
     pipe.take(4096)
@@ -36,7 +36,7 @@ def test_a_lax_call_takes_what_stands_before_it_along() -> None:
         assert pipe.take(4096) is not None
     while not all(b.written for b in pipe.blocks):
         pipe.write()
-    assert [ident for _, ident, _ in pipe.at_site[0]] == [1, 2, 3]
+    assert [ident for _, ident, _ in pipe.at_site[0]] == [1, 2, 3, 4]
     while pipe.serve(0):
         pass
     assert [len(call.replies) for call in (first, second, lax, behind)] == [0, 0, 1, 0]
@@ -44,18 +44,69 @@ def test_a_lax_call_takes_what_stands_before_it_along() -> None:
     pipe.check_empty()
 
 
-def test_a_lax_call_waits_for_its_write_and_for_those_before_it() -> None:
-    """A lax call whose block is not written, or stands behind one that is not, stays where it is."""
+def test_a_batch_waits_for_its_write() -> None:
+    """One whose block is not written stays where it is, and so does what stands behind it."""
     pipe = Pipeline(1, limits=Limits(batch_calls_max=1, site_batches_max=8))
     pipe.add(0)
     assert pipe.take(2048) is not None
     pipe.add(0, lax=True)
     assert pipe.take(2048) is not None
-    pipe.write()
     assert not pipe.at_site[0]
     pipe.write()
-    assert len(pipe.at_site[0]) == 2
+    assert [ident for _, ident, _ in pipe.at_site[0]] == [1]
+    pipe.write()
+    assert [ident for _, ident, _ in pipe.at_site[0]] == [1, 2]
     pipe.settle()
+
+
+def test_a_site_that_ends_ahead_of_the_disk_leaves_its_batches_unknown() -> None:
+    """What it had executed is not run again, nobody learns of it, and what it had not goes to its successor."""
+    pipe = Pipeline(1, limits=Limits(batch_calls_max=1, site_batches_max=8))
+    answered, lost, waiting = (pipe.add(0) for _ in range(3))
+    pipe.take()
+    pipe.write()
+    pipe.serve(0)
+    pipe.lose_site(0, commits=1)
+    pipe.find_site(0)
+    assert [ident for _, ident, _ in pipe.at_site[0]] == [3]
+    assert [[type(reply) for reply in call.replies] for call in (answered, lost, waiting)] == [[], [UnknownOutcome], []]
+    pipe.settle()
+    assert [type(call.replies[0]) for call in (answered, lost, waiting)] == [CallOutcome, UnknownOutcome, CallOutcome]
+    pipe.check_empty()
+
+
+def test_a_multi_partition_call_is_done_everywhere_ahead_of_the_disk() -> None:
+    """Its first partition has done it, the others get it: all of them before it is durable, and no caller is answered."""
+    pipe = Pipeline(3)
+    call = pipe.add_everywhere()
+    pipe.take()
+    pipe.write()
+    assert [len(pipe.at_site[p]) for p in range(3)] == [1, 0, 0]
+    for p in range(3):
+        assert pipe.serve(p)
+    assert not call.replies
+    pipe.sync()
+    assert len(call.replies) == 3
+    pipe.settle()
+    pipe.check_empty()
+
+
+def test_marks_and_digests_never_run_ahead_of_the_disk() -> None:
+    """While batches are executed and not durable, a block of notes states no commit of theirs."""
+    pipe = Pipeline(1, limits=Limits(site_batches_max=8))
+    for _ in range(2):
+        pipe.add(0)
+        pipe.take()
+        pipe.write()
+        pipe.serve(0)
+    pipe.sync()
+    pipe.sequencer.add_record(a_note())
+    pipe.sequencer.flush_notes()
+    block = pipe.take()
+    assert block is not None
+    assert [r.index for r in block.records if r.kind is RecordKind.COMMIT_MARK] == [1]
+    pipe.settle()
+    pipe.check_log()
 
 
 def test_a_read_waits_until_what_it_may_have_seen_is_durable() -> None:
@@ -158,9 +209,9 @@ def test_a_split_batch_keeps_every_calls_promise() -> None:
     calls = pipe.add_many([0] * 6, lax=[False, False, False, True, True, False])
     pipe.take()
     pipe.write()
-    assert not pipe.at_site[0]
-    pipe.sync()
     pipe.serve(0)
+    assert not any(call.replies for call in calls)
+    pipe.sync()
     pipe.take()
     pipe.write()
     pipe.serve(0)

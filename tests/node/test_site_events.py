@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,7 +54,8 @@ def make_desk(folder: Path, log: Log) -> Desk:
     PartitionState.open(state_path(str(folder), 0), partition=0).close()
     unused: Any = None
     standing: Any = log
-    return Desk(str(folder), unused, unused, unused, sequencer=standing, snapshots=standing, leave_out=lambda *_: None)
+    boot: Any = SimpleNamespace(catalog=1)
+    return Desk(str(folder), unused, unused, boot, sequencer=standing, snapshots=standing, leave_out=lambda *_: None)
 
 
 def test_a_durable_skip_is_given_to_the_next_site(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 
 Reader = LoopReader | ThreadReader
 MESSAGE = encode_frame(FrameKind.FAULT, b"{}")
-WAIT_S = 20
+WAIT_S = 120.0
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cmdlog.node.sequencing.partition_pipeline import Limits
 from cmdlog.node.telemetry.stage_timings import BYTES, CALLS, OUTCOMES, SECONDS, UNKNOWN, Histogram, StageTimings, quantile
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 from tests.node.pipeline import Pipeline
 
 
@@ -84,13 +84,13 @@ def test_each_stage_gets_the_time_between_its_ends() -> None:
     pipe.time[0] += 2
     pipe.write()
     pipe.time[0] += 4
-    pipe.sync()
-    pipe.time[0] += 8
     pipe.serve(0)
+    pipe.time[0] += 8
+    pipe.sync()
     pipe.sequencer.meter.drain()
-    expected = {"queue": 1, "log": 6, "commit": 0, "execute": 8, "settle": 0}
+    expected = {"queue": 1, "log": 2, "commit": 0, "execute": 4, "settle": 8}
     assert {stage: round(histogram.total / 3, 6) for stage, histogram in stages.items()} == expected
-    assert pipe.sequencer.meter.busy_s == [pytest.approx(8)]
+    assert pipe.sequencer.meter.busy_s == [pytest.approx(4)]
 
 
 def test_stages_of_calls_with_either_promise() -> None:
@@ -113,6 +113,25 @@ def test_stages_of_calls_with_either_promise() -> None:
     assert sum(stages["settle"].counts) == 2
 
 
+def test_no_outcome_is_counted_before_it_may_be_known() -> None:
+    """Of a batch that is executed and not durable, lax calls count; the others, and what made it slow, when it is durable."""
+    pipe = Pipeline(1)
+    pipe.step_s = 0.0
+    meter = pipe.sequencer.meter
+    meter.slow_s = 5.0
+    pipe.add_many([0, 0, 0], lax=[False, True, False])
+    pipe.take()
+    pipe.write()
+    pipe.serve(0)
+    assert meter.calls[7][0] == 1
+    txn_id = pipe.batches(0)[0].first_txn
+    assert not meter.stages_of(txn_id)
+    pipe.time[0] += 8
+    pipe.sync()
+    assert meter.calls[7][0] == 3
+    assert meter.stages_of(txn_id)["settle_ms"] == 8000
+
+
 def test_a_batch_that_is_sent_again_is_timed_once() -> None:
     """A site that dies with a batch makes its `execute` longer; no stage counts the batch twice."""
     pipe = Pipeline(1, limits=Limits(site_batches_max=1))
@@ -130,7 +149,7 @@ def test_a_batch_that_is_sent_again_is_timed_once() -> None:
 
 
 def test_calls_of_which_nobody_knows_are_counted() -> None:
-    """When the node fails, calls that no site has answered count as unknown; an executed one keeps the outcome that it had."""
+    """When the node fails, calls whose callers wait count as unknown, also executed ones; a lax one keeps its outcome."""
     pipe = Pipeline(1)
     pipe.add_many([0, 0], lax=[True, False])
     pipe.take()
@@ -140,5 +159,5 @@ def test_calls_of_which_nobody_knows_are_counted() -> None:
     pipe.read_one(0)
     pipe.sequencer.failed(RuntimeError("planted"))
     meter = pipe.sequencer.meter
-    assert (meter.calls[7][0], meter.calls[7][UNKNOWN]) == (2, 1)
+    assert (meter.calls[7][0], meter.calls[7][UNKNOWN]) == (1, 2)
     assert meter.calls[8][UNKNOWN] == 1

@@ -22,7 +22,7 @@ from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.reader import LogReader
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 from tests.node.rig import alive, ask, counters, kill, open_node, rows, send
 from tests.waiting import wait_for
 
@@ -80,8 +80,8 @@ def test_a_site_that_is_stopped_while_idle_is_replaced(node: Node) -> None:
     progress = node._sites._sites[0].progress
     wait_for(lambda: not progress[BUSY])  # it answers before it is idle
     os.kill(pid, signal.SIGSTOP)
-    wait_for(node.stalls)  # although it was sent nothing
-    assert [(stall["kind"], stall["partitions"]) for stall in node.stalls()] == [("stopped", [0, 1])]
+    stalls = wait_for(node.stalls)  # although it was sent nothing
+    assert [(stall["kind"], stall["partitions"]) for stall in stalls] == [("stopped", [0, 1])]
     assert ask(node, "bump", id=1, amount=5) == 10
     assert node.status()["sites"] != [pid]
     assert not skips(node)
@@ -193,13 +193,13 @@ def test_a_hanging_call_is_skipped_and_others_go_on(tmp_path: Path) -> None:
     """A call that never returns is killed after `call_timeout_s`; another site's partition does not wait; a restart does not
     run it either, even when the state is rebuilt from the log.
     """
-    node = open_node(tmp_path / "data", partitions=2, sites=2)
+    node = open_node(tmp_path / "data", partitions=2, sites=2, call_timeout_s=4.0)
     other = next(i for i in range(100) if node.slots.partition_of(node.routes["bump"].procedure, [i, 0]) == 1)
     mine = next(i for i in range(100) if node.slots.partition_of(node.routes["bump"].procedure, [i, 0]) == 0)
     first = send(node, "bump", id=mine, amount=1)
     hanging = send(node, "hang", id=mine)
-    wait_for(node.stalls)  # long before it is killed, it is seen
-    assert node.status()["stalled"][0]["message"].startswith("partition 0: hang has been running for ")
+    stalled = wait_for(lambda: node.status()["stalled"])  # long before it is killed, it is seen
+    assert stalled[0]["message"].startswith("partition 0: hang has been running for ")
     after = send(node, "bump", id=mine, amount=2)
     assert ask(node, "bump", id=other, amount=7) == 7
     assert not hanging.replies
@@ -221,8 +221,8 @@ def test_a_hanging_read_harms_no_write(node: Node) -> None:
         ask(node, "bump", id=1, amount=1)
         assert ask(node, "peek", id=1) == n + 1
     hanging = send(node, "hang_reading", id=1)
-    wait_for(node.stalls)
-    assert [(stall["kind"], stall["partition"] is not None, stall["procedure"]) for stall in node.stalls()] == [
+    stalls = wait_for(node.stalls)
+    assert [(stall["kind"], stall["partition"] is not None, stall["procedure"]) for stall in stalls] == [
         ("running", True, "hang_reading")
     ]
     assert isinstance(hanging.wait(), NotReady)

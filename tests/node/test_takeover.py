@@ -171,7 +171,7 @@ def test_every_leadership_is_taken_over() -> None:
     with running(steps) as takeover:
         takeover.begin_takeover((1, 1, 1))
         takeover.begin_takeover((2, 2, 2))
-        assert [steps.ended.get(timeout=10), steps.ended.get(timeout=10)] == [(1, 1, 1), (2, 2, 2)]
+        assert [steps.ended.get(timeout=120), steps.ended.get(timeout=120)] == [(1, 1, 1), (2, 2, 2)]
 
 
 def test_a_failure_is_reported() -> None:
@@ -185,5 +185,5 @@ def test_a_failure_is_reported() -> None:
     steps.on_look = fail
     with running(steps) as takeover:
         takeover.begin_takeover(TERMS)
-        assert steps.failures.get(timeout=10) is error
+        assert steps.failures.get(timeout=120) is error
     assert steps.steps[-1] == "look"

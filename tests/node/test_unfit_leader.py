@@ -44,7 +44,7 @@ def test_leader_against_a_majority_gives_leadership_away(tmp_path: Path, monkeyp
     with members(tmp_path, monkeypatch, count=3, app=drifting) as made:
         made.join_all()
         old = drift(made, odd=0)
-        wait_for(lambda: not leads(old) and diverged(old), why=made.told)
+        made.wait_hurried(lambda: not leads(old) and diverged(old))
         new = made.leader(other_than=number_of(old))
         assert ask_retried(lambda: new, "put", key="after", id=2, n=7) == 7
         others = [node for node in made.nodes.values() if node is not old]

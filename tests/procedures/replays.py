@@ -13,14 +13,16 @@ from typing import Any
 import apsw
 
 from procedures.execution.executor import Applied, Executor, Invocations, KeyPolicy
-from procedures.execution.idempotency import NO_KEY, key_fingerprint
+from procedures.idempotency.known_outcome import NO_KEY, key_fingerprint
+from procedures.idempotency.session_calls import ENDED, NAME_BYTES, SESSION_BYTES, call_names
+from procedures.migration.stated_change import StatedChange
 from procedures.storage.state import PartitionState
 from snapshot.capture.delta import DeltaCapture, apply_deltas
 from tests.procedures.replayed_app import NAMES, TAGS, db
-from tests.procedures.sites import START_MS, txn_at
+from tests.procedures.sites import START_MS, txn_at, uuid7
 
 NUMBERS = {procedure.name: number for number, procedure in enumerate(db.procedure_list)}
-POLICY = KeyPolicy(window_ms=400, forget_ms=600, keys_max=40, stored_result_bytes_max=200)
+POLICY = KeyPolicy(window_ms=400, forget_ms=600, keys_max=40, stored_result_bytes_max=200, session_idle_ms=500, sessions_max=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +38,22 @@ def make_log(seed: int, entries: int) -> list[Entry]:
     """What some clients could have called."""
     chance = random.Random(seed)
     policy, milliseconds = POLICY, START_MS
-    log = []
+    log: list[Entry] = []
+    named: dict[bytes, tuple[str, dict[str, Any]]] = {}
     for index in range(2, entries + 2):
         if chance.random() < 0.03:
-            policy = replace(POLICY, window_ms=chance.choice((50, 400, 900)), keys_max=chance.choice((8, 40)))
+            policy = replace(
+                POLICY,
+                window_ms=chance.choice((50, 400, 900)),
+                keys_max=chance.choice((8, 40)),
+                session_idle_ms=chance.choice((100, 500, 900)),
+                sessions_max=chance.choice((2, 6)),
+            )
         milliseconds += chance.choice((1, 1, 30, 200))
         kind = chance.random()
         count = 1 if kind < 0.3 else chance.randrange(2, 9)
         calls = [("everywhere", {"number": chance.randrange(4)})] if kind < 0.1 else [_call(chance) for _ in range(count)]
-        batch = None if kind > 0.95 else _batch(chance, index, milliseconds, calls)
+        batch = None if kind > 0.95 else _batch(chance, index, milliseconds, calls, named)
         log.append(Entry(index, batch, policy))
     return log
 
@@ -61,15 +70,17 @@ def _call(chance: random.Random) -> tuple[str, dict[str, Any]]:
     return name, params
 
 
-def _batch(chance: random.Random, index: int, milliseconds: int, calls: Sequence[tuple[str, dict[str, Any]]]) -> Invocations:
-    keys = None
-    if chance.random() < 0.6:
-        keys = [
-            NO_KEY
-            if chance.random() < 0.3
-            else key_fingerprint("me", str(chance.randrange(max(1, index - 6), index + 3) * 8 + at))
-            for at in range(len(calls))
-        ]
+def _batch(
+    chance: random.Random, index: int, milliseconds: int, calls: list[tuple[str, dict[str, Any]]], named: dict[bytes, Any]
+) -> Invocations:
+    keys, floors = None, dict[bytes, int]()
+    if chance.random() < 0.8:
+        kinds = chance.choice(("keys", "sessions", "both"))
+        keys = [_name(chance, index, at, kinds, floors) for at in range(len(calls))]
+        if calls[0][0] != "everywhere":
+            _repeat_some(chance, keys, calls, named, floors)
+    if chance.random() < 0.05:
+        floors[_session(chance, index)] = ENDED
     skips = frozenset([chance.randrange(len(calls))]) if chance.random() < 0.05 else frozenset()
     return Invocations(
         index=index,
@@ -80,8 +91,45 @@ def _batch(chance: random.Random, index: int, milliseconds: int, calls: Sequence
         procedures=[NUMBERS[name] for name, _ in calls],
         params=[db.procedures[name].bind(params) for name, params in calls],
         keys=keys,
+        floors=floors,
         skips=skips,
     )
+
+
+def _name(chance: random.Random, index: int, at: int, kinds: str, floors: dict[bytes, int]) -> bytes:
+    """What some client could have named its call; the floors of the batch rise with it."""
+    if chance.random() < 0.3:
+        return NO_KEY
+    near = chance.randrange(max(1, index - 6), index + 3) * 8 + at  # some are used again, by the same request or another one
+    if kinds == "keys" or (kinds == "both" and chance.random() < 0.5):
+        return key_fingerprint("me", str(near))
+    session = _session(chance, index)
+    floors[session] = max(floors.get(session, 0), near - chance.randrange(10, 120))
+    return call_names([(session, near)])[0]
+
+
+def _repeat_some(
+    chance: random.Random,
+    keys: list[bytes],
+    calls: list[tuple[str, dict[str, Any]]],
+    named: dict[bytes, Any],
+    floors: dict[bytes, int],
+) -> None:
+    """Some calls become retries of earlier ones; those that do not may be retried later."""
+    for at in range(len(calls)):
+        if named and chance.random() < 0.15:
+            keys[at], calls[at] = chance.choice(list(named.items())[-30:])
+            if len(keys[at]) == NAME_BYTES:
+                floors.setdefault(keys[at][:SESSION_BYTES], 0)
+        elif any(keys[at]):
+            named.setdefault(keys[at], calls[at])
+
+
+def _session(chance: random.Random, index: int) -> bytes:
+    """One of a few that are in use about then; some claim to be made later than they are, and some far too late."""
+    period = index // 12
+    born = START_MS + 600 * period + chance.choice((0, 0, 300, 300, 500, 5000))
+    return key_fingerprint("me", uuid7(born, chance.randrange(2)))
 
 
 Told = tuple[bytes, list[bytes], list[int], list[int], int]  # what an entry's calls answered, and the digest of its rows
@@ -112,7 +160,9 @@ class Way:
         )
         if self.state.position.index == 0:
             txn_id = txn_at(START_MS - 1)
-            self.executor.apply_schema(index=1, term=1, checksum=7, txn_id=txn_id, statements=db.schema_statements())
+            self.executor.apply_schema(
+                index=1, term=1, checksum=7, txn_id=txn_id, change=StatedChange(tuple(db.schema_statements()))
+            )
 
     def take(self, entry: Entry) -> None:
         self.executor.key_policy = entry.policy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from sqlalchemy import Column, Integer, String, bindparam, insert, select, updat
 
 from procedures import Database, Transaction
 from procedures.execution.executor import Applied, Executor, Invocations, KeyPolicy
+from procedures.migration.stated_change import StatedChange
+from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState
 
 START_MS = 1_700_000_000_000
@@ -52,18 +54,25 @@ class Site:
             millis_of=lambda txn: txn >> 21,
             progress=progress,
             key_policy=policy,
-            partitions=lambda _version: partitions,
+            facts=lambda _version: VersionFacts(partitions),
         )
         self.milliseconds = START_MS
         self.numbers = {procedure.name: number for number, procedure in enumerate(db.procedure_list)}
         if self.state.position.index == 0:
             self.executor.apply_schema(
-                index=1, term=1, checksum=7, txn_id=txn_at(START_MS - 1), statements=db.schema_statements()
+                index=1, term=1, checksum=7, txn_id=txn_at(START_MS - 1), change=StatedChange(tuple(db.schema_statements()))
             )
         else:
             self.milliseconds = (self.state.position.txn_id >> 21) + 1
 
-    def batch(self, calls: Sequence[Call], *, keys: Sequence[bytes] | None = None, skips: Sequence[int] = ()) -> Invocations:
+    def batch(
+        self,
+        calls: Sequence[Call],
+        *,
+        keys: Sequence[bytes] | None = None,
+        skips: Sequence[int] = (),
+        floors: Mapping[bytes, int] | None = None,
+    ) -> Invocations:
         """The next batch; every one is a millisecond after the last."""
         self.milliseconds += 1
         return Invocations(
@@ -76,10 +85,17 @@ class Site:
             params=[self.db.procedures[name].bind(params) for name, params in calls],
             keys=keys,
             skips=frozenset(skips),
+            floors=floors or {},
         )
 
-    def apply(self, *calls: Call, keys: Sequence[bytes] | None = None, skips: Sequence[int] = ()) -> Applied:
-        return self.executor.apply(self.batch(calls, keys=keys, skips=skips))
+    def apply(
+        self,
+        *calls: Call,
+        keys: Sequence[bytes] | None = None,
+        skips: Sequence[int] = (),
+        floors: Mapping[bytes, int] | None = None,
+    ) -> Applied:
+        return self.executor.apply(self.batch(calls, keys=keys, skips=skips, floors=floors))
 
     def call(self, name: str, /, **params: Any) -> tuple[int, Any]:
         """(status, decoded body) of one call in a batch of its own."""

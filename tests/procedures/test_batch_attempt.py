@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from procedures.execution.batch_attempt import BatchAttempt, NeedsSavepoints
-from procedures.execution.idempotency import NO_KEY
 from procedures.execution.invocations import Invocations
+from procedures.idempotency.known_outcome import NO_KEY
 
 
 def attempt() -> tuple[BatchAttempt, Invocations]:

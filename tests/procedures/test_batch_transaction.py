@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from procedures.errors import EnvironmentFault
-from procedures.execution.idempotency import key_fingerprint
+from procedures.idempotency.known_outcome import key_fingerprint
 from tests.procedures.sites import Call, Site, counters
 
 MakeSite = Callable[..., Site]

@@ -14,6 +14,7 @@ import pytest
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment, load_bundle
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged
+from procedures.migration.stated_change import StatedChange
 from procedures.samples import bank
 from procedures.storage.state import PartitionState
 from tests.procedures.sites import txn_at
@@ -73,7 +74,7 @@ def run_order(db: Database, path: Path) -> bytes:
 
     state = PartitionState.open(path, partition=0)
     executor = Executor(state, lambda _: db, digest_rows=True, millis_of=lambda txn: txn >> 21, progress=None)
-    executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, statements=db.schema_statements())
+    executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, change=StatedChange(tuple(db.schema_statements())))
     body = executor.apply(Invocations(2, 1, 0, 1, [txn_at(5)], [0], [[3]], None)).bodies[0]
     state.close()
     return body

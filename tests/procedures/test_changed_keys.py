@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from procedures.execution.idempotency import key_fingerprint
+from procedures.idempotency.known_outcome import key_fingerprint
 from procedures.storage import changed_keys as module
 from procedures.storage.changed_keys import FREED_PER_BATCH, Changes, Part, estimate_keys
 from procedures.storage.state import Position

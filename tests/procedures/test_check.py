@@ -14,7 +14,6 @@ import pytest
 
 from procedures.checks.check import check
 from procedures.errors import BundleError, DefinitionError
-from procedures.samples import bank, voter
 
 APP = """
 from sqlalchemy import Column, Integer, String, bindparam, insert, select, text
@@ -124,14 +123,14 @@ def test_digests_do_not_depend_on_the_hash_seed() -> None:
     for seed in ("0", "4711"):
         command = [sys.executable, "-m", "procedures.checks.check", "procedures.samples.bank:db", "3", "200"]
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[2])}
-        outputs.append(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60).stdout)
+        outputs.append(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=300).stdout)
     assert outputs[0] == outputs[1]
     assert len({orjson.loads(line)["digest"] for line in outputs[0].splitlines()}) > 5
 
 
-def test_database_object_finds_its_module() -> None:
-    """A Database can be given instead of its name."""
-    from procedures.checks.check import _resolve
-
-    assert _resolve(bank.db)[0] == "procedures.samples.bank:db"
-    assert _resolve("procedures.samples.voter")[1] is voter.db
+def test_declarations_and_statements_that_do_something_else_are_errors(write: Write) -> None:
+    """What was added to a table after it was declared, and a part of a statement that would be left out."""
+    late = "from sqlalchemy import func, Index\nIndex('late', func.random(), _table=rows)\n"
+    target = write("pass", more=late + "ODD = select(rows.c.id.bitwise_xor(1))\ndel workload\n")
+    found = {(finding.code, finding.severity) for finding in check(target)}
+    assert found == {("declaration", "error"), ("statement", "error")}

@@ -65,9 +65,6 @@ WORKS: dict[str, tuple[Items, str]] = {
         lambda: (key(), Column("n", Integer, ForeignKey("x.id", ondelete="CASCADE", onupdate="SET NULL"))),
         "ON DELETE CASCADE ON UPDATE SET NULL",
     ),
-    "foreign key that is used before": (
-        lambda: (key(), Column("n", Integer, ForeignKey("x.id", use_alter=True, name="f"))), "CONSTRAINT f FOREIGN KEY(n)",
-    ),
     "foreign key to itself": (lambda: (key(), Column("n", Integer, ForeignKey("t.id"))), "REFERENCES t (id)"),
     "composite foreign key": (
         lambda: (key(), Column("n", Integer), ForeignKeyConstraint(["n"], ["x.id"])), "FOREIGN KEY(n) REFERENCES x (id)",

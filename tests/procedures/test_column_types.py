@@ -87,7 +87,7 @@ WORKS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
     "LargeBinary": (types.LargeBinary, b"\0\xff", b"\0\xff"),
     "LargeBinary(2)": (lambda: types.LargeBinary(2), b"ab", b"ab"),
     "BLOB": (types.BLOB, b"ab", b"ab"),
-    "VARBINARY": (lambda: types.VARBINARY(2), b"ab", b"ab"),
+    "VARBINARY": (types.VARBINARY, b"ab", b"ab"),
     "Boolean": (types.Boolean, True, 1),
     "BOOLEAN": (types.BOOLEAN, False, 0),
     "Boolean with a constraint": (lambda: types.Boolean(create_constraint=True), True, 1),

@@ -21,6 +21,7 @@ from procedures import Database, Transaction
 from procedures.errors import BatchRefused
 from procedures.execution.executor import Executor, Invocations, Status
 from procedures.execution.outcome_bodies import outcome_of
+from procedures.migration.stated_change import StatedChange
 from procedures.storage.state import PartitionState, Position
 from tests.procedures.sites import Site, counters, txn_at
 
@@ -143,7 +144,11 @@ def test_schema_record_may_not_touch_the_framework_or_rows(make_site: MakeSite) 
     ):
         with pytest.raises(BatchRefused):
             site.executor.apply_schema(
-                index=2, term=1, checksum=0, txn_id=txn_at(site.milliseconds + 1), statements=["CREATE TABLE y(a)", statement]
+                index=2,
+                term=1,
+                checksum=0,
+                txn_id=txn_at(site.milliseconds + 1),
+                change=StatedChange(("CREATE TABLE y(a)", statement)),
             )
     assert site.dump() == before
 

@@ -20,7 +20,7 @@ from procedures.execution.failure_trace import (
     FailureTracer,
     hint_of,
 )
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 from tests.procedures import traced_app
 from tests.procedures.sites import START_MS, Site
 from tests.procedures.test_executor import MakeSite

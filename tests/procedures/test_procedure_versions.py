@@ -6,9 +6,13 @@ import hashlib
 import inspect
 from typing import Any
 
+import pytest
+from sqlalchemy import Column, Integer
+
 from procedures import Database
 from procedures.bundle import capture_bundle
-from procedures.procedure_versions import catalog_value, source_hash
+from procedures.errors import SchemaConflict
+from procedures.procedure_versions import catalog_value, check_placement, source_hash
 from procedures.samples import bank, voter
 
 
@@ -42,3 +46,20 @@ def test_procedure_without_source_has_no_hash() -> None:
     code = "db = Database('typed')\n@db.procedure(partition_by='n')\ndef give(tx, n: int) -> int:\n    return n\n"
     exec(code, space)  # noqa: S102 - as a prompt does
     assert source_hash(space["give"]) == ""
+
+
+def _placed(by: str | None) -> Database:
+    db = Database("placed")
+    columns = [Column("id", Integer, primary_key=True), Column("owner", Integer, nullable=False)]
+    db.table("t", *columns, **({"replicated": True} if by is None else {"partition_by": by}))
+    return db
+
+
+@pytest.mark.parametrize(("before", "after"), [("id", "owner"), ("id", None), (None, "id")])
+def test_code_that_would_move_rows_is_refused(before: str | None, after: str | None) -> None:
+    """With the way to do it; a renamed column, a new table and a record that does not say it pass."""
+    with pytest.raises(SchemaConflict, match="no migration moves them; make a new directory"):
+        check_placement(_placed(after), {"tables": {"t": before}})
+    check_placement(_placed(after), {"tables": {"t": after, "gone": "id"}})
+    check_placement(_placed(after), {})
+    check_placement(_placed("id"), {"tables": {"t": "former_name"}})

@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 
 from procedures.execution.executor import Status
+from procedures.idempotency import session_table
 from tests.procedures.replays import Told, Way, make_delta, make_image, make_log, run_live, run_replay, with_delta
 
 Dump = dict[str, list[tuple[Any, ...]]]
+
+
+@pytest.fixture(autouse=True)
+def _rows_of_sessions_shrink_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it happens within these logs."""
+    monkeypatch.setattr(session_table, "SHRINK_AFTER", 6)
 
 
 def live_of(folder: Path, log: list[Any], seed: int, *, image_at: int) -> tuple[dict[int, Told], Dump]:

@@ -28,6 +28,7 @@ from sqlalchemy.schema import SchemaItem
 from procedures import Database, DefinitionError, slot_of
 from procedures.errors import SchemaConflict, StateRefused
 from procedures.execution.executor import Executor
+from procedures.migration.stated_change import StatedChange
 from procedures.storage.state import PartitionState, Position, open_reader
 from tests.procedures.sites import Site, counters, txn_at
 
@@ -130,11 +131,13 @@ def test_plan_creates_what_is_new_and_nothing_else(tmp_path: Path) -> None:
     plan = new.plan_schema(site.state.schema())
     assert [statement.split()[1:3] for statement in plan] == [["TABLE", "b"], ["INDEX", "by_n"]]
     index = site.state.position.index + 1
-    site.executor.apply_schema(index=index, term=1, checksum=0, txn_id=txn_at(site.milliseconds + 1), statements=plan)
+    site.executor.apply_schema(
+        index=index, term=1, checksum=0, txn_id=txn_at(site.milliseconds + 1), change=StatedChange(tuple(plan))
+    )
     assert new.plan_schema(site.state.schema()) == []
     changed = Database("shop")
-    changed.table("a", Column("id", Integer, primary_key=True), Column("more", Integer), partition_by="id")
-    with pytest.raises(SchemaConflict, match="table 'a' differs"):
+    changed.table("a", Column("id", Integer, primary_key=True), Column("n", Integer, nullable=False), partition_by="id")
+    with pytest.raises(SchemaConflict, match="table 'a': column 'n' cannot be added"):
         changed.plan_schema(site.state.schema())
     site.close()
 
@@ -199,7 +202,7 @@ def test_new_state_is_at_zero(tmp_path: Path) -> None:
     state = PartitionState.open(tmp_path / "n.db", partition=0)
     assert state.position == Position(0, 0, 0, 0)
     executor = Executor(state, lambda _: counters(), digest_rows=True, millis_of=lambda _: 0, progress=None)
-    assert not list(executor._keys)
+    assert not list(executor._known.keys)
     state.close()
 
 
@@ -219,7 +222,7 @@ def test_a_rehearsal_leaves_nothing_behind(tmp_path: Path) -> None:
     make = ["CREATE TABLE t (id INTEGER NOT NULL, PRIMARY KEY (id)) STRICT"]
     state.rehearse_schema(make)
     assert (state.schema(), state.position) == ({}, Position())
-    executor.apply_schema(index=1, term=1, checksum=1, txn_id=txn_at(1), statements=make)
+    executor.apply_schema(index=1, term=1, checksum=1, txn_id=txn_at(1), change=StatedChange(tuple(make)))
     before = state.schema()
     for wrong in ("CREATE TABLE t (id INTEGER NOT NULL, PRIMARY KEY (id))", "CREATE TABLE u (id INTEGER)"):
         with pytest.raises(SchemaConflict):

@@ -30,10 +30,11 @@ from replay.spark.base.options import options_table
 ROOT = Path(__file__).resolve().parents[2]
 README = "README.md"
 WRITING = "procedures/WRITING.md"
+TYPES = "procedures/TYPES.md"
 OPERATING = "cmdlog/OPERATING.md"
 RECOVERY = "replay/RECOVERY.md"
 SPARK = "replay/spark/SPARK.md"
-DOCUMENTS = (README, WRITING, OPERATING, RECOVERY, SPARK)
+DOCUMENTS = (README, WRITING, TYPES, OPERATING, RECOVERY, SPARK)
 README_LINES_MAX = 120
 README_BYTES_MAX = 8192
 LINE_CHARS_MAX = 100

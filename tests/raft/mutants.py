@@ -35,7 +35,9 @@ COPIED: Final = (
     "tests/conftest.py",
     "tests/skips.py",
     "tests/waiting.py",
+    "tests/one_trust.py",
     "tests/warm_start.py",
+    "tests/patient_requests.py",
 )
 TESTS_TIMEOUT_S: Final = 400
 SIM_SEEDS: Final = 300

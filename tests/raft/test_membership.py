@@ -22,6 +22,7 @@ from cmdlog.raft import (
 )
 from cmdlog.raft.configuration import NodeId, nodes
 from cmdlog.raft.messages import KIND_CONFIGURATION, Append, AppendReply, Campaign, Heartbeat, Removed, VoteRequest
+from cmdlog.raft.roles.membership import forget_acknowledgements
 from cmdlog.raft.wire.secure_frames import cluster_of_epoch
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, Disk, column, lead, node, solo
@@ -540,3 +541,16 @@ def test_named_learners_become_voters_when_they_have_caught_up() -> None:
     cluster.core(1).transfer(B)
     cluster.tick(30)
     assert cluster.core(2).configuration == Configuration(voters=nodes((1, 2, 3, 4, 5)), learners=nodes((6,)))
+
+
+def test_what_a_former_life_acknowledged_counts_no_more() -> None:
+    """A learner that seemed level is one from nothing again; the others keep what they have."""
+    member = solo(learners=(4,), terms=(1, 1))
+    core = lead(member)
+    for peer in (B, D):
+        core.step(AppendReply(peer, A, core.term, core.log.last))
+    forget_acknowledgements(core, D)
+    assert (core.progress[D].match, core.progress[B].match) == (0, core.log.last)
+    assert core.live() == {A, B}
+    forget_acknowledgements(core, E)  # is no member
+    assert sorted(core.progress) == [B, C, D]

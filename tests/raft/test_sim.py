@@ -22,7 +22,7 @@ from tests.raft.sim.swarm import Swarm, draw
 from tests.raft.sim.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
-SLICE_SEEDS: Final = 150
+SLICE_SEEDS: Final = 90
 SLICE_UNITS: Final = 800  # as long as there is time for
 PARTS: Final = 3
 WEEKLY_SEEDS: Final = 20_000

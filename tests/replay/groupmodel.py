@@ -13,18 +13,30 @@ from dataclasses import dataclass, field, replace
 
 from cmdlog.wal.fault_log import FaultRecord, make_record
 from replay.log.evidence import BlockRun, GroupEvidence, NodeEvidence, SnapshotEvidence, StatedConfiguration
+from replay.log.known_lives import PINNED, KnownLife, known_lives
 
 CLUSTER = b"cluster-number-1"
 Members = tuple[frozenset[int], frozenset[int], frozenset[int]]  # voters, outgoing, learners
 
 
 @dataclass(frozen=True, slots=True)
+class MemberEntry:
+    """What a MEMBER entry says; stages as in the product."""
+
+    node: int
+    stage: str
+    life: int  # 0: not known yet
+    former: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """`members` of a configuration entry. `number` is never given twice."""
+    """`members` of a configuration entry, `member` of a MEMBER entry. `number` is never given twice."""
 
     term: int
     number: int
     members: Members | None = None
+    member: MemberEntry | None = None
 
 
 @dataclass(slots=True)
@@ -42,10 +54,42 @@ class Node:
     match: dict[int, int] = field(default_factory=dict)
     up: bool = True
     empty: bool = False  # has lost what it acknowledged, and has not been made a voter since
+    life: int = 1  # of its disk
+    pins: dict[int, int] = field(default_factory=dict)  # node -> the life that it speaks with; others: the first one
+    genesis: bool = False  # made as if the cluster began, and refused by all others
 
     def members(self) -> Members:
         """The configuration in force: the newest in the log."""
         return next((e.members for e in reversed(self.log) if e.members), (frozenset(), frozenset(), frozenset()))
+
+    def pin(self, node: int) -> int:
+        """The life of that node that this one speaks with."""
+        return self.pins.get(node, 1)
+
+    def speaks_with(self, other: Node) -> bool:
+        """Whether both take the other for the node that it says it is."""
+        return not (self.genesis or other.genesis) and self.pin(other.id) == other.life and other.pin(self.id) == self.life
+
+    def stated(self, node: int) -> tuple[int, MemberEntry] | None:
+        """The newest MEMBER entry of a node in the log, with its index."""
+        found = ((n, e.member) for n, e in reversed(list(enumerate(self.log, 1))) if e.member and e.member.node == node)
+        return next(found, None)
+
+    def admit_stated(self) -> None:
+        """Pins what is known committed."""
+        for entry in self.log[: self.commit]:
+            if entry.member and entry.member.stage in ("admitted", "member"):
+                self.pins[entry.member.node] = entry.member.life
+
+    def lives(self) -> dict[int, KnownLife]:
+        """As a directory says them: the book of peers, and the log."""
+        book = {n: KnownLife(name_of(n, self.pin(n)), frozenset(), PINNED) for n in range(1, 10) if n != self.id}
+        log = dict[int, KnownLife]()
+        for index, entry in enumerate(self.log, 1):
+            if (of := entry.member) is not None:
+                former = frozenset(name_of(of.node, life) for life in of.former)
+                log[of.node] = KnownLife(name_of(of.node, of.life) if of.life else "", former, (entry.term, index))
+        return known_lives(log, book if self.log and not self.genesis else {})
 
     def place(self, index: int) -> tuple[int, int]:
         """(term, checksum) of an entry."""
@@ -64,8 +108,9 @@ class Node:
         )  # fmt: skip
         snapshot = SnapshotEvidence("s", 0, self.base, *self.place(self.base))
         return NodeEvidence(
-            name, CLUSTER.hex(), self.id, f"life-{self.id}", {0: of} if log or self.term else {}, tuple(self.faults),
-            snapshots=(snapshot,) if self.base else (),
+            name, CLUSTER.hex(), self.id, name_of(self.id, self.life), {0: of} if log or self.term else {}, tuple(self.faults),
+            snapshots=(snapshot,) if self.base else (), lives=self.lives(),
+            met=frozenset() if self.genesis else frozenset(range(1, 10)),
         )  # fmt: skip
 
     @property
@@ -75,7 +120,12 @@ class Node:
 
     def copy(self) -> Node:
         """As it is now, to be put back later."""
-        return replace(self, log=list(self.log), faults=list(self.faults), match={})
+        return replace(self, log=list(self.log), faults=list(self.faults), match={}, pins=dict(self.pins))
+
+
+def name_of(node: int, life: int) -> str:
+    """An incarnation."""
+    return f"life-{node}-{life}"
 
 
 class Group:
@@ -83,19 +133,32 @@ class Group:
 
     def __init__(self, seed: int, nodes: int, voters: int) -> None:
         self.rng = random.Random(seed)
-        first = Entry(1, 1, (frozenset(range(1, voters + 1)), frozenset(), frozenset()))
+        self.replacing = 24.0  # how often something happens to a node that is replaced, against the other things
+        self.first = first = Entry(1, 1, (frozenset(range(1, voters + 1)), frozenset(), frozenset()))
         self.nodes = {n: Node(n, [first] if n <= voters else []) for n in range(1, nodes + 1)}
         self.acknowledged: list[Entry] = [first]  # by index
         self.lineage: list[FaultRecord] = []
         self.copies: list[Node] = []
+        self.replaced: list[Node] = []  # earlier lives; those that are up still take part where they are let
         self.numbers = 1
         self.done = Counter[str]()  # what happened how often, for who doubts that anything does
 
     def step(self) -> None:
         """Something happens."""
         what = self.rng.choices(
-            [self.elect, self.append, self.spread, self.change, self.fail, self.rejoin, self.lose, self.take_copy, self.toggle],
-            [12, 16, 40, 3, 12, 24, 0.15, 1, 2],
+            [
+                self.elect,
+                self.append,
+                self.spread,
+                self.change,
+                self.fail,
+                self.rejoin,
+                self.lose,
+                self.take_copy,
+                self.toggle,
+                self.replace_disk,
+            ],
+            [12, 16, 40, 3, 12, 24, 0.15, 1, 2, self.replacing],
         )[0]
         what()
 
@@ -110,7 +173,13 @@ class Group:
         candidate.term, candidate.vote, candidate.leads = candidate.term + 1, candidate.id, 0
         granted = {candidate.id}
         for node in self.part():
-            if node.empty or node is candidate or node.term > candidate.term or (node.term == candidate.term and node.vote):
+            if (
+                node.empty
+                or node is candidate
+                or not node.speaks_with(candidate)
+                or node.term > candidate.term
+                or (node.term == candidate.term and node.vote)
+            ):
                 continue
             node.leads = 0
             node.term, node.vote = candidate.term, None
@@ -127,10 +196,10 @@ class Group:
         if (leader := self.leader()) is not None:
             self.put(leader)
 
-    def put(self, leader: Node, members: Members | None = None) -> None:
+    def put(self, leader: Node, members: Members | None = None, member: MemberEntry | None = None) -> None:
         """Appends at the leader."""
         self.numbers += 1
-        leader.log.append(Entry(leader.term, self.numbers, members))
+        leader.log.append(Entry(leader.term, self.numbers, members, member))
         self.count(leader)
 
     def spread(self) -> None:
@@ -144,6 +213,8 @@ class Group:
         """One message, which arrives, and its answer."""
         voters, outgoing, learners = leader.members()
         if node.id not in voters | outgoing | learners or (node.empty and not (node.id in learners and node.marked)):
+            return
+        if not leader.speaks_with(node):
             return
         if node.term > leader.term:
             leader.leads = 0
@@ -165,6 +236,7 @@ class Group:
         leader.match[node.id] = max(leader.match.get(node.id, 0), upto)
         self.count(leader)
         node.commit = max(node.commit, min(leader.commit, upto))
+        node.admit_stated()
 
     def count(self, leader: Node) -> None:
         """The leader commits what a majority holds, and answers the callers."""
@@ -175,6 +247,7 @@ class Group:
                 known = min(index, len(self.acknowledged))
                 assert leader.log[:known] == self.acknowledged[:known], "the model itself lost an acknowledged entry"
                 self.acknowledged += leader.log[known:index]
+                leader.admit_stated()
                 break
         voters, outgoing, learners = leader.members()
         if outgoing and leader.log[leader.commit - 1 :] and self.configured(leader):
@@ -210,7 +283,7 @@ class Group:
         voters, _, learners = leader.members()
         if node.id in voters:
             self.reconfigure(leader, voters - {node.id}, learners)
-        elif node.id not in learners and not node.log:
+        elif node.id not in learners and not node.log and leader.stated(node.id) is None:
             self.reconfigure(leader, voters, learners | {node.id})
         elif (
             node.id in learners
@@ -280,6 +353,73 @@ class Group:
             self.done["back"] += 1
             node.faults = list(self.lineage)
 
+    # -- another life of a disk ----------------------------------------------------------------------------------------------
+
+    def replace_disk(self) -> None:
+        """The next step of the node that is being replaced, or the first one of some node: the cluster's reconciler."""
+        leader = self.leader()
+        if leader is None or not self.configured(leader) or leader.members()[1]:
+            return
+        stated = {n: found for n in self.nodes if (found := leader.stated(n)) is not None}
+        if any(index > leader.commit for index, _ in stated.values()):
+            return  # undecided
+        busy = [of for _, of in stated.values() if of.stage != "member"]
+        if busy:
+            self.move_on(leader, busy[0])
+            return
+        node = self.some(up=None)
+        if node.id == leader.id or node.id not in leader.members()[0] | leader.members()[2] or self.rng.random() < 0.9:
+            return
+        of = stated[node.id][1] if node.id in stated else MemberEntry(node.id, "member", leader.pin(node.id))
+        self.put(leader, member=replace(of, stage="leaving_old"))
+        self.done["replacing"] += 1
+
+    def move_on(self, leader: Node, of: MemberEntry) -> None:
+        """As the state of the node says."""
+        voters, _, learners = leader.members()
+        if of.stage == "leaving_old":
+            if of.node in voters | learners:
+                self.reconfigure(leader, voters - {of.node}, learners - {of.node})
+            else:
+                self.put(leader, member=replace(of, stage="expected", life=0, former=of.former | {of.life}))
+        elif of.stage == "expected":
+            self.numbers += 1
+            self.put(leader, member=replace(of, stage="joining", life=self.numbers))
+        elif of.stage == "joining":
+            if of.node not in learners:
+                self.reconfigure(leader, voters, learners | {of.node})
+            else:
+                self.put(leader, member=replace(of, stage="admitted"))
+        elif self.nodes[of.node].life != of.life:
+            self.copy_disk(of)
+        elif of.node in voters:
+            self.put(leader, member=replace(of, stage="member"))
+            self.done["replaced"] += 1
+        elif leader.match.get(of.node, 0) >= leader.commit and len(self.nodes[of.node].log) >= leader.commit:
+            self.reconfigure(leader, voters | {of.node}, learners - {of.node})
+
+    def copy_disk(self, of: MemberEntry) -> None:
+        """The new life is made as a whole of what some node knows committed, its own admission included."""
+        old, source = self.nodes[of.node], self.some()
+        stated = source.stated(of.node)
+        if source.id == of.node or source.empty or stated is None or stated[1] != of or stated[0] > source.commit:
+            return
+        log = list(source.log[: source.commit])
+        new = Node(of.node, log, source.term, None, source.commit, source.commit, list(source.faults), life=of.life)
+        if not old.empty and old.term >= new.term and self.rng.random() < 0.5:
+            new.term, new.vote = old.term, old.vote  # what the old directory says is merged where it can be read
+        new.pins = dict(source.pins)
+        if not old.empty:
+            old.up = old.up and self.rng.random() < 0.5
+            self.replaced.append(old)
+        elif old.genesis:
+            self.replaced.append(old)
+        self.nodes[of.node] = new
+        new.admit_stated()
+        for other in self.nodes.values():
+            other.match.pop(of.node, None)
+        self.done["copied"] += 1
+
     # -- disks -------------------------------------------------------------------------------------------------------------
 
     def lose(self) -> None:
@@ -288,7 +428,12 @@ class Group:
         self.done["lost"] += 1
         if len([n for n in self.nodes.values() if n.empty]) >= (len(self.nodes) - 1) // 2:
             return
-        self.nodes[node.id] = Node(node.id, up=node.up, empty=True)
+        initial = self.first.members[0] if self.first.members is not None else frozenset[int]()
+        genesis = self.rng.random() < 0.3 and node.id in initial and len(initial) > 1  # alone nothing would show it
+        self.nodes[node.id] = Node(
+            node.id, [self.first] if genesis else [], up=node.up, empty=True, genesis=genesis,
+            life=self.numbers + 1000 if genesis else node.life, pins=node.pins,
+        )  # fmt: skip
         for other in self.nodes.values():
             other.match.pop(node.id, None)
 
@@ -309,7 +454,7 @@ class Group:
 
     def part(self) -> list[Node]:
         """Some of those that are up."""
-        return [n for n in self.nodes.values() if n.up and self.rng.random() < 0.7]
+        return [n for n in (*self.nodes.values(), *self.replaced) if n.up and self.rng.random() < 0.7]
 
     def leader(self) -> Node | None:
         """One that thinks so; mostly the newest."""

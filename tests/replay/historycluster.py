@@ -21,7 +21,7 @@ from cmdlog.wal.fault_log import FaultRecord
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, encode_json, peek_record
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, MULTI_PARTITION, make_txn_id
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from tests.replay.historyapp import WRITE_NOTE, history_schema
 from tests.replay.historynode import NO_ACCOUNT, SEGMENT_BYTES, Entry, Held, HistoryNode
 from tests.replay.historytruth import Truth, catalog_value

@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import google_crc32c
+import orjson
+
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.fault_log import FAULTS_FOLDER, FaultLog
@@ -316,7 +319,21 @@ class HistoryNode:
     def _create(self, initial: Sequence[bytes]) -> None:
         Log.create(self.files, self.directory, self.identity, segment_bytes=self._segment_bytes, segments=SEGMENTS,
                    reserve_bytes=RESERVE_BYTES, initial=initial)  # fmt: skip
+        self._meet_witness()
         self._open()
+
+    def _meet_witness(self) -> None:
+        """A node of which no directory is given has met this one: else a log as it was made might be an emptied disk's."""
+        folder = os.path.join(self.directory, "cluster")
+        os.mkdir(folder)
+        facts = self.identity.as_text()
+        value = {
+            "format": 1, **facts, "starts": 1,
+            "peers": {"99": {"incarnation": "00" * 8, "confirmed": True, "start": None, "former": []}},
+        }  # fmt: skip
+        checksum = f"{google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)):08x}"
+        with open(os.path.join(folder, "peers.json"), "wb") as file:
+            file.write(orjson.dumps({**value, "checksum": checksum}))
 
     def _open(self) -> None:
         self._queue, self._queue_bytes, self._block_bytes = [], 0, 4 << 10

@@ -15,7 +15,7 @@ from typing import Any
 from cmdlog.wal.format.record import RecordKind, decode_record
 from procedures import Database
 from procedures.bundle import load_bundle
-from procedures.execution.idempotency import KeyPolicy, Status
+from procedures.idempotency.known_outcome import KeyPolicy, Status
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
 from snapshot.capture.image import Capture

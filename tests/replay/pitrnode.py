@@ -18,7 +18,7 @@ import structlog
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.settings import Settings
-from procedures.execution.idempotency import key_fingerprint
+from procedures.idempotency.known_outcome import key_fingerprint
 from procedures.samples.bank import db, loader, workload
 from tests.node.rig import Pending, when_there_is_room
 

@@ -22,7 +22,8 @@ from cmdlog.wal.format.record import RecordKind, decode_record, encode_commit_ma
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
 from cmdlog.wal.log import Log
 from procedures.bundle import Bundle, load_bundle
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy, key_fingerprint
+from procedures.idempotency.session_calls import sent_name
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
 from replay.state.trust import Trust, state_path
@@ -31,6 +32,7 @@ from snapshot.capture.seal import seal
 from snapshot.catalog import free_path, temporary_path
 from snapshot.manifest import IMAGE_NAME
 from snapshot.table_digest import TableDigest, open_image, table_digests
+from tests.procedures.sites import uuid7
 
 APP = """
 import os
@@ -104,6 +106,7 @@ PROCEDURES = (("begin",), ("clock",), ("deposit", "amount"), ("drift",), ("mirro
 SCHEMA = ["CREATE TABLE accounts ( id INTEGER NOT NULL, balance INTEGER NOT NULL, PRIMARY KEY (id) ) STRICT"]
 ACCOUNTS = 3  # of each partition: ids 10 * partition + 0, 1, 2
 FIRST_MILLIS = 1_700_000_000_000
+SESSION_MS = 500  # of the rig's time, for which its client keeps a session
 
 
 def make_bundle(factor: int = 1) -> Bundle:
@@ -153,6 +156,7 @@ class Rig:
         self.catalogs, self.bundles = Catalogs(), dict[str, Any]()
         self.factor = factor
         self.policy = KeyPolicy()
+        self.numbers = 1  # the next one of a client's call
         self.balances: dict[int, int] = {}  # the model: account -> balance
         self.history: list[tuple[int, dict[int, int]]] = []  # (TxnId, balances after it)
         configuration = {"voters": [1], "learners": [], "epoch": 1, "partitions": partitions, "key_policy": asdict(self.policy)}
@@ -256,10 +260,16 @@ class Rig:
         return index
 
     def deposits(self, count: int, *, calls: int = 3) -> None:
-        """Batches of deposits, on all partitions in turn."""
+        """Batches of deposits, on all partitions in turn; the calls of some have names in a session."""
         for n in range(count):
-            p = n % self.partitions
-            self.batch(p, [(DEPOSIT, [10 * p + (n + c) % ACCOUNTS, n + c + 1]) for c in range(calls)])
+            p, keys = n % self.partitions, self._numbered(calls) if n % 5 < 2 else None
+            self.batch(p, [(DEPOSIT, [10 * p + (n + c) % ACCOUNTS, n + c + 1]) for c in range(calls)], keys=keys)
+
+    def _numbered(self, calls: int) -> list[bytes]:
+        """The next numbers of the node's client, which has seen the outcomes of most others."""
+        first, self.numbers = self.numbers, self.numbers + calls
+        session = key_fingerprint("", uuid7(self.millis // SESSION_MS * SESSION_MS))
+        return [sent_name(session, first + at, max(0, first - 2 * calls)) for at in range(calls)]
 
     def log(self, *records: bytes) -> int:
         """One block, with the digests that wait for one, as in a node; returns its number."""
@@ -268,7 +278,7 @@ class Rig:
         self.notes = []
         if not self.wal.run_turn():  # the segment is full: a thread of the log goes on to the next
             self.wal.kick()
-        assert self.feed.arrived.wait(10)
+        assert self.feed.arrived.wait(120)
         return self.feed.durable_block
 
     def snapshot(self, partition: int, *, mark: bool = True) -> str:

@@ -20,8 +20,11 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database, Transaction
 from procedures.bundle import capture_bundle
 from procedures.declaration.hash_slots import partition_by_slot, slot_of, slot_ranges
-from procedures.execution.idempotency import Fresh, KeyPolicy, split_keys, unpack_outcome
-from procedures.execution.idempotency_table import KeyTable, stored_keys
+from procedures.idempotency.key_table import KeyTable, stored_keys
+from procedures.idempotency.known_calls import KnownCalls
+from procedures.idempotency.known_outcome import Fresh, KeyPolicy, split_keys, unpack_outcome
+from procedures.idempotency.session_outcome import NumberedCalls
+from procedures.idempotency.session_row import stored_outcome, stored_rows
 from procedures.storage.state import PartitionState, Position
 from replay.errors import ReshapeRefused
 from replay.repartition.repartition import reshape
@@ -81,6 +84,7 @@ def add_ticket(tx: Transaction, caller: str, id: int, shop: str) -> None:  # noq
 
 
 FILES: Final = RealFiles()
+SEED: Final = 1  # of the request hash of every call of a session; none has parameters
 INDEX, TERM, CHECKSUM, TXN = 9, 2, 77, 1_700_000_000_000 << 21
 Store = Callable[..., None]
 
@@ -112,8 +116,28 @@ class Crafted:
         table = KeyTable(state, self.policy)
         with state.connection:
             kind: Any = "everywhere" if shared else "single"
-            table.store(self._index[partition], fresh, clock=clock, txn_ms=(TXN >> 21) + clock, kind=kind)
+            table.store(self._index[partition], fresh, clock=clock, txn_ms=(TXN >> 21) + clock, kind=kind, keyed=True)
             table.accept()
+
+    def called(
+        self, partition: int, calls: Mapping[bytes, bytes], floors: Mapping[bytes, int], *, shared: bool = False, clock: int = 0
+    ) -> None:
+        """A batch of calls of sessions with these names and results, which brings these floors."""
+        self._index[partition] += 1
+        state = self.states[partition]
+        kind: Any = "everywhere" if shared else "single"
+        known, txn_ms = KnownCalls(state, self.policy), (TXN >> 21) + clock
+        known.begin_batch(floors, txn_ms=txn_ms, kind=kind)
+        assert known.runs_plainly(list(calls), kind=kind) or not calls
+        fresh = Fresh(list(calls), [1] * len(calls), [0] * len(calls), [TXN] * len(calls), calls.values())
+        kept = NumberedCalls(list(calls), [SEED] * len(calls), [[]] * len(calls), fresh) if calls else Fresh()
+        with state.connection:
+            known.store(self._index[partition], kept, clock=clock, txn_ms=txn_ms, kind=kind)
+            known.accept()
+
+    def skip_entries(self, partition: int, entries: int) -> None:
+        """So many that name no call."""
+        self._index[partition] += entries
 
     def finish(self, clocks: Sequence[int] = ()) -> GroupStates:
         """Closes the states at one place each; returns the groups that say so."""
@@ -160,6 +184,21 @@ def refusal(node: Crafted, partitions: int, **given: Any) -> str:
     with pytest.raises(ReshapeRefused) as caught:
         made(node, partitions, **given)
     return str(caught.value)
+
+
+def sessions_of(directory: str, partition: int, *, shared: bool = False) -> dict[bytes, tuple[int, dict[int, bytes]]]:
+    """Session -> its floor, and number -> stored body."""
+    connection = apsw.Connection(state_path(directory, partition))
+    found: dict[bytes, tuple[int, dict[int, bytes]]] = {}
+    for row in stored_rows(connection):
+        for session, floor in zip(row.sessions, row.floors, strict=True) if row.shared is shared else ():
+            found[session] = (floor, found.get(session, (0, {}))[1])
+        for ordinal, number in zip(row.ordinals, row.numbers, strict=True) if row.shared is shared else ():
+            session, bodies = row.sessions[ordinal], found[row.sessions[ordinal]][1]
+            assert number not in bodies
+            bodies[number] = stored_outcome(connection, row.idx, session, number).body
+    connection.close()
+    return found
 
 
 def known(directory: str, partition: int, *, shared: bool = False) -> dict[bytes, bytes | None]:

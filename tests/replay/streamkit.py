@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
 
 from cmdlog.wal.format.batch import NO_KEY, encode_batch
 from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_commit_mark, encode_digest, encode_json
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS, BlockNumber, Lsn
+from procedures.idempotency.session_calls import sent_name
 
 Row = tuple[int, int, int, int]  # TxnId, partition, index, position
+Names = Literal["none", "keys", "session", "mixed", "ends"]
+NAMES: Final = get_args(Names)
 
 
 class Listed:
@@ -39,18 +43,33 @@ def batch(
     txn_ids: Sequence[int],
     *,
     term: int = 1,
-    keys: bool = False,
+    names: Names = "none",
     filler: int = 0,
     packed: bool = False,
 ) -> bytes:
-    """A batch whose calls say where they stand: [partition, index, position]."""
-    params = [b'[%d,%d,%d,"%s"]' % (partition, index, at, b"x" * filler) for at in range(len(txn_ids))]
+    """A batch whose calls say where they stand, and how they are named: [partition, index, position, filler, name]."""
+    sent = _sent_names(names, index, len(txn_ids))
+    shown = [b"null"] * len(txn_ids) if sent is None else [b'"%s"' % name[:24].hex().encode() for name in sent]
+    params = [b'[%d,%d,%d,"%s",%s]' % (partition, index, at, b"x" * filler, name) for at, name in enumerate(shown)]
     return encode_batch(
         partition=partition, term=term, index=index, catalog=1, txn_ids=txn_ids, params=params,
         procedures=[(index + at) % 7 for at in range(len(txn_ids))],
-        keys=[bytes([at + 1]) * 16 if at % 2 else NO_KEY for at in range(len(txn_ids))] if keys else None,
-        compress=packed,
+        keys=sent, ended=[b"e" * 16] if names == "ends" else (), compress=packed,
     )  # fmt: skip
+
+
+def _sent_names(names: Names, index: int, count: int) -> list[bytes] | None:
+    """What the calls of batch `index` bring along."""
+    key = [bytes([at + 1]) * 16 if at % 2 else NO_KEY for at in range(count)]
+    if names in ("none", "ends"):
+        return None if names == "none" else [NO_KEY] * count
+    if names == "keys":
+        return key
+    if names == "session":  # its numbers count on
+        return [sent_name(b"s" * 16, 1000 * index + at, 0) for at in range(count)]
+    distance = 1 << 5 * (index % 8)  # columns of every width
+    mine = [sent_name(bytes([index % 5 + 1, at % 3]) * 8, 7 + at * distance, at) for at in range(count)]
+    return mine if index % 2 else [key[at] if at % 4 < 2 else name for at, name in enumerate(mine)]
 
 
 def ticks(first: int, count: int, partition: int) -> range:
@@ -152,8 +171,8 @@ class Writer:
         script.last_index, script.last_txn = script.last_index + 1, ids[-1]
         index = script.last_index
         filler = self.chance.choice([0, 0, 40])
-        keys, packed = self.chance.random() < 0.3, self.chance.random() < 0.1
-        raw = batch(script.partition, index, ids, term=self.term, keys=keys, filler=filler, packed=packed)
+        names, packed = self.chance.choice(("none", *NAMES)), self.chance.random() < 0.1
+        raw = batch(script.partition, index, ids, term=self.term, names=names, filler=filler, packed=packed)
         script.records.append(raw)
         script.rows += [(txn, script.partition, index, at) for at, txn in enumerate(ids)]
         if self.chance.random() < 0.3:

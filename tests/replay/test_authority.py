@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from cmdlog.wal.fault_log import FaultRecord, make_record
+from cmdlog.wal.format.cluster_record import FaultSet
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import ConflictingCommits, ForeignDirectory, ForkedFaultLogs, NoLogs, ReplayError, TwoCopies
 from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvidence, SnapshotEvidence, StatedConfiguration
@@ -43,7 +44,8 @@ def log(
 def node(number: int, *logs: GroupEvidence, faults: Sequence[FaultRecord] = (), cluster: str = "c") -> NodeEvidence:
     """A directory called by its node's letter."""
     of = {each.group: each for each in logs}
-    return NodeEvidence("?ABCDE"[number], cluster, number, f"life-{number}", of, tuple(faults))
+    met = frozenset({A, B, C, D, E} - {number})
+    return NodeEvidence("?ABCDE"[number], cluster, number, f"life-{number}", of, tuple(faults), met=met)
 
 
 def chain(*sets: set[int], authors: Sequence[int] = (), after: Sequence[FaultRecord] = ()) -> list[FaultRecord]:
@@ -205,12 +207,30 @@ def test_old_copy_is_found_by_what_it_has_forgotten(known: int, *, is_old: bool)
     assert of.proved == (not is_old)
 
 
-def test_old_copy_is_found_by_what_it_wrote_itself() -> None:
-    """B declared D failed, so it had that record before anybody."""
-    lineage = chain({D}, authors=[B])
-    assert judge(node(B, log(5, 5), faults=lineage), node(C, log(5, 5), faults=lineage)).proved
-    of = judge(node(B, log(5, 5)), node(C, log(5, 5), faults=lineage))
+def test_old_copy_is_found_by_what_it_wrote_about_itself() -> None:
+    """B marked itself, so it had that mark before anybody."""
+    lineage = chain({D}, {B, D}, authors=[A, B])
+    of = judge(node(B, log(5, 5), faults=lineage[:1]), node(C, log(5, 5), faults=lineage))
     assert (of.proved, use_of(of, "B")) == (False, Use.UNUSABLE)
+
+
+@pytest.mark.parametrize(("author", "is_old"), [(A, False), (C, True)])
+def test_a_failure_set_in_the_log_counts_as_known(author: int, *, is_old: bool) -> None:
+    """B votes again because its log has the set that lists it; it died before its fault log had it. Another entry under the same
+    number is void, and shows nothing."""
+    lineage = chain({B}, set(), authors=[A, A])
+    stated = FaultSet(1, (B,), 0, 1, author, lineage[0].demotions)
+    back = replace(node(B, log(5, 5)), logged_faults=stated)
+    of = judge(back, node(C, log(5, 5), faults=lineage))
+    assert (use_of(of, "B") is Use.UNUSABLE) == is_old
+    assert of.proved == (not is_old)
+
+
+def test_the_author_of_a_failure_set_may_lack_it() -> None:
+    """B proposed that D has failed, the cluster group committed it, and B died before it wrote it: B forgot nothing."""
+    lineage = chain({D}, authors=[B])
+    for known in ((), lineage):
+        assert judge(node(B, log(5, 5), faults=known), node(C, log(5, 5), faults=lineage)).proved
 
 
 def test_old_copy_is_found_by_a_vote_that_it_has_forgotten() -> None:
@@ -415,6 +435,8 @@ def check_choice(group: Group, chance: random.Random, number: int) -> GroupVerdi
     old = chance.choice(group.copies) if group.copies and number and chance.random() < 0.3 else None
     if old is not None:
         given[f"n{old.id}"] = old
+    earlier = {f"n{n.id} life {n.life}": n for n in group.replaced if chance.random() < 0.4}
+    given |= {name: n for name, n in earlier.items() if all(n.id != o.id or (o.log and n.life != o.life) for o in given.values())}
     try:
         verdict: ClusterVerdict = decide([each.directory(name) for name, each in given.items()])
     except NoLogs:
@@ -424,6 +446,10 @@ def check_choice(group: Group, chance: random.Random, number: int) -> GroupVerdi
     complete = group.holds_all(given[of.chosen])
     if any(group.holds_all(each) for each in given.values()):
         assert complete, f"what is on a log at hand is passed over: {of.why}"
+    for name in earlier.keys() & of.uses.keys():
+        now = given.get(f"n{earlier[name].id}")
+        counts = of.uses[name][0] is Use.AGREES or (of.uses[name][0] is Use.CHOSEN and of.proved)
+        assert not counts or now is None or now.empty or now is old, f"{name} counts beside the life that took its place"
     hidden = old is not None and of.uses[f"n{old.id}"][0] is not Use.UNUSABLE
     assert complete or hidden or not of.proved, f"proved without what was acknowledged: {of.why}"
     if number == 0 and not any(each.empty or each.marked for each in given.values()):

@@ -253,3 +253,15 @@ def test_parquet_files_hold_every_difference_with_types(tmp_path: Path) -> None:
     assert (rows["a"]["old_r"], rows["a"]["new_r"], rows["c"]["new_b"], rows["b"]["new_r"]) == (1.5, 2.5, b"\xff", None)
     other = pq.read_table(tmp_path / "changes" / "u.parquet").to_pylist()
     assert [(row["change"], row["old_a"]) for row in other] == [("removed", "1"), ("removed", "'x'")]
+
+
+def test_exact_decimals_of_other_scales_are_compared_as_numbers() -> None:
+    """1.50 on one side is 1.500 on the other; each row keeps the digits of its side."""
+    marked = 'CREATE TABLE t (k INTEGER PRIMARY KEY, a INTEGER CONSTRAINT "numeric({},{}) a" CHECK (a BETWEEN -{} AND {})) STRICT'
+    left, right = apsw.Connection(":memory:"), apsw.Connection(":memory:")
+    for connection, digits, scale, values in ((left, 6, 2, (150, -275, None)), (right, 8, 3, (1500, -2751, None))):
+        limit = 10**digits - 1
+        connection.execute(marked.format(digits, scale, limit, limit))
+        connection.executemany("INSERT INTO t VALUES (?, ?)", list(enumerate(values)))
+    report = diff(states(left), states(right), tables=(), limit=9).tables[0]
+    assert [(change.kind, change.old, change.new) for change in report.examples] == [("changed", (1, -275), (1, -2751))]

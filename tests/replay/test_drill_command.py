@@ -55,7 +55,7 @@ def test_way_from_the_first_entry_is_reported(rig: Rig, command: Command) -> Non
     for partition in (0, 1):
         oldest, second = report.oldest[partition], report.second[partition]
         assert (oldest.snapshot, oldest.from_index, oldest.to_index) == ("", 0, second.from_index)
-        assert (oldest.calls, oldest.tables) == (ACCOUNTS + 12, 3)
+        assert (oldest.calls, oldest.tables) == (ACCOUNTS + 12, 4)
         assert oldest.digests == 5
     assert report.to_json()["partitions"][1]["oldest"] == {**asdict(report.oldest[1]), "to_txn": str(report.oldest[1].to_txn)}
     assert command("drill", rig.directory)[1].count("oldest") == 2
@@ -111,7 +111,7 @@ def test_terminated_process_leaves_nothing(rig: Rig, tmp_path: Path, monkeypatch
                 process.terminate()
             else:
                 process._let_go()
-            assert process.wait(20) == 128 + signal.SIGTERM
+            assert process.wait(120) == 128 + signal.SIGTERM
         assert os.listdir(folder) == ["lock"]
 
 

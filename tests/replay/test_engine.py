@@ -6,13 +6,21 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Column, Integer, Text, update
 
+from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_record, encode_json
 from procedures import Database, Transaction
-from procedures.errors import EnvironmentFault
+from procedures.errors import EnvironmentFault, MigrationDiverged
 from procedures.execution.executor import Applied, Status
-from replay.engine import FRAMES_MORE, replay_calls
+from procedures.idempotency.known_outcome import KeyPolicy
+from procedures.storage.state import PartitionState
+from replay.engine import FRAMES_MORE, CatalogMissing, Catalogs, PartitionEngine, replay_calls
+from replay.errors import Divergence, Poison
+from replay.recover.partition_replay import stop_at_migration
+from tests.procedures.migration.people import ChangingSite
 from tests.procedures.sites import Site
 
 
@@ -77,3 +85,64 @@ def test_limit_that_an_application_sets_stays(tmp_path: Path) -> None:
     finally:
         sys.setrecursionlimit(limit)
         site.close()
+
+
+def _people(*more: Column[Any]) -> Database:
+    db = Database("people")
+    db.table("person", Column("id", Integer, primary_key=True), Column("name", Text), *more, partition_by="id")
+    return db
+
+
+def _schema_record(change: dict[str, Any]) -> Record:
+    return decode_record(encode_json(RecordKind.SCHEMA, {"txn_id": 9, **change}, partition=0, term=1, index=2))
+
+
+def test_migration_that_differs_from_its_entry_is_a_divergence(tmp_path: Path) -> None:
+    """Other rows than were logged stop the partition with migration, code and digests; the state is as before the entry."""
+    after, word = _people(Column("loud", Text)), ["!"]
+
+    @after.migration("0001_loud")
+    def make_loud(tx: Any, op: Any) -> None:
+        op.add_column("person", Column("loud", Text))
+        table = after.tables["person"].table
+        tx.execute(update(table).values(loud=table.c.name + word[0]))
+
+    site = ChangingSite(tmp_path / "live.db", _people())
+    site.start()
+    site.run_sql("INSERT INTO person VALUES (1, 'Ada')")
+    site.state.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    rehearsal = site.rehearse(after)
+    assert rehearsal is not None
+    site.close()
+    record = _schema_record(rehearsal.change.to_json())
+    catalogs = Catalogs()
+    with pytest.raises(CatalogMissing, match="catalog version 2 is not in any") as missing:
+        PartitionEngine(
+            PartitionState.open(tmp_path / "live.db", partition=0), catalogs, digest_rows=True, policy=KeyPolicy()
+        ).apply(record)
+    catalogs.add_live(2, after)
+    state = PartitionState.open(tmp_path / "live.db", partition=0)
+    engine = PartitionEngine(state, catalogs, digest_rows=True, policy=KeyPolicy())
+    before = state.schema()
+    word[0] = "?"
+    with pytest.raises(MigrationDiverged, match=r"0001_loud.*it changed other rows") as diverged:
+        engine.apply(record)
+    assert (state.schema(), state.position.index, state.migrations_done()) == (before, 1, [])
+    stopped = stop_at_migration(record, diverged.value, {2: "abcdef0123456789"}).error
+    assert isinstance(stopped, Divergence)
+    assert (stopped.place.procedure, stopped.place.txn_id) == ("migration 0001_loud", rehearsal.change.at)
+    assert "migration 0001_loud (of catalog version 2, code abcdef012345)" in str(stopped)
+    assert isinstance(stop_at_migration(record, missing.value, {}).error, Poison)
+    word[0] = "!"
+    engine.apply(record)
+    assert state.connection.execute("SELECT loud FROM person").fetchall() == [("Ada!",)]
+    engine.close()
+
+
+def test_schema_record_that_says_nothing_sensible_is_named(tmp_path: Path) -> None:
+    """With its place, as any record."""
+    state = PartitionState.open(tmp_path / "s.db", partition=0)
+    engine = PartitionEngine(state, Catalogs(), digest_rows=True, policy=KeyPolicy())
+    with pytest.raises(BadRecord, match="SCHEMA of partition 0 at index 2"):
+        engine.apply(_schema_record({"statements": [], "migrations": [{"name": "x"}]}))
+    engine.close()

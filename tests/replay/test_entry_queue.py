@@ -8,7 +8,7 @@ import pytest
 
 from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_digest, encode_json
 from cmdlog.wal.ids import BlockNumber, Lsn
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from replay.errors import Divergence, DivergencePlace, EntryMissing
 from replay.loop import entry_queue
 from replay.loop.entry_queue import EntryQueue, PartitionStopped, UncomparedBatches

@@ -12,7 +12,7 @@ from cmdlog.wal.errors import Locked
 from cmdlog.wal.file_birth import birth_ns
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.log import Log
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from replay.errors import Divergence
 from replay.plan.node_plan import Plan
 from replay.plan.planner import make_plan

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cmdlog
+from cmdlog.node.outcome import CallOutcome
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.files import RealFiles
 from procedures import Database
 from procedures.errors import SchemaConflict
+from procedures.idempotency.known_outcome import key_fingerprint
+from procedures.idempotency.session_calls import sent_name
 from replay.errors import BadUntil, Interrupted, UntilBeyond, UntilUnreachable
 from replay.fork.fork import START, ForkReport, fork
 from replay.fork.new_node import OtherDatabase
 from replay.fork.rerun import CallUnfit
+from tests.node.rig import Pending
+from tests.procedures.sites import uuid7
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, logged_calls, rows_of
 
 pytestmark = pytest.mark.slow
@@ -36,8 +42,21 @@ def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
             opened.call("deposit", account=n % ACCOUNTS, amount=n, idempotency_key=f"k{n % 7}-{n % ACCOUNTS}")
         for answer in [opened.submit("deposit", account=n % ACCOUNTS, amount=100 + n) for n in range(60)]:
             answer.result()
+        numbered_deposits(opened)
         opened.call("set_rate", name="usd", rate=4)  # behind it stand the digests of all before
     return folder
+
+
+def numbered_deposits(opened: cmdlog.Embedded) -> None:
+    """Calls of a client's session, which sees their outcomes late; nothing is deposited by those that come twice."""
+    session = key_fingerprint("embedded", uuid7(int(time.time() * 1000)))
+    route = opened._node.routes["deposit"]
+    for number in (1, 2, 3, 3, 4, 2, 5, 6, 7, 6, 8):
+        pending = Pending()
+        params = route.procedure.bind({"account": number % ACCOUNTS, "amount": 0 if number in (2, 3, 6) else number})
+        opened._node.call(route, params, key=sent_name(session, number, max(0, number - 5)), done=pending.done)
+        opened._node.help()
+        assert isinstance(pending.wait(), CallOutcome)
 
 
 def forked(node: Path, db: Database, at: int, out: Path, **options: Any) -> ForkReport:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.placing.combine_replies import Gather
-from procedures.execution.idempotency import KeyPolicy, time_mark
-from procedures.execution.idempotency_table import Figures, KeyTable, stored_keys
+from procedures.idempotency.key_table import Figures, KeyTable, stored_keys
+from procedures.idempotency.known_outcome import KeyPolicy, time_mark
 from procedures.storage.state import PartitionState
 from replay.repartition.repartition import reshape
 from replay.state.trust import state_path

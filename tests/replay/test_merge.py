@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from replay.history.merge import Controls, Merge, MergeOrder, streams_of
 from replay.log.scan import scan
 from replay.log.source import open_source
 from tests.replay.rig import Feed
-from tests.replay.streamkit import Listed, Row, World, batch, make_world, ticks
+from tests.replay.streamkit import NAMES, Listed, Names, Row, World, batch, make_world, ticks
 
 SEEDS = 100
 
@@ -67,7 +68,8 @@ def test_window_is_kept_however_small() -> None:
 
 
 def test_invocations_carry_their_parameters_and_keys() -> None:
-    """One by one, each call has the parameters, procedure and key that were written at its place."""
+    """One by one, each call has the parameters, procedure and name that were written at its place: a key's, or a session's."""
+    named = Counter[int]()
     for seed in range(SEEDS // 3):
         world = make_world(seed)
         calls = list(_merge_of(world).invocations())
@@ -75,7 +77,10 @@ def test_invocations_carry_their_parameters_and_keys() -> None:
         for call in calls:
             assert call.params[:3] == [call.partition, call.entry, call.position]
             assert call.procedure == (call.entry + call.position) % 7
-            assert call.key in (None, bytes(16), bytes([call.position + 1]) * 16)
+            name = call.params[4]
+            assert call.key == (None if name is None else bytes.fromhex(name))
+            named[len(call.key or b"")] += 1
+    assert min(named[0], named[16], named[24]) > 100
 
 
 def test_control_entries_stand_between_the_calls_of_their_partition() -> None:
@@ -231,12 +236,14 @@ def test_stream_that_goes_backwards_is_named(second: int) -> None:
         list(Merge(logs, [MergeStream(0, 0, 0, 2)]).chunks())
 
 
-@pytest.mark.parametrize("form", ["plain", "column", "keys", "packed"])
+@pytest.mark.parametrize("form", ["plain", "column", "packed", "keys", "session", "mixed", "wide", "ends"])
 def test_batches_are_checked_as_one_by_one(form: str) -> None:
     """Whatever byte of header, columns or packed text is changed: a chunk refuses what `decode_batch` refuses, nothing else."""
     ids = [t << PARTITION_BITS for t in (3, 5, 6)] if form == "column" else ticks(3, 3, 0)
-    raw = batch(0, 1, ids, keys=form == "keys", filler=30, packed=form == "packed")
-    good = decode_record(batch(0, 2, ticks(50, 3, 0)))
+    index = 7 if form == "wide" else 2  # numbers of a session in 8 bytes
+    names: Names = "mixed" if form == "wide" else form if form in NAMES else "none"  # type: ignore[assignment]
+    raw = batch(0, index, ids, names=names, filler=30, packed=form == "packed")
+    good = decode_record(batch(0, 20, ticks(50, 3, 0), names="mixed"))
     refused = 0
     for at in range(RECORD.bytes, len(raw)):
         for flip in (1, 0x80, 0xFF):
@@ -272,7 +279,7 @@ def _write(folder: Path, blocks: Sequence[list[bytes]]) -> str:
         feed.blocks.append(block)
         if not log.run_turn():
             log.kick()
-        assert feed.arrived.wait(10)
+        assert feed.arrived.wait(120)
     log.close()
     return directory
 

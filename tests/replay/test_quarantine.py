@@ -12,9 +12,9 @@ import pytest
 
 from cmdlog.wal.log import Log
 from procedures.execution.executor import Invocations, Status
-from procedures.execution.idempotency import KeyPolicy
 from procedures.execution.outcome_bodies import SKIPPED
 from procedures.execution.process_guard import REFUSED_EVENTS
+from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, PartitionEngine
 from replay.errors import Divergence, Poison

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from sqlalchemy import Column, Integer
 from cmdlog.errors import Aborted, KeyReused
 from cmdlog.node.embedded import Embedded, open_embedded
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import Reply
+from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.settings import BadSetting
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import Identity, Instance, load_instance
@@ -27,6 +28,8 @@ from procedures import Database, Transaction
 from procedures.declaration.hash_slots import partition_by_slot, slot_of
 from procedures.declaration.row_placement import check_kinds
 from procedures.errors import StateRefused
+from procedures.idempotency.known_outcome import Status, key_fingerprint
+from procedures.idempotency.session_calls import sent_name
 from procedures.samples import bank, tpcc, voter
 from procedures.samples.tpcc.checks import violations
 from procedures.storage.state import PartitionState, Position
@@ -36,7 +39,8 @@ from replay.recover.to_directory import rebuild
 from replay.repartition.repartition import Moved, check_shape, reshape
 from replay.state.trust import Trust, read_position, state_path
 from snapshot.catalog import check, list_snapshots
-from tests.node.rig import ask, open_node, send
+from tests.node.rig import Pending, ask, open_node, send
+from tests.procedures.sites import uuid7
 from tests.replay import shapes
 from tests.replay.shapes import CHECKSUM, FILES, INDEX, TERM, TXN, Crafted, home, made, refusal, tables
 
@@ -113,6 +117,42 @@ def check_keys(node: Embedded, known: Mapping[str, tuple[Call, Any]]) -> None:
             if other != call:
                 assert answer_of(node, other, key)[0] == "KeyReused", (key, call, branch)
         assert answer_of(node, ("set_rate", {"name": "z", "basis_points": 9}), key)[0] == "KeyReused"
+
+
+def numbered(node: Node, call: Call, sent: bytes) -> tuple[int, int, bytes]:
+    """What a call of a session is answered: status, transaction, body."""
+    name, params = call
+    pending, route = Pending(), node.routes[name]
+    node.call(route, route.procedure.bind(params), key=sent, done=pending.done)
+    reply = pending.wait()
+    assert isinstance(reply, CallOutcome), reply
+    return reply.status, reply.txn_id, reply.body
+
+
+@pytest.mark.slow
+def test_numbers_of_sessions_survive_any_shape(tmp_path: Path) -> None:
+    """1 -> 3 -> 2 partitions, with calls on the way: every retry above the floor gets its first answer, whatever partition it
+    is routed to; another request under the number, and what the client has seen, is refused."""
+    session, seen = key_fingerprint("", uuid7(int(time.time() * 1000))), 3
+    calls = dict(enumerate(bank_calls(1, 16), 1))
+    source = tmp_path / "1"
+    node = open_node(source, app=bank.db, partitions=1, inline=True)
+    answers = {number: numbered(node, call, sent_name(session, number, 0)) for number, call in calls.items()}
+    node.close()
+    for step, partitions in enumerate((3, 2)):
+        source = reshaped(source, tmp_path / f"of {partitions}", partitions)
+        node = open_node(source, app=bank.db, inline=True)
+        for number, call in reversed(calls.items()):  # the floor comes with the first one
+            found = numbered(node, call, sent_name(session, number, min(seen, number - 1)))
+            assert found == answers[number] if number > seen else found[0] == Status.SESSION_EXPIRED, (number, call)
+            for branch in (1, 4, 7, 10):  # on every partition
+                other: Call = ("transact_savings", {"branch": branch, "customer": 1, "amount": 1})
+                assert numbered(node, other, sent_name(session, number, 0))[0] in (Status.KEY_REUSED, Status.SESSION_EXPIRED)
+        for branch in range(8):
+            number, late = len(calls) + 1, ("transact_savings", {"branch": branch, "customer": 2, "amount": 5 + step})
+            calls[number], answers[number] = late, numbered(node, late, sent_name(session, number, seen))
+        seen += 4
+        node.close()
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ def test_refusal_names_the_ways_out(member: tuple[History, str], command: Comman
     code, told = command.text("recover", member[1])
     text = " ".join(told.split())
     assert code == 17
-    for way in ("cmdlog recover DIR DIR2 DIR3 --to OUT", "other nodes", "--accept-data-loss --to OUT"):
+    for way in ("cmdlog recover DIR DIR2 DIR3 --to OUT", "other nodes", "--join cluster.json", "--accept-data-loss --to OUT"):
         assert way in text
 
 

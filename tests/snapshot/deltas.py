@@ -15,7 +15,9 @@ from sqlalchemy.sql.elements import ClauseElement
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
 from procedures import Database, IntegrityError, Transaction
-from procedures.execution.idempotency import KeyPolicy, key_fingerprint
+from procedures.idempotency.known_outcome import KeyPolicy, key_fingerprint
+from procedures.idempotency.session_calls import NAME_BYTES, call_names, split_names
+from procedures.migration.stated_change import StatedChange
 from snapshot.capture.delta import DeltaCapture
 from snapshot.capture.image import Capture
 from snapshot.capture.pacing import CapturePacing
@@ -24,12 +26,13 @@ from snapshot.catalog import Snapshot, free_path, list_snapshots, temporary_path
 from snapshot.lineage import Wish, next_wish
 from snapshot.manifest import DATA_NAME
 from snapshot.table_digest import TableDigest, open_image, table_digests
-from tests.procedures.sites import Call, Site
+from tests.procedures.sites import START_MS, Call, Site, uuid7
 
 US = Identity(b"c" * 16, 1, b"i" * 8)
 FILES = RealFiles()
 KEYS = 8  # of each table: few, so that everything meets everything
-SHORT_LIVED = KeyPolicy(window_ms=6, forget_ms=12)
+SHORT_LIVED = KeyPolicy(window_ms=6, forget_ms=12, session_idle_ms=6)
+UNSEEN = 12  # numbers of a session that its client has not seen the outcomes of
 
 SUMS = """CREATE TABLE sums (twice INTEGER GENERATED ALWAYS AS (u * 2) STORED, id INTEGER NOT NULL PRIMARY KEY, value TEXT,
     u INTEGER) STRICT"""  # applications cannot declare this one, but a row digest or a delta must not mix its columns up
@@ -141,21 +144,27 @@ class Partition:
         self._batches = 0
         at = self.site.state.position
         self.site.executor.apply_schema(
-            index=at.index + 1, term=1, checksum=7, txn_id=at.txn_id, statements=["DROP TABLE sums", SUMS]
+            index=at.index + 1, term=1, checksum=7, txn_id=at.txn_id, change=StatedChange(("DROP TABLE sums", SUMS))
         )
 
     def apply(self, calls: Sequence[Steps], *, keyed: bool = False) -> None:
         """One batch."""
         self._batches += 1
-        keys = [key_fingerprint("me", f"{self._batches}-{at}") for at in range(len(calls))] if keyed else None
+        keys = [self._name(at) for at in range(len(calls))] if keyed else None
         self._apply([("work", {"key": 1, "steps": orjson.dumps(steps).decode()}) for steps in calls], keys)
 
     def apply_everywhere(self, steps: Steps, *, keyed: bool = False) -> None:
         """A call on all partitions, which is a batch of its own; all of its steps are on `shared`."""
         self._batches += 1
-        keys = [key_fingerprint("me", f"{self._batches}")] if keyed else None
+        keys = [self._name(self._batches)] if keyed else None
         params = orjson.dumps(steps).decode()
         self._apply([("work_everywhere", {"steps": params})], keys)
+
+    def _name(self, at: int) -> bytes:
+        """A key of its own, or a number in a session that is used for some batches, and begun again after others."""
+        if at % 2 == 0:
+            return key_fingerprint("me", f"{self._batches}-{at}")
+        return call_names([(key_fingerprint("me", uuid7(START_MS + self._batches // 5 * 5, at % 4)), self._batches * 4 + at)])[0]
 
     def advance(self) -> None:
         """An entry without calls: keys may expire with it, too."""
@@ -163,7 +172,9 @@ class Partition:
         self.site.executor.advance(index=at.index + 1, term=1, checksum=7)
 
     def _apply(self, calls: list[Call], keys: list[bytes] | None) -> None:
-        for body in self.site.apply(*calls, keys=keys).bodies:
+        numbered = [key for key in keys or () if len(key) == NAME_BYTES]
+        floors = {session: max(0, number - UNSEEN) for session, number in zip(*split_names(numbered), strict=True)}
+        for body in self.site.apply(*calls, keys=keys, floors=floors).bodies:
             assert body in (b"0", b"1") or orjson.loads(body)["type"] == "Wanted", body
 
     def digests(self) -> dict[str, TableDigest]:

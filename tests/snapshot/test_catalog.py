@@ -83,7 +83,12 @@ def test_sealed_snapshot_says_what_it_holds(tmp_path: Path) -> None:
     path = make(tmp_path)
     manifest = read_manifest(FILES, str(path))
     assert (manifest.index, manifest.term, manifest.checksum, manifest.txn_id) == (5, 1, 1005, 5 << 21)
-    assert {table.name: table.rows for table in manifest.tables} == {"t": 4, "_cmdlog_meta": 1, "_cmdlog_keys": 0}
+    assert {table.name: table.rows for table in manifest.tables} == {
+        "t": 4,
+        "_cmdlog_meta": 1,
+        "_cmdlog_keys": 0,
+        "_cmdlog_sessions": 0,
+    }
     assert manifest.configuration == {"voters": [1]}
     assert manifest.schema == ("CREATE TABLE t (id INTEGER NOT NULL PRIMARY KEY, v)",)
     assert check(FILES, listed(tmp_path)[0]) == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from procedures.idempotency import session_table
+from procedures.idempotency.session_row import SINGLE_FIGURES, Stage
+from procedures.migration.stated_change import StatedChange
 from procedures.storage.state import PartitionState, Position
 from snapshot.capture.delta import DeltaCapture, apply_deltas
 from snapshot.errors import SnapshotDamaged
@@ -156,6 +160,30 @@ def test_outcomes_and_tombstones_of_keys_take_part(partition: Partition, tmp_pat
     assert lowest > start.index, "what the base held is forgotten"
 
 
+def test_rows_of_sessions_take_part(partition: Partition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that come, shrink, grow old and go between base and cut, and what is said of forgotten sessions, are the same."""
+    monkeypatch.setattr(session_table, "SHRINK_AFTER", 4)
+    partition.apply([[], [], [], []], keyed=True)
+    base = partition.image(tmp_path / "base")
+    start = partition.site.state.position
+    for _ in range(20):
+        partition.apply([[], [], [], []], keyed=True)
+    partition.apply_everywhere([], keyed=True)
+    capture, wanted = partition.delta(tmp_path / "delta", start), partition.digests()
+    rows = partition.site.rows("SELECT * FROM _cmdlog_sessions")
+    for _ in range(10):
+        partition.apply([[], [], [], []], keyed=True)
+        capture.step()
+    finish(capture)
+    target = restored(base, capture)
+    assert digests_of(target)["_cmdlog_sessions"] == wanted["_cmdlog_sessions"]
+    with closing(apsw.Connection(str(target))) as connection:
+        assert connection.execute("SELECT * FROM _cmdlog_sessions").fetchall() == rows
+    assert {row[0] for row in rows} > {SINGLE_FIGURES}
+    assert {row[2] for row in rows} >= {Stage.NEW, Stage.SHRUNK}
+    assert min(row[0] for row in rows if row[0] > 0) > start.index, "what the base held is gone"
+
+
 def test_schema_change_ends_a_delta_and_forbids_the_next(partition: Partition, tmp_path: Path) -> None:
     """Rows may look different then: what changed since earlier cuts is not known any more."""
     partition.image(tmp_path / "base")
@@ -164,7 +192,11 @@ def test_schema_change_ends_a_delta_and_forbids_the_next(partition: Partition, t
     capture = partition.delta(tmp_path / "delta", start)
     at = partition.site.state.position
     partition.site.executor.apply_schema(
-        index=at.index + 1, term=1, checksum=7, txn_id=at.txn_id + 1, statements=["CREATE INDEX later ON items (u, id)"]
+        index=at.index + 1,
+        term=1,
+        checksum=7,
+        txn_id=at.txn_id + 1,
+        change=StatedChange(("CREATE INDEX later ON items (u, id)",)),
     )
     finish(capture)
     assert "changed during the capture" in capture.report()["error"]

@@ -28,7 +28,7 @@ SOURCE = Path(__file__).parent / "shim.c"
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library."""
     library = tmp_path_factory.mktemp("shim") / "shim.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True, timeout=60)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True, timeout=300)
     return library
 
 

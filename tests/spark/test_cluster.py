@@ -45,7 +45,7 @@ from tests.spark.drivers import FOREIGN, SUBMITTED
 from tests.waiting import wait_for
 
 T = TypeVar("T")
-pytestmark = [pytest.mark.torture, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torture
 PARTITIONS = 3
 DEPOSITS = 20_000
 WINDOW = 500  # calls under way at a time

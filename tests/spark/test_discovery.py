@@ -19,7 +19,7 @@ from tests.replay.ledgers import importable, logged_calls
 from tests.spark.cluster import bare_python
 from tests.spark.spark_nodes import make_node
 
-pytestmark = [pytest.mark.torture, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torture
 TREE = Path(__file__).parents[2]
 MODULE = "pyspark_cmdlog.py"
 COUNT = """

@@ -40,7 +40,7 @@ QUICK = [
     "--conf=spark.sql.codegen.wholeStage=false", "--conf=spark.sql.codegen.factoryMode=NO_CODEGEN",
 ]  # fmt: skip
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import NO_KEY, encode_batch
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import MILLIS_SHIFT
+from procedures.idempotency.known_outcome import key_fingerprint
+from procedures.idempotency.session_calls import sent_name
 from replay.errors import ReplayError
 from replay.history.history import history
 from replay.plan.authority import ClusterVerdict
@@ -23,6 +26,7 @@ from replay.spark.base.parallelism import VARIABLE
 from replay.spark.reading.chosen_logs import SegmentRun
 from replay.spark.reading.read_plan import TASK_BYTES_MIN, check_named, choose
 from replay.spark.reading.read_task import DataLoss
+from tests.procedures.sites import START_MS, uuid7
 from tests.replay import historycluster
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.histories import random_history
@@ -112,6 +116,40 @@ def test_key_of_a_call_tells_its_retries(tmp_path: Path) -> None:
     assert [row[0] for row in rows_of(plan_of(rig.directory, startingTxn=str(ids[1]), partitions="1"), columns)] == [two, one]
     told = list(history(RealFiles(), [rig.directory]).calls)
     assert {(int(call["txn_id"]), call["key"]) for call in told} == {(txn, key.hex() if key else None) for key, txn, _ in rows}
+
+
+def test_name_in_a_session_tells_its_retries(tmp_path: Path) -> None:
+    """`_key` is session and number, beside keys and calls without a name, of chosen rows as well; each call counts once."""
+    rig = made(tmp_path, 0)
+    rig.restart()
+    session, other, key = key_fingerprint("me", uuid7(START_MS)), key_fingerprint("me", uuid7(START_MS, 2)), bytes(range(16))
+
+    def sent(*numbers: int, of: bytes = session) -> list[bytes]:
+        return [sent_name(of, number, 0) for number in numbers]
+
+    rig.batch(0, [(DEPOSIT, [1, 5])] * 3, keys=sent(1, 2, 3))
+    rig.batch(0, [(DEPOSIT, [1, 6])] * 4, keys=[*sent(2), NO_KEY, key, *sent(70_000, of=other)])
+    rig.batch(0, [(DEPOSIT, [2, 7])] * 2, keys=[NO_KEY, key])
+    rig.batch(0, [(DEPOSIT, [2, 8])] * 2)
+    index, ids = rig.next_index[1], rig.tick(6, 1)[::2]
+    rig.next_index[1] += 1
+    rig.log(
+        encode_batch(
+            partition=1, term=rig.term, index=index, catalog=1, txn_ids=ids, procedures=[DEPOSIT] * 3, params=[b"[10,1]"] * 3,
+            keys=sent(5, 9, 5), ended=[other], compress=True,
+        )
+    )  # fmt: skip
+    rig.stop()
+    columns = ("_key", "txn_id", "procedure")
+    first, second, third, far = [*(session + struct.pack("<Q", n) for n in (1, 2, 3)), other + struct.pack("<Q", 70_000)]
+    deposits = rows_of(plan_of(rig.directory, procedures="deposit", partitions="0"), columns)
+    assert [row[0] for row in deposits] == [first, second, third, second, None, key, far, None, key, None, None]
+    assert len({row[0] or row[1] for row in deposits}) == 9  # of 11 rows two are retries
+    late = plan_of(rig.directory, startingTxn=str(ids[1]), partitions="1")
+    assert [row[0] for row in rows_of(late, columns)] == [session + struct.pack("<Q", n) for n in (9, 5)]
+    listed = list(history(RealFiles(), [rig.directory]).calls)
+    rows = rows_of(plan_of(rig.directory), columns)
+    assert {(int(call["txn_id"]), call["key"]) for call in listed} == {(txn, key.hex() if key else None) for key, txn, _ in rows}
 
 
 def test_params_may_stay_lists(directory: str) -> None:

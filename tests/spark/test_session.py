@@ -141,7 +141,7 @@ def test_command_with_a_dead_master_ends_at_once(tmp_path: Path, how: str) -> No
     command = [sys.executable, "-m", "cmdlog.cli", "spark", "rebuild", node, "--to", str(tmp_path / "out")]
     command += ["--master", dead] if how == "option" else []
     environ = os.environ | ({"SPARK_MASTER": dead} if how == "environment" else {})
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 1
     assert f"no Spark master listens at {dead}" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -29,7 +29,9 @@ def record(kind: RecordKind, value: object) -> Record:
 def test_each_kind_is_read_into_its_value() -> None:
     """The fields are those of the payload; an entry's own index comes from its header."""
     assert Skip.from_record(record(RecordKind.SKIP, {"index": 5, "position": 2, "reason": "died"})) == Skip(17, 5, 2)
-    assert SchemaChange.from_record(record(RecordKind.SCHEMA, {"statements": ["x"], "txn_id": 9})) == SchemaChange(9, ["x"])
+    assert SchemaChange.from_record(record(RecordKind.SCHEMA, {"statements": ["x"], "txn_id": 9})) == SchemaChange(
+        9, {"statements": ["x"]}
+    )
     assert CatalogVersion.from_record(record(RecordKind.CATALOG, {"version": 4})) == CatalogVersion(4, {"version": 4})
     mark = {"checksum": 7, "log_block": 8, "name": "s"}
     assert SnapshotMark.from_record(record(RecordKind.SNAPSHOT_MARK, mark)) == SnapshotMark(7, 8, mark)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from cmdlog.wal import LogReader
 from cmdlog.wal.dump import dump_log, inspect_log, verify_log
 from cmdlog.wal.errors import Corrupt, WrongDirectory
 from cmdlog.wal.fault_log import FaultLog
+from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_json
 from cmdlog.wal.format.segment import segment_name
@@ -34,10 +37,11 @@ def node() -> SimFiles:
         term=1,
         index=1,
         catalog=1,
-        txn_ids=range(TXN, TXN + 2048, 1024),
-        procedures=[0, 7],
-        params=[b"[1,50]", b'["a"]'],
-        keys=[bytes(16), b"0123456789abcdef"],
+        txn_ids=range(TXN, TXN + 3072, 1024),
+        procedures=[0, 7, 0],
+        params=[b"[1,50]", b'["a"]', b"[2,9]"],
+        keys=[bytes(16), b"0123456789abcdef", b"a client session" + struct.pack("<QQ", 17, 12)],
+        ended=[b"an ended session"],
     )
     mark = encode_commit_mark(partition=0, term=1, commit=1, closed_txn=TXN + 2048)
     create(files, initial=[hard_state(1, 7), catalog, batch, mark])
@@ -61,6 +65,9 @@ def test_dump_shows_procedures_by_name_and_everything_as_json() -> None:
     }
     assert batch["calls"][1]["procedure"] == 7
     assert batch["calls"][1]["key"] == b"0123456789abcdef".hex()
+    session, ended = b"a client session".hex(), b"an ended session".hex()
+    assert {name: batch["calls"][2][name] for name in ("session", "number")} == {"session": session, "number": 17}
+    assert batch["floors"] == {session: 12, ended: "ended"}
     assert [row["kind"] for row in rows].count("digest") == 10
     assert "x" * 100 not in json.dumps(rows)
     assert next(row for row in rows if row["kind"] == "commit_mark")["closed_txn"] == str(TXN + 2048)
@@ -170,6 +177,15 @@ def test_looking_at_a_damaged_directory_describes_it() -> None:
     assert verify_log(files, NODE).exit_code == 10
     with pytest.raises(WrongDirectory):
         verify_log(files, "/elsewhere")
+
+
+def test_inspect_tells_the_members_of_a_cluster() -> None:
+    """Also those that left; a node alone has none."""
+    assert inspect_log(node(), NODE)["members"] == []
+    golden = Path(__file__).parents[1] / "golden" / "v3"
+    first, second = inspect_log(RealFiles(), str(golden))["members"]
+    assert (first["node"], first["state"], first["former"], first["forced"]) == (1, "admitted", ["0001020304050607"], False)
+    assert (second["node"], second["state"], second["peer"], second["forced"]) == (2, "removed", "127.0.0.1:7102", True)
 
 
 def test_inspect_tells_who_is_declared_failed() -> None:

@@ -27,17 +27,21 @@ from cmdlog.wal.format.record import (
     encode_commit_mark,
 )
 from cmdlog.wal.format.segment import SEGMENT
+from cmdlog.wal.format.session_columns import ENDED, SESSION, SESSIONS
 from cmdlog.wal.format.struct_layout import Layout
 from cmdlog.wal.hard_state import HARDSTATE
 from cmdlog.wal.ids import CLUSTER_GROUP
-from tests.golden import write_v1, write_v2
+from tests.golden import write_v1, write_v2, write_v3, write_v4
 from tests.golden.write_v1 import BATCHES
 from tests.wal.sim.simfiles import SimFiles
 
 FORMAT = Path(cmdlog.wal.__file__).with_name("FORMAT.md").read_text(encoding="utf-8")
-LAYOUTS = [SEGMENT, HEADER, RECORD, BATCH, DIGEST, COMMIT_MARK, EMPTY, HARDSTATE, FAULT_COPY, FAULT, DEMOTION]
+LAYOUTS = [SEGMENT, HEADER, RECORD, BATCH, SESSIONS, SESSION, DIGEST, COMMIT_MARK, EMPTY, HARDSTATE, FAULT_COPY, FAULT, DEMOTION]
 GOLDEN = Path(__file__).parents[1] / "golden"
-OF_CLUSTERS = {RecordKind.EMPTY, RecordKind.SHAPE, RecordKind.MEMBER}
+LATER = {
+    "v1": {RecordKind.EMPTY, RecordKind.SHAPE, RecordKind.MEMBER, RecordKind.FAULTS},
+    "v2": {RecordKind.FAULTS},
+}  # kinds that a version did not have yet
 VERSIONS = sorted(path.name for path in GOLDEN.glob("v*") if path.is_dir())
 
 
@@ -94,8 +98,8 @@ def test_golden_logs_stay_readable(version: str) -> None:
     assert report.error is None
     assert len(report.segments) >= 2
     found = [record for _, record in LogReader(files, "/node").read()]
-    assert {record.kind for record in found} == set(RecordKind) - (OF_CLUSTERS if version == "v1" else set())
-    batches = [decode_batch(record) for record in found if record.kind is RecordKind.BATCH]
+    assert {record.kind for record in found} == set(RecordKind) - LATER.get(version, set())
+    batches = [decode_batch(record) for record in found if record.kind is RecordKind.BATCH and record.partition == 0]
     assert [batch.record.index for batch in batches] == list(range(2, 2 + BATCHES))
     assert all(batch.params() == [[batch.record.index, 50], [2, "7.25"]] for batch in batches)
     assert [batch.keys is not None for batch in batches[:4]] == [False, False, False, True]
@@ -106,7 +110,21 @@ def test_golden_logs_stay_readable(version: str) -> None:
     assert sorted(log.recovered.groups.by_partition[CLUSTER_GROUP].catalogs) == [1]
 
 
-@pytest.mark.parametrize("writer", [write_v1, write_v2], ids=["v1", "v2"])
+def test_golden_sessions_stay_readable() -> None:
+    """Every call of the log of version 4 has the name, and every session the floor, that it was written with."""
+    found = [record for _, record in LogReader(in_memory(GOLDEN / "v4"), "/node").read() if record.kind is RecordKind.BATCH]
+    batches = [decode_batch(record) for record in found if record.partition == write_v4.PARTITION]
+    assert len(batches) == len(write_v4.CALLS)
+    for batch, (calls, ended) in zip(batches, write_v4.CALLS, strict=True):
+        names = [call if isinstance(call, bytes) else call[0] + call[1].to_bytes(8, "little") for call in calls]
+        assert batch.key_list() == names
+        brought = [(call[0], call[2]) for call in calls if not isinstance(call, bytes)]
+        assert batch.floors == {session: max(floor for of, floor in brought if of == session) for session, _ in brought} | (
+            dict.fromkeys(ended, ENDED)
+        )
+
+
+@pytest.mark.parametrize("writer", [write_v1, write_v2, write_v3, write_v4], ids=["v1", "v2", "v3", "v4"])
 def test_the_golden_writer_still_writes_the_same_records(writer: ModuleType) -> None:
     """The script beside the golden bytes is the one that made them: same files, same records."""
     made, golden = writer.write(), GOLDEN / writer.__name__.rsplit("_", 1)[-1]

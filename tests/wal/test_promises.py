@@ -21,12 +21,14 @@ BOTH = pytest.mark.parametrize("sync", ["sync", "async"])
 LONG_S = 3600.0  # a window that no test lives to see end
 
 
-def open_promising(files: SimFiles, sync: Sync, waits: list[bool], source: ListSource, *, threads: int = 0) -> Log:
-    """A log whose callers wait for what was taken last if `waits[0]`, and want to hear of writes early if `waits[1]`."""
+def open_promising(
+    files: SimFiles, sync: Sync, waits: list[bool], source: ListSource, *, threads: int = 0, early: bool = False
+) -> Log:
+    """A log whose callers wait for what was taken last if `waits[0]`, and want to hear of writes `early`."""
     log = Log.open(files, NODE, generation=generations(2000))
     log.start(
         source, threads=threads, sync=sync, async_window_s=LONG_S, seal_after_s=LONG_S,
-        waits=lambda: waits[0], early=lambda: waits[1],
+        waits=lambda: waits[0], early=early,
     )  # fmt: skip
     return log
 
@@ -39,7 +41,7 @@ def syncs(files: SimFiles) -> int:
 @BOTH
 def test_a_block_is_synced_for_those_who_wait(sync: Sync) -> None:
     """Blocks that nobody waits for are written and told, without a sync; the next one that somebody waits for syncs them all."""
-    files, source, waits = sim(), ListSource(), [False, False]
+    files, source, waits = sim(), ListSource(), [False]
     log = open_promising(files, sync, waits, source)
     before = syncs(files)
     for number in range(2):
@@ -57,7 +59,7 @@ def test_a_block_is_synced_for_those_who_wait(sync: Sync) -> None:
 @BOTH
 def test_what_nobody_waits_for_is_synced_with_the_window(sync: Sync) -> None:
     """`tend`, as the keeper at the end of the window, syncs what was left, once."""
-    files, source, waits = sim(), ListSource(), [False, False]
+    files, source, waits = sim(), ListSource(), [False]
     log = open_promising(files, sync, waits, source)
     before = syncs(files)
     for number in range(3):
@@ -73,8 +75,8 @@ def test_what_nobody_waits_for_is_synced_with_the_window(sync: Sync) -> None:
 @pytest.mark.parametrize("early", [False, True])
 def test_a_write_is_told_before_its_sync_if_that_is_wanted(sync: Sync, early: bool) -> None:
     """While somebody wants to hear early, `written` comes before the sync; else with `durable`, and one lock less."""
-    files, source, waits = sim(), ListSource(), [True, early]
-    log = open_promising(files, sync, waits, source)
+    files, source = sim(), ListSource()
+    log = open_promising(files, sync, [True], source, early=early)
     seen: list[list[int]] = []
 
     def look(operation: Operation) -> None:
@@ -91,7 +93,7 @@ def test_a_write_is_told_before_its_sync_if_that_is_wanted(sync: Sync, early: bo
 @BOTH
 def test_a_slow_write_that_nobody_waits_for_keeps_nobody_waiting(sync: Sync) -> None:
     """A block that is written only after a later one was synced for somebody syncs itself, not at the end of the window."""
-    files, waits = sim(), [False, False]
+    files, waits = sim(), [False]
     source = WaitSource()
     log = open_promising(files, sync, waits, source, threads=4)
     wait_for(lambda: log._space.ready == READY_WANTED)
@@ -123,7 +125,7 @@ def test_a_slow_write_that_nobody_waits_for_keeps_nobody_waiting(sync: Sync) -> 
 @BOTH
 def test_whoever_comes_to_wait_later_ends_the_window(sync: Sync) -> None:
     """`hasten` has the keeper sync what was left at once."""
-    files, waits = sim(), [False, False]
+    files, waits = sim(), [False]
     source = WaitSource()
     log = open_promising(files, sync, waits, source, threads=2)
     source.put(0)
@@ -139,7 +141,7 @@ def test_whoever_comes_to_wait_later_ends_the_window(sync: Sync) -> None:
 @BOTH
 def test_a_failed_sync_of_one_covers_nothing(sync: Sync) -> None:
     """When the sync that was to cover blocks without their own fails, none of them is ever durable."""
-    files, source, waits = sim(), ListSource(), [False, False]
+    files, source, waits = sim(), ListSource(), [False]
     log = open_promising(files, sync, waits, source)
     source.put(0)
     log.run_turn()
@@ -156,7 +158,7 @@ def test_a_failed_sync_of_one_covers_nothing(sync: Sync) -> None:
 
 def test_rotation_syncs_what_was_left() -> None:
     """A segment is left behind only when everything in it is durable, whether anybody waits or not."""
-    files, source, waits = sim(), ListSource(), [False, False]
+    files, source, waits = sim(), ListSource(), [False]
     log = open_promising(files, "sync", waits, source)
     number = 0
     while len(log._space.segments) < 3:

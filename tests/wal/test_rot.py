@@ -111,7 +111,7 @@ def all_of(files: SimFiles) -> list[int]:
     return found
 
 
-FLIP_SHARES = [pytest.param(509, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.torture)]
+FLIP_SHARES = [pytest.param(1021, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.torture)]
 
 
 """A prime stride by default, so that all bit positions of all fields are met over the runs; every bit under torture."""

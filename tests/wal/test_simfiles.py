@@ -204,7 +204,7 @@ def test_syncs_overlap_and_cover_what_they_began_with() -> None:
     def hold_first_sync(operation: Operation) -> None:
         if operation.kind == "fdatasync" and not entered.is_set():
             entered.set()
-            assert held.wait(timeout=10)
+            assert held.wait(timeout=120)
 
     files = SimFiles()
     file = durable_file(files, "/a", b"." * 2 * SECTOR)
@@ -212,14 +212,14 @@ def test_syncs_overlap_and_cover_what_they_began_with() -> None:
     file.pwrite(b"1", 0)
     thread = threading.Thread(target=file.fdatasync)
     thread.start()
-    assert entered.wait(timeout=10)
+    assert entered.wait(timeout=120)
     file.pwrite(b"2", SECTOR)
     assert left(files, "/a") == b"." * 2 * SECTOR
     file.fdatasync()
     file.pwrite(b"3", SECTOR)
     assert left(files, "/a")[SECTOR : SECTOR + 1] == b"2"
     held.set()
-    thread.join(timeout=10)
+    thread.join(timeout=120)
     assert left(files, "/a")[::SECTOR] == b"12"
     assert [operation.kind for operation in files.trace[-5:]] == ["pwrite", "fdatasync", "pwrite", "fdatasync", "pwrite"]
 

@@ -14,7 +14,7 @@ from tests.wal.logkit import (
 )
 from tests.wal.sim.simfiles import SimFiles
 
-WAIT_S = 20.0  # a bound that is only met when something is broken
+WAIT_S = 120.0  # a bound that is only met when something is broken
 
 
 class WaitSource(ListSource):

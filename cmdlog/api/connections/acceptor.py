@@ -30,8 +30,9 @@ logger = structlog.get_logger("cmdlog.api")
 class Acceptor:
     """What `asyncio.Server` is to uvicorn. `make` is called once per connection. Only the event loop's thread."""
 
-    def __init__(self, listener: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
-        self._listener, self._make = listener, make
+    def __init__(self, listener: socket.socket, make: Callable[[], asyncio.Protocol], *, at_once: int = ACCEPTS_AT_ONCE) -> None:
+        """`at_once`: connections in one turn of the loop."""
+        self._listener, self._make, self._at_once = listener, make, at_once
         self._loop = asyncio.get_running_loop()
         self._taking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -39,13 +40,15 @@ class Acceptor:
         self._closed = False
         self._spare = _spare()
         listener.setblocking(False)
-        self._loop.add_reader(listener, self._accept)
+        self._loop.add_reader(listener, self._accept, at_once)
 
     def close(self) -> None:
         """Takes those that wait, and no further connection. Idempotent."""
         if self._closed:
             return
-        self._accept()  # a client that is connected may have sent a request: with the socket it would be lost without an answer
+        self._accept(
+            ACCEPTS_AT_ONCE
+        )  # a client that is connected may have sent a request: with the socket it would be lost without an answer
         self._closed = True
         self._loop.remove_reader(self._listener)
         if self._timer is not None:
@@ -58,8 +61,8 @@ class Acceptor:
         while self._taking:
             await asyncio.wait(self._taking)
 
-    def _accept(self) -> None:
-        for _ in range(ACCEPTS_AT_ONCE):
+    def _accept(self, at_once: int) -> None:
+        for _ in range(at_once):
             try:
                 client, _address = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -111,7 +114,7 @@ class Acceptor:
     def _resume(self) -> None:
         self._timer = None
         self._spare = _spare() if self._spare is None else self._spare
-        self._loop.add_reader(self._listener, self._accept)
+        self._loop.add_reader(self._listener, self._accept, self._at_once)
 
 
 def _spare() -> int | None:

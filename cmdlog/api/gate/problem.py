@@ -14,8 +14,8 @@ import orjson
 
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability
 from procedures.execution.failure_trace import FailureTrace, hint_of
-from procedures.execution.idempotency import Status
 from procedures.execution.outcome_bodies import SKIPPED
+from procedures.idempotency.known_outcome import Status
 
 CODES: Final[Mapping[str, tuple[int, str]]] = {
     "redirected": (307, "Another node takes the calls of this cluster"),
@@ -28,8 +28,31 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "header_timeout": (408, "The request's head did not arrive in time"),
     "body_timeout": (408, "The request's body did not arrive in time"),
     "aborted": (409, "The procedure aborted; nothing changed"),
-    "key_reused": (409, "The idempotency key belongs to another call"),
-    "session_expired": (409, "The idempotency key is older than key_window_s; the call was not executed"),
+    "key_reused": (409, "The idempotency key, or the number of the session, belongs to another call"),
+    "session_expired": (409, "The idempotency key or the session is too old, or has ended; the call was not executed"),
+    "unknown_node": (404, "The cluster has no such node"),
+    "not_clustered": (409, "The node is alone, and no member of a cluster"),
+    "stale_base": (409, "The cluster has changed since the version that `base` names"),
+    "operation_under_way": (409, "Another change of the cluster's members is under way"),
+    "deploy_under_way": (409, "Another deploy is under way"),
+    "migration_needed": (409, "The code's tables need a migration, which pauses calls"),
+    "migration_failed": (409, "The migration failed; nothing changed"),
+    "bundle_refused": (409, "The code cannot be deployed; nothing changed"),
+    "no_former_code": (409, "The log has no former version of the code that could run"),
+    "other_address": (409, "The node is a member at another address"),
+    "address_taken": (409, "Another node has this address"),
+    "too_many_nodes": (409, "The cluster has as many nodes as are allowed"),
+    "last_voter": (409, "No voter would remain"),
+    "quorum_at_risk": (409, "The live voters that remain would be no majority"),
+    "last_copy": (409, "No live voter that remains is known to hold everything"),
+    "not_heard": (409, "The node has to take part, and is not heard from"),
+    "no_successor": (409, "The node cannot lead at present"),
+    "no_copy": (409, "No copy to this node is under way"),
+    "not_confirmed": (409, "A recovery without a majority may lose calls, and has to be confirmed"),
+    "leader_alive": (409, "A leader is known: a majority is alive"),
+    "no_such_voter": (409, "The node does not vote, and may lack acknowledged calls"),
+    "quorum_reachable": (409, "The nodes that are connected can elect a leader"),
+    "lesser_survivor": (409, "Another survivor holds more"),
     "too_large": (413, "The request is too large"),
     "url_too_long": (414, "The request target is too long"),
     "unsupported_encoding": (415, "Compressed requests are not accepted"),
@@ -43,8 +66,10 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "disk_full": (503, "The volume of the data directory is full"),
     "not_ready": (503, "Not ready yet; retrying is safe"),
     "no_quorum": (503, "No node of the cluster leads at present; retrying is safe"),
+    "code_changed": (503, "A deploy has changed the procedure; nothing was logged, and retrying is safe"),
+    "migrating": (503, "The tables change; nothing was logged, and retrying is safe"),
     "too_many_connections": (503, "Too many connections; all are busy"),
-    "sessions_full": (503, "No room for another idempotency key"),
+    "sessions_full": (503, "No room for another idempotency key or session"),
     "outcome_unknown": (504, "The call may have been executed; retry with the same idempotency key to find out"),
 }
 """Code -> (status, title). RFC 9457's `title` is the same for every problem of a type."""

@@ -29,6 +29,7 @@ DISCARD_BYTES_MAX: Final = 16 << 20  # of a body over the limit: a client that i
 
 AUTHORIZATION: Final = b"authorization"
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
+SESSION: Final = b"cmdlog-session"
 TXN: Final = b"cmdlog-txn"
 ORIGIN: Final = b"origin"
 HOST: Final = b"host"
@@ -40,7 +41,8 @@ LOCAL_SITE: Final = re.compile(rb"(localhost|[0-9.]+|\[[0-9a-fA-F:.]+\])(:[0-9]+
 LOOPBACK: Final = re.compile(rb"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?", re.IGNORECASE)
 TRACE_CONTEXT: Final = (TRACEPARENT, TRACESTATE)
 READ: Final = frozenset((
-    AUTHORIZATION, IDEMPOTENCY_KEY, TXN, ORIGIN, HOST, CONTENT_TYPE, CONTENT_ENCODING, PREFER, REQUEST_ID, *TRACE_CONTEXT,
+    AUTHORIZATION, IDEMPOTENCY_KEY, SESSION, TXN, ORIGIN, HOST, CONTENT_TYPE, CONTENT_ENCODING, PREFER, REQUEST_ID,
+    *TRACE_CONTEXT,
 ))  # fmt: skip
 FIRST_COUNTS: Final = (REQUEST_ID, *TRACE_CONTEXT)
 JSON: Final = b"application/json"

@@ -17,6 +17,11 @@ ROLES: Final = (READ, INVOKE, ADMIN)
 """`read` looks at data and at the node; `invoke` calls procedures; `admin` may do everything."""
 
 PROCEDURES: Final = "/v1/procedures/"
+SESSIONS: Final = "/v1/sessions/"
+CLUSTER: Final = "/v1/cluster/"
+DEPLOY: Final = "/v1/deploy"
+MEMBERS: Final = CLUSTER + "members"
+COPIES: Final = CLUSTER + "copies"
 
 Kind = Literal["call", "batch", "events", "cold", "page"]
 """Who answers: calls and streams have handlers of their own, FastAPI has the rest; a browser asks for pages."""
@@ -26,7 +31,7 @@ Body = Literal["none", "json", "ndjson"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One route. `path` is exact, except that `{name}` stands for the rest of it."""
+    """One route. `path` is exact, except that `{name}` stands for the rest of it, `{node}` and `{session}` for one part of it."""
 
     name: str  # also its operation in OpenAPI
     method: str
@@ -57,11 +62,29 @@ TABLE: Final[tuple[Entry, ...]] = (
         body="json",
     ),
     Entry("batch", "POST", "/v1/batch", _roles(INVOKE), "Many calls as JSON lines", kind="batch", body="ndjson"),
+    Entry("end_session", "DELETE", SESSIONS + "{session}", _roles(INVOKE), "End a client's session: it makes no more calls"),
     Entry("query", "POST", "/v1/query", _roles(READ), "Read-only SQL on a frozen state", body="json"),
     Entry("procedures", "GET", "/v1/procedures", _roles(READ, INVOKE), "Catalog of procedures with their schemas"),
     Entry("status", "GET", "/v1/status", _roles(READ), "Node, partitions, watermarks, log fill, predicted recovery time"),
     Entry("snapshots", "GET", "/v1/snapshots", _roles(READ), "Snapshots of this node"),
     Entry("take_snapshot", "POST", "/v1/snapshots", _roles(), "Take a snapshot of every partition now"),
+    Entry("deploy", "POST", DEPLOY, _roles(), "Put other code into the running server", body="json"),
+    Entry("members", "GET", MEMBERS, _roles(READ), "Members of the cluster, failure set, copies under way"),
+    Entry("add", "POST", MEMBERS + "/{node}/add", _roles(), "Add a node to the cluster", body="json"),
+    Entry("remove", "POST", MEMBERS + "/{node}/remove", _roles(), "Remove a node that is gone", body="json"),
+    Entry("replace", "POST", MEMBERS + "/{node}/replace", _roles(), "Give a node that lost its disk a new one", body="json"),
+    Entry("retire", "POST", MEMBERS + "/{node}/retire", _roles(), "Remove a node that runs", body="json"),
+    Entry("transfer", "POST", MEMBERS + "/{node}/transfer", _roles(), "Hand leadership over to a node", body="json"),
+    Entry(
+        "unsafe_recover",
+        "POST",
+        CLUSTER + "unsafe-recover",
+        _roles(),
+        "Continue without the majority, from what this node has; calls may be lost",
+        body="json",
+    ),
+    Entry("copies", "GET", COPIES, _roles(READ), "Copies of this node's data under way to other nodes"),
+    Entry("cancel_copy", "DELETE", COPIES + "/{node}", _roles(), "Cancel the copy to a node"),
     Entry("healthz", "GET", "/healthz", _roles(READ, INVOKE), "The process is alive"),
     Entry("readyz", "GET", "/readyz", _roles(READ, INVOKE), "Calls are being served"),
     Entry("metrics", "GET", "/metrics", _roles(READ), "Metrics for Prometheus"),
@@ -83,16 +106,32 @@ def _by_path(entries: Iterable[Entry]) -> dict[str, dict[str, Entry]]:
     return found
 
 
-LEADERS: Final = frozenset(("call", "batch", "query"))
+CHANGES: Final = frozenset(("add", "remove", "replace", "retire", "transfer"))
+"""Names of the routes that change the members of a cluster."""
+
+LEADERS: Final = frozenset(("call", "batch", "end_session", "query", "deploy")) | CHANGES
 """Names of the routes that, of a cluster, the leader serves."""
 
 PATHS: Final[Mapping[str, Methods]] = _by_path(TABLE)
+STREAMS: Final = frozenset(entry.path for entry in TABLE if entry.kind == "batch")
+"""Paths whose bodies have no end."""
 CALLS: Final[Methods] = PATHS[PROCEDURES + "{name}"]
+NAMED: Final = ("{node}", "{session}")
+OF_NAMED: Final = tuple((path.partition(part), methods) for path, methods in PATHS.items() for part in NAMED if part in path)
+"""Of each path that names a node or a session: what comes before and after the name, and its methods."""
 
 
 def methods_of(path: str) -> Methods | None:
     """Method -> entry of a path; None for one that is not served."""
-    return CALLS if path.startswith(PROCEDURES) else PATHS.get(path)
+    if path.startswith(PROCEDURES):
+        return CALLS
+    return PATHS.get(path) or next((methods for parts, methods in OF_NAMED if _has_name(path, parts)), None)
+
+
+def _has_name(path: str, parts: tuple[str, str, str]) -> bool:
+    before, _, after = parts
+    name = path[len(before) : len(path) - len(after)]
+    return path.startswith(before) and path.endswith(after) and name != "" and "/" not in name
 
 
 def allowed(methods: Methods) -> str:

@@ -8,26 +8,89 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+import orjson
+from starlette.responses import Response
 from starlette.types import Send
 
 from cmdlog.api.gate.auth import make_gatekeeper
 from cmdlog.api.gate.login_page import SIGN_IN_PAGE
-from cmdlog.api.gate.problem import Problem
+from cmdlog.api.gate.problem import Problem, of_refused
 from cmdlog.api.gate.spans import make_call_spans
 from cmdlog.api.routes.batch_window import Traffic
 from cmdlog.api.routes.query import Queries
+from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
 from cmdlog.node.settings import Settings
 from cmdlog.node.telemetry.request_stats import RequestStats
+from cmdlog.operator_error import full_text
+from cmdlog.wal.errors import DiskFull, WalError
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
+    from cmdlog.node.placing.router import Placed
+    from cmdlog.node.slot_map import Route
+    from procedures.execution.failure_trace import FailureTrace
+
+T = TypeVar("T")
 
 STREAMS_SHARE: Final = 0.8  # of `drain_timeout_s`; in the rest what was read is answered
 SLOW_THREADS: Final = 4  # for what blocks: status, snapshots
+
+
+class StaleReader(Protocol):
+    """What is read without asking whether it is the newest."""
+
+    def call(self, route: Route, params: list[Any], *, done: Done, txn: int | None) -> int | None: ...
+
+
+class CallTaker(Protocol):
+    """What calls need of the node: itself, or the link to it. See `cmdlog.node.node.Node`."""
+
+    @property
+    def routes(self) -> Mapping[str, Route]: ...
+
+    @property
+    def stale(self) -> StaleReader: ...
+
+    def call(
+        self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None,
+        durability: Durability | None = None,
+    ) -> int | None: ...  # fmt: skip
+
+    def call_many(self, calls: Sequence[Placed]) -> list[int | None]: ...
+
+    def trace_of(self, outcome: CallOutcome) -> FailureTrace | None: ...
+
+    def stages_of(self, txn_id: int) -> dict[str, float]: ...
+
+
+class Fronts(Protocol):
+    """HTTP processes beside the node, as far as its routes know of them."""
+
+    def describe(self) -> dict[str, Any]:
+        """For the status."""
+
+    async def gather_counts(self) -> None:
+        """What they have counted so far is counted here."""
+
+    async def follow_code(self) -> None:
+        """They serve the code that the node serves."""
+
+
+class NoFronts:
+    """HTTP in the node's process."""
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    async def gather_counts(self) -> None:
+        return
+
+    async def follow_code(self) -> None:
+        return
 
 
 class Service:
@@ -47,7 +110,9 @@ class Service:
         self.queries = Queries(settings)
         self.traffic = Traffic()
         self.spans = make_call_spans()
+        self.fronts: Fronts = NoFronts()
         self._node: Node | None = None
+        self._calls: CallTaker | None = None
         self._lock = threading.Lock()
         if node is not None:
             self.attach(node)
@@ -63,7 +128,15 @@ class Service:
         if self.spans is not None:
             node.meter.keep_all_stages()
         with self._lock:
-            self._node = node
+            self._node = self._calls = node
+
+    def attach_calls(self, calls: CallTaker) -> None:
+        """Serve calls from now on, by a link to the node."""
+        self._calls = calls
+
+    def serve_by(self, fronts: Fronts) -> None:
+        """HTTP has processes of its own."""
+        self.fronts = fronts
 
     def show_progress(self, progress: Callable[[], Mapping[str, object]]) -> None:
         """Where `/readyz` finds how far the recovery is."""
@@ -103,10 +176,30 @@ class Service:
             raise Problem("not_ready", "the node is recovering; GET /readyz shows its progress", retry_after_s=1)
         return node
 
+    def calls(self) -> CallTaker:
+        """Who takes calls. Raises: Problem (not_ready)."""
+        return self.node() if self._calls is None else self._calls
+
+    async def run_slowly(self, work: Callable[[], T]) -> T:
+        """Runs blocking work aside. Raises: Problem."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.slow, work)
+        except CallRefused as refused:
+            raise of_refused(refused) from None
+        except DiskFull as error:
+            raise Problem("disk_full", full_text(error), retry_after_s=5) from None
+        except WalError as error:
+            raise Problem("not_ready", full_text(error), retry_after_s=5) from None
+
     def leader_elsewhere(self) -> str:
         """URL of the node that takes calls in place of this one; "" when this one does, or nobody is known to."""
         refusal = None if self._node is None else self._node.sequencer.admission.refusal
         return "" if refusal is None else str(refusal.more().get("leader", ""))
+
+
+def json_answer(value: Any) -> Response:
+    """An answer of JSON."""
+    return Response(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
 
 
 async def send_problem(send: Send, problem: Problem) -> None:

@@ -26,10 +26,11 @@ from starlette.types import Receive, Send
 
 from cmdlog.api.gate.auth import scope_of
 from cmdlog.api.gate.problem import Problem, invalid, of_outcome, of_refused, preference_applied
-from cmdlog.api.gate.request import PREFER, Incoming, idempotency_key, preferred_durability
+from cmdlog.api.gate.request import PREFER, SESSION, Incoming, idempotency_key, preferred_durability
 from cmdlog.api.gate.request_trace import Trace
+from cmdlog.api.gate.session_numbers import named_line, window_of_lines
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
-from cmdlog.api.routes.app_state import Service
+from cmdlog.api.routes.app_state import CallTaker, Service
 from cmdlog.api.routes.batch_lines import LineSplitter
 from cmdlog.api.routes.batch_window import BatchWindow
 from cmdlog.api.routes.call import result_body
@@ -37,10 +38,9 @@ from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, Over
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
-from procedures.execution.idempotency import key_fingerprint
+from procedures.idempotency.known_outcome import key_fingerprint
 
 if TYPE_CHECKING:
-    from cmdlog.node.node import Node
     from cmdlog.node.slot_map import Route
 
 ENVELOPE_BYTES: Final = 1024  # of a line, beside its parameters
@@ -81,7 +81,7 @@ class Group:
             if self._ended is not None:
                 self._ended(self)
 
-    def encode(self, node: Node, trace: Trace) -> bytes:
+    def encode(self, node: CallTaker, trace: Trace) -> bytes:
         """The answers as lines."""
         parts = []
         for place, slot in enumerate(self.slots):
@@ -100,7 +100,7 @@ class Group:
         at = bisect_left(self.places, place)
         return self.calls[at][0].name if at < len(self.places) and self.places[at] == place else ""
 
-    def tell_slow(self, node: Node, trace: Trace, seconds: float) -> None:
+    def tell_slow(self, node: CallTaker, trace: Trace, seconds: float) -> None:
         """Logs its calls as slow: they were answered together."""
         for place, slot in enumerate(self.slots):
             if slot is not None and not isinstance(slot, bytes):
@@ -111,12 +111,14 @@ class BatchStream:
     """One request on /v1/batch."""
 
     def __init__(self, service: Service, incoming: Incoming, receive: Receive, send: Send) -> None:
-        self._node: Node = service.node()
+        self._node: CallTaker = service.calls()
         self._gatekeeper, self._caller = service.gatekeeper, incoming.caller
         self._scope = scope_of(incoming.caller)
         self._settings = service.settings
         self._front, self._trace = service.front, incoming.trace
         self._preferred = preferred_durability(incoming.headers.get(PREFER))  # by calls that do not say themselves
+        session = incoming.headers.get(SESSION)
+        self._session = None if session is None else window_of_lines(self._scope, session)  # of lines that do not say themselves
         self._receive, self._send = receive, send
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._under_way = 0  # calls of groups that are not sent yet
@@ -247,6 +249,7 @@ class BatchStream:
         if type(entry) is not dict:
             raise invalid([("line", "must be a JSON object")])
         name, params, key = entry.pop("procedure", None), entry.pop("params", None), entry.pop("key", None)
+        sent = self._number(entry, key) if "number" in entry else b""
         durability = self._durability(entry) if entry else self._preferred
         route = self._node.routes.get(name) if type(name) is str else None
         if route is None:
@@ -260,7 +263,13 @@ class BatchStream:
         except InvalidParameters as error:
             found = invalid([(f"params.{field}" if field else "params", problem) for field, problem in error.problems])
             raise found.of_procedure(route.name) from None
-        return route, bound, key_fingerprint(self._scope, key) if key else b"", durability
+        return route, bound, key_fingerprint(self._scope, key) if key else sent, durability
+
+    def _number(self, entry: dict[str, Any], key: object) -> bytes:
+        """What a line of a session brings. Raises: Problem."""
+        if key is not None:
+            raise invalid([("number", "a line has either `key` or `number`")])
+        return named_line(self._scope, entry, self._session, self._settings.session_window)
 
     def _durability(self, rest: dict[str, Any]) -> Durability | None:
         """The line's own promise: `rest` is what else the line says. Raises: Problem."""

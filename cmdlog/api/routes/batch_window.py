@@ -35,9 +35,14 @@ class Traffic:
         self.streams = 0  # under way
         self._calls = 0  # that were answered beside them, when that was looked at last
         self._called_s = -inf
+        self._elsewhere_calls = self._elsewhere_streams = 0  # at other HTTP processes
         self.window = WINDOW_CALLS_FIRST  # of the stream that was answered last
         self._before = self._now = inf
         self._since_s = 0.0
+
+    def note_elsewhere(self, calls: int, streams: int) -> None:
+        """Single calls that other HTTP processes of the node have answered so far, and streams that they have now."""
+        self._elsewhere_calls, self._elsewhere_streams = calls, streams
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
@@ -50,9 +55,10 @@ class Traffic:
 
     def room_alone(self, calls: int, now_s: float) -> int:
         """What each stream may place while nobody but streams calls; 0 when somebody does. `calls` were answered beside them."""
+        calls += self._elsewhere_calls
         if calls != self._calls:
             self._calls, self._called_s = calls, now_s
-        return CALLS_ALONE // max(1, self.streams) if now_s - self._called_s >= ALONE_S else 0
+        return CALLS_ALONE // max(1, self.streams + self._elsewhere_streams) if now_s - self._called_s >= ALONE_S else 0
 
     def note_window(self, calls: int) -> None:
         """A stream was answered, with this window."""

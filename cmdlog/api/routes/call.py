@@ -20,6 +20,7 @@ from cmdlog.api.gate.problem import Headers, Problem, forbidden, invalid, of_out
 from cmdlog.api.gate.request import (
     IDEMPOTENCY_KEY,
     PREFER,
+    SESSION,
     TXN,
     Incoming,
     echoed_txn,
@@ -30,17 +31,17 @@ from cmdlog.api.gate.request import (
     wants_stale,
 )
 from cmdlog.api.gate.route_table import INVOKE, PROCEDURES
-from cmdlog.api.routes.app_state import Service
+from cmdlog.api.gate.session_numbers import check_one_name, named_call
+from cmdlog.api.routes.app_state import CallTaker, Service
 from cmdlog.node.clock import ClockAhead
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, Reply, UnknownOutcome
 from cmdlog.node.queries.worker import state_dates
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
-from procedures.execution.idempotency import key_fingerprint
+from procedures.idempotency.known_outcome import key_fingerprint
 
 if TYPE_CHECKING:
-    from cmdlog.node.node import Node
     from cmdlog.node.slot_map import Route
 
 JSON_TYPE = (b"content-type", b"application/json")
@@ -50,10 +51,10 @@ JSON_TYPE = (b"content-type", b"application/json")
 class Prepared:
     """A call that has been checked. `began` is when its request was complete."""
 
-    node: Node
+    node: CallTaker
     route: Route
     params: list[Any]
-    key: bytes  # fingerprint of the idempotency key
+    key: bytes  # fingerprint of the idempotency key, or what a call of a session brings; b"": no name
     txn: int | None
     durability: Durability | None
     began: float
@@ -74,9 +75,9 @@ async def call_procedure(service: Service, incoming: Incoming, receive: Receive,
     await send({"type": "http.response.body", "body": body})
 
 
-def find_route(service: Service, incoming: Incoming) -> tuple[Node, Route]:
+def find_route(service: Service, incoming: Incoming) -> tuple[CallTaker, Route]:
     """The procedure of the path, if the caller may call it: known before the body is read. Raises: Problem."""
-    node = service.node()
+    node = service.calls()
     name = incoming.path[len(PROCEDURES) :]
     route = node.routes.get(name)
     if route is None:
@@ -87,7 +88,7 @@ def find_route(service: Service, incoming: Incoming) -> tuple[Node, Route]:
     return node, route
 
 
-def prepare(service: Service, incoming: Incoming, node: Node, route: Route, body: bytes) -> Prepared:
+def prepare(service: Service, incoming: Incoming, node: CallTaker, route: Route, body: bytes) -> Prepared:
     """Checks everything that the request says. Raises: Problem."""
     began = service.front.now()
     headers = incoming.headers
@@ -95,13 +96,23 @@ def prepare(service: Service, incoming: Incoming, node: Node, route: Route, body
         params = route.procedure.bind(json_object(body))
     except InvalidParameters as error:
         raise invalid(error.problems) from None
-    key = idempotency_key(headers.get(IDEMPOTENCY_KEY))
-    fingerprint = key_fingerprint(scope_of(incoming.caller), key) if key else b""
+    key = _name_of(incoming, service.settings.session_window)
     txn = echoed_txn(headers.get(TXN))
     stale = wants_stale(incoming.query)
     if stale and not route.read_only:
         raise invalid([("consistency", "`stale` is for procedures that only read")])
-    return Prepared(node, route, params, fingerprint, txn, preferred_durability(headers.get(PREFER)), began, stale)
+    return Prepared(node, route, params, key, txn, preferred_durability(headers.get(PREFER)), began, stale)
+
+
+def _name_of(incoming: Incoming, session_window: int) -> bytes:
+    """What a retry of the call is known by. Raises: Problem."""
+    headers, caller = incoming.headers, incoming.caller
+    session = headers.get(SESSION)
+    if session is not None:
+        check_one_name(headers.get(IDEMPOTENCY_KEY))
+        return named_call(scope_of(caller), session, session_window)
+    key = idempotency_key(headers.get(IDEMPOTENCY_KEY))
+    return key_fingerprint(scope_of(caller), key) if key else b""
 
 
 def place(call: Prepared, done: Done) -> int | None:

@@ -6,18 +6,20 @@ One rule: whatever blocks runs in `service.slow`, never on the loop's thread, wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 from starlette.routing import BaseRoute
 
+from cmdlog.api.gate.auth import scope_of
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
-from cmdlog.api.gate.request import TXN, echoed_txn, json_object, only_fields, pick_headers, read_body, wants_stale
+from cmdlog.api.gate.request import AUTHORIZATION, TXN, echoed_txn, json_object, only_fields, pick_headers, read_body, wants_stale
 from cmdlog.api.gate.request_trace import SCOPE_KEY
-from cmdlog.api.routes.app_state import Service
+from cmdlog.api.gate.session_numbers import checked_uuid, session_fingerprint
+from cmdlog.api.routes.app_state import Service, json_answer
+from cmdlog.api.routes.cluster.cluster_routes import check_leading, cluster_handlers
+from cmdlog.api.routes.deploy import deploy_handlers
 from cmdlog.api.routes.docs_page import docs_page
 from cmdlog.api.routes.events import PAGE_HEADERS, dashboard_page
 from cmdlog.api.routes.fastapi_routes import GatedRoute, Handler, serve_below, table_routes
@@ -27,10 +29,6 @@ from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
 from cmdlog.node.status import Overview
-from cmdlog.operator_error import full_text
-from cmdlog.wal.errors import DiskFull, WalError
-
-T = TypeVar("T")
 
 
 def make_routes_app(service: Service, *, version: str) -> FastAPI:
@@ -41,6 +39,7 @@ def make_routes_app(service: Service, *, version: str) -> FastAPI:
     described: list[GatedRoute] = []
     description = Description(service, described, version=version)
     handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(service, version, description)
+    handlers |= cluster_handlers(service) | deploy_handlers(service)
     described += table_routes(handlers, required=service.gatekeeper.required)
     served: list[BaseRoute] = [route for route in described if route.handler is not serve_below]
     app = FastAPI(routes=served, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -62,16 +61,29 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         return Response(result, media_type="application/json")
 
     async def procedures(_: Request) -> Response:
-        return _json({"procedures": service.node().catalog()})
+        return json_answer({"procedures": service.node().catalog()})
 
     async def status(_: Request) -> Response:
+        await service.fronts.gather_counts()
         credentials = service.gatekeeper.describe()
-        told = await _slowly(service, service.node().status)
-        return _json({**told, "token_file": credentials} if credentials else told)
+        told = {**await service.run_slowly(service.node().status), **service.fronts.describe()}
+        return json_answer({**told, "token_file": credentials} if credentials else told)
 
     async def snapshots(_: Request) -> Response:
         node = service.node()
-        return _json({"snapshots": await _slowly(service, node.snapshots), "points": await _slowly(service, node.points)})
+        return json_answer(
+            {"snapshots": await service.run_slowly(node.snapshots), "points": await service.run_slowly(node.points)}
+        )
+
+    async def end_session(request: Request) -> Response:
+        caller = service.gatekeeper.authenticate(pick_headers(request.scope).get(AUTHORIZATION))
+        session = session_fingerprint(scope_of(caller), checked_uuid(request.path_params["session"]))
+        check_leading(service)
+        try:
+            service.node().end_session(session)
+        except CallRefused as refused:
+            raise of_refused(refused) from None
+        return Response(status_code=204)
 
     turn = asyncio.Lock()  # snapshots at once would wait for each other in the threads that status needs
 
@@ -80,10 +92,13 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         consistent = read_consistent(json_object(body)) if body.strip() else False
         async with turn:
             node = service.node()
-            return _json(await _slowly(service, node.take_point if consistent else lambda: {"snapshots": node.take_snapshot()}))
+            return json_answer(
+                await service.run_slowly(node.take_point if consistent else lambda: {"snapshots": node.take_snapshot()})
+            )
 
     return {
         "query": query,
+        "end_session": end_session,
         "procedures": procedures,
         "status": status,
         "snapshots": snapshots,
@@ -102,7 +117,7 @@ def read_consistent(given: dict[str, Any]) -> bool:
 
 def _health_handlers(service: Service) -> dict[str, Handler]:
     async def healthz(_: Request) -> Response:
-        return _json({"alive": True})
+        return json_answer({"alive": True})
 
     async def readyz(_: Request) -> Response:
         node = service.maybe_node
@@ -110,7 +125,7 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
             shown = _check_member(node.overview)
             stalled = node.stalls()
             if len({partition for stall in stalled for partition in stall["partitions"]}) < node.settings.partitions:
-                return _json({"ready": True, **shown, **({"stalled": stalled} if stalled else {})})
+                return json_answer({"ready": True, **shown, **({"stalled": stalled} if stalled else {})})
             detail = "; ".join(stall["message"] for stall in stalled)
             raise Problem("not_ready", f"no partition makes progress: {detail}", retry_after_s=1, stalled=stalled)
         if node is not None and not service.stopping and (full := node.troubles.disk_full()) is not None:
@@ -141,15 +156,16 @@ def _description_handlers(service: Service, version: str, description: Descripti
     exposition = Exposition(service.front, overview, version=version or "0")
 
     async def openapi(_: Request) -> Response:
-        return _json(await _slowly(service, description.get))
+        return json_answer(await service.run_slowly(description.get))
 
     async def metrics(request: Request) -> Response:
         accept = request.headers.get("accept", "")
+        await service.fronts.gather_counts()
         kind, body = await asyncio.get_running_loop().run_in_executor(None, exposition.render, accept)
         return Response(body, headers={"content-type": kind})
 
     async def docs(_: Request) -> Response:
-        folder, described = swagger_folder(), await _slowly(service, description.get)
+        folder, described = swagger_folder(), await service.run_slowly(description.get)
         page = docs_page(described) if folder is None else swagger_page(described, folder)
         return HTMLResponse(page, headers=SWAGGER_HEADERS)
 
@@ -157,22 +173,6 @@ def _description_handlers(service: Service, version: str, description: Descripti
         return HTMLResponse(dashboard_page(), headers=PAGE_HEADERS)
 
     return {"openapi": openapi, "metrics": metrics, "docs": docs, "dashboard": dashboard}
-
-
-async def _slowly(service: Service, work: Callable[[], T]) -> T:
-    """Runs blocking work aside. Raises: Problem."""
-    try:
-        return await asyncio.get_running_loop().run_in_executor(service.slow, work)
-    except CallRefused as refused:
-        raise of_refused(refused) from None
-    except DiskFull as error:
-        raise Problem("disk_full", full_text(error), retry_after_s=5) from None
-    except WalError as error:
-        raise Problem("not_ready", full_text(error), retry_after_s=5) from None
-
-
-def _json(value: Any) -> Response:
-    return Response(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
 
 
 async def _answer_problem(request: Request, problem: Exception) -> Response:

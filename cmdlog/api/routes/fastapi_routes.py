@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import Body, Depends, Header, Query, Request, Response, Security
+from fastapi import Body, Depends, Header, Path, Query, Request, Response, Security
 from fastapi.openapi.models import Example
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.routing import APIRoute
@@ -18,7 +18,18 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from cmdlog.api.gate.problem import CODES
-from cmdlog.api.gate.route_table import INVOKE, LEADERS, PROCEDURES, TABLE, Entry
+from cmdlog.api.gate.route_table import CHANGES, CLUSTER, DEPLOY, INVOKE, LEADERS, PROCEDURES, TABLE, Entry
+from cmdlog.api.routes.cluster.cluster_models import (
+    ChangeAnswer,
+    CopyCancelled,
+    CopyList,
+    MemberList,
+    RecoveryAnswer,
+    take_change,
+    take_node,
+    take_recovery,
+)
+from cmdlog.api.routes.deploy import DeployResult, take_deploy
 from cmdlog.api.routes.procedure_models import answer_model, parameters_model
 from cmdlog.api.routes.response_models import (
     ApiDocument,
@@ -40,6 +51,7 @@ from cmdlog.node.slot_map import Route
 from procedures.declaration.procedure import Procedure
 
 Handler = Callable[[Request], Awaitable[Response]]
+SESSION_UUID: Final = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
 CREDENTIAL: Final = HTTPBearer(scheme_name="token", description="a token made by `cmdlog token`", auto_error=False)
 ALWAYS: Final = (400, 401, 403, 408, 414, 422, 431, 500, 503)
 """Statuses that every route may answer with: the request's head, its credential, a server that is not ready."""
@@ -89,6 +101,23 @@ IdempotencyKey = Annotated[
         description="a retry with the same credential and key gets the first outcome and is not executed again",
     ),
 ]
+SessionNumber = Annotated[
+    Annotated[str, Field(pattern=f"^{SESSION_UUID}; number=[0-9]{{1,20}}(; floor=[0-9]{{1,20}})?$")] | Missing,
+    Header(
+        alias="Cmdlog-Session",
+        examples=["01998b3e-5c00-7000-8000-000000000000; number=17; floor=12"],
+        description="the session of a client (a UUID of version 7 that it made), the call's number in it, and the number up to"
+        " which the client has seen all outcomes: a retry with the same number gets the first outcome; not with Idempotency-Key",
+    ),
+]
+SessionOfLines = Annotated[
+    Annotated[str, Field(pattern=f"^{SESSION_UUID}(; floor=[0-9]{{1,20}})?$")] | Missing,
+    Header(
+        alias="Cmdlog-Session",
+        examples=["01998b3e-5c00-7000-8000-000000000000; floor=12"],
+        description="session and floor of lines that have a `number` and no `session`",
+    ),
+]
 TxnSeen = Annotated[
     TxnIdText | Missing,
     Header(alias="Cmdlog-Txn", description="transaction id that the caller has seen; this call gets a greater one"),
@@ -130,12 +159,18 @@ def take_read_headers(txn: TxnSeen = None, prefer: PreferRedirect = None, consis
     """What calls of read-only procedures take, and queries."""
 
 
-def take_call_headers(key: IdempotencyKey = None, txn: TxnSeen = None, prefer: Prefer = None) -> None:
+def take_call_headers(
+    key: IdempotencyKey = None, session: SessionNumber = None, txn: TxnSeen = None, prefer: Prefer = None
+) -> None:
     """What other calls take."""
 
 
-def take_prefer(prefer: Prefer = None) -> None:
+def take_batch_headers(prefer: Prefer = None, session: SessionOfLines = None) -> None:
     """What a batch takes."""
+
+
+def take_redirect(prefer: PreferRedirect = None) -> None:
+    """What a change of the members takes, and a deploy."""
 
 
 def take_after(after: After = None) -> None:
@@ -143,6 +178,10 @@ def take_after(after: After = None) -> None:
 
 
 def _take_nothing() -> None: ...
+
+
+def take_session(session: Annotated[str, Path(pattern=f"^{SESSION_UUID}$", description="the client's UUID")]) -> None:
+    """Later calls of the session are refused with `session_expired`, and what is kept of it may go. Repeating it is harmless."""
 
 
 def take_query(
@@ -170,19 +209,33 @@ BODIES: Final[Mapping[str, Callable[..., None]]] = {
     "query": take_query,
     "take_snapshot": take_snapshot_request,
     "batch": take_lines,
+    "end_session": take_session,
+    "deploy": take_deploy,
+    "unsafe_recover": take_recovery,
+    "cancel_copy": take_node,
+    **dict.fromkeys(CHANGES, take_change),
 }
 HEADERS_OF: Final[Mapping[str, Callable[..., None]]] = {
-    "batch": take_prefer,
+    "batch": take_batch_headers,
     "events": take_after,
     "query": take_read_headers,
+    "deploy": take_redirect,
+    **dict.fromkeys(CHANGES, take_redirect),
 }
 ANSWERS: Final[Mapping[str, tuple[str, type[Response], Any]]] = {
     "batch": ("One line per call, in the same order", LinesResponse, BatchResult | BatchRefusal),
+    "end_session": ("The session has ended, or was unknown", Response, None),
     "query": ("The rows", JSONResponse, QueryRows),
     "procedures": ("Every procedure", JSONResponse, ProcedureCatalog),
     "status": ("The node", JSONResponse, NodeStatus),
     "snapshots": ("The snapshots, by partition and age, and the recovery points, by transaction id", JSONResponse, SnapshotList),
     "take_snapshot": ("The new snapshots; with `consistent` the recovery point as well", JSONResponse, SnapshotsTaken),
+    "deploy": ("What runs now, or would", JSONResponse, DeployResult),
+    "members": ("The members, and what happens to them", JSONResponse, MemberList),
+    **dict.fromkeys(CHANGES, ("What was begun, or is done already", JSONResponse, ChangeAnswer)),
+    "unsafe_recover": ("What was done", JSONResponse, RecoveryAnswer),
+    "copies": ("The copies under way", JSONResponse, CopyList),
+    "cancel_copy": ("How many were ended", JSONResponse, CopyCancelled),
     "healthz": ("The process is alive", JSONResponse, ProcessAlive),
     "readyz": ("Calls are being served", JSONResponse, NodeServing),
     "metrics": ("The metrics", PlainTextResponse, None),
@@ -191,7 +244,9 @@ ANSWERS: Final[Mapping[str, tuple[str, type[Response], Any]]] = {
     "dashboard": ("A page", HTMLResponse, None),
     "events": ("One event per second, until the viewer disconnects", EventsResponse, None),
 }
-"""Route -> description, kind and model of its 200. Calls have models of their own."""
+"""Route -> description, kind and model of its success. Calls have models of their own."""
+EMPTY: Final = frozenset(("end_session",))
+"""Routes that answer 204 instead of 200."""
 
 
 def table_routes(handlers: Mapping[str, Handler], *, required: bool) -> list[GatedRoute]:
@@ -207,6 +262,7 @@ def _table_route(entry: Entry, handler: Handler, *, required: bool) -> GatedRout
         entry.path,
         BODIES.get(entry.name, _take_nothing),
         handler=handler,
+        status_code=success_of(entry),
         operation_id=entry.name,
         summary=entry.summary,
         response_description=description,
@@ -277,22 +333,28 @@ def _common(entry: Entry, needs: tuple[str, ...], headers: Callable[..., None] |
 
 
 def _responses(entry: Entry, headers: Sequence[str]) -> dict[int | str, dict[str, Any]]:
-    """The headers of the 200, and the problems that a route may answer with."""
+    """The headers of a success, and the problems that a route may answer with."""
     names = {"RequestId": "X-Request-Id", "CmdlogTxn": "Cmdlog-Txn", "PreferenceApplied": "Preference-Applied"}
     found: dict[int | str, dict[str, Any]] = {
-        200: {"headers": {names[header]: {"$ref": f"#/components/headers/{header}"} for header in headers}}
+        success_of(entry): {"headers": {names[header]: {"$ref": f"#/components/headers/{header}"} for header in headers}}
     }
     for status in statuses_of(entry):
         found[status] = {"$ref": f"#/components/responses/Problem{status}", "description": codes_of(status)}
     return found
 
 
+def success_of(entry: Entry) -> int:
+    """The status of a success."""
+    return 204 if entry.name in EMPTY else 200
+
+
 def statuses_of(entry: Entry) -> tuple[int, ...]:
     """The statuses of problems that a route may answer with."""
     of_bodies = (413, 415) if entry.body != "none" else ()
     of_calls = (404, 409, 504) if entry.kind == "call" else ()
+    of_clusters = (404, 409, 504) if entry.path.startswith((CLUSTER, DEPLOY)) else ()
     of_leaders = (307,) if entry.name in LEADERS else ()
-    return tuple(sorted((*ALWAYS, *of_bodies, *of_calls, *of_leaders)))
+    return tuple(sorted((*ALWAYS, *of_bodies, *of_calls, *of_clusters, *of_leaders)))
 
 
 def codes_of(status: int) -> str:

@@ -105,7 +105,10 @@ class BatchCall(ClosedObject):
 
     procedure: str
     params: AnyObject | None = absent()
-    key: str | None = absent("idempotency key")
+    key: str | None = absent("idempotency key; not with `number`")
+    session: str = absent("UUID of the session; without it that of the header Cmdlog-Session")
+    number: Annotated[int, Field(ge=1)] = absent("of this call in its session; a retry with it gets the first outcome")
+    floor: Count = absent("the client has seen all outcomes up to this number")
     durability: Literal["sync", "async"] | None = absent("of this call")
 
 

@@ -31,6 +31,7 @@ from cmdlog.cli.demo.shown_state import ShownState, table_rows
 from cmdlog.cli.demo.stage_history import DemoStage, draw_svg, draw_text
 from cmdlog.cli.demo.tpcc import Tpcc
 from cmdlog.cli.output import JsonFlag, out
+from cmdlog.signal_handlers import undisturbed
 
 if TYPE_CHECKING:
     from cmdlog.cli.demo.display import DemoDisplay
@@ -178,10 +179,11 @@ class Demo:
                 f"the server closed a connection in the middle: {error}", hint=self._running.last_words()
             ) from error
         finally:
-            load.stop()
-            self._http.close()
-            if self._server is not None:
-                self._server.kill([])
+            with undisturbed():
+                load.stop()
+                self._http.close()
+                if self._server is not None:
+                    self._server.kill([])
         report.seconds = time.monotonic() - began
         report.stages = [stage.to_json() for stage in self.stages]
         return report
@@ -318,4 +320,5 @@ def demo_folder(data: Path | None, *, keep: bool) -> Iterator[Path]:
         yield folder
     finally:
         if data is None and not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+            with undisturbed():
+                shutil.rmtree(folder, ignore_errors=True)

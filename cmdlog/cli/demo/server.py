@@ -24,7 +24,7 @@ from cmdlog.cli.cli_errors import CommandFailed
 
 BANK: Final = "procedures.samples.bank:db"
 READY_TIMEOUT_S: Final = 240.0  # several nodes start at once, on a machine that may do something else
-END_TIMEOUT_S: Final = 20.0
+END_TIMEOUT_S: Final = 120.0
 COMMAND_TIMEOUT_S: Final = 300.0
 LOG_TAIL_BYTES: Final = 2000
 
@@ -132,8 +132,8 @@ class LaunchedServer:
 class ServerProcess(LaunchedServer):
     """A node alone, which is ready when it is constructed."""
 
-    def __init__(self, data: Path, *, partitions: int, log: Path, application: str = BANK) -> None:
-        super().__init__(data, "--port", "0", "--partitions", str(partitions), log=log, application=application)
+    def __init__(self, data: Path, *options: str, partitions: int, log: Path, application: str = BANK) -> None:
+        super().__init__(data, "--port", "0", "--partitions", str(partitions), *options, log=log, application=application)
         self.wait_ready()
 
 

@@ -26,6 +26,7 @@ import typer
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.spark_options import ConfOption, MasterOption, check_session, spark_session
+from cmdlog.signal_handlers import undisturbed
 from cmdlog.wal.ids import txn_partition
 
 if TYPE_CHECKING:
@@ -246,7 +247,8 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with undisturbed():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _print_line(text: str) -> None:

@@ -28,6 +28,10 @@ def adopt(
     command says that the original will never run again. The node keeps its
     id, log, snapshots and archive and gets a new incarnation.
 
+    A directory of one of several members of a cluster is not adopted: the
+    others would refuse it, since it may have forgotten what it voted for.
+    `cmdlog cluster replace` brings the node back on another disk, by copy.
+
     To keep the original, too: `cmdlog recover DIR --to OUT`, or `cmdlog fork`.
 
     [bold]Examples[/bold]
@@ -36,9 +40,11 @@ def adopt(
     """
     from cmdlog.wal.files import RealFiles
     from cmdlog.wal.opening import home
+    from replay.plan.sole_voter import check_adoptable
 
-    path = os.path.abspath(directory)
-    made = home.adopt(RealFiles(), path)
+    path, files = os.path.abspath(directory), RealFiles()
+    check_adoptable(files, path)
+    made = home.adopt(files, path)
     if made is None:
         out.result(
             {"directory": path, "adopted": False}, lambda: out.text(f"{path} is where the node last ran; nothing was changed")

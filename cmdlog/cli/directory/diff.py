@@ -21,7 +21,7 @@ from procedures.numeric.marks import numeric_digits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from replay.diff.diff import DiffReport, RowChange, TableDiff
+    from replay.diff.diff import DiffReport, RowChange, Shape, TableDiff
     from replay.diff.state_reader import States
 
 DIFFERENT: Final = 1
@@ -57,7 +57,9 @@ def diff_them(
     ] = None,
     table: Annotated[list[str] | None, typer.Option("--table", metavar="T", help="Only this table; may be repeated.")] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Rows shown per table.")] = EXAMPLES,
-    keys: Annotated[bool, typer.Option("--keys", help="Compare idempotency keys, too: one set over all partitions.")] = False,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Compare idempotency keys and calls of sessions, too: one set over all partitions.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
@@ -94,9 +96,10 @@ def _compare(
             "tables": [_table(table) for table in report.tables],
             "parquet": os.path.abspath(parquet) if parquet else None,
         }
-    if report.keys is not None:
-        value["idempotency_keys"] = {"left": report.keys.left, "right": report.keys.right}
-        value["idempotency_keys_apart"] = {"left": report.keys.left_alone, "right": report.keys.right_alone}
+    for name, names in (("idempotency_keys", report.keys), ("session_calls", report.sessions)):
+        if names is not None:
+            value[name] = {"left": names.left, "right": names.right}
+            value[f"{name}_apart"] = {"left": names.left_alone, "right": names.right_alone}
     return report, value
 
 
@@ -110,6 +113,7 @@ def _table(table: TableDiff) -> dict[str, Any]:
         "table": table.name,
         "equal": table.equal,
         "in": {"left": table.left is not None, "right": table.right is not None},
+        "columns": {side: _columns(shape) for side, shape in (("left", table.left), ("right", table.right))},
         "columns_of_one_side": table.only,
         "key": list(table.key),
         "rows": {"left": table.rows[0], "right": table.rows[1]},
@@ -118,6 +122,11 @@ def _table(table: TableDiff) -> dict[str, Any]:
         "changed": table.counts["changed"],
         "examples": [_example(table, change) for change in table.examples],
     }
+
+
+def _columns(shape: Shape | None) -> dict[str, str] | None:
+    """Name -> type in lower case, "any" where values of any type may be; None: the side does not have the table."""
+    return None if shape is None else {name: kind.lower() or "any" for name, kind in shape.columns.items()}
 
 
 def _example(table: TableDiff, change: RowChange) -> dict[str, Any]:
@@ -156,6 +165,10 @@ def show_diff(report: DiffReport, value: dict[str, Any]) -> None:
     for table in report.tables:
         if table.left is None or table.right is None:
             out.text(f"{table.name} is in the {'right' if table.left is None else 'left'} one alone")
+        elif not table.same_columns:
+            for side, shape in (("left", table.left), ("right", table.right)):
+                named = ", ".join(f"{name} {kind}" for name, kind in (_columns(shape) or {}).items())
+                out.text(f"{table.name} has the columns {named} on the {side} side")
         for side, columns in table.only.items():
             if columns:
                 out.text(f"{table.name} has {', '.join(columns)} in the {side} one alone, which is not compared")
@@ -163,10 +176,10 @@ def show_diff(report: DiffReport, value: dict[str, Any]) -> None:
             out.text(_line(table, change))
         if (hidden := table.counts.total() - len(table.examples)) > 0 and table.examples:
             out.text(f"{table.name}: {hidden} more; --limit shows them, --parquet writes all of them")
-    if report.keys is not None:
-        keys = report.keys
-        apart = "" if keys.equal else f"; {keys.left_alone} are on the left side alone, {keys.right_alone} on the right"
-        out.text(f"idempotency keys: {keys.left} and {keys.right}{apart}")
+    for what, known in (("idempotency keys", report.keys), ("calls of sessions", report.sessions)):
+        if known is not None:
+            apart = "" if known.equal else f"; {known.left_alone} are on the left side alone, {known.right_alone} on the right"
+            out.text(f"{what}: {known.left} and {known.right}{apart}")
     for side in ("left", "right"):
         out.text(f"{side}: {value[side]['path']}, read from {value[side]['read_from']}")
 

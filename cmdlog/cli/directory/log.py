@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
 SEGMENT_COLUMNS = ("sequence", "generation", "open_count", "first_block", "last_block")
 FAULT_COLUMNS = ("sequence", "failed", "author", "term", "reason")
+MEMBER_COLUMNS = ("node", "state", "incarnation", "peer", "client", "former", "forced")
 GROUP_COLUMNS = ("term", "commit", "last_index", "last_txn", "catalog_versions")
 
 
@@ -173,6 +174,9 @@ def _show(found: dict[str, Any]) -> None:
         out.text(f"reserve for control records: {reserve['left_bytes']} of {reserve['bytes']} bytes left")
     groups = [[name, *(row[column] for column in GROUP_COLUMNS)] for name, row in found["groups"].items()]
     out.table("Groups", ("partition", *GROUP_COLUMNS), groups)
+    if found["members"]:
+        members = [[row[column] for column in MEMBER_COLUMNS] for row in found["members"]]
+        out.table("Members, as this log states them", MEMBER_COLUMNS, members)
     faults = found["fault_log"]
     if faults["records"]:
         rows = [[row[column] for column in FAULT_COLUMNS] for row in faults["records"]]

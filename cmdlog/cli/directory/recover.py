@@ -353,14 +353,14 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
     from cmdlog.cli.load_app import load_application
     from cmdlog.wal.log import Log
     from replay.plan.in_place_plan import distrust_damaged, plan_in_place
-    from replay.plan.sole_voter import check_alone
+    from replay.plan.sole_voter import check_served_alone
     from replay.recover.in_place import replay_in_place
     from replay.recover.target import Target
 
     live = _live(load_application(app)) if app else None
     wal = Log.open(files, directory)
     try:
-        check_alone(files, directory, wal.instance.identity, wal.recovered.groups)
+        check_served_alone(files, directory, wal.instance.identity, wal.recovered.groups)
         target = Target(files, directory)
         distrust_damaged(wal, target.trust)
         given = read_plan(apply, (directory,)) if apply is not None else None

@@ -10,9 +10,10 @@ import functools
 import inspect
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "token_file", "tls_cert_file", "tls_key_file"))
 """Settings that the first part of the help shows."""
+
+HTTP_PROCESS: Final = "cmdlog.cli.server.http_child"
+"""The program of an HTTP process."""
 
 HELP: Final = """Serve the procedures of APP over HTTP, from the node directory --data.
 
@@ -79,6 +83,12 @@ PeerHostOption = Annotated[
         rich_help_panel="Cluster",
     ),
 ]
+ReloadOption = Annotated[
+    bool, typer.Option("--reload", help="Start again when a Python file of the application changes; for development.")
+]
+MigrateFlag = Annotated[
+    bool, typer.Option("--migrate", help="run the migrations of the application that the tables have not been through")
+]
 PeerPortOption = Annotated[
     int | None, typer.Option("--peer-port", metavar="PORT", help="The same; 0: any that is free.", rich_help_panel="Cluster")
 ]
@@ -99,12 +109,18 @@ def serve(
     cluster_secret_file: SecretOption = None,
     peer_host: PeerHostOption = None,
     peer_port: PeerPortOption = None,
+    reload: ReloadOption = False,
+    migrate: MigrateFlag = False,
     json: JsonFlag = False,
     **flags: Any,
 ) -> None:
     """Loads everything that can fail cheaply first, then listens, then opens the node, and then reports the address."""
     with stopped_in_order(), naming(data):
         member = None
+        if reload:
+            _serve_reloading(app, data, config, flags, migrate=migrate, is_member=join is not None)
+        if migrate:
+            flags["migrate"] = "true"
         if join is not None:
             member = _member_ground(join, node, cluster_secret_file, peer_host, peer_port)
             flags["partitions"] = str(member.cluster.shape["partitions"])
@@ -113,6 +129,21 @@ def serve(
                 "--node, --cluster-secret-file and --peer-… are for a node of a cluster", hint="--join FILE names it", exit_code=2
             )
         _serve(app, data, config, flags, member)
+
+
+def _serve_reloading(
+    app: str, data: Path, config: Path | None, flags: dict[str, Any], *, migrate: bool, is_member: bool
+) -> NoReturn:
+    from cmdlog.cli.server.reload import reserve_port, serve_reloading
+
+    if is_member:
+        hint = "start the nodes of a cluster again with the new code, one after the other"
+        raise CommandFailed("--reload is for a node of its own", hint=hint, exit_code=2)
+    settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
+    refuse_locked(data)
+    given = [*(["--config", str(config)] if config is not None else []), *(["--migrate"] if migrate else [])]
+    chosen = {**flags, "port": reserve_port(settings.host, settings.port)}
+    raise SystemExit(serve_reloading(app, data, chosen, given))
 
 
 def _member_ground(join: Path, node: int | None, secret: Path | None, host: str | None, port: int | None) -> MemberGround:
@@ -171,8 +202,24 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
         _say_stopping()
 
     events = Events(listening=say_listening, ready=say_ready, stopping=say_stopping)
-    with naming_faults(str(data.absolute())):
-        serve_http(open_node, settings, events=events, version=version_of("cmdlog"))
+    with naming_faults(str(data.absolute())), restarted_for_copy():
+        serve_http(open_node, settings, events=events, version=version_of("cmdlog"), process_module=HTTP_PROCESS)
+
+
+@contextlib.contextmanager
+def restarted_for_copy() -> Iterator[None]:
+    """A node that has to be copied has ended in order, and said so on disk: this very command is run again in this process."""
+    from cmdlog.node.member.rejoin.life_end import CopyNeeded
+
+    try:
+        yield
+    except CopyNeeded as needed:
+        import structlog
+
+        structlog.get_logger("cmdlog.cli").warning("restarts_for_copy", why=str(needed))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this very program
 
 
 @contextlib.contextmanager
@@ -222,6 +269,7 @@ def with_settings(command: Any) -> Any:
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(setting))
         for name, setting in TABLE.items()
+        if name not in own.parameters
     ]
 
     @functools.wraps(command)

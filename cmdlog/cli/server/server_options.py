@@ -77,7 +77,8 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
     if ca_file is not None:
         check_certificates(ca_file)
     try:
-        client = Client(listed_urls(url), token_file=token_file, timeout_s=timeout_s, verify=str(ca_file) if ca_file else True)
+        verify = str(ca_file) if ca_file else True
+        client = Client(listed_urls(url), token_file=token_file, timeout_s=timeout_s, verify=verify, keys="single")
     except ValueError as error:
         raise CommandFailed(str(error), hint="such as http://127.0.0.1:8642", exit_code=2) from None
     with client:

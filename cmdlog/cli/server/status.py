@@ -170,6 +170,8 @@ def summary(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("recovery", forecast))
     if reach := _reach(_part(told, "archive")):
         rows.append(("restorable", _plain(reach)))
+    if scrubbed := _scrub(_part(told, "scrub")):
+        rows.append(("scrub", _plain(scrubbed)))
     calls = [f"{told[name]} {words}" for name, words in LOADS if name in told]
     if calls:
         rows.append(("load", ", ".join(calls)))
@@ -197,6 +199,7 @@ def _troubles(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("snapshots", told.get("snapshot_error")),
         ("archive", _part(told, "archive").get("problem")),
         ("archive", _unkept(_part(told, "archive"))),
+        *(("damage", _damage(found)) for found in _parts(_part(told, "scrub"), "findings")),
         ("clock", clock.get("jumped") and "jumped further ahead than transaction ids follow"),
         ("failed nodes", ", ".join(map(str, failed.get("nodes") or ()))),
         ("fault log", failed.get("problem")),
@@ -227,6 +230,26 @@ def _reach(archive: Mapping[str, Any]) -> str:
     oldest = archive.get("oldest_txn")
     since = "since the beginning" if oldest == "0" else f"since {archive.get('oldest_time')}"
     return f"every moment {since}" if oldest is not None else "no moment but the newest yet"
+
+
+def _damage(found: Mapping[str, Any]) -> str:
+    """A file that is damaged, where, and what is done about it."""
+    offset = "" if found.get("offset") is None else f" at offset {found['offset']}"
+    partition = "" if found.get("partition") is None else f", partition {found['partition']}"
+    return f"{_text(found, 'path')}{offset}{partition}: {_text(found, 'what')}; {_text(found, 'repair') or 'just found'}"
+
+
+def _scrub(scrub: Mapping[str, Any]) -> str:
+    """How far the disk is read."""
+    if not scrub:
+        return ""
+    if not scrub.get("every_s"):
+        return "off: see scrub_every_s"
+    now, last = _part(scrub, "pass"), _part(scrub, "last")
+    parts = [f"{now.get('percent')} % of log, snapshots and archive read" if now else ""]
+    parts.append(f"last whole pass ended {_moment(last.get('finished'))}" if last else "")
+    parts.append(f"interrupted: {scrub['problem']}" if scrub.get("problem") else "")
+    return ", ".join(filter(None, parts)) or "no pass yet"
 
 
 def _stuck(told: Mapping[str, Any]) -> str:
@@ -274,7 +297,8 @@ def _membership(cluster: Mapping[str, Any]) -> str:
         return ""
     leader = cluster.get("leader")
     who = "no leader is known" if leader is None else f"node {leader} leads"
-    count, standing = len(_parts(cluster, "members")), _text(cluster, "standing").replace("_", " ")
+    count = sum(member.get("state") != "removed" for member in _parts(cluster, "members"))
+    standing = _text(cluster, "standing").replace("_", " ")
     return f"node {cluster.get('node')} of {count}, {_text(cluster, 'state')}, {standing}; {who}; see `cmdlog cluster status`"
 
 

@@ -21,8 +21,9 @@ from typing import Any, Final
 from cmdlog.client.request import Ask, Effect
 from cmdlog.client.response import Attempt, AttemptFailure, Lost, Response, judge
 from cmdlog.client.retry import RetryPolicy, Tries, decide
-from cmdlog.client.retry_loop import Chance, Clock, Rekey, better_key
+from cmdlog.client.retry_loop import Chance, Clock, better_name, is_known, key_to_ask_by
 from cmdlog.client.server_set import ServerSet
+from cmdlog.client.session import CallNames
 from cmdlog.errors import CmdlogError
 from cmdlog.results import Result
 
@@ -42,7 +43,7 @@ class BatchLine(Tries):
     """One call of the batch."""
 
     ask: Ask
-    own_key: bool  # made by us, so it may be made again
+    renames: bool  # its name was made by us, and may be made again
     due: float = 0.0
     alone: bool = False  # it was refused on its own: others may go before it
     deadline: float | None = None  # set by the first failure: time that the reader of the answers takes is not counted
@@ -60,11 +61,11 @@ class Window:
         timeout_s: float,
         clock: Clock,
         chance: Chance,
-        rekey: Rekey,
+        names: CallNames,
         decode: Decode,
     ) -> None:
         self._policy, self._servers, self._timeout_s = policy, servers, timeout_s
-        self._clock, self._chance, self._rekey, self._decode = clock, chance, rekey, decode
+        self._clock, self._chance, self._names, self._decode = clock, chance, names, decode
         self._lines: deque[BatchLine] = deque()
         self._bytes = 0
         self._sent_max = CALLS_MAX  # lines of the next request
@@ -86,16 +87,16 @@ class Window:
         since = self._filling_since
         return self.room and (since is None or self._clock() - since < FILL_S)
 
-    def add(self, ask: Ask | CmdlogError, *, own_key: bool) -> None:
+    def add(self, ask: Ask | CmdlogError, *, renames: bool) -> None:
         """The next call, or why there is none in its place."""
         if self._filling_since is None:
             self._filling_since = self._clock()
         if isinstance(ask, CmdlogError):
-            self._lines.append(BatchLine(ask=NOTHING, own_key=False, answer=ask))
+            self._lines.append(BatchLine(ask=NOTHING, renames=False, answer=ask))
             return
         self._bytes += len(ask.body)
         mark = self._servers.mark()
-        self._lines.append(BatchLine(ask=ask, own_key=own_key, began=mark, mark=mark))
+        self._lines.append(BatchLine(ask=ask, renames=renames, began=mark, mark=mark))
 
     def due(self) -> list[BatchLine]:
         """The lines of the next request, in order."""
@@ -124,8 +125,8 @@ class Window:
             self._succeed(line, found)
             return
         self._broke = self._broke or (isinstance(attempt, Lost) and attempt.reached)
-        if line.own_key and not line.uncertain and (key := better_key(line.ask, found, self._rekey)):
-            line.ask, line.own_key = line.ask.under(key), False
+        if line.renames and not line.uncertain and (name := better_name(line.ask, found, self._names)):
+            line.ask, line.renames = line.ask.under(name), False
             return
         now = self._clock()
         if line.deadline is None:
@@ -134,8 +135,10 @@ class Window:
         left_s = line.deadline - now
         step = decide(found, line, line.ask.effect, self._policy, left_s=left_s, chance=self._chance(), fresh=fresh)
         if isinstance(step, CmdlogError):
-            step.idempotency_key = line.ask.key
+            known = is_known(found, line, step)
+            step.idempotency_key = key_to_ask_by(line.ask, known=known)
             line.answer = self._servers.name_failures(step, line.began)
+            self._finish(line, known=known)
             return
         if not fresh:
             line.mark = self._servers.mark()
@@ -152,6 +155,17 @@ class Window:
             line.answer = self._decode(line.ask, value)
         except CmdlogError as error:
             line.answer = error
+        self._finish(line)
+
+    def _finish(self, line: BatchLine, *, known: bool = True) -> None:
+        if line.ask.key is not None:
+            self._names.finish(line.ask.key, known=known)
+
+    def abandon(self) -> None:
+        """The caller takes no more answers: it has no names to ask by for what is not answered."""
+        for line in self._lines:
+            if line.answer is None:
+                self._finish(line)
 
     def passed(self, count: int) -> None:
         """A request with `count` lines is over."""

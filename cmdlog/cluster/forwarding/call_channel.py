@@ -20,8 +20,10 @@ from typing import Any, Generic, TypeVar
 
 import uvloop
 
-from cmdlog.cluster.forwarding.call_frames import PREFACE
-from cmdlog.cluster.forwarding.call_handshake import CallCredentials, answer_session, open_session
+from cmdlog.cluster.channels.channel_session import ChannelCredentials
+from cmdlog.cluster.channels.channel_sockets import IncomingSockets, connect_channel
+from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
+from cmdlog.cluster.forwarding.call_handshake import answer_session, open_session
 from cmdlog.cluster.forwarding.call_link import AnswerTaker, CallLink, LinkOver, OutgoingCall
 from cmdlog.cluster.forwarding.call_receiver import CallPlacer, CallReceiver
 from cmdlog.cluster.forwarding.call_rows import CallWindow
@@ -64,7 +66,7 @@ class CallChannel(Generic[D, H, R]):
 
     def __init__(
         self,
-        ours: CallCredentials,
+        ours: ChannelCredentials,
         address_of: Callable[[int], Address],
         taker: AnswerTaker[D],
         placer: CallPlacer[H, R],
@@ -80,7 +82,7 @@ class CallChannel(Generic[D, H, R]):
         self._targets: dict[int, _Target[D]] = {}
         self._receivers: dict[CallReceiver[H, R], None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # connections that are being made
-        self._strangers: dict[asyncio.Task[None], None] = {}  # that came in and have not proved who they are; oldest first
+        self._incoming = IncomingSockets(self._welcome, tls=tls, settings=self._settings, refused=self._refuse_link)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._own_thread: threading.Thread | None = None
         self._thread = 0
@@ -129,12 +131,7 @@ class CallChannel(Generic[D, H, R]):
 
     def take_socket(self, sock: socket.socket) -> None:
         """A connection that came in, from its preface on."""
-        try:
-            if self._loop is None or self._stopped:
-                raise RuntimeError
-            self._loop.call_soon_threadsafe(self._take_stranger, sock)
-        except RuntimeError:  # nobody serves it
-            sock.close()
+        self._incoming.take_socket(None if self._stopped else self._loop, sock)
 
     def status(self) -> ChannelStatus:
         """A view of this moment."""
@@ -163,7 +160,7 @@ class CallChannel(Generic[D, H, R]):
         if time.monotonic() < target.paused_until_s:
             raise LinkOver(target.why)
         target.link = link = CallLink(self._taker, self._soon)
-        self._soon(lambda: self._spawn(self._tasks, self._keep_link(node, target, link)))
+        self._soon(lambda: self._spawn(self._keep_link(node, target, link)))
         return link
 
     # -- the loop's thread: links that are made ------------------------------------------------------------------------------
@@ -172,16 +169,10 @@ class CallChannel(Generic[D, H, R]):
         self._thread = threading.get_ident()
         self._check_lives()
 
-    def _spawn(
-        self, tasks: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None], ended: Callable[[], None] = lambda: None
-    ) -> None:
-        def forget(task: asyncio.Task[None]) -> None:
-            tasks.pop(task, None)
-            ended()
-
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        tasks[task] = None
-        task.add_done_callback(forget)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def _keep_link(self, node: int, target: _Target[D], link: CallLink[D]) -> None:
         """Makes the connection of a link, and waits for its end."""
@@ -205,64 +196,33 @@ class CallChannel(Generic[D, H, R]):
             connection.drop()
 
     async def _connect(self, connection: FramedConnection, node: int, link: CallLink[D]) -> None:
-        settings, (host, port) = self._settings, self._address_of(node)
-        async with asyncio.timeout(settings.connect_s):
-            sock = await _call_address(host, port)
-        tls: dict[str, Any] = {}
-        if self._tls is not None:
-            tls = {"ssl": self._tls.caller, "server_hostname": host, "ssl_handshake_timeout": settings.hello_s}
-        try:
-            async with asyncio.timeout(settings.hello_s):
-                await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **tls)
-                session, window = await open_session(connection, self._ours, NodeId(node))
-        except BaseException:
-            sock.close()
-            raise
+        session, window = await connect_channel(
+            CALL_CHANNEL.preface,
+            connection,
+            self._address_of(node),
+            lambda: open_session(connection, self._ours, NodeId(node)),
+            tls=self._tls,
+            settings=self._settings,
+        )
         link.open(connection, session, window)
 
     # -- links that come in ------------------------------------------------------------------------------------------------
 
-    def _take_stranger(self, sock: socket.socket) -> None:
-        if self._stopped:
-            sock.close()
-            return
-        while len(self._strangers) >= self._settings.strangers_max:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
-            oldest.cancel()
-        connection = FramedConnection(silence_s=self._settings.silence_s)
+    async def _welcome(self, connection: FramedConnection) -> None:
+        session = await answer_session(connection, self._ours, self._window)
+        receiver = CallReceiver(connection, session, self._window, self._placer, self._soon)
+        self._receivers[receiver] = None
+        receiver.open(lambda: self._forget(receiver, session.peer.node))
 
-        def ended() -> None:
-            if connection.is_ending:  # also one that was evicted before its first step: nobody else closes the socket
-                sock.close()
+    def _refuse_link(self, why: str, error: Exception) -> None:
+        self._quiet.log("call_link_refused", type(error), why=why)
 
-        self._spawn(self._strangers, self._welcome(connection, sock), ended)
-
-    async def _welcome(self, connection: FramedConnection, sock: socket.socket) -> None:
-        """Leads a connection that came in to the end of its handshake, or closes it."""
-        settings = self._settings
-        tls: dict[str, Any] = {}
-        if self._tls is not None:
-            tls = {"ssl": self._tls.called, "ssl_handshake_timeout": settings.hello_s}
-        try:
-            async with asyncio.timeout(settings.hello_s):
-                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, **tls)
-                session = await answer_session(connection, self._ours, self._window)
-            receiver = CallReceiver(connection, session, self._window, self._placer, self._soon)
-            self._receivers[receiver] = None
-            receiver.open(lambda: self._forget(receiver))
-        except (OSError, BadFrame) as error:
-            self._quiet.log("call_link_refused", type(error), why=full_text(error) or "no answer in time")
-        finally:
-            if not connection.delivers:
-                connection.drop()
-
-    def _forget(self, receiver: CallReceiver[H, R]) -> None:
+    def _forget(self, receiver: CallReceiver[H, R], node: int) -> None:
         if self._receivers.pop(receiver, self) is None:
             self._taken += receiver.calls
         error = receiver.connection.error
         if isinstance(error, BadFrame):
-            self._quiet.log("call_link_refused", type(error), node=receiver.session.peer.node, why=str(error))
+            self._quiet.log("call_link_refused", type(error), node=node, why=str(error))
 
     # -- both ----------------------------------------------------------------------------------------------------------------
 
@@ -280,26 +240,11 @@ class CallChannel(Generic[D, H, R]):
         for receiver in receivers:
             receiver.flush()
             receiver.connection.hang_up()
-        tasks = [*self._tasks, *self._strangers]
-        for task in tasks:
+        tasks = [*self._tasks, *self._incoming.cancel_all()]
+        for task in self._tasks:
             task.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
                 await asyncio.gather(*tasks, return_exceptions=True)
                 for receiver in receivers:
                     await receiver.connection.closed.wait()
-
-
-async def _call_address(host: str, port: int) -> socket.socket:
-    """A connection, with the preface sent."""
-    loop = asyncio.get_running_loop()
-    family, kind, proto, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
-    sock = socket.socket(family, kind, proto)
-    try:
-        sock.setblocking(False)
-        await loop.sock_connect(sock, address)
-        await loop.sock_sendall(sock, PREFACE)
-    except BaseException:
-        sock.close()
-        raise
-    return sock

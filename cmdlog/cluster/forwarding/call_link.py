@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from cmdlog.cluster.forwarding.call_frames import BODY_BYTES_MAX, CallFrameKind
-from cmdlog.cluster.forwarding.call_handshake import CallSession
+from cmdlog.cluster.channels.sealed_frames import BODY_BYTES_MAX, FrameSession
+from cmdlog.cluster.forwarding.call_frames import CallFrameKind
 from cmdlog.cluster.forwarding.call_rows import CALL, NAMES_MAX, CallName, CallWindow, decode_answers, encode_calls
 from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
@@ -61,9 +61,11 @@ class WindowFull(Exception):
 class CallLink(Generic[D]):
     """`add` is for any thread; everything else happens in the loop's."""
 
-    def __init__(self, taker: AnswerTaker[D], soon: Callable[[Callable[[], None]], None]) -> None:
-        """`soon` has a function called in the loop's thread, at its next turn."""
-        self._taker, self._soon = taker, soon
+    def __init__(
+        self, taker: AnswerTaker[D], soon: Callable[[Callable[[], None]], None], *, called: str = "the leading node"
+    ) -> None:
+        """`soon` has a function called in the loop's thread, at its next turn; `called` is the other end, for people."""
+        self._taker, self._soon, self._called = taker, soon, called
         self.window = EARLY_WINDOW
         self.calls = 0  # added so far
         self._lock = threading.Lock()
@@ -78,7 +80,7 @@ class CallLink(Generic[D]):
         self._flush_is_due = False
         self._over = ""  # why it takes no more
         self._connection: FramedConnection | None = None
-        self._session: CallSession | None = None
+        self._session: FrameSession | None = None
         self._silent = self._heard_bytes = 0
 
     @property
@@ -114,9 +116,9 @@ class CallLink(Generic[D]):
             raise LinkOver(self._over)
         window = self.window
         if len(self._waiting) + calls > window.calls:
-            raise WindowFull(f"{len(self._waiting)} calls are on their way to the leading node, limit {window.calls}")
+            raise WindowFull(f"{len(self._waiting)} calls are on their way to {self._called}, limit {window.calls}")
         if self._waiting and self._bytes + size > window.params_bytes:
-            raise WindowFull(f"{self._bytes} bytes are on their way to the leading node, limit {window.params_bytes}")
+            raise WindowFull(f"{self._bytes} bytes are on their way to {self._called}, limit {window.params_bytes}")
 
     def _declare(self, name: CallName) -> int:
         number = self._names[name] = len(self._names)
@@ -126,7 +128,7 @@ class CallLink(Generic[D]):
 
     # -- the loop's thread -----------------------------------------------------------------------------------------------
 
-    def open(self, connection: FramedConnection, session: CallSession, window: CallWindow) -> None:
+    def open(self, connection: FramedConnection, session: FrameSession, window: CallWindow) -> None:
         """The called end is ready: what waits leaves now."""
         with self._lock:
             self.window, self._connection, self._session = window, connection, session
@@ -183,7 +185,7 @@ class CallLink(Generic[D]):
 
     def _closed(self) -> None:
         assert self._connection is not None
-        self.end(str(self._connection.error or "the leading node hung up"))
+        self.end(str(self._connection.error or f"{self._called} hung up"))
 
     def end(self, why: str) -> None:
         """The link is over: callers that wait are answered so. Idempotent."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
+from cmdlog.cluster.channels.sealed_frames import FrameSession
 from cmdlog.cluster.forwarding.call_frames import CallFrameKind
-from cmdlog.cluster.forwarding.call_handshake import CallSession
 from cmdlog.cluster.forwarding.call_rows import (
     ANSWER,
     NAMES_MAX,
@@ -63,7 +63,7 @@ class CallReceiver(Generic[H, R]):
     def __init__(
         self,
         connection: FramedConnection,
-        session: CallSession,
+        session: FrameSession,
         window: CallWindow,
         placer: CallPlacer[H, R],
         soon: Callable[[Callable[[], None]], None],

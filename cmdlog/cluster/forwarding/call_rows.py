@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from cmdlog.raft.wire.layout import BadFrame, FrameFault, layout
 
 KEY_BYTES: Final = 16
+NAME_BYTES: Final = 32
 NO_KEY: Final = bytes(KEY_BYTES)
 SHAPE_BYTES: Final = 8
 NAMES_MAX: Final = 1 << 16  # of one link: rows count them in 16 bits
@@ -21,7 +22,7 @@ PROMISES: Final = 3
 REFUSED: Final = 255  # status of an answer that is no outcome
 
 CALL_FIELDS: Final = (
-    ("procedure", "H"), ("slot", "H"), ("promise", "B"), ("key", f"{KEY_BYTES}s"), ("txn", "Q"), ("params_bytes", "I"),
+    ("procedure", "H"), ("slot", "H"), ("promise", "B"), ("key", f"{NAME_BYTES}s"), ("txn", "Q"), ("params_bytes", "I"),
 )  # fmt: skip
 ANSWER_FIELDS: Final = (("call", "Q"), ("status", "B"), ("txn", "Q"), ("body_bytes", "I"), ("more_bytes", "I"))
 CALLS_FIELDS: Final = (("first", "Q"), ("names", "H"), ("reserved", "2x"))
@@ -47,7 +48,7 @@ class CallRow(NamedTuple):
     procedure: int  # position among the names of the link
     slot: int  # hash slot; 0 where the call goes to all partitions
     promise: int  # of durability: 0 as the node has it, 1 sync, 2 async
-    key: bytes  # [16] fingerprint; `NO_KEY` without one
+    key: bytes  # [16] fingerprint, `NO_KEY` without one; [32] session, number and floor
     txn: int  # that the caller has seen; 0 without one
     params: bytes  # JSON, as it will be in the log
 
@@ -113,7 +114,8 @@ def decode_calls(body: bytes, count: int) -> CallBatch:
     for procedure, slot, promise, key, txn, size in _rows(CALL, body, at, count):
         if slot >= SLOTS or promise >= PROMISES:
             raise BadFrame(FrameFault.MALFORMED, f"slot {slot}, promise {promise}")
-        rows.append(CallRow(procedure, slot, promise, key, txn, body[end : end + size]))
+        name = key if any(key[KEY_BYTES:]) else key[:KEY_BYTES]  # numbers of a session begin with 1
+        rows.append(CallRow(procedure, slot, promise, name, txn, body[end : end + size]))
         end += size
     _check_end(body, end)
     return CallBatch(first, names, rows)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, cast
 
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
-from cmdlog.raft.wire.secure_frames import FRAME_BYTES_MAX, FrameCutter
+from cmdlog.raft.wire.secure_frames import FRAME_BYTES_MAX, FRAME_BYTES_MIN, FrameCutter
 
 EARLY_FRAMES_MAX: Final = 4  # of a handshake
 WRITE_BYTES: Final = 256 << 10  # that wait in this process for the socket; then heartbeats can still overtake
@@ -30,9 +30,10 @@ class ConnectionEnded(OSError):
 class FramedConnection(asyncio.Protocol):
     """Used in the loop's thread alone."""
 
-    def __init__(self, *, silence_s: float) -> None:
+    def __init__(self, *, silence_s: float, bytes_min: int = FRAME_BYTES_MIN) -> None:
+        """`bytes_min`: of a frame."""
         self._silence_s = silence_s
-        self._cutter = FrameCutter()
+        self._cutter = FrameCutter(bytes_min=bytes_min)
         self._early: deque[bytes] = deque()
         self._arrived = asyncio.Event()
         self._on_frame: Callable[[bytes], None] | None = None
@@ -51,7 +52,8 @@ class FramedConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
-        if (sock := transport.get_extra_info("socket")) is not None:
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
             set_options(sock, silence_s=self._silence_s)
         if self.closed.is_set():
             self._transport.abort()

@@ -34,7 +34,17 @@ from cmdlog.raft.wire.control_frames import (
     RefusalReason,
 )
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
-from cmdlog.raft.wire.secure_frames import NONCE_BYTES, Hello, Link, Peer, Seal, Secret, decode_hello, make_links
+from cmdlog.raft.wire.secure_frames import (
+    NONCE_BYTES,
+    Hello,
+    Link,
+    Peer,
+    Seal,
+    Secret,
+    cluster_of_epoch,
+    decode_hello,
+    make_links,
+)
 
 
 class RefusedByPeer(OperatorError):
@@ -48,6 +58,19 @@ class RefusedByPeer(OperatorError):
         super().__init__(f"node {node} refuses this node: {self.reason}", kind=self.reason)
 
 
+class ClusterName:
+    """What every hello and frame says as its cluster: another one from each forced recovery on (`cmdlog.raft`, duty 14). Any
+    thread."""
+
+    def __init__(self, cluster_id: bytes, epoch: int = 0) -> None:
+        self._cluster_id = cluster_id
+        self.enter_epoch(epoch)
+
+    def enter_epoch(self, epoch: int) -> None:
+        """What is said from now on; 0 is the cluster as it was made."""
+        self.current = cluster_of_epoch(self._cluster_id, epoch)
+
+
 @dataclass(frozen=True, slots=True)
 class PeerCredentials:
     """What this node proves itself with."""
@@ -55,6 +78,7 @@ class PeerCredentials:
     book: PeerBook
     secret: Secret
     seal: Seal
+    name: ClusterName
 
     @property
     def me(self) -> Peer:
@@ -62,7 +86,7 @@ class PeerCredentials:
 
     @property
     def cluster(self) -> bytes:
-        return self.book.identity.cluster_id
+        return self.name.current
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +98,12 @@ class Session:
     incoming: Link
     controls_out: ControlSealer
     controls_in: ControlOpener
+    name: ClusterName
+
+    @property
+    def is_former(self) -> bool:
+        """Whether the cluster has got another name since."""
+        return self.outgoing.cluster != self.name.current
 
 
 class HelloCredentials(Protocol):
@@ -160,4 +190,4 @@ def naming_refusals(connection: FramedConnection, session: Session) -> Iterator[
 
 def _session(ours: PeerCredentials, peer: Peer, *, outgoing: Link, incoming: Link) -> Session:
     controls_out = ControlSealer(outgoing, ours.secret, ours.book.start.process)
-    return Session(peer, outgoing, incoming, controls_out, ControlOpener(incoming, ours.secret))
+    return Session(peer, outgoing, incoming, controls_out, ControlOpener(incoming, ours.secret), ours.name)

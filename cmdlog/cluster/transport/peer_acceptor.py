@@ -36,21 +36,28 @@ class PeerAcceptor:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, _ = await loop.sock_accept(self._listener)
-            except OSError as error:
-                self._quiet.log("peer_accept_failed", error.errno, why=str(error))
-                await asyncio.sleep(PAUSE_S)
-            else:
-                self._take_stranger(sock)
+        try:
+            while True:
+                await _readable(self._listener)
+                try:
+                    sock, _ = self._listener.accept()  # in this step: cancelled inside `sock_accept`, a task loses the socket
+                except BlockingIOError:  # the caller has gone
+                    continue
+                except OSError as error:
+                    self._quiet.log("peer_accept_failed", error.errno, why=str(error))
+                    await asyncio.sleep(PAUSE_S)
+                else:
+                    sock.setblocking(False)
+                    self._take_stranger(sock)
+        finally:
+            self._listener.close()
 
-    def close(self) -> None:
-        """Takes nobody any more, and hangs up on those who are still strangers."""
-        self._listener.close()
-        for task in list(self._strangers):
+    def end_strangers(self) -> list[asyncio.Task[None]]:
+        """Hangs up on those who are still strangers; the tasks that end with that. `run` has been cancelled."""
+        strangers = list(self._strangers)
+        for task in strangers:
             task.cancel()
+        return strangers
 
     def _take_stranger(self, sock: socket.socket) -> None:
         while len(self._strangers) >= self._strangers_max:
@@ -78,6 +85,12 @@ class PeerAcceptor:
 
 async def first_byte(sock: socket.socket) -> bytes:
     """Waits for what the caller sends first, and leaves it to be read; b"" when it hangs up."""
+    await _readable(sock)
+    return sock.recv(1, socket.MSG_PEEK)
+
+
+async def _readable(sock: socket.socket) -> None:
+    """Until there is something to be read, or somebody to be accepted."""
     loop = asyncio.get_running_loop()
     arrived = asyncio.Event()
     loop.add_reader(sock, arrived.set)
@@ -85,4 +98,3 @@ async def first_byte(sock: socket.socket) -> bytes:
         await arrived.wait()
     finally:
         loop.remove_reader(sock)
-    return sock.recv(1, socket.MSG_PEEK)

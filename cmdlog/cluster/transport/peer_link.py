@@ -67,6 +67,12 @@ class PeerLink:
         """Closes the connection at once."""
         self.connection.end(ConnectionEnded(why))
 
+    def end_former(self) -> bool:
+        """Closes it when the cluster has another name than it had when the connection was made; whether that is so."""
+        if former := self.session.is_former:
+            self.end("the cluster has another name since a forced recovery")
+        return former
+
     def check_life(self, silence_probes: int) -> None:
         """Called every `probe_s`: ends a connection that is silent, and sends our own sign of life."""
         heard = self.connection.in_bytes != self._heard_bytes
@@ -100,6 +106,8 @@ class PeerLink:
         self.connection.write(self.session.controls_out.seal(kind, value))
 
     def _take_frame(self, frame: bytes) -> None:
+        if self.end_former():
+            return
         if is_control(frame):
             self._take_control(self.session.controls_in.open(frame))
         else:
@@ -152,7 +160,7 @@ class OutgoingLink(PeerLink):
             if not self.connection.writable:
                 return
             batch = self._outbox.take_batch(BATCH_BYTES)
-            if not batch:
+            if not batch or self.end_former():  # asked after the batch was taken: it may hold what follows from the new name
                 return
             self.messages += len(batch)
             for frame in self._seal(batch):

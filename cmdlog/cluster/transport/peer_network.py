@@ -17,13 +17,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import structlog
 import uvloop
 
 from cmdlog.cluster.transport.framed_connection import FramedConnection
 from cmdlog.cluster.transport.handshake import (
+    ClusterName,
     PeerCredentials,
     RefusedByPeer,
     answer_peer,
@@ -57,6 +58,8 @@ from cmdlog.raft.wire.control_frames import ControlKind
 from cmdlog.raft.wire.layout import Addressed, BadFrame, FrameFault
 from cmdlog.raft.wire.secure_frames import Peer, Seal, Secret
 
+STEPS_TO_CLOSE: Final = 3  # of the loop, in which uvloop closes sockets that were aborted
+
 logger = structlog.get_logger("cmdlog.cluster")
 
 
@@ -83,15 +86,24 @@ class PeerNetwork:
     """A `PeerTransport` over TCP. Made in any thread; `start` begins, `stop` ends, and it is not started twice."""
 
     def __init__(
-        self, book: PeerBook, secret: Secret, handler: PeerHandler, endpoint: Endpoint, settings: TransportSettings | None = None
+        self,
+        book: PeerBook,
+        secret: Secret,
+        handler: PeerHandler,
+        endpoint: Endpoint,
+        settings: TransportSettings | None = None,
+        *,
+        name: ClusterName | None = None,
     ) -> None:
+        """`name`: of the cluster, where a forced recovery has given it another one."""
         self.book, self._handler, self._endpoint, self._settings = book, handler, endpoint, settings or TransportSettings()
-        self._ours = PeerCredentials(book, secret, endpoint.seal)
+        self._ours = PeerCredentials(book, secret, endpoint.seal, name or ClusterName(book.identity.cluster_id))
         self._encoder = secret.encoder(endpoint.seal)
         self._known: dict[NodeId, KnownPeer] = {}  # replaced as a whole, in the loop's thread
         self._wanted: dict[NodeId, Address] = {}
         self._callers: dict[NodeId, asyncio.Task[None]] = {}
         self._stranger_faults: Counter[FrameFault] = Counter()
+        self._connections: list[FramedConnection] = []  # that are not closed
         self._woken = False
         self._others: dict[bytes, Callable[[socket.socket], None]] = {}
         self._quiet = QuietLog()
@@ -149,6 +161,16 @@ class PeerNetwork:
         self._wanted = {node: address for node, address in sorted(peers.items()) if node != self.book.me.node}
         self._in_loop(self._replace_peers)
 
+    @property
+    def name(self) -> ClusterName:
+        """Of the cluster, as it is said to peers."""
+        return self._ours.name
+
+    def enter_epoch(self, epoch: int) -> None:
+        """The cluster has another name: on return no connection of before carries anything any more, either way."""
+        self._ours.name.enter_epoch(epoch)
+        self._in_loop(self._end_former)
+
     def status(self) -> NetworkStatus:
         known, records, acceptor = self._known, self.book.records, self._acceptor
         return NetworkStatus(
@@ -184,24 +206,31 @@ class PeerNetwork:
     async def _serve(self) -> None:
         """Until `stop`."""
         assert self._listener is not None
-        loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._ticker = Ticker(self._settings.tick_s, self._give_ticks)
         acceptor = PeerAcceptor(self._listener, self._welcome, self._quiet, strangers_max=self._settings.strangers_max)
         self._acceptor = acceptor
-        accepting = loop.create_task(acceptor.run())
+        accepting = asyncio.create_task(acceptor.run())
         self._replace_peers()
         self._tick()
         self._check_lives()
         self._ready.set()
         await self._stopping.wait()
         accepting.cancel()
-        acceptor.close()
-        self._wanted = {}
+        under_way = [accepting, *acceptor.end_strangers(), *self._callers.values()]
         self._replace_peers()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        for connection in self._connections:  # also one that came about while its handshake was cancelled
+            connection.end()
+        for _ in range(STEPS_TO_CLOSE):  # not until each is reported: uvloop does not report one whose task was cancelled
+            await asyncio.sleep(0)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stopping is not None and self._stopping.is_set()
 
     def _replace_peers(self) -> None:
-        peers = self._wanted
+        peers = {} if self._is_stopping else self._wanted
         for node in self._known.keys() - peers.keys():
             self._callers.pop(node).cancel()
             self._known[node].end("the node is no peer any more")
@@ -229,7 +258,7 @@ class PeerNetwork:
 
     async def _connect(self, known: KnownPeer) -> OutgoingLink:
         """Calls a peer; on return its messages leave by the connection."""
-        connection, settings = FramedConnection(silence_s=self._settings.silence_s), self._settings
+        connection, settings = self._new_connection(), self._settings
         try:
             async with asyncio.timeout(settings.connect_s):
                 await self._open_connection(connection, known.address)
@@ -238,6 +267,11 @@ class PeerNetwork:
         except BaseException:
             connection.drop()
             raise
+
+    def _new_connection(self) -> FramedConnection:
+        connection = FramedConnection(silence_s=self._settings.silence_s)
+        self._connections = [known for known in self._connections if not known.closed.is_set()] + [connection]
+        return connection
 
     async def _open_connection(self, connection: FramedConnection, address: Address) -> None:
         host, port = address
@@ -257,7 +291,7 @@ class PeerNetwork:
 
     async def _welcome(self, sock: socket.socket) -> None:
         """Leads a connection that came in to the end of its handshake, or closes it."""
-        connection, settings = FramedConnection(silence_s=self._settings.silence_s), self._settings
+        connection, settings = self._new_connection(), self._settings
         tls: dict[str, Any] = {}
         if self._endpoint.tls is not None:
             tls = {"ssl": self._endpoint.tls.called, "ssl_handshake_timeout": settings.hello_s}
@@ -314,8 +348,9 @@ class PeerNetwork:
     # -- what the driver is given ----------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self._ticker.give_due()
-        asyncio.get_running_loop().call_later(self._ticker.wait_s, self._tick)
+        if not self._is_stopping:
+            self._ticker.give_due()
+            asyncio.get_running_loop().call_later(self._ticker.wait_s, self._tick)
 
     def _give_ticks(self, ticks: int) -> None:
         self._guarded(lambda: self._handler.on_tick(ticks))
@@ -344,6 +379,11 @@ class PeerNetwork:
         else:
             self._quiet.log("peer_connection_lost", node, level=logging.INFO, node=node, why=str(error))
 
+    def _end_former(self) -> None:
+        for peer in self._known.values():
+            for link in peer.links:
+                link.end_former()
+
     def _check_lives(self) -> None:
         for peer in self._known.values():
             for link in peer.links:
@@ -351,7 +391,8 @@ class PeerNetwork:
                     link.end("another incarnation was admitted")
                 else:
                     link.check_life(self._settings.silence_probes)
-        asyncio.get_running_loop().call_later(self._settings.probe_s, self._check_lives)
+        if not self._is_stopping:
+            asyncio.get_running_loop().call_later(self._settings.probe_s, self._check_lives)
 
 
 def _log_failure(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -28,12 +28,13 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import structlog
 
+from cmdlog.node.background.quarantine_moves import set_aside
 from cmdlog.wal.errors import Corrupt, DiskFull, WalError
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -164,12 +165,16 @@ class Archiver:
             elif not base:
                 remove(self._place.files, snapshot)  # a base stays where it is, and is let go again after the next snapshot
 
+    def set_aside(self, moves: Mapping[str, str]) -> None:
+        """Damaged files leave the archive, path -> path; the next look shows how far back one can go."""
+        with self._work_lock:
+            set_aside(self._place.files, moves)
+
     def why_full(self) -> str:
         """The answer to a caller that is refused with `log_full`."""
         if self.problem:
-            return (
-                f"the log has no room: its oldest segment is promised to the archive and cannot be copied there: {self.problem}"
-            )
+            why = f"its oldest segment is promised to the archive and cannot be copied there: {self.problem}"
+            return f"the log has no room: {why}"
         return "the log has no room until a snapshot releases its oldest segment"
 
     def status(self) -> dict[str, Any]:

@@ -4,14 +4,14 @@ One rule: the log gives nothing up before the proof of its replacement is durabl
 
     1 capture    the site copies pages between batches, or   a temporary folder, removed at start
                  the rows that changed since an earlier one
-    2 seal       checksums, fsync, rename, fsync, read back  the same, or a snapshot that nothing relies on yet
-    3 mark       SNAPSHOT_MARK in the log, durable           a snapshot; the log still reaches back to the old anchor
-    4 anchor     moves to the snapshot to fall back to       segments before it may go; moved again at start
-    5 retention  more than `snapshots_kept`: the oldest go   more snapshots than wanted, fewer after the next one
+    2 wait       until the image's entries are durable       the same
+    3 seal       checksums, fsync, rename, fsync, read back  the same, or a snapshot that nothing relies on yet
+    4 mark       SNAPSHOT_MARK in the log, durable           a snapshot; the log still reaches back to the old anchor
+    5 anchor     moves to the snapshot to fall back to       segments before it may go; moved again at start
+    6 retention  more than `snapshots_kept`: the oldest go   more snapshots than wanted, fewer after the next one
 
-A durable mark also proves that the image's entries are durable *in the log*: it is after the last of them, and blocks become
-durable in order. So with durability=async no image of entries that a power cut may take is ever relied on. A log without room for
-the mark goes without: it is enough then that every block taken before is durable, and the snapshot that makes room needs none.
+A site executes ahead of the disk. So an image may hold what a power cut takes, and gets no name before it cannot. A log without
+room for the mark goes without: the snapshot that makes room needs none.
 
 The anchor is the block of the newest snapshot that shares no file with the newest one (`snapshot.lineage`), in general the
 second-newest, so that a damaged newest one falls back to its predecessor and a longer log. Any entry after an image lies in the
@@ -32,10 +32,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
 
+from cmdlog.node.background.point_maker import PointMaker
+from cmdlog.node.background.quarantine_moves import set_aside
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.seal_process import SealProcess
 from cmdlog.node.background.site_capture import SiteCapture
@@ -49,7 +52,6 @@ from snapshot.catalog import Snapshot, clean, describe_snapshot, free_path, list
 from snapshot.errors import SnapshotError, SnapshotFailed
 from snapshot.lineage import Wish, next_wish
 from snapshot.manifest import DELTA_NAME, IMAGE_NAME, parse_created
-from snapshot.recovery_points import Point, describe_points, keep_points, list_points, write_point
 from snapshot.retention import anchor_block, retain
 from snapshot.space_reserve import Reserve, wanted_bytes
 
@@ -96,6 +98,7 @@ class Job:
     partitions: Sequence[int]
     point: bool
     future: Future[dict[str, Any]]
+    aside: Mapping[str, str]  # paths of damaged ones -> where they are moved first, for good
 
 
 class Snapshotter:
@@ -129,6 +132,10 @@ class Snapshotter:
         self.taken = self.failures = 0
         self.last_s = 0.0  # how long the last one took
         self._began_at = time.time()
+        self._points = PointMaker(
+            files, directory, kept=kept.points, when_all_durable=hooks.when_all_durable, log_end=hooks.log_end,
+            given_up=lambda: self._stopping or not hooks.notes_fit(),
+        )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
         clean(files, directory)
         self._find_snapshots()
@@ -147,12 +154,15 @@ class Snapshotter:
         with self._lock:
             self._lock.notify_all()
 
-    def request_snapshots(self, partitions: Sequence[int], *, point: bool = False) -> Future[dict[str, Any]]:
+    def request_snapshots(
+        self, partitions: Sequence[int], *, point: bool = False, aside: Mapping[str, str] = MappingProxyType({})
+    ) -> Future[dict[str, Any]]:
         """Asks for snapshots now; the future gets `snapshots`, a description of each, or SnapshotFailed.
 
         With `point` it also gets `point`: a transaction id at which these partitions can be restored together, now durable.
+        `aside`: damaged snapshots of these partitions, by path, and where they are moved before; the new ones are whole images.
         """
-        job = Job(partitions, point, Future())
+        job = Job(partitions, point, Future(), aside)
         with self._lock:
             if self._stopping:
                 job.future.set_exception(SnapshotFailed("the node is stopping"))
@@ -175,7 +185,7 @@ class Snapshotter:
 
     def points(self) -> list[dict[str, Any]]:
         """Every recovery point, by transaction id."""
-        return describe_points(*list_points(self._files, self._directory))
+        return self._points.listed()
 
     def status(self) -> dict[str, Any]:
         """How truncation goes: counts, the last one's reason and time, the space that is reserved, the recovery points."""
@@ -225,6 +235,8 @@ class Snapshotter:
             wanted = job.partitions if isinstance(job, Job) else (job.partition,)
             self.why = job.why if isinstance(job, Due) else "request"
             try:
+                if isinstance(job, Job):
+                    self._set_aside(job)
                 result = self._do(wanted, point=isinstance(job, Job) and job.point)
             except (SnapshotError, WalError, OSError) as error:
                 self._note_failure(wanted, error)
@@ -277,26 +289,20 @@ class Snapshotter:
         made = [self._make(p, before_mark=lambda: closed.append(self._hooks.closed())) for p in partitions]
         if not point:
             return {"snapshots": made}
-        self._await_all_durable()
-        return {"snapshots": made, "point": self._make_point(closed[-1], made)}
+        return {"snapshots": made, "point": self._points.make_point(closed[-1], made)}
 
-    def _make_point(self, txn_id: int, made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        point = Point(
-            txn_id,
-            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            {snapshot["partition"]: snapshot["name"] for snapshot in made},
-            from_block=min(snapshot["log_block"] for snapshot in made),
-            to_block=self._hooks.log_end(),
-        )
-        write_point(self._files, self._directory, point)
-        gone = keep_points(self._files, self._directory, kept=self._kept.points)
-        for old in gone:
-            log.warning("recovery_point_dropped", txn_id=str(old.txn_id), created=old.created, points_kept=self._kept.points)
-        log.info("recovery_point_created", txn_id=str(txn_id), removed=[str(old.txn_id) for old in gone])
-        return describe_points([point], ())[0]
+    def _set_aside(self, job: Job) -> None:
+        """The log is held from where the snapshots that are left need it, before anything is made of them."""
+        if not job.aside:
+            return
+        set_aside(self._files, job.aside)
+        self._whole_next.update(job.partitions)  # what a delta would be based on may be the next that is found damaged
+        self._find_snapshots()
+        for partition in job.partitions:
+            self._hooks.anchor(_anchor_name(partition), anchor_block(self._snapshots[partition]) or 0)
 
     def _make(self, partition: int, *, before_mark: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """All five steps. On return the snapshot is verified, marked in the log, and counts."""
+        """All six steps. On return the snapshot is verified, marked in the log, and counts."""
         began = time.monotonic()
         self.reserve.make_room(wanted_bytes(self._hooks.state_bytes(partition)))
         try:
@@ -314,6 +320,7 @@ class Snapshotter:
         path = ""
         try:
             report = self._capture_image(partition, temporary)
+            self._await_durable(partition)
             path = free_path(self._files, self._directory, partition=partition, index=report["index"])
             facts = {**report, **self._identity.as_text(), **self._hooks.facts(partition)}
             self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1)
@@ -354,29 +361,23 @@ class Snapshotter:
         """Room for the largest image that any partition may need next."""
         self.reserve.hold(wanted_bytes(max((self._hooks.state_bytes(p) for p in self._partitions), default=0)))
 
-    def _mark(self, report: Mapping[str, Any], name: str) -> None:
-        """Durable on return: every entry of the image.
-
-        The log also says that the snapshot exists and was verified, if it has room for that: a full log waits for this snapshot
-        to get room.
-        """
+    def _await_durable(self, partition: int) -> None:
+        """Everything that the partition's site was given so far is durable on return."""
         durable = threading.Event()
-        if self._hooks.notes_fit():
-            self._hooks.note(SnapshotMark.encode(name, report), durable.set)
-        else:
-            self._hooks.when_durable(report["partition"], durable.set)
+        self._hooks.when_durable(partition, durable.set)
         while not durable.wait(LOOK_EVERY_S):
             if self._stopping:
-                raise SnapshotFailed("the node is stopping; the snapshot is complete and will be used after the next start")
-            if not self._hooks.notes_fit():  # somebody else took the room, or the log waits for a segment
-                self._hooks.when_durable(report["partition"], durable.set)
+                raise SnapshotFailed("the node is stopping")
 
-    def _await_all_durable(self) -> None:
-        durable = threading.Event()
-        self._hooks.when_all_durable(durable.set)
-        while not durable.wait(LOOK_EVERY_S):
-            if self._stopping or not self._hooks.notes_fit():
-                raise SnapshotFailed("the log has no room for the record of the recovery point; its snapshots remain valid")
+    def _mark(self, report: Mapping[str, Any], name: str) -> None:
+        """The log says, durable, that the snapshot exists and was verified, if it has room for that: a full one waits for it."""
+        if not self._hooks.notes_fit():
+            return
+        noted = threading.Event()
+        self._hooks.note(SnapshotMark.encode(name, report), noted.set)
+        while not noted.wait(LOOK_EVERY_S) and self._hooks.notes_fit():  # else somebody took the room, or a segment is waited for
+            if self._stopping:
+                raise SnapshotFailed("the node is stopping; the snapshot is complete and will be used after the next start")
 
     def _find_snapshots(self) -> None:
         by_partition: dict[int, list[Snapshot]] = {p: [] for p in self._partitions}

@@ -20,17 +20,20 @@ from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_transport import LinkStatus
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import MemberGround, MemberState
+from cmdlog.node.member.member_roll import MemberRoll
 from cmdlog.node.member.read_rounds import ReadRounds
 from cmdlog.node.telemetry.cluster_metrics import ClusterReading, MemberReadiness
 from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import EntryLog
 from cmdlog.raft.messages import KIND_NORMAL
 from cmdlog.raft.multi_raft import RaftGroups
-from cmdlog.raft.ready import PeerStatus
+from cmdlog.raft.ready import GroupStatus, PeerStatus
+from cmdlog.raft.state import Role
 from cmdlog.wal.format.batch import batch_span
 from cmdlog.wal.format.record import RecordKind, peek_record
 from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId, txn_millis
 
+LIVE_S: Final = 5.0  # silence of a node whose copy still counts: a moment's stall is none
 LOOK_AHEAD_MAX: Final = 64  # entries that are looked at for a call: skips and empty entries have no time
 _BATCH: Final = bytes([RecordKind.BATCH])
 
@@ -40,6 +43,7 @@ class MemberParts:
     """What of a member the view looks at. `applied`: per partition the last index that its site has answered."""
 
     ground: MemberGround
+    roll: MemberRoll
     groups: RaftGroups
     driver: Replication
     leadership: Leadership
@@ -51,6 +55,8 @@ class MemberParts:
     fitness: LeaderFitness
     rounds: ReadRounds
     forwarding: Callable[[], Mapping[str, Any]]
+    copies: Callable[[], Mapping[str, Any]]  # that others take of this node
+    members: Callable[[], Mapping[str, Any]]  # what `OperatorDesk.describe_members` says
     tick_s: float
 
 
@@ -67,12 +73,12 @@ class ClusterView:
 
     def readiness(self) -> MemberReadiness:
         """Whether calls are served here: by this node, which leads, or by the leader that it follows."""
-        leadership, cluster = self._parts.leadership, self._parts.ground.cluster
+        leadership = self._parts.leadership
         state, standing, leader = self.member_state(), leadership.standing, leadership.leader
         if state is not MemberState.RUNNING or leader is None:
             why = "it knows no leader: a majority is not reached, or some member has not started yet"
             return MemberReadiness(serves=False, state=state.value, role="follower", leader="", why=why)
-        url = cluster.member(leader).client
+        url = self._parts.roll.url_of(leader)
         if leader == self._parts.ground.node:
             why = "" if standing is Standing.LEADING else "it was elected, and is taking over"
             return MemberReadiness(serves=not why, state=state.value, role="leader", leader=url, why=why)
@@ -85,19 +91,20 @@ class ClusterView:
     def status(self) -> dict[str, Any]:
         """Plain data."""
         parts = self._parts
-        members, applied = parts.ground.cluster.members, parts.applied()
+        applied = parts.applied()
         return {
             "state": self.member_state().value,
             "node": parts.ground.node,
             "standing": parts.leadership.standing.value,
             "leader": parts.leadership.leader,
-            "members": [{"node": m.node, "client": m.client, "peer": f"{m.peer[0]}:{m.peer[1]}"} for m in members],
+            **parts.members(),
             "groups": {str(group): self._group(group, applied) for group in list(parts.groups.cores)},
             "too_far_back": sorted(parts.too_far_back),
             "diverged": {str(partition): index for partition, index in parts.marks.divergences().items()},
             "unfit": parts.fitness.own.names,
             "peers": [asdict(peer) for peer in parts.peers()],
             "forwarding": dict(parts.forwarding()),
+            "copying": dict(parts.copies()),
             "read_rounds": parts.rounds.begun,
             **parts.leadership.history.status(),
         }
@@ -117,6 +124,7 @@ class ClusterView:
                 "term": status.term,
                 "leader": status.leader,
                 "last": last,
+                "end": list(end_of(core)),
                 "durable": status.durable,
                 "commit": status.commit,
                 "applied": run,
@@ -124,8 +132,18 @@ class ClusterView:
                 "transfer": status.transfer,
                 "read_round": core.reads.round,
                 "reads_waiting": core.reads.count + len(core.reads.asked),
+                "voters": [*status.configuration.voters],
+                "learners": [*status.configuration.learners],
+                "whole": self._whole_copies(status),
                 "peers": [self._peer(core, peer) for peer in status.peers],
             }
+
+    def _whole_copies(self, status: GroupStatus) -> list[int]:
+        """Nodes that are heard from and are known to hold everything that is committed, ascending; at the leader alone."""
+        silent_max = LIVE_S / self._parts.tick_s
+        live = [of for of in status.peers if of.silent_ticks is not None and of.silent_ticks <= silent_max]
+        whole = [int(of.node) for of in live if of.match >= status.commit]
+        return sorted([*whole, int(status.node)]) if status.role is Role.LEADER else []
 
     def _peer(self, core: RaftCore, peer: PeerStatus) -> dict[str, Any]:
         """As this node, which leads the group, knows it."""
@@ -143,6 +161,11 @@ class ClusterView:
         entries = max(0, last - after)
         called_s = first_call_s(log, after) if entries else None
         return {"lag_entries": entries, "lag_s": None if called_s is None else round(max(0.0, self._wall() - called_s), 3)}
+
+
+def end_of(core: RaftCore) -> tuple[int, int]:
+    """Term and index of the last entry: what survivors of a lost majority are compared by."""
+    return int(core.log.last_term), int(core.log.last)
 
 
 def first_call_s(log: EntryLog, after: int) -> float | None:

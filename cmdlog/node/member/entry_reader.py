@@ -6,6 +6,7 @@ the one that consensus means when its term is the one that consensus has for its
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 import structlog
 
 from cmdlog.cluster.entry_records import entry_of
+from cmdlog.cluster.replication import Replication
 from cmdlog.operator_error import full_text
+from cmdlog.raft import RaftError
 from cmdlog.raft.messages import Entries
 from cmdlog.raft.ready import EntriesWanted
 from cmdlog.wal.errors import WalError
@@ -59,8 +62,9 @@ def read_entries(wal: Log, request: EntryRequest) -> Entries | None:
 class EntryReader:
     """Answers one question after the other."""
 
-    def __init__(self, wal: Log, report: Callable[[EntryRequest, Entries | None], None]) -> None:
-        self._wal, self._report = wal, report
+    def __init__(self, wal: Log, driver: Callable[[], Replication]) -> None:
+        """`driver` gives who answers go to: it is made later."""
+        self._wal, self._driver = wal, driver
         self._asked: queue.SimpleQueue[EntryRequest | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="cmdlog-entries", daemon=True)
 
@@ -84,3 +88,7 @@ class EntryReader:
                 log.warning("entries_unreadable", group=request.group, first=request.wanted.first, reason=full_text(error))
                 entries = None
             self._report(request, entries)
+
+    def _report(self, request: EntryRequest, entries: Entries | None) -> None:
+        with contextlib.suppress(RaftError, KeyError):
+            self._driver().ask(request.group, lambda core: core.report_entries(request.wanted, entries))

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from cmdlog.cluster.replication import Replication
 from cmdlog.node.member.member_ground import NoLeader
 from cmdlog.node.member.read_rounds import ReadRounds
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import CallRefused, Done, Durability
-from cmdlog.node.placing.router import Placed
+from cmdlog.node.placing.router import Encoded, Placed
+
+if TYPE_CHECKING:
+    from cmdlog.node.node import Node
 
 SYNC: Final[Durability] = "sync"
 
@@ -71,3 +76,8 @@ def place_apart(
             return None
 
     return [place(call) for call in calls]
+
+
+def call_decoded(self: Node, calls: Sequence[Encoded]) -> None:
+    """`Node.call_encoded` of a member: calls that it may have to send on are bound once more. Raises: CallRefused, for all."""
+    self.call_many([(route, orjson.loads(body), key, done, durability) for route, _, body, key, done, durability in calls])

@@ -11,6 +11,7 @@ code of the log. So the code changes once in a rolling restart, when the leaders
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,14 @@ from typing import Any
 
 import structlog
 
-from cmdlog.node.boot import table_changes
+from cmdlog.node.deploying.deployed_code import gives_way
+from cmdlog.node.migrating.table_changes import NewTables, plan_changes, state_paths, table_changes
 from cmdlog.wal.format.control_record import CatalogVersion
 from cmdlog.wal.format.record import RecordKind, decode_record, peek_record
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, environment, load_bundle
 from procedures.code_versions import CodeVersions
-from procedures.errors import ProceduresError
+from procedures.errors import ProceduresError, SchemaConflict
 from procedures.procedure_versions import catalog_value, partitions_of
 
 log = structlog.get_logger("cmdlog.cluster")
@@ -49,10 +51,10 @@ class MemberCode:
         *,
         partitions: int,
         known: Callable[[int, str, int | None], None],
-        bound: Callable[[Database], None],
+        bound: Callable[[Database, int], None],
     ) -> None:
         """`environment_stated`: as the log has it. `known`: the log names one more version, its bundle, and how many
-        partitions that is for; `bound`: calls are bound to this program from now on."""
+        partitions that is for; `bound`: calls are bound to this code and version from now on."""
         self._program, self.versions, self._environment = program, versions, dict(environment_stated)
         self._partitions, self._known, self._bind = partitions, known, bound
         self._loading = threading.RLock()
@@ -63,8 +65,9 @@ class MemberCode:
 
     @property
     def proposes(self) -> bool:
-        """Whether the log does not know this program."""
-        return self._program.bundle.hash not in {value["hash"] for value in self.versions.by_version.values()}
+        """Whether the log does not know this program, and no deploy has replaced it."""
+        known = {value["hash"] for value in self.versions.by_version.values()}
+        return not (self._program.bundle.hash in known or gives_way(self._program.bundle.hash, self.versions.newest_value))
 
     def observe(self, record: bytes) -> None:
         """An entry of the cluster group is committed."""
@@ -106,26 +109,34 @@ class MemberCode:
                 self._loaded = version, load_bundle(bundle_of(version, value))
             return self._loaded[1]
 
-    def missing_tables(self, directory: str) -> list[tuple[int, RecordKind, dict[str, Any]]]:
+    def missing_tables(self, directory: str, tick: int) -> list[tuple[int, RecordKind, dict[str, Any]]]:
         """The SCHEMA entry of every partition whose state lacks tables of the newest code, tried out on the state; blocking.
 
         States that had them once have them for good, so they are looked at once for each version. `directory` is the node's; no
-        site runs a batch meanwhile. Raises: SchemaConflict; as `newest_database`.
+        site runs a batch meanwhile. `tick`: of the transaction id that migrations see. Raises: SchemaConflict; as
+        `newest_database`.
         """
         version = self.versions.newest
         if self._tables_of == version:
             return []
-        missing = table_changes(self.newest_database(), directory, self._partitions, lambda _connection, _partition: None)
+        # Code with migrations is stated by a node that was asked to run them: the node that leads then does.
+        missing = table_changes(NewTables(self.newest_database(), version, self._partitions, tick, migrates=True), directory)
         if not missing:
             self._tables_of = version
         return missing
+
+    def look_at_tables(self, directory: str) -> None:
+        """Before the sites run: if the states have the newest tables, no take-over need look. Raises as `newest_database`."""
+        with contextlib.suppress(SchemaConflict):
+            if not plan_changes(self.newest_database(), state_paths(directory, self._partitions)):
+                self._tables_of = self.versions.newest
 
     def run_newest(self) -> None:
         """Calls are bound to the newest code; blocking. Raises as `newest_database`."""
         with self._loading:
             version, database = self.versions.newest, self.newest_database()
-            if database is not self._bound:
-                self._bind(database)
+            if database is not self._bound or version != self._bound_version:
+                self._bind(database, version)
                 self._bound = database
             self._bound_version = version
 

@@ -22,58 +22,63 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from cmdlog.cluster.copying.copy_frames import copy_credentials
 from cmdlog.cluster.divergence_file import DivergenceFile
 from cmdlog.cluster.entry_records import describe_batch
 from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
 from cmdlog.cluster.leader_fitness import LeaderFitness
+from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import restore_groups
 from cmdlog.cluster.transport.peer_book import CLUSTER_FOLDER, PeerBook
 from cmdlog.cluster.transport.peer_network import Endpoint, PeerNetwork
-from cmdlog.cluster.transport.peer_transport import PeerNotice, TransportSettings
-from cmdlog.node.assembly import MACHINE, NodeGround, Outside
-from cmdlog.node.background.page_checks import unsealed_states
-from cmdlog.node.boot import adopt_fixed, live_code, reporter, tell_recovery
+from cmdlog.cluster.transport.peer_transport import TransportSettings
+from cmdlog.node.assembly import MACHINE, Outside
+from cmdlog.node.boot import tell_recovery
+from cmdlog.node.failure_sets import Failures
 from cmdlog.node.member.cluster_view import ClusterView, MemberParts
-from cmdlog.node.member.entry_reader import EntryReader, EntryRequest
+from cmdlog.node.member.entry_reader import EntryReader
 from cmdlog.node.member.forwarding.forwarded_calls import Placing
 from cmdlog.node.member.forwarding.member_calls import MemberCalls
-from cmdlog.node.member.leader_reads import LeaderReads, place_apart
+from cmdlog.node.member.leader_reads import LeaderReads, call_decoded, place_apart
 from cmdlog.node.member.leadership import Leadership, Standing
+from cmdlog.node.member.leading.cluster_deployer import ClusterDeployer
 from cmdlog.node.member.leading.leader_parts import LeaderGround, LeaderParts
 from cmdlog.node.member.leading.leader_steps import LeaderSteps
 from cmdlog.node.member.leading.partition_divergence import Divergences
+from cmdlog.node.member.lost_majority.forced_epoch import name_of
+from cmdlog.node.member.lost_majority.unsafe_recovery import UnsafeRecovery
 from cmdlog.node.member.member_code import MemberCode, Program
+from cmdlog.node.member.member_copies import CopiedMember, MemberCopies
 from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader
 from cmdlog.node.member.member_roll import MemberRoll
-from cmdlog.node.member.member_start import check_program, ensure_member, member_boot, read_places
+from cmdlog.node.member.member_start import has_begun, open_member, read_places
+from cmdlog.node.member.membership.membership_parts import MembershipGround, MembershipParts
+from cmdlog.node.member.peer_events import EventParts, PeerEvents
+from cmdlog.node.member.rejoin.life_end import LifeEnd
+from cmdlog.node.member.rejoin.member_opening import after_copy, rejoin_ground
+from cmdlog.node.member.rejoin.rejoin_record import RejoinReason
 from cmdlog.node.member.replica_reads import ReplicaProgress, ReplicaReads
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.node import SWITCH_INTERVAL_S, Node
 from cmdlog.node.outcome import Done, Durability
 from cmdlog.node.placing.router import Encoded, Placed
 from cmdlog.node.queries.query import RunQuery
+from cmdlog.node.scrub.cluster_peers import peers_of
+from cmdlog.node.scrub.log_comparison import ScrubPeers
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.node.slot_map import Route
-from cmdlog.raft import CopyOutcome, RaftError, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Entries
-from cmdlog.raft.wire.layout import Addressed
-from cmdlog.wal.format.control_record import ClusterMember
+from cmdlog.raft.multi_raft import RaftGroups
+from cmdlog.wal.fault_log import FaultLog, FaultRecord
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
-from cmdlog.wal.log import Log
-from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
-from procedures.bundle import capture_bundle
 from replay.log.source import source_of
-from replay.recover.in_place import bring_up
-from replay.state.trust import Trust
 from snapshot.errors import SnapshotError
 
 TICK_S: Final = 0.1
-LOOK_TICKS: Final = 10  # between two looks at what the log must keep, consensus may forget, and whether this node should lead
 HAND_OVER_S: Final = 3.0  # for another node to take the leadership that an orderly stop offers
 ANCHOR: Final = "consensus"
 
@@ -87,8 +92,10 @@ class MemberNode(Node):
 
     _ground: MemberGround
     _network: PeerNetwork
+    call_encoded = call_decoded
 
     @classmethod
+    @after_copy
     def join(
         cls,
         directory: str,
@@ -105,32 +112,16 @@ class MemberNode(Node):
         Returns when the sites run; `attach` then begins to speak with the others.
         Raises: BadClusterFile, WalError, and the errors of procedures and replay.
         """
-        files, directory = outside.files, os.path.abspath(directory)
-        bundle = ensure_member(files, directory, settings, db, target=target, cluster=member.cluster, node=member.node)
-        wal = Log.open(files, directory)
+        opened = open_member(os.path.abspath(directory), db, settings, member, target=target, progress=progress, outside=outside)
         try:
-            check_file_size(directory, wal.instance.segment_bytes)
-            groups = wal.recovered.groups.by_partition
-            settings = replace(adopt_fixed(settings, groups, wal.instance), durability="sync")
-            if progress is not None:
-                progress({"step": "opened"})
-            boot = member_boot(groups, db, wal.instance.identity, member.cluster, bundle or capture_bundle(db, target))
-            program = Program(db, boot.bundle)
-            unsealed = unsealed_states(files, directory, range(settings.partitions))
-            plan, report = bring_up(
-                files, wal, live=live_code(db, boot), progress=reporter(progress), leave="unexecuted", voters="any"
-            )
-            Trust(files, directory).unseal()
-            check_program(directory, settings, db, boot, wal)
-            run_upto = {part.partition: part.to_index for part in plan.partitions}
-            node = cls(NodeGround(directory, db, settings, wal, boot, inline=False, outside=outside, run_upto=run_upto))
-            node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
-            node._page_checks.wish(unsealed, plan)
-            node._become_member(member, program)
+            node = cls(opened.ground)
+            node.recovery = tell_recovery(opened.plan, opened.report, node._snapshots.newest, node.meter.speeds)
+            node._checks.pages.wish(opened.unsealed, opened.plan)
+            node._become_member(member, opened.program)
             node._start_member()
         except BaseException:
             with contextlib.suppress(Exception):
-                wal.close()
+                opened.ground.wal.close()
             raise
         return node
 
@@ -144,7 +135,7 @@ class MemberNode(Node):
             ground.node, source_of(self._wal), states, places, settings=ground.raft, rng=random.SystemRandom()
         )
         self._roll = MemberRoll(states, ground.cluster)
-        self._reader = EntryReader(self._wal, self._report_entries)
+        self._reader = EntryReader(self._wal, lambda: self._driver)
         self._bind_code(program)
         self._meet_peers(ground)
         divergences = Divergences(
@@ -152,12 +143,11 @@ class MemberNode(Node):
             describe=self._describe_entry, leading=lambda: self._leading,
         )  # fmt: skip
         self._marks = ExecutedMarks(
-            partitions, diverged=divergences.begin_divergence, agreed=divergences.end_divergence,
-            voters=len(ground.cluster.members),
-        )  # fmt: skip
+            partitions, diverged=divergences.begin_divergence, agreed=divergences.end_divergence, voters=len(self._roll.members)
+        )
         self._machine = SequencedMachine(
             self.sequencer, {p: txns.get(p, 0) for p in partitions}, blocks, marks=self._marks, leave_out=self._desk.leave_out,
-            stated=self._observe, asked=self._reader.ask, copy_offered=self._refuse_copy,
+            stated=self._observe, asked=self._reader.ask, copy_offered=self._life.end_too_far_back,
         )  # fmt: skip
         self._machine.learn_code(self._boot.catalog)
         fitness = LeaderFitness(node)
@@ -170,26 +160,40 @@ class MemberNode(Node):
         )  # fmt: skip
         steps = LeaderSteps(
             self._driver, self._machine, self._leadership, self.sequencer, self._keys, code=self._code,
-            directory=self.directory, missing=self._missing_members,
+            directory=self.directory, missing=lambda: self.membership.missing_members(),  # noqa: PLW0108 -- it is made later
         )  # fmt: skip
+        self.deployer = ClusterDeployer(self.deployer.ground, self._driver, self._machine, self._code)
         self._leading = LeaderParts(LeaderGround(
-            ground, self._driver, self._leadership, fitness, self._machine, self._marks, self.sequencer, self._keys, self._desk,
-            self._sites, steps, self._network.send, self._is_full,
+            ground, self._roll, self._driver, self._leadership, fitness, self._machine, self._marks, self.sequencer, self._keys,
+            self._desk, self._sites, steps, self._network.send, self._is_full,
         ))  # fmt: skip
+        self.membership = self._follow_roll(fitness, groups)
+        self._unsafe = UnsafeRecovery(ground.node, self._driver, self._network)
         self._place_reads_and_calls(ground)
-        self._ticks = 0  # since the log was held last
-        self._too_far_back: set[int] = set()  # groups
-        self._view = ClusterView(MemberParts(
-            ground, groups, self._driver, self._leadership, self._marks, self.sequencer.replicated.run_up_to,
-            lambda: self._network.status().peers if self._ready else (), self._too_far_back,
-            lambda: self._ready and self._acquainted, fitness, self._reads.rounds, self._calls.status, TICK_S,
+        self._events.serve(EventParts(
+            self._driver, self._reads, self._progress, self._leading, self.membership, self._hold_log, self._life.note_ticks,
         ))  # fmt: skip
-        self.overview = replace(self.overview, cluster=self._view)
+        self._serve_others(ground, groups, fitness)
         self._parts.facts.note_logged()
         self._desk.serve_replica(self)
         divergences.restore_divergences(self._marks)
         self._hold_log()  # before the log is started, and may let anything go
         self.sequencer.refuse(NoLeader("the cluster has no leader yet"))
+
+    def _serve_others(self, ground: MemberGround, groups: RaftGroups, fitness: LeaderFitness) -> None:
+        """What copies, operators and the scrub are given of this node, and what it shows."""
+        self._copies = MemberCopies(CopiedMember(
+            ground, self.settings, self._files, self._wal, self._roll, self._driver, self._leadership, self._marks,
+            self._snapshots, self._life.too_far_back, self.membership.take_wish, self._checks.scrub.known_sums,
+        ))  # fmt: skip
+        operators = OperatorDesk(self.membership, self._copies, self._unsafe)
+        self._view = ClusterView(MemberParts(
+            ground, self._roll, groups, self._driver, self._leadership, self._marks, self.sequencer.replicated.run_up_to,
+            lambda: self._network.status().peers if self._ready else (), self._life.too_far_back,
+            lambda: self._ready and self._events.speaks, fitness, self._reads.rounds, self._calls.status,
+            self._copies.status, operators.describe_members, TICK_S,
+        ))  # fmt: skip
+        self.overview = replace(self.overview, cluster=self._view, operator_desk=operators)
 
     def _bind_code(self, program: Program) -> None:
         """Calls run the newest code that the log names."""
@@ -199,14 +203,43 @@ class MemberNode(Node):
             partitions=self.settings.partitions, known=self._add_code, bound=self._serve_code,
         )  # fmt: skip
         self._code.run_newest()
-        self._code.missing_tables(self.directory)  # no site runs yet: a take-over need not look
+        self._code.look_at_tables(self.directory)
 
     def _meet_peers(self, ground: MemberGround) -> None:
         book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
-        listen = ground.listen or ground.cluster.member(ground.node).peer
-        self._network = PeerNetwork(book, ground.secret, self, Endpoint(*listen), TransportSettings(tick_s=TICK_S))
-        self._network.set_peers({NodeId(m.node): m.peer for m in ground.cluster.members if m.node != ground.node})
-        self._acquainted = len(ground.cluster.members) == 1
+        listen = ground.listen or self._roll.member(ground.node).peer
+        begun = has_begun(self._wal.recovered.groups)
+        self._life = LifeEnd(
+            rejoin_ground(self._files, self.directory, ground), book.me.incarnation, self._roll, self._failed,
+            is_led=lambda: self._leadership.leader is not None,
+            stuck_at=lambda: self._is_full() and self._marks.waits and self.sequencer.replicated.run_up_to(),
+            can_write=lambda: self._wal.disk_full is None,
+        )  # fmt: skip
+        self._events = PeerEvents(lambda: not begun and len(book.confirmed) + 1 < len(ground.cluster.members))
+        name, settings = name_of(self._wal.recovered.groups, ground.cluster), TransportSettings(tick_s=TICK_S)
+        self._network = PeerNetwork(book, ground.secret, self._events, Endpoint(*listen), settings, name=name)
+
+    def _follow_roll(self, fitness: LeaderFitness, groups: RaftGroups) -> MembershipParts:
+        """Peers, pins and failure sets by what the cluster group states; the node that leads changes it."""
+        me = self._wal.instance.identity
+        self._peers_of_scrub = peers_of(
+            copy_credentials(me.cluster_id, self._ground.node, me.incarnation, self._ground.secret), self._driver, self._network,
+            lambda: self._roll.members, want_copy=lambda why: self._life.want_copy(RejoinReason.DAMAGED, why),
+        )  # fmt: skip
+        faults = FaultLog.open(self._files, self.directory, self._wal.instance.identity)
+        return MembershipParts(MembershipGround(
+            self._roll, self._network, groups, self._driver, self._machine, self._leadership, fitness, self._marks,
+            self._leading.transfer, faults, self._show_faults, self._failed, self.settings.failure_after_s, TICK_S,
+        ))  # fmt: skip
+
+    def _show_faults(self, record: FaultRecord) -> None:
+        """A new failure set is durable: status and images say it."""
+        failures = Failures.with_newest(self._wal.instance.identity.cluster_id, record)
+        self.overview = replace(self.overview, failures=failures)
+        self._parts.facts.set_fault_record(failures.carried)
+
+    def _scrub_peers(self) -> ScrubPeers | None:
+        return self._peers_of_scrub
 
     def _place_reads_and_calls(self, ground: MemberGround) -> None:
         """Reads by rounds or of this replica, calls here or where they are taken."""
@@ -215,13 +248,14 @@ class MemberNode(Node):
         self.stale = ReplicaReads(
             self.stale, self._progress, self._driver.lock, diverged=self._marks.divergences,
             current=lambda route: self._code.is_bound and self.routes.get(route.name) is route,
-            leader=lambda: self._url_of(self._leadership.leader),
+            leader=lambda: self._roll.url_of(self._leadership.leader),
         )  # fmt: skip
         self.watch_failure(lambda _error: self._lose_reads())
         placing = Placing(self._place_forwarded, self._reads.rounds.add, self.clock.observe, self.trace_of)
         self._calls = MemberCalls(
-            ground, self.settings, placing, routes=lambda: self.routes, slots=self.slots, admission=self.sequencer.admission
-        )
+            ground, self._roll, self.settings, placing, routes=lambda: self.routes, slots=self.slots,
+            admission=self.sequencer.admission, name=self._network.name,
+        )  # fmt: skip
 
     def _start_member(self) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
@@ -235,8 +269,11 @@ class MemberNode(Node):
         """Begins to speak with the other nodes; calls are accepted once a leader has taken over."""
         super().attach(loop)
         self._leading.takeover.start()
+        self.membership.start()
         self._reader.start()
         self._calls.start(self._network, loop)
+        self._copies.start(self._network)
+        self._unsafe.resume()
         self._network.start()
 
     def close(self, *, drain_s: float | None = None, hurried: Callable[[], bool] = lambda: False) -> None:
@@ -244,8 +281,10 @@ class MemberNode(Node):
         if not self._closed:
             self.hand_over()
             self._network.stop()
+            self._copies.stop()
             self._lose_reads()
             self._leading.takeover.stop()
+            self.membership.stop()
             self._reader.stop()
         try:
             super().close(drain_s=drain_s, hurried=hurried)
@@ -256,31 +295,7 @@ class MemberNode(Node):
         """As `Node.hand_over`: another node gets what this one leads. Blocking, for `HAND_OVER_S` at most."""
         return self._leading.transfer.hand_over(HAND_OVER_S)
 
-    # -- cmdlog.cluster.transport.peer_transport.PeerHandler -----------------------------------------------------------------
-
-    def on_tick(self, ticks: int) -> None:
-        if not self._acquainted:
-            self._acquainted = len(self._network.book.confirmed) + 1 >= len(self._ground.cluster.members)
-            if not self._acquainted:
-                return
-        for _ in range(ticks):
-            self._driver.tick()
-        self._reads.rounds.tick(ticks)
-        self._progress.tick(ticks)
-        self._leading.note_ticks(ticks)
-        self._ticks += ticks
-        if self._ticks >= LOOK_TICKS:
-            self._ticks = 0
-            self._hold_log()
-            self._leading.look_at_fitness()
-
-    def on_messages(self, peer: NodeId, messages: list[Addressed]) -> None:
-        if self._acquainted:
-            self._driver.receive(messages)
-            self._reads.rounds.begin_waiting()
-
-    def on_notice(self, notice: PeerNotice) -> None:
-        log.info("peer", kind=notice.kind.value, node=notice.peer, detail=notice.detail)
+    # -- the log -------------------------------------------------------------------------------------------------------------
 
     def _hold_log(self) -> None:
         """The log keeps what a restart needs from it, and consensus lets go of what every live follower has."""
@@ -302,9 +317,6 @@ class MemberNode(Node):
 
     # -- leadership, under the driver's lock ---------------------------------------------------------------------------------
 
-    def _url_of(self, node: NodeId | None) -> str:
-        return "" if node is None else self._ground.cluster.member(node).client
-
     def _lose_reads(self) -> None:
         """Those that wait are refused."""
         self._reads.rounds.lose_all()
@@ -316,33 +328,21 @@ class MemberNode(Node):
     def _is_full(self) -> bool:
         return self._wal.room_bytes < self.settings.call_bytes_max or self._wal.disk_full is not None
 
-    def _report_entries(self, request: EntryRequest, entries: Entries | None) -> None:
-        """What was read for a follower that is far back."""
-        with contextlib.suppress(RaftError, KeyError):
-            self._driver.ask(request.group, lambda core: core.report_entries(request.wanted, entries))
-
-    def _refuse_copy(self, group: int, descriptor: SnapshotDescriptor) -> None:
-        """This node lacks entries that no log holds any more; it takes part, but cannot be brought level."""
-        if group not in self._too_far_back:
-            self._too_far_back.add(group)
-            log.error("too_far_back", group=group, index=descriptor.index, remedy="the node needs a copy of another one's data")
-        self._driver.ask(group, lambda core: core.report_snapshot(descriptor, CopyOutcome.FAILED))
-
     def _observe(self, index: int, record: bytes) -> None:
         """An entry of the cluster group is committed."""
+        self.membership.observe(record)
         self._roll.observe(index, record)
         self._code.observe(record)
+
+    def _serve_code(self, db: Database, catalog: int = 0) -> None:
+        bind = super()._serve_code
+        self.sequencer.code.switch_code(catalog, lambda: bind(db, catalog))
 
     def _add_code(self, version: int, bundle: str, partitions: int | None) -> None:
         """One more version of the code is committed."""
         assert isinstance(self._sites, ProcessSites)
         self._sites.add_code(version, bundle, partitions=partitions)
         self._machine.learn_code(version)
-
-    def _missing_members(self) -> list[ClusterMember]:
-        """What the log does not state of the members that were met."""
-        met = {int(node): record.incarnation for node, record in self._network.book.records.items()}
-        return self._roll.missing_members({**met, self._ground.node: self._network.book.me.incarnation})
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 

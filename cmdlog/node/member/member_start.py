@@ -6,17 +6,31 @@ before the directory is made, and a start adds nothing to the log: what is new i
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import structlog
 
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
-from cmdlog.cluster.genesis import Genesis
+from cmdlog.cluster.genesis import GENESIS_TERM, Genesis
 from cmdlog.cluster.restored_groups import Place
-from cmdlog.node.boot import Boot, OtherApplication, check_fit, key_policy, table_changes
+from cmdlog.node.assembly import NodeGround, Outside
+from cmdlog.node.background.page_checks import unsealed_states
+from cmdlog.node.boot import (
+    Boot,
+    OtherApplication,
+    adopt_fixed,
+    check_fit,
+    key_policy,
+    live_code,
+    reporter,
+)
+from cmdlog.node.member.member_code import Program
+from cmdlog.node.member.member_ground import MemberGround
+from cmdlog.node.migrating.table_changes import NewTables, table_changes
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity
@@ -24,16 +38,20 @@ from cmdlog.wal.directory.sizing import reserve_for
 from cmdlog.wal.errors import Foreign, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import RecordKind, encode_json
-from cmdlog.wal.group_state import GroupState
-from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.group_state import GroupState, GroupStates
+from cmdlog.wal.ids import CLUSTER_GROUP, txn_tick
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.code_versions import CodeVersions
-from procedures.execution.idempotency import KeyPolicy
-from procedures.procedure_versions import catalog_value
-from replay.state.trust import read_position, state_path
+from procedures.idempotency.known_outcome import KeyPolicy
+from procedures.migration.stated_change import StatedChange
+from procedures.procedure_versions import catalog_value, check_placement
+from replay.plan.node_plan import Plan
+from replay.recover.execute import RecoveryReport
+from replay.recover.in_place import bring_up
+from replay.state.trust import Trust, read_position, state_path
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -62,7 +80,7 @@ def make_genesis(db: Database, bundle: Bundle, settings: Settings, voters: tuple
         "partitions": partitions, "slots": SlotMap(partitions).ranges(), "key_policy": asdict(key_policy(settings)),
     }  # fmt: skip
     catalog = catalog_value(db, bundle, 1, None, partitions=partitions)
-    return Genesis(voters, shape, catalog, environment(), db.plan_schema({}))
+    return Genesis(voters, shape, catalog, environment(), first_tables(db))
 
 
 def ensure_member(
@@ -98,9 +116,71 @@ def ensure_member(
     return bundle
 
 
-def _program(db: Database, bundle: Bundle, cluster: ClusterFile) -> tuple[dict, dict, list[str]]:  # type: ignore[type-arg]
+@dataclass(frozen=True, slots=True)
+class OpenedMember:
+    """A member's directory, recovered as far as this node had executed it."""
+
+    ground: NodeGround
+    program: Program
+    plan: Plan
+    report: RecoveryReport
+    unsealed: Sequence[int]  # partitions whose state files nobody has vouched for
+
+
+def open_member(
+    directory: str,
+    db: Database,
+    settings: Settings,
+    member: MemberGround,
+    *,
+    target: str | None,
+    progress: Callable[[Any], None] | None,
+    outside: Outside,
+) -> OpenedMember:
+    """Makes the directory where there is none, opens its log, and recovers its states. The log is the caller's.
+
+    Raises: BadClusterFile, WalError, and the errors of procedures and replay.
+    """
+    files = outside.files
+    bundle = ensure_member(files, directory, settings, db, target=target, cluster=member.cluster, node=member.node)
+    wal = Log.open(files, directory)
+    try:
+        check_file_size(directory, wal.instance.segment_bytes)
+        groups = wal.recovered.groups.by_partition
+        settings = replace(adopt_fixed(settings, groups, wal.instance), durability="sync")
+        if progress is not None:
+            progress({"step": "opened"})
+        boot = member_boot(groups, db, wal.instance.identity, member.cluster, bundle or capture_bundle(db, target))
+        program = Program(db, boot.bundle)
+        unsealed = unsealed_states(files, directory, range(settings.partitions))
+        plan, report = bring_up(
+            files, wal, live=live_code(db, boot), progress=reporter(progress), leave="unexecuted", voters="any"
+        )
+        Trust(files, directory).unseal()
+        check_program(directory, settings, db, boot, wal)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            wal.close()
+        raise
+    run_upto = {part.partition: part.to_index for part in plan.partitions}
+    ground = NodeGround(directory, db, settings, wal, boot, inline=False, outside=outside, run_upto=run_upto)
+    return OpenedMember(ground, program, plan, report, unsealed)
+
+
+def has_begun(states: GroupStates) -> bool:
+    """Whether this node has ever taken part: all first members had met it then."""
+    return any(state.term > GENESIS_TERM for state in states.by_partition.values())
+
+
+def first_tables(db: Database) -> dict[str, Any]:
+    """What the first SCHEMA entry of every partition says, without its transaction id."""
+    plan = db.plan_change({}, ())
+    return StatedChange(plan.statements, marked=plan.marked).to_json()
+
+
+def _program(db: Database, bundle: Bundle, cluster: ClusterFile) -> tuple[dict, dict, dict]:  # type: ignore[type-arg]
     partitions = int(cluster.shape["partitions"])
-    return catalog_value(db, bundle, 1, None, partitions=partitions), environment(), list(db.plan_schema({}))
+    return catalog_value(db, bundle, 1, None, partitions=partitions), environment(), first_tables(db)
 
 
 def member_boot(groups: Mapping[int, GroupState], db: Database, identity: Identity, cluster: ClusterFile, bundle: Bundle) -> Boot:
@@ -155,10 +235,12 @@ def check_program(directory: str, settings: Settings, db: Database, boot: Boot, 
         if boot.bundle.hash != boot.code.newest_hash:
             log.warning("older_program", bundle=boot.bundle.hash[:12], runs=boot.code.newest_hash[:12])
         return
+    check_placement(db, boot.code.newest_value)
     value = catalog_value(db, boot.bundle, boot.catalog + 1, boot.code.newest_value, partitions=settings.partitions)
     record = encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=boot.term, index=1)
     check_fit(replace(boot, records=[record]), wal)
-    table_changes(db, directory, settings.partitions, lambda _connection, _partition: None)
+    tick = txn_tick(wal.recovered.txn_id_max) + 1
+    table_changes(NewTables(db, boot.catalog + 1, settings.partitions, tick, settings.migrate), directory)
     log.warning("new_program", bundle=boot.bundle.hash[:12], runs=boot.code.newest_hash[:12])
 
 

@@ -134,6 +134,13 @@ class SequencedMachine:
         of_partitions = {group: place for group, place in places.items() if group != CLUSTER_GROUP}
         self._sequencer.replicated.lead(of_partitions, catalog=catalog)
 
+    def skip_places(self, ends: Mapping[int, int]) -> None:
+        if self._place is None:
+            return
+        if CLUSTER_GROUP in ends:
+            self._place = self._place[0], ends[CLUSTER_GROUP]
+        self._sequencer.replicated.skip_places({group: index for group, index in ends.items() if group != CLUSTER_GROUP})
+
     def follow(self) -> list[Done]:
         """It proposes no more; who waits for statements of the cluster group."""
         self._place = None

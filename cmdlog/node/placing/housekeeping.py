@@ -22,7 +22,7 @@ from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.placing.key_owners import KeyOwners, look_up
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.wal.errors import WalError
-from procedures.execution.idempotency_table import Figures, KeyRow
+from procedures.idempotency.key_table import Figures, KeyRow
 from replay.state.trust import state_path
 
 SPEEDS_EVERY_S: Final = 5.0  # as much of what is known of procedures' times may be lost with the process

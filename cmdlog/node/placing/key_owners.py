@@ -1,6 +1,6 @@
 """Which partition an idempotency key was used on, so that the same key on another partition is refused (`key_reused`).
 
-One rule: it knows every key that some partition's table (`procedures.execution.idempotency_table`) knows or will know, and few
+One rule: it knows every key that some partition's table (`procedures.idempotency.key_table`) knows or will know, and few
 others. The tables decide whether a call is a repetition; this index only sees that keys do not wander. So it forgets nothing by a
 clock of its own: what is older than the window is looked up in the state files, step by step, and dropped when no table holds it
 any more.
@@ -30,13 +30,12 @@ from typing import Final
 
 import apsw
 
-from procedures.execution.idempotency import KEY_BYTES
-from procedures.execution.idempotency_table import Figures, KeyRow, stored_keys
+from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL, SessionOwners
+from cmdlog.node.settings import Settings
+from procedures.idempotency.key_table import Figures, KeyRow, stored_keys
+from procedures.idempotency.known_outcome import KEY_BYTES
 from procedures.storage.state import open_reader
 
-EVERYWHERE: Final = -1  # owner of a key that was used on a multi-partition call
-FULL: Final = -2  # a claim's answer: the key is new and there is no room
-EXPIRED: Final = -3  # a claim's answer: the key is new to us, and carries a time that was forgotten
 SHARED_HOMES: Final = -16  # and below: owners of keys with several homes, by number in `KeyOwners._homes`
 SLICES: Final = 16  # a key is looked up first when it is a window old, and a sixteenth more at most
 STEP_KEYS: Final = 4096  # looked up in one step, a millisecond or two
@@ -73,8 +72,17 @@ class _Sweep:
 class KeyOwners:
     """Thread-safe. Holds the first 8 bytes of each fingerprint: 2**-64 per pair of live keys to refuse one wrongly."""
 
-    def __init__(self, window_s: float, *, keys_max: int, partitions: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """`keys_max` of one partition's table."""
+    def __init__(
+        self,
+        window_s: float,
+        *,
+        keys_max: int,
+        partitions: int,
+        sessions: SessionOwners,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`keys_max` of one partition's table. `sessions` has the names that are numbers of sessions."""
+        self.sessions = sessions
         self._window_s, self._keys_max, self._partitions, self._clock = window_s, keys_max, partitions, clock
         self._room = keys_max * partitions * 5 // 4
         self._lock = threading.Lock()
@@ -96,6 +104,8 @@ class KeyOwners:
 
         A claim that got what it asked for is followed by `settle`.
         """
+        if len(key) != KEY_BYTES:
+            return self.sessions.claim(key, partition)
         short = int.from_bytes(key[:8], "little")
         with self._lock:
             known = self._owner.get(short)
@@ -120,6 +130,8 @@ class KeyOwners:
 
     def claim_everywhere(self, key: bytes) -> int:
         """`claim` for a call on all partitions. EVERYWHERE: it may be placed."""
+        if len(key) != KEY_BYTES:
+            return self.sessions.claim(key, EVERYWHERE)
         emptiest = min(self._counts[partition] for partition in range(self._partitions))
         if emptiest + self._counts[EVERYWHERE] >= self._keys_max and int.from_bytes(key[:8], "little") not in self._owner:
             return FULL
@@ -160,6 +172,7 @@ class KeyOwners:
 
     def clear(self) -> None:
         """Forgets everything: the states say more, since another node has led."""
+        self.sessions.clear()
         with self._lock:
             self._owner.clear()
             self._homes.clear()
@@ -172,6 +185,7 @@ class KeyOwners:
 
     def load(self, connection: apsw.Connection, partition: int) -> None:
         """What a state file holds, before any call."""
+        self.sessions.load(connection, partition)
         self._mark = max(self._mark, Figures.of(connection).mark)
         for where, owner in (("clock >= 0", partition), ("clock < 0", EVERYWHERE)):
             rows = connection.execute(f"SELECT keys FROM _cmdlog_keys WHERE {where}")  # noqa: S608 - one of the two above
@@ -206,6 +220,7 @@ class KeyOwners:
 
     def tidy(self, look: Look) -> None:
         """A step of the look-up, if one is due; costs nothing if not. Called again and again by one thread."""
+        self.sessions.tidy()
         sweep = self._sweep or self._begin_generation()
         if sweep is None:
             return
@@ -246,6 +261,14 @@ class KeyOwners:
             for row in rows:
                 self._old += sweep.find(_shorts(row.keys))
             sweep.pass_rows(figures, rows)
+
+
+def make_owners(settings: Settings, clock: Callable[[], float]) -> KeyOwners:
+    """The empty index of a node."""
+    sessions = SessionOwners(settings.session_idle_s, sessions_max=settings.sessions_max * settings.partitions, clock=clock)
+    return KeyOwners(
+        settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions, sessions=sessions, clock=clock
+    )
 
 
 def look_up(path: str, *, after: int, answered: int) -> tuple[Figures, list[KeyRow]] | None:

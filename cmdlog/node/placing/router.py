@@ -6,27 +6,24 @@ One rule: a call is either refused with nothing logged, or its `done` is called 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
-from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, Done, Durability, Reply, UnknownOutcome
+from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, CodeChanged, Done, Durability, Reply, UnknownOutcome
 from cmdlog.node.placing.combine_replies import Gather
-from cmdlog.node.placing.key_owners import EVERYWHERE, EXPIRED, FULL, KeyOwners
+from cmdlog.node.placing.key_owners import KeyOwners
+from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
-from cmdlog.node.slot_map import Route, SlotMap
+from cmdlog.node.slot_map import Route, SlotMap, follow_route
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.format.batch import NO_KEY
-from procedures.execution.idempotency import REFUSALS, Status
+from procedures.idempotency.known_outcome import KEY_BYTES, REFUSALS, SESSION_REFUSALS, Status
 
-_ELSEWHERE: Final = CallOutcome(Status.KEY_REUSED, 0, REFUSALS[Status.KEY_REUSED])
-_UNCLAIMED: Final = {
-    FULL: CallOutcome(Status.SESSIONS_FULL, 0, REFUSALS[Status.SESSIONS_FULL]),
-    EXPIRED: CallOutcome(Status.SESSION_EXPIRED, 0, REFUSALS[Status.SESSION_EXPIRED]),
-}
-"""What a call is answered that did not get its key; any other owner means _ELSEWHERE."""
+_UNCLAIMED: Final = {FULL: Status.SESSIONS_FULL, EXPIRED: Status.SESSION_EXPIRED}
+"""What became of a call that did not get its name; any other owner means KEY_REUSED."""
 _NOTHING_STORED: Final = (Status.SESSION_EXPIRED, Status.SESSIONS_FULL)
 
 Plain = tuple[int, int, bytes, bytes, Done, bool]  # partition, procedure, parameters, key, done, lax
@@ -38,7 +35,16 @@ Encoded = tuple[Route, int, bytes, bytes, Done, Durability | None]
 class Router:
     """Thread-safe, as the sequencer and the keys are."""
 
-    def __init__(self, settings: Settings, sequencer: Sequencer, keys: KeyOwners, meter: StageTimings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        sequencer: Sequencer,
+        keys: KeyOwners,
+        meter: StageTimings,
+        routes: Callable[[], Mapping[str, Route]],
+    ) -> None:
+        """`routes`: of the code that calls are bound to now."""
+        self._routes = routes
         self.slots = SlotMap(settings.partitions)
         self._sequencer, self._keys, self._meter = sequencer, keys, meter
         self._partitions, self._call_bytes_max = settings.partitions, settings.call_bytes_max
@@ -48,7 +54,7 @@ class Router:
     def place(self, route: Route, params: list[Any], key: bytes, done: Done, durability: Durability | None) -> int | None:
         """Places one call; its partition, None for all of them. Raises: CallRefused."""
         partition = -1 if route.everywhere else self.slots.partition_of(route.procedure, params)
-        self._place_body((route, partition, orjson.dumps(params), key, done, durability))
+        self._place_bound((route, partition, orjson.dumps(params), key, done, durability))
         return None if route.everywhere else partition
 
     def place_many(self, calls: Sequence[Placed]) -> list[int | None]:
@@ -66,7 +72,7 @@ class Router:
 
     def place_encoded(self, calls: Sequence[Encoded]) -> None:
         """`place_many`, of calls whose parameters are encoded."""
-        plain: list[Plain] = []
+        plain: list[tuple[Encoded, Plain]] = []
         told: list[tuple[Done, CallRefused]] = []
         elsewhere: list[tuple[Route, Done, CallOutcome]] = []
         for at, call in enumerate(calls):
@@ -79,16 +85,35 @@ class Router:
             elif len(body) > self._call_bytes_max:
                 told.append((done, self._too_large(body)))
             elif key and (owner := self._keys.claim(key, partition)) != partition:
-                elsewhere.append((route, done, _UNCLAIMED.get(owner, _ELSEWHERE)))
+                elsewhere.append((route, done, _unclaimed(key, owner)))
             else:
                 lax = self._lax if durability is None else durability == "async"
-                plain.append((partition, route.number, body, key or NO_KEY, self._settling(key, done), lax))
+                plain.append((call, (partition, route.number, body, key or NO_KEY, self._settling(key, done), lax)))
         if plain:
             self._add_plain(plain, first=len(plain) + len(told) + len(elsewhere) == len(calls))
         for done, refusal in told:
             done(refusal)
         for route, done, outcome in elsewhere:
             self._answer_here(route, done, outcome)
+
+    def end_session(self, session: bytes) -> None:
+        """Its client makes no more calls under it: what comes is refused, and what is kept of it may go."""
+        self._sequencer.end_session(session, self._keys.sessions.end(session))
+
+    def _place_bound(self, call: Encoded) -> None:
+        """Places one call; one of replaced code is bound to the code that runs. Raises: CallRefused."""
+        while True:
+            try:
+                return self._place_body(call)
+            except CodeChanged:
+                call = self._rebound(call)
+
+    def _rebound(self, call: Encoded) -> Encoded:
+        """The call, bound to the code that runs. Raises: CodeChanged, where that declares it differently."""
+        route = follow_route(call[0], self._routes())
+        if route is None:
+            raise CodeChanged(f"procedure {call[0].name!r} was deployed with another declaration; look at it and call again")
+        return (route, *call[1:])
 
     def _place_body(self, call: Encoded) -> None:
         """Places one call. Raises: CallRefused."""
@@ -102,10 +127,12 @@ class Router:
         elif len(body) > self._call_bytes_max:
             raise self._too_large(body)
         elif key and (owner := self._keys.claim(key, partition)) != partition:
-            self._answer_here(route, done, _UNCLAIMED.get(owner, _ELSEWHERE))
+            self._answer_here(route, done, _unclaimed(key, owner))
         else:
             try:
-                self._sequencer.add(partition, route.number, body, key or NO_KEY, self._settling(key, done), lax=lax)
+                self._sequencer.add(
+                    partition, route.number, body, key or NO_KEY, self._settling(key, done), lax=lax, catalog=route.catalog
+                )
             except CallRefused:
                 self._unclaim(key)
                 raise
@@ -115,7 +142,7 @@ class Router:
 
         `done` gets an outcome with `as_of`. Each partition is read at its own place: at a common one it might wait for others.
         """
-        calls, place = orjson.dumps([(route.number, params)]), self._sequencer.reads.place
+        calls, place = _read_of(route, orjson.dumps(params)), self._sequencer.reads.place
         if not route.everywhere:
             partition = self.slots.partition_of(route.procedure, params)
             dated = _dated(partition, done)
@@ -128,21 +155,31 @@ class Router:
                 slot(refusal)
         return None
 
-    def _add_plain(self, calls: Sequence[Plain], *, first: bool) -> None:
-        """Places calls, all or none. Raises: CallRefused when they are the `first`; else each `done` is called with it."""
+    def _add_plain(self, calls: Sequence[tuple[Encoded, Plain]], *, first: bool) -> None:
+        """Places calls, all or none. Raises: CallRefused when they are the `first`; else each `done` is called with it.
+
+        Where some are bound to replaced code, each is placed by itself.
+        """
+        catalogs = {given[0].catalog for given, _ in calls}
         try:
-            self._sequencer.add_many(calls)
+            if len(catalogs) > 1:
+                raise CodeChanged
+            self._sequencer.add_many([call for _, call in calls], catalog=catalogs.pop())
+        except CodeChanged:
+            for given, call in calls:
+                self._unclaim(call[3])
+                self._place_or_reply(given)
         except CallRefused as refusal:
             if first:
-                for call in calls:
+                for _, call in calls:
                     self._unclaim(call[3])
                 raise
-            for call in calls:
+            for _, call in calls:
                 call[4](refusal.again())
 
     def _place_or_reply(self, call: Encoded) -> None:
         try:
-            self._place_body(call)
+            self._place_bound(call)
         except CallRefused as refusal:
             call[4](refusal)
 
@@ -153,18 +190,18 @@ class Router:
             self._sequencer.reads.place_everywhere(idents, _read_of(route, body), Gather(count, done).slots(), lax=lax)
             return
         if key and (owner := self._keys.claim_everywhere(key)) != EVERYWHERE:
-            done(_UNCLAIMED.get(owner, _ELSEWHERE))
+            done(_unclaimed(key, owner))
             return
         try:
             slots = Gather(count, self._settling(key, done), each=route.procedure.each).slots()
-            self._sequencer.add_everywhere(route.number, body, key or NO_KEY, slots, lax=lax)
+            self._sequencer.add_everywhere(route.number, body, key or NO_KEY, slots, lax=lax, catalog=route.catalog)
         except CallRefused:
             self._unclaim(key)
             raise
 
     def _settling(self, key: bytes, done: Done) -> Done:
         """Tells the index of keys what became of the call."""
-        if not key:
+        if len(key) != KEY_BYTES:
             return done
 
         def settle_key(reply: Reply) -> None:
@@ -176,7 +213,7 @@ class Router:
 
     def _unclaim(self, key: bytes) -> None:
         """The call is not placed: nothing of it will be stored."""
-        if key not in (b"", NO_KEY):
+        if len(key) == KEY_BYTES and key != NO_KEY:
             self._keys.release_key(key, stored=False)
 
     def _counted(self, route: Route, done: Done) -> Done:
@@ -199,6 +236,12 @@ class Router:
         return CallTooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={self._call_bytes_max}")
 
 
+def _unclaimed(key: bytes, owner: int) -> CallOutcome:
+    """The answer to a call whose name belongs to another one, or to none."""
+    status = _UNCLAIMED.get(owner, Status.KEY_REUSED)
+    return CallOutcome(status, 0, (REFUSALS if len(key) == KEY_BYTES else SESSION_REFUSALS)[status])
+
+
 def _dated(partition: int, done: Done) -> Done:
     """Adds to an outcome as of what it was read."""
 
@@ -209,5 +252,5 @@ def _dated(partition: int, done: Done) -> Done:
 
 
 def _read_of(route: Route, body: bytes) -> bytes:
-    """A read as its site gets it: a list of one call."""
-    return b"[[%d,%b]]" % (route.number, body)
+    """A read as its site gets it: a list of one call, with the version of its code."""
+    return b"[[%d,%b,%d]]" % (route.number, body, route.catalog)

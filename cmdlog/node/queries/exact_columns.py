@@ -12,9 +12,9 @@ from typing import Final
 
 import apsw
 
+from procedures.guard.authorizer import Authorizer
 from procedures.numeric.functions import UNITS
 from procedures.numeric.marks import marked_numerics
-from procedures.storage.authorizer import Authorizer
 from procedures.storage.state import rows_of
 
 _COMPOUND: Final = re.compile(r"\b(?:UNION|INTERSECT|EXCEPT)\b", re.IGNORECASE)

@@ -24,8 +24,8 @@ from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.exact_columns import ExactColumns
 from cmdlog.results import QueryResult
 from cmdlog.wal.process_limits import address_limit
+from procedures.guard.authorizer import Authorizer, Mode
 from procedures.numeric.marks import numeric_digits
-from procedures.storage.authorizer import Authorizer, Mode
 from procedures.storage.state import open_reader
 
 if TYPE_CHECKING:

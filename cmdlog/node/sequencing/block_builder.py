@@ -28,38 +28,51 @@ class Closing:
     def __init__(self, pipelines: PipelineSet, limits: Limits, clock: HybridClock, *, catalog: int) -> None:
         self.short = False  # the last `take` left something for want of room in its block
         self._pipelines, self._streams, self._busy = pipelines, pipelines.by_partition, pipelines.busy
-        self._limits, self._clock, self._catalog = limits, clock, catalog
+        self._limits, self._clock, self.catalog = limits, clock, catalog
 
     def run_catalog(self, version: int) -> None:
         """Batches from now on run this version of the code."""
-        self._catalog = version
+        self.catalog = version
+
+    def reserve_tick(self) -> int:
+        """A tick of its own."""
+        return self._clock.reserve(1)
 
     def close_batches(self, bytes_max: int) -> tuple[Taken, int]:
         """What the block of this size gets, and how many bytes of calls (`Pending.size_bytes`) that closes."""
-        taken: Taken = []
-        room, self.short = bytes_max, False
-        for stream in self._busy.values():  # before any batch: these go into one block, and batches take what room is left
-            while stream.entries:
-                if taken and stream.next_entry_bytes > room:
-                    self.short = True
-                    break
-                taken.append((stream, stream.launch_entry(tick=self._clock.reserve(1))))
-                room -= len(taken[-1][1].record) + RECORD_ALIGN
+        taken = self.take_entries(bytes_max)
+        room = bytes_max - sum([len(flight.record) + RECORD_ALIGN for _, flight in taken])
         closed_bytes = 0
         for stream in list(self._busy.values()):
             while not stream.entries and len(stream.flights) < self._limits.site_batches_max:
-                pending = self._next_pending(stream, room)
+                pending = self._next_pending(stream, room - stream.ended_bytes)
                 if pending is None:
                     break
-                room -= pending.size_bytes + BATCH_OVERHEAD_BYTES
+                room -= pending.size_bytes + BATCH_OVERHEAD_BYTES + stream.ended_bytes
                 closed_bytes += pending.size_bytes
                 first = self._clock.reserve(len(pending.params))
-                taken.append((stream, stream.launch(pending, tick=first, bits=stream.partition, catalog=self._catalog)))
+                taken.append((stream, stream.launch(pending, tick=first, bits=stream.partition, catalog=self.catalog)))
             if not stream.open.params and not stream.closed and not stream.entries:
                 del self._busy[stream.partition]
         if self._busy and self.step_is_next():
             closed_bytes += self._take_step(taken, room)
         return taken, closed_bytes
+
+    def take_entries(self, bytes_max: int, *, first: bool = True) -> Taken:
+        """Control entries, before any batch: these go into one block, and batches take what room is left.
+
+        The `first` of a block are taken whatever room there is.
+        """
+        taken: Taken = []
+        room, self.short = bytes_max, False
+        for stream in self._busy.values():
+            while stream.entries:
+                if (taken or not first) and stream.next_entry_bytes > room:
+                    self.short = True
+                    break
+                taken.append((stream, stream.launch_entry(tick=self._clock.reserve(1))))
+                room -= len(taken[-1][1].record) + RECORD_ALIGN
+        return taken
 
     def step_is_next(self) -> bool:
         """Whether every stream has come to a multi-partition call, which is then the same one in all of them."""
@@ -80,7 +93,7 @@ class Closing:
             call = stream.closed.popleft()
             assert isinstance(call, Pending)
             closed_bytes += call.size_bytes
-            flight = stream.launch(call, tick=tick, bits=MULTI_PARTITION, catalog=self._catalog)
+            flight = stream.launch(call, tick=tick, bits=MULTI_PARTITION, catalog=self.catalog)
             flight.join_step(step, stream.partition)
             taken.append((stream, flight))
             self._pipelines.pass_reads(stream)

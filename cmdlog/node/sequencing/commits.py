@@ -1,4 +1,4 @@
-"""What becomes of batches when they are committed: they may go to their sites, and callers who waited for that are answered.
+"""What becomes of batches when they are written, and when they are committed: they go to their sites, callers are answered.
 
 One rule: who decides that a batch is committed says so once per batch, in the order of its partition. On a node that votes alone
 it is the log, when the block is durable; in a cluster it is consensus, when a majority has it.
@@ -39,7 +39,7 @@ class DueAnswers:
     def give(self) -> None:
         """Answers them; not under a lock."""
         for flight in self._flights:
-            answer(flight, flight.outcomes, lax=False)
+            answer(flight, flight.outcomes, lax=False if flight.lax_calls else None)
         for done, reply in self._replies:
             done(reply)
 
@@ -59,6 +59,12 @@ class Commits:
         """Nobody waits any more."""
         self.settling = 0
 
+    def run_ahead(self, flights: Iterable[tuple[PartitionPipeline, Flight]], now: float) -> None:
+        """These batches are written, and may go to their sites before they are committed; all before them may, too."""
+        for stream, flight in flights:
+            flight.make_ready(now)
+            self._pipelines.pump(stream, now)
+
     def commit(self, flights: Iterable[tuple[PartitionPipeline, Flight]], now: float) -> DueAnswers:
         """These batches are committed: each partition's in order, and none left out."""
         due, streams = DueAnswers(), dict[int, PartitionPipeline]()
@@ -77,6 +83,6 @@ class Commits:
 
     def _answer_executed(self, flight: Flight, now: float) -> None:
         """It was executed before it was committed, and now it is: the others of its calls are answered."""
-        self._meter.stages["settle"].add(now - flight.answered_at, len(flight.lax) - flight.lax_calls)
+        self._meter.settled(flight, now)
         self._admission.release_rest(flight)
         self.settling -= 1

@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import compress
 from operator import not_
-from typing import Final
+from typing import Final, TypeVar
 
 from cmdlog.node.outcome import CallOutcome, Done, UnknownOutcome
 from cmdlog.wal.format.batch import NO_KEY
 
-CALL_OVERHEAD_BYTES: Final = 48  # columns of a keyed call, its share of headers, and rounding
-BATCH_OVERHEAD_BYTES: Final = 128  # record and batch headers, commit mark
+CALL_OVERHEAD_BYTES: Final = 64  # columns of a call with a session of its own, its share of headers, and rounding
+SESSIONS_ENDED_MAX: Final = 8  # that one batch says have ended
+SESSION_ENDED_BYTES: Final = 48
+BATCH_OVERHEAD_BYTES: Final = 128  # record and batch headers, commit mark; ended sessions come on top
 
+T = TypeVar("T")
 RawOutcome = tuple[int, int, bytes]  # status, transaction id of an earlier execution or 0, JSON body
 
 
@@ -34,6 +37,7 @@ class Pending:
     size_bytes: int = 0
     everywhere: bool = False
     opened_at: float = 0.0  # when the first call was placed
+    catalog: int = 0  # version of the code that its calls are bound to; 0: the one that runs when the log takes it
 
     def append(self, procedure: int, params: bytes, key: bytes, done: Done, lax: bool) -> None:
         self.procedures.append(procedure)
@@ -49,6 +53,10 @@ class Pending:
         """The first call is about to be placed."""
         self.opened_at = now
 
+    def bind_code(self, catalog: int) -> None:
+        """Its calls are bound to this version of the code, unless they were bound to one before."""
+        self.catalog = self.catalog or catalog
+
     def split(self, calls_max: int, bytes_max: int) -> Pending:
         """Removes and returns the first calls that fit both limits, at least one."""
         count, total = 0, 0
@@ -58,7 +66,7 @@ class Pending:
                 break
             count += 1
         head = Pending(self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.lax[:count])
-        head.keyed, head.opened_at = self.keyed, self.opened_at
+        head.keyed, head.opened_at, head.catalog = self.keyed, self.opened_at, self.catalog
         head.size_bytes = sum(map(len, head.params)) + CALL_OVERHEAD_BYTES * count
         del self.procedures[:count], self.params[:count], self.keys[:count], self.dones[:count], self.lax[:count]
         self.size_bytes -= head.size_bytes
@@ -90,7 +98,7 @@ class FlightStage(IntEnum):
     """How far a batch is between the log and its site; it only advances, until its callers are dropped."""
 
     TAKEN = 0  # by the log
-    READY = 1  # written, and may go to the site: it, or a batch after it, has a call that does not wait for more
+    READY = 1  # written, and may go to the site
     EXECUTED = 2  # answered by the site before it is durable, and some of its callers wait for that
     DURABLE = 3  # may go to the site in any case
 
@@ -116,6 +124,7 @@ class Flight:
     opened_at: float = 0.0  # when its first call was placed
     stage: FlightStage = TAKEN
     outcomes: Sequence[RawOutcome] = ()
+    statuses: Sequence[int] = b""  # of `outcomes`
     on_durable: Done | None = None  # of a control entry
     block: int = 0  # number of the block that it is in, once written
     step: MultiPartitionStep | None = None  # of a multi-partition call
@@ -123,7 +132,7 @@ class Flight:
     taken_at: float = 0.0  # by the log
     ready_at: float = 0.0
     sent_at: float = 0.0  # to the site, for the first time
-    answered_at: float = 0.0  # by the site
+    answered_at: float = 0.0  # by the site, in stage EXECUTED
 
     @property
     def strict(self) -> bool:
@@ -156,12 +165,20 @@ class Flight:
         """The site is given it, maybe once more."""
         self.sent_at = self.sent_at or now
 
-    def execute(self, outcomes: Sequence[RawOutcome], now: float) -> bool:
-        """The site has executed it; whether some callers still wait until it is durable."""
+    def execute(self, outcomes: Sequence[RawOutcome], statuses: Sequence[int], now: float) -> bool:
+        """The site has executed it; whether some callers wait, from now on for the disk alone."""
         if self.stage is DURABLE or self.lax_calls == len(self.lax):
             return False
-        self.stage, self.outcomes, self.answered_at = EXECUTED, outcomes, now
+        self.stage, self.outcomes, self.statuses, self.answered_at = EXECUTED, outcomes, statuses, now
         return True
+
+    def of_waiting(self, values: Sequence[T]) -> Sequence[T]:
+        """From a value for each call, those of calls that wait until it is durable; [] of none."""
+        return list(compress(values, map(not_, self.lax))) if self.lax_calls else values
+
+    def of_lax(self, values: Sequence[T]) -> Sequence[T]:
+        """From a value for each call, those of calls that do not wait; [] of none."""
+        return list(compress(values, self.lax)) if self.lax_calls else ()
 
     def make_durable(self, now: float) -> bool:
         """It survives power loss; whether callers have waited for that alone."""
@@ -173,7 +190,7 @@ class Flight:
 
     def drop_callers(self) -> list[Done]:
         """Who waits until it is durable, and is no longer answered when it is."""
-        waiting = list(compress(self.dones, map(not_, self.lax))) if self.stage is EXECUTED else []
+        waiting = self.of_waiting(self.dones) if self.stage is EXECUTED else []
         self.stage, self.outcomes = (READY, ()) if self.stage is EXECUTED else (self.stage, ())
         return [*self.drop_waiting_entry(), *waiting]
 

@@ -6,15 +6,21 @@ its caller was answered `outcome_unknown` because that takes too long.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import contextlib
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from cmdlog.node.outcome import CallRefused, Done, Reply, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.flight import Flight
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import decode_record
+
+LOOK_S: Final = 0.001  # at whether calls are under way
 
 
 class Standstill:
@@ -38,6 +44,17 @@ class Standstill:
         for done, refusal in told:
             done(refusal.again())
         self._pipelines.wake_log()
+
+    def drain_calls(self, timeout_s: float, is_over: Callable[[], bool], help_out: Callable[[], None]) -> dict[int, int] | None:
+        """Waits until that is over; None, or what is still `waiting` when the time is. Blocking."""
+        deadline = time.monotonic() + timeout_s
+        while not is_over():
+            if time.monotonic() >= deadline:
+                return self.waiting()
+            with contextlib.suppress(WalError):
+                help_out()
+            time.sleep(LOOK_S)
+        return None
 
     def places_of(self, partition: int, index: int) -> list[tuple[int, int]]:
         """Where the batch at `index` must be skipped if it is: everywhere for a multi-partition call, [] when it may not be."""

@@ -13,7 +13,16 @@ from typing import Any, Protocol
 import orjson
 
 from cmdlog.node.outcome import CallRefused, Done, Reply
-from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES, DURABLE, Flight, Pending, Read
+from cmdlog.node.sequencing.flight import (
+    BATCH_OVERHEAD_BYTES,
+    DURABLE,
+    EXECUTED,
+    SESSION_ENDED_BYTES,
+    SESSIONS_ENDED_MAX,
+    Flight,
+    Pending,
+    Read,
+)
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import PARTITION_BITS
@@ -34,7 +43,7 @@ class Limits:
 class PartitionPipeline:
     """One partition's pipeline.
 
-    Invariants: `flights` holds consecutive indexes, all below `next_index`; the batches in `unsent` are its last ones, in order.
+    Invariants: `flights` ascend, all below `next_index`; the batches in `unsent` are its last ones, in order.
     """
 
     partition: int
@@ -49,6 +58,7 @@ class PartitionPipeline:
         default_factory=deque
     )  # control entries, taken before any batch
     held: deque[tuple[int, Done, Reply]] = field(default_factory=deque)  # answers of reads until this index is durable; ascending
+    ended: deque[bytes] = field(default_factory=deque)  # sessions that have ended: the next batches say so
     sent_index: int = 0  # of the last batch that any site of this partition was given
     marked_index: int = 0
     applied_block: int = 0  # block of the last entry that the site answered
@@ -65,16 +75,25 @@ class PartitionPipeline:
             partition=self.partition,
             term=self.term,
             index=self.next_index,
-            catalog=catalog,
+            catalog=pending.catalog or catalog,
             txn_ids=txn_ids,
             procedures=pending.procedures,
             params=pending.params,
             keys=pending.keys if pending.keyed else None,
+            ended=[] if pending.everywhere else self._take_ended(),
         )
         procedures = () if pending.everywhere else pending.procedures
         flight = Flight(self.next_index, txn_ids, pending.dones, pending.size_bytes, record, procedures, pending.lax)
         flight.opened_at, flight.lax_calls = pending.opened_at, sum(pending.lax)
         return self._fly(flight)
+
+    @property
+    def ended_bytes(self) -> int:
+        """At most what the sessions take that the next batch says have ended."""
+        return SESSION_ENDED_BYTES * min(len(self.ended), SESSIONS_ENDED_MAX)
+
+    def _take_ended(self) -> list[bytes]:
+        return [self.ended.popleft() for _ in range(min(len(self.ended), SESSIONS_ENDED_MAX))]
 
     @property
     def next_entry_bytes(self) -> int:
@@ -134,17 +153,17 @@ class PartitionPipeline:
         """The last entry that the site has answered, as far as it was given any."""
         return self.flights[0].index - 1 if self.flights else self.durable_index
 
-    def hurry(self, *, upto: Flight, now: float) -> float:
-        """The site may have a written flight, and so those before it, which are written too: blocks are reported in order."""
-        for flight in self.flights:
-            if flight.index <= upto.index:
-                flight.make_ready(now)
-        return now
-
     def close_open(self) -> None:
         """Shuts the open batch: what is placed next comes after it."""
         if self.open.params:
             self.closed.append(self.take_open())
+
+    def bind_waiting(self, catalog: int) -> None:
+        """What was placed so far runs this version of the code, whatever is placed after it."""
+        self.close_open()
+        for item in self.closed:
+            if isinstance(item, Pending):
+                item.bind_code(catalog)
 
     def take_open(self) -> Pending:
         """Removes and returns the open batch."""
@@ -252,7 +271,7 @@ class PartitionPipeline:
 
 
 class Deliver(Protocol):
-    """What takes durable batches: the sites. Called under the sequencer's lock; must not block."""
+    """What takes batches: the sites. Called under the sequencer's lock; must not block."""
 
     def batch(self, partition: int, record: bytes, index: int) -> None: ...
     def read(self, partition: int, ident: int, calls: bytes) -> None: ...
@@ -264,17 +283,17 @@ class TakenBlock:
 
     flights: list[tuple[PartitionPipeline, Flight]]
     note_dones: list[Callable[[], None]]
-    hasty: int = 0  # batches that may be executed once they are written
 
     def mark_taken(self, now: float) -> bool:
         """The log has it now; whether somebody waits until it is durable."""
         waits = bool(self.note_dones)
         for _, flight in self.flights:
             flight.mark_taken(now)
-            self.hasty += flight.lax_calls > 0
             waits = waits or flight.strict
         return waits
 
-    def drop(self) -> list[Done]:
-        """Who waits until it is durable: for entries, and for the answers of batches that a site has executed before."""
-        return [done for _, flight in self.flights for done in flight.drop_callers()]
+    def drop(self) -> tuple[list[Done], list[int]]:
+        """Who waits until it is durable, for entries and for the answers of batches that were executed; their procedures."""
+        executed = [flight for _, flight in self.flights if flight.stage is EXECUTED]
+        procedures = [procedure for flight in executed for procedure in flight.of_waiting(flight.procedures)]
+        return [done for _, flight in self.flights for done in flight.drop_callers()], procedures

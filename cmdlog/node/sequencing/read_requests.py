@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from cmdlog.node.outcome import CallOutcome, Done, LogFullRefusal, NotReady, Overloaded, Reply, UnknownOutcome
+from cmdlog.node.outcome import CallOutcome, Done, LogFullRefusal, MigratingRefusal, NotReady, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.flight import Read
 from cmdlog.node.sequencing.opening import Opening
@@ -125,7 +125,7 @@ class ReadRequests:
 
     def _admit(self, pipeline: PartitionPipeline, *, stale: bool = False) -> None:
         admission = self._admission
-        if not stale:
+        if not stale or isinstance(admission.refusal, MigratingRefusal):  # its procedure may not suit the tables any more
             admission.raise_refusal()
         elif self._pipelines.ended:
             raise NotReady("the node has failed, or is stopped")

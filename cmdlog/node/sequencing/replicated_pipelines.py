@@ -58,6 +58,12 @@ class ReplicatedPipelines:
             self._closing.run_catalog(catalog)
             self._pipelines.set_proposes(True)
 
+    def skip_places(self, ends: Mapping[int, int]) -> None:
+        """Consensus has placed entries between those of this node: the next ones get these indexes."""
+        with self._lock:
+            for partition, index in ends.items():
+                self._streams[partition].begin_leading(self._streams[partition].term, index)
+
     def run_catalog(self, version: int) -> None:
         """Calls run this version of the code from now on."""
         with self._lock:

@@ -1,9 +1,9 @@
-"""The sequencer: gives every call its place, closes batches, and hands durable batches to the sites in order.
+"""The sequencer: gives every call its place, closes batches, and hands batches to the sites in order.
 
 One rule: all state here belongs to one lock; nothing slow happens under it, and callers are answered outside it.
 
 A partition's *stream* is a pipeline, each stage first-in first-out:
-    open calls -> closed (after a multi-partition step) -> in the log -> durable -> at the site -> answered
+    open calls -> closed (after a multi-partition step) -> in the log -> written -> at the site -> durable -> answered
                   [Pending]                                 `flights`, one Flight per batch
 
 The log pulls: `take` closes what is open and is called by the one thread that holds the turn, so a batch closes exactly when a
@@ -14,11 +14,10 @@ A multi-partition call is placed in every stream in one step, under the lock, an
 multi-partition read takes the same place without being logged, so it sees all or nothing of any such write
 (`cmdlog.node.sequencing.read_requests`).
 
-Durability is promised call by call. A *lax* call is answered once it is executed, and a batch that holds one goes to the site as
-soon as it is written, with all batches of its stream before it: order is kept, and a state that is ahead of the log is discarded
-at start. Everything else that leaves the node waits: the answer of a call that is not lax until its batch is durable (then all
-before it are), and that of a read until everything is durable that its site had been given, since what it read must not be taken
-back by a power cut. A lax read does not wait.
+On a node alone a batch goes to its site as soon as it is written, and is executed while the disk syncs it: a state that is ahead
+of the log is discarded at start. What leaves the node waits: the answer of a call until its batch is durable (then all before it
+are), and that of a read until everything is durable that its site had been given, since what it read must not be taken back by a
+power cut. *Lax* calls and reads do not wait: durability is promised call by call. In a cluster a batch waits for its commit.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from cmdlog.node.clock import HybridClock
 from cmdlog.node.outcome import CallRefused, CallTooLarge, Done, NotReady, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.block_builder import Closing, Taken
+from cmdlog.node.sequencing.code_switch import CodeSwitch
 from cmdlog.node.sequencing.commits import Commits
 from cmdlog.node.sequencing.control_records import Notes
 from cmdlog.node.sequencing.flight import (
@@ -81,17 +81,18 @@ class Sequencer:
         self.clock, self.limits, self._log = clock, limits, log
         self.blocks = 0  # taken so far
         self.waits = False  # somebody waits until what was taken last is durable
-        self.hasty = 0  # batches that were taken, are not written, and may be executed once they are
         self._written_block, self._votes_alone = start.block, start.votes_alone
         self._pipelines = PipelineSet(streams, deliver, log, now=meter.now, proposes=start.votes_alone)
         self._lock, self._streams, self._busy = self._pipelines.lock, self._pipelines.by_partition, self._pipelines.busy
         self._pump, self._kick = self._pipelines.pump, self._pipelines.wake_log
+        self.end_session = self._pipelines.end_session
         self._on_failure = on_failure
         self._taken: deque[TakenBlock] = deque()  # from `take` until `durable`
         self._unwritten: deque[TakenBlock] = deque()  # from `take` until `written`
         self.admission = Admission(limits, room_bytes=log.room_bytes, why_full=log.why_full)
         self._notes = Notes(room_bytes=log.notes_room_bytes)
         self._closing = Closing(self._pipelines, limits, clock, catalog=start.catalog)
+        self.code = CodeSwitch(self._pipelines, self._closing, self.admission)
         self.opening = Opening(start.terms, self._pipelines)
         self.standstill = Standstill(self._pipelines, self.admission)
         self.reads = ReadRequests(self._pipelines, self.admission, self.opening, meter)
@@ -100,10 +101,14 @@ class Sequencer:
 
     # -- callers ---------------------------------------------------------------------------------------------------------
 
-    def add(self, partition: int, procedure: int, params: bytes, key: bytes, done: Done, *, lax: bool) -> None:
-        """Places one call; `done` gets its outcome. Raises: CallRefused, and nothing is logged."""
+    def add(self, partition: int, procedure: int, params: bytes, key: bytes, done: Done, *, lax: bool, catalog: int = 0) -> None:
+        """Places one call, bound to this version of the code (0: any); `done` gets its outcome.
+
+        Raises: CallRefused, and nothing is logged.
+        """
         size = len(params) + CALL_OVERHEAD_BYTES
         with self._lock:
+            self.code.check_bound(catalog)
             self._streams[partition].raise_refusal()
             self._admit(1, size)
             self._busy[partition] = stream = self._streams[partition]
@@ -112,10 +117,11 @@ class Sequencer:
                 pending.open_at(self._now())
             pending.append(procedure, params, key, done, lax)
 
-    def add_many(self, calls: Sequence[tuple[int, int, bytes, bytes, Done, bool]]) -> None:
-        """Places calls (partition, procedure, params, key, done, lax) in order, all or none. Raises: CallRefused."""
+    def add_many(self, calls: Sequence[tuple[int, int, bytes, bytes, Done, bool]], *, catalog: int = 0) -> None:
+        """Places calls (partition, procedure, params, key, done, lax) in order, all or none; as `add`. Raises: CallRefused."""
         now = self._now()
         with self._lock:
+            self.code.check_bound(catalog)
             for partition in {call[0] for call in calls}:
                 self._streams[partition].raise_refusal()
             self._admit(len(calls), sum(len(call[2]) for call in calls) + CALL_OVERHEAD_BYTES * len(calls))
@@ -125,7 +131,9 @@ class Sequencer:
                     stream.open.open_at(now)
                 stream.open.append(procedure, params, key, done, lax)
 
-    def add_everywhere(self, procedure: int, params: bytes, key: bytes, dones: Sequence[Done], *, lax: bool) -> None:
+    def add_everywhere(
+        self, procedure: int, params: bytes, key: bytes, dones: Sequence[Done], *, lax: bool, catalog: int = 0
+    ) -> None:
         """Places one call in every stream, under one TxnId and in one block; one `done` per stream, in partition order."""
         size = len(params) + CALL_OVERHEAD_BYTES
         total = size * len(self._streams)
@@ -133,6 +141,7 @@ class Sequencer:
             raise CallTooLarge(f"the call takes {total} bytes over all partitions, limit {self.limits.batch_bytes_max}")
         now = self._now()
         with self._lock:
+            self.code.check_bound(catalog)
             for partition in self._streams:
                 self._streams[partition].raise_refusal()
             self._admit(len(self._streams), total)
@@ -224,16 +233,21 @@ class Sequencer:
         return records
 
     def _take_opening(self, bytes_max: int) -> list[bytes]:
-        """Of what the start adds, what the next block takes; with its last record, entries come before any call."""
+        """Of what the start adds, what the next block takes; entries follow the last record, and come before any call.
+
+        They share its block where there is room: then the log has the code with its tables, or neither.
+        """
         records, entries, dones = self.opening.take_records(bytes_max)
         for partition, entry in entries:
             self._busy[partition] = stream = self._streams[partition]
             stream.entries.append(entry)
-        if records:
-            self._hand_over([], dones, bytes_max)
-        if self.opening.waits or (records and entries):
+        if not records:
+            return []
+        taken = self._closing.take_entries(bytes_max - size_of(records), first=False)
+        self._hand_over(taken, dones, bytes_max)
+        if self.opening.waits or len(taken) < len(entries):
             self._kick()
-        return records
+        return [*records, *(flight.record for _, flight in taken)]
 
     def _hand_over(self, taken: Taken, note_dones: list[Callable[[], None]], bytes_max: int) -> None:
         """The log gets a block of them."""
@@ -241,7 +255,6 @@ class Sequencer:
         self.admission.took(bytes_max)
         block = TakenBlock(taken, note_dones)
         self.waits = block.mark_taken(self._now())
-        self.hasty += block.hasty
         self._taken.append(block)
         self._unwritten.append(block)
 
@@ -249,11 +262,11 @@ class Sequencer:
         """The oldest taken block is in the page cache."""
         with self._lock:
             self._written_block = block
-            for stream, flight in self._unwritten.popleft().flights:
+            flights = self._unwritten.popleft().flights
+            for _, flight in flights:
                 flight.write(block)
-                if flight.lax_calls:
-                    self.hasty -= 1
-                    self._pump(stream, stream.hurry(upto=flight, now=self._now()))
+            if self._votes_alone:  # nobody else may give its place to another batch
+                self.commits.run_ahead(flights, self._now())
 
     def durable(self, block: int) -> None:
         """The oldest taken block survives power loss: committed, if this node is the only voter."""
@@ -295,9 +308,9 @@ class Sequencer:
                 return
             stream = self._streams[partition]
             flight, idle_until = stream.finish_first(index, now)
-            self.meter.answered(flight, partition, statuses, idle_until=idle_until, now=now)
+            waits = flight.execute(outcomes, statuses, now)
+            self.meter.answered(flight, partition, statuses, idle_until=idle_until, now=now, waits=waits)
             self._pipelines.pass_step(flight)
-            waits = flight.execute(outcomes, now)
             if waits:
                 self.commits.note_executed()
                 self.admission.release_lax(flight)
@@ -308,7 +321,8 @@ class Sequencer:
                 self.admission.let_go()
         if more:
             self._kick()
-        answer(flight, outcomes, lax=True if waits else None)
+        if not waits or flight.lax_calls:
+            answer(flight, outcomes, lax=True if waits else None)
 
     def site_down(self, partition: int) -> None:
         """The site is gone: batches wait for its successor, reads are refused (repeating them is safe)."""
@@ -375,7 +389,9 @@ class Sequencer:
         """Empties everything; who waits."""
         dones, procedures = self.reads.drop()
         for block in self._taken:
-            dones += block.drop()
+            waiting, of_block = block.drop()
+            dones += waiting
+            procedures += of_block
         for stream in self._streams.values():
             waiting, of_stream = stream.drop()
             dones += waiting

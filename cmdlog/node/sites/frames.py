@@ -28,7 +28,7 @@ class FrameKind(enum.IntEnum):
     READY = 2  # site -> node: JSON, position of every partition
     ENTRY = 3  # node -> site: a log entry's record; ident = index
     APPLIED = 4  # site -> node: what the entry did; ident = index
-    READ = 5  # node -> site: JSON list of [procedure, params]; ident = the node's number for it
+    READ = 5  # node -> site: JSON list of one [procedure, params, version of its code]; ident = the node's number for it
     READ_ANSWER = 6  # site -> node
     CAPTURE = 7  # node -> site: JSON, write an image of the partition, or a delta; ident = the node's number for it
     CAPTURED = 8  # site -> node: JSON
@@ -36,6 +36,9 @@ class FrameKind(enum.IntEnum):
     STOP = 10  # node -> site: end after what was sent before
     PACE = 12  # node -> site: JSON, the share of its time that the capture under way may take
     CODE = 13  # node -> site: JSON, one more version of the code, which reads run from now on
+    PREPARE = 14  # node -> site: JSON, do what leads to the tables of a version of the code, and keep it open
+    PREPARED = 15  # site -> node: JSON, the change, or why there is none
+    DROP = 16  # node -> site: take back what was prepared
     LEAVE_OUT = 11  # node -> site: a logged skip of a call that it gets later; ident = index, payload = position as JSON
 
 

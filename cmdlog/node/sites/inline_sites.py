@@ -13,19 +13,20 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections import Counter, deque
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 import orjson
 import structlog
 
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import pause_s
-from cmdlog.node.sites.site_executor import Site, SitePlan
+from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
 from cmdlog.node.sites.site_faults import LASTING, SiteFault
 from cmdlog.node.sites.site_progress import VISIBLE_S, SiteStall
 from cmdlog.node.sites.supervisor import SiteOwner
 from cmdlog.wal.format.record import decode_record
+from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault
 from procedures.execution.executor import Applied
 from snapshot.capture.pacing import IDLE_PAUSE_S
@@ -82,6 +83,17 @@ class InlineSites:
     def leave_out(self, partition: int, index: int, position: int) -> None:
         """A logged skip of a call that comes later."""
         self._put(lambda: self._current.leave_out(partition, index, position))
+
+    def add_code(self, version: int, bundle: str, *, partitions: int | None) -> None:
+        """One more version of the code, before any batch that names it; the owner's plan has it, too."""
+        self._put(lambda: self._current.run_code(version, Bundle.from_bytes(bundle.encode()), partitions=partitions))
+
+    def prepare(self, partition: int, order: Mapping[str, Any]) -> None:
+        """Asks for what leads to the tables of a version of the code, kept open; `prepared` gets the report."""
+        self._put(lambda: self._prepare(partition, order))
+
+    def drop_prepared(self, partition: int) -> None:
+        self._put(lambda: self._current.drop_prepared(partition))
 
     def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
         self._put(lambda: self._current.capture(partition, ident, path, wish))
@@ -190,12 +202,17 @@ class InlineSites:
     def _read(self, partition: int, ident: int, calls: bytes) -> None:
         self._running = (partition, 0, 0, time.monotonic())
         try:
-            as_of, replies = self._current.read(partition, orjson.loads(calls))
+            as_of, replies = self._current.read(partition, orjson.loads(calls)[0])
         finally:
             self._running = None
         status, body = replies[0]
         traces = self._current.read_traces()
         self._owner.read_done(partition, ident, as_of=as_of, status=status, body=body, traces=traces)
+
+    def _prepare(self, partition: int, order: Mapping[str, Any]) -> None:
+        for _partition, ident, report in self._current.abort_captures(TABLES_CHANGE, partition):
+            self._owner.captured(ident, report)
+        self._owner.prepared(partition, self._current.prepare(partition, order, lambda: False))
 
     @staticmethod
     def _is_lasting(error: EnvironmentFault) -> bool:

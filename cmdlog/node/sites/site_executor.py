@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from cmdlog.node.sites.partition_health import FULL
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.skips import Skips, skip_call
 from procedures.bundle import Bundle
+from procedures.errors import EnvironmentFault, ProceduresError
 from procedures.execution.executor import Applied
 from procedures.execution.failure_trace import FailureTrace, FailureTracer
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.storage.changed_keys import estimate_keys
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
@@ -28,6 +30,8 @@ from snapshot.capture.image import Capture
 from snapshot.lineage import Wish
 
 Progress = Callable[[int], object]
+PREPARE_STEPS: Final = 1_000_000  # of SQLite's machine, some 10 ms, between two signs of life
+TABLES_CHANGE: Final = "the tables of the partition change"  # why a capture ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +95,50 @@ class Site:
         self._plan.catalogs(version)
         self._catalog = max(self._catalog, version)
 
-    def read(self, partition: int, calls: list[tuple[int, list[Any]]]) -> tuple[int, list[tuple[int, bytes]]]:
-        """(TxnId as of which was read, [(status, body)]) of read-only calls."""
-        return self._engines[partition].executor.read(calls, catalog=self._catalog)
+    def read(self, partition: int, call: tuple[int, list[Any], int]) -> tuple[int, list[tuple[int, bytes]]]:
+        """(TxnId as of which was read, [(status, body)]) of a read-only call: procedure, parameters, version of its code.
+
+        Version 0 is the newest.
+        """
+        procedure, params, catalog = call
+        return self._engines[partition].executor.read([(procedure, params)], catalog=catalog or self._catalog)
 
     def read_traces(self) -> Sequence[FailureTrace]:
         """Of the calls that raised in the last `read`."""
         return self._tracer.take_traces()
 
+    def prepare(self, partition: int, order: Mapping[str, Any], tick: Callable[[], bool]) -> dict[str, Any]:
+        """Does what leads to the tables of version `catalog`, and keeps it open until its entry comes; the report.
+
+        `tick` is called now and then while SQLite works, which it ends if that returns True.
+
+        Raises: EnvironmentFault, but for a full volume, which is reported.
+        """
+        engine = self._engines[partition]
+        engine.state.connection.set_progress_handler(tick, PREPARE_STEPS)
+        try:
+            found = engine.executor.rehearse_change(catalog=order["catalog"], at=order["at"], keep=True)
+        except ProceduresError as error:
+            if isinstance(error, EnvironmentFault) and error.kind != FULL:
+                raise
+            return {"error": str(error), "hint": error.hint}
+        finally:
+            engine.state.connection.set_progress_handler(None)
+        if found is None:
+            return {"change": None, "steps": []}
+        steps = [[step.what, step.sql, step.rows, round(step.seconds, 6)] for step in found.steps]
+        return {"change": found.change.to_json(), "steps": steps}
+
+    def drop_prepared(self, partition: int) -> None:
+        """Takes back what `prepare` keeps."""
+        self._engines[partition].executor.drop_rehearsal()
+
     def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
-        """Begins a delta as wished, or else a whole image at `path`; `step_captures` continues it."""
+        """Begins a delta as wished, or else a whole image at `path`; `step_captures` continues it.
+
+        What is prepared is taken back, since an image would show it; its entry does it again.
+        """
+        self.drop_prepared(partition)
         capture = self._delta(partition, wish) if wish is not None else None
         self._keep[partition] = wish.keep if wish is not None else ()
         self._captures[partition] = (ident, capture or Capture(self._engines[partition].state, path))
@@ -136,13 +174,13 @@ class Site:
         if self._plan.deltas and report.get("kind") == "full" and (changes := engine.executor.gather_changes()) is not None:
             changes.cut(engine.state.position, keep=self._keep[partition])
 
-    def abort_captures(self, why: str) -> list[tuple[int, int, dict[str, Any]]]:
-        """Ends every capture under way; returns (partition, ident, report) of each, for its waiter."""
+    def abort_captures(self, why: str, partition: int | None = None) -> list[tuple[int, int, dict[str, Any]]]:
+        """Ends every capture under way, or the partition's; returns (partition, ident, report) of each, for its waiter."""
         ended = []
-        for partition, (ident, capture) in self._captures.items():
+        for captured in list(self._captures) if partition is None else [partition] if partition in self._captures else []:
+            ident, capture = self._captures.pop(captured)
             capture.abort()
-            ended.append((partition, ident, {"partition": partition, "error": why}))
-        self._captures = {}
+            ended.append((captured, ident, {"partition": captured, "error": why}))
         return ended
 
     def close(self) -> None:

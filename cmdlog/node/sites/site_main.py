@@ -26,7 +26,7 @@ import orjson
 
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
 from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, STEPS
-from cmdlog.node.sites.site_executor import Site, SitePlan
+from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
 from cmdlog.signal_handlers import ignore
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.format.record import decode_record
@@ -34,8 +34,8 @@ from cmdlog.wal.skips import skips_by_partition
 from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault, ProceduresError
 from procedures.execution.executor import Applied
-from procedures.execution.idempotency import KeyPolicy
 from procedures.execution.process_guard import end_children
+from procedures.idempotency.known_outcome import KeyPolicy
 from replay.engine import CatalogMissing, Catalogs
 from replay.state.state_lock import StateLock
 from snapshot.capture.pacing import IDLE_PAUSE_S
@@ -106,7 +106,7 @@ class SiteProcess:
             answer = b"" if applied is None else pack_applied(applied)
             self._send(FrameKind.APPLIED, answer, partition=frame.partition, ident=frame.ident)
         elif frame.kind is FrameKind.READ:
-            as_of, replies = site.read(frame.partition, orjson.loads(frame.payload))
+            as_of, replies = site.read(frame.partition, orjson.loads(frame.payload)[0])
             status, body = replies[0]
             answer = encode_read_answer(as_of, status, body, site.read_traces())
             self._send(FrameKind.READ_ANSWER, answer, partition=frame.partition, ident=frame.ident)
@@ -115,6 +115,13 @@ class SiteProcess:
         elif frame.kind is FrameKind.CODE:
             code = orjson.loads(frame.payload)
             site.run_code(code["version"], Bundle.from_bytes(code["bundle"].encode()), partitions=code["partitions"])
+        elif frame.kind is FrameKind.PREPARE:
+            for partition, ident, ended in site.abort_captures(TABLES_CHANGE, frame.partition):
+                self._send(FrameKind.CAPTURED, orjson.dumps(ended), partition=partition, ident=ident)
+            report = site.prepare(frame.partition, orjson.loads(frame.payload), self._count_step)
+            self._send(FrameKind.PREPARED, orjson.dumps(report), partition=frame.partition)
+        elif frame.kind is FrameKind.DROP:
+            site.drop_prepared(frame.partition)
         elif frame.kind is FrameKind.CAPTURE:
             order = orjson.loads(frame.payload)
             site.capture(frame.partition, frame.ident, order["path"], Wish.of(order["wish"]) if order["wish"] else None)
@@ -145,8 +152,13 @@ class SiteProcess:
         gc.freeze()  # modules and caches live as long as the process: later collections need not look at them
         self._send(FrameKind.READY, orjson.dumps({"positions": self._site.positions}, option=orjson.OPT_NON_STR_KEYS))
 
-    def _step_captures(self, site: Site) -> None:
+    def _count_step(self) -> bool:
+        """The site moves."""
         self._progress[STEPS] += 1
+        return False
+
+    def _step_captures(self, site: Site) -> None:
+        self._count_step()
         for partition, ident, report in site.step_captures():
             self._send(FrameKind.CAPTURED, orjson.dumps(report), partition=partition, ident=ident)
 

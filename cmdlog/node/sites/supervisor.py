@@ -25,7 +25,7 @@ import queue
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -56,6 +56,7 @@ class SiteOwner(Protocol):
         self, partition: int, ident: int, *, as_of: int, status: int, body: bytes, traces: Sequence[FailureTrace]
     ) -> None: ...
     def captured(self, ident: int, report: dict[str, Any]) -> None: ...
+    def prepared(self, partition: int, report: dict[str, Any]) -> None: ...
     def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None: ...
     def site_up(self, positions: dict[int, int]) -> None: ...
     def hello(self, partitions: Sequence[int]) -> dict[str, Any]: ...
@@ -143,6 +144,14 @@ class ProcessSites:
         code = {"version": version, "bundle": bundle, "partitions": partitions}
         self._add_notice(_Notice(encode_frame(FrameKind.CODE, orjson.dumps(code))))
 
+    def prepare(self, partition: int, order: Mapping[str, Any]) -> None:
+        """Asks for what leads to the tables of a version of the code, kept open; `prepared` gets the report."""
+        self._site_of[partition].channel.send(encode_frame(FrameKind.PREPARE, orjson.dumps(order), partition=partition))
+
+    def drop_prepared(self, partition: int) -> None:
+        """Has taken back what was prepared; the partition's site waits for nothing."""
+        self._site_of[partition].channel.send(encode_frame(FrameKind.DROP, partition=partition))
+
     def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
         """Asks for a delta as wished, or else an image of the partition at `path`; `captured` gets the report."""
         request = orjson.dumps({"path": path, "wish": wish})
@@ -202,6 +211,8 @@ class ProcessSites:
             self._owner.read_done(frame.partition, frame.ident, as_of=as_of, status=status, body=body, traces=traces)
         elif frame.kind is FrameKind.CAPTURED:
             self._owner.captured(frame.ident, orjson.loads(frame.payload))
+        elif frame.kind is FrameKind.PREPARED:
+            self._owner.prepared(frame.partition, orjson.loads(frame.payload))
         elif frame.kind is FrameKind.FAULT:
             site.report(SiteFault(**orjson.loads(frame.payload)))
 

@@ -5,7 +5,8 @@ One rule: a reading is what `/v1/status` shows under `cluster`; nothing is asked
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -14,6 +15,8 @@ from cmdlog.node.telemetry.stage_timings import Histogram
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 FIRST_REASON: Final = "election_timeout"  # of elections: a rate needs its zero
+SETTLED: Final = "member"  # states of a member
+REMOVED: Final = "removed"
 FORWARDED: Final = {"out": "sent", "in": "taken"}
 FORWARDED_NOW: Final = {"out": "waiting", "in": "placed"}
 
@@ -34,6 +37,17 @@ CLUSTER_METRICS: Final[tuple[MetricRow, ...]] = (
     times_row("cmdlog_cluster_takeover_seconds", "from the beginning of this node's campaign until it took calls"),
     gauge_row("cmdlog_cluster_diverged", "1 while it is stopped: a batch did something else than on the leader", "partition"),
     gauge_row("cmdlog_cluster_too_far_back", "1 while this node lacks entries of the group that no log holds", "group"),
+    gauge_row("cmdlog_cluster_members", "members by state; removed ones are no members", "state"),
+    gauge_row("cmdlog_cluster_member", "1 for a member in its state and seat (voter, learner or none)", "node", "state", "seat"),
+    gauge_row("cmdlog_cluster_version", "index of the newest committed entry about members, as this node knows"),
+    gauge_row("cmdlog_cluster_change_under_way", "1 while a change of this member is under way", "node"),
+    gauge_row("cmdlog_cluster_failure_set_sequence", "number of the failure set in force; 0: no node was ever declared failed"),
+    gauge_row("cmdlog_cluster_failed", "1 for each node that is declared failed", "node"),
+    gauge_row("cmdlog_cluster_whole_copies", "at a leader of several nodes: those that answer and hold all committed", "group"),
+    gauge_row("cmdlog_cluster_copies", "copies of this node's data to other nodes that are under way"),
+    gauge_row("cmdlog_cluster_copy_ratio", "share of the copy to this node that is sent", "node"),
+    gauge_row("cmdlog_cluster_copy_bytes_per_second", "rate of the copy to this node", "node"),
+    gauge_row("cmdlog_cluster_copy_left_seconds", "time that the copy to this node still takes; absent: not known", "node"),
     gauge_row("cmdlog_cluster_unfit", "1 while the node should not lead, by reason", "reason"),
     counter_row("cmdlog_cluster_forwarded_calls_total", "calls sent to the node that leads, or taken from another", "direction"),
     gauge_row("cmdlog_cluster_forwarded_calls_waiting", "of them, those that are not answered yet", "direction"),
@@ -102,6 +116,9 @@ def cluster_samples(reading: ClusterReading) -> dict[str, Samples]:
         "cmdlog_cluster_forwarded_calls_waiting": [((way,), told["forwarding"][of]) for way, of in FORWARDED_NOW.items()],
         "cmdlog_cluster_read_rounds_total": [((), told["read_rounds"])],
         "cmdlog_cluster_reads_waiting": [((), sum(of["reads_waiting"] for of in groups.values()))],
+        **_of_members(told),
+        **_of_copies(told["copying"]["copies"]),
+        "cmdlog_cluster_whole_copies": _of_whole_copies(told["members"], groups),
         **_of_followers(groups),
         **_of_peers({str(peer["node"]): peer for peer in told["peers"]}),
     }
@@ -118,6 +135,41 @@ def _seconds(lag: Mapping[str, Any]) -> Iterator[float]:
         yield 0.0
     elif lag["lag_s"] is not None:
         yield lag["lag_s"]
+
+
+def _of_members(told: Mapping[str, Any]) -> dict[str, Samples]:
+    """Who belongs to the cluster, and who has failed."""
+    present = [member for member in told["members"] if member["state"] != REMOVED]
+    states = Counter(member["state"] for member in present)
+    operation, failures = told["operation"], told["failure_set"]
+    return {
+        "cmdlog_cluster_members": [((state,), count) for state, count in {SETTLED: 0, **states}.items()],
+        "cmdlog_cluster_member": [((str(of["node"]), of["state"], of["seat"] or "none"), 1) for of in present],
+        "cmdlog_cluster_version": [((), told["version"])],
+        "cmdlog_cluster_change_under_way": [] if operation is None else [((str(operation["node"]),), 1)],
+        "cmdlog_cluster_failure_set_sequence": [((), failures["sequence"])],
+        "cmdlog_cluster_failed": [((str(node),), 1) for node in failures["nodes"]],
+    }
+
+
+def _of_whole_copies(members: Sequence[Mapping[str, Any]], groups: Mapping[str, Mapping[str, Any]]) -> Samples:
+    """A cluster of one node has one copy, which is no news."""
+    if sum(member["state"] != REMOVED for member in members) < 2:
+        return []
+    return [((group,), len(of["whole"])) for group, of in groups.items() if of["role"] == "leader"]
+
+
+def _of_copies(copies: Sequence[Mapping[str, Any]]) -> dict[str, Samples]:
+    """Those that this node gives; there is one to a node at a time."""
+    by_node = {str(copy["node"]): copy for copy in copies}
+    return {
+        "cmdlog_cluster_copies": [((), len(copies))],
+        "cmdlog_cluster_copy_ratio": [((node,), copy["percent"] / 100) for node, copy in by_node.items()],
+        "cmdlog_cluster_copy_bytes_per_second": [((node,), copy["rate"]) for node, copy in by_node.items()],
+        "cmdlog_cluster_copy_left_seconds": [
+            ((node,), copy["left_s"]) for node, copy in by_node.items() if copy["left_s"] is not None
+        ],
+    }
 
 
 def _of_followers(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Samples]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from cmdlog.node.outcome import CallOutcome
 from procedures.execution.failure_trace import FailureTrace
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 
 TRACES_KEPT: Final = 1024  # at most 8 MB, as a text has at most 8,000 characters
 

@@ -7,11 +7,11 @@ reads (`cmdlog.node.prometheus`, `cmdlog.node.telemetry.recent_history`).
 The stages of a call, each with the time of its batch:
 
     queue    the batch's first call was placed -> the log took the batch
-    log      taken -> the batch may be executed: its block is durable (for calls with durability=async: written)
+    log      taken -> the batch may be executed: its block is written (in a cluster: it is committed)
     commit   may be executed -> given to the site; no more than a moment while one node is all there is
     execute  given to the site -> answered by it, the way there and back and the batch before it included
-    settle   answered by the site -> durable: what calls that were promised to be durable wait longer, if their batch was
-             executed before (because calls with durability=async shared it or were after it)
+    settle   answered by the site -> durable: what calls that were promised to be durable wait longer, if the site was faster
+             than the disk
 
 Written under the sequencer's lock, but for the syncs, which the log reports under its own, and what `drain` writes. Readers take
 no lock: a sum may be one batch ahead of its counts. A multi-partition call is in every partition's batches and stages.
@@ -29,7 +29,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from cmdlog.node.background.recovery_forecast import Speeds
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 
 if TYPE_CHECKING:
     from cmdlog.node.sequencing.flight import Flight
@@ -44,7 +44,7 @@ BYTES: Final = tuple(float(1 << power) for power in range(6, 25, 2))
 
 STAGES: Final = ("queue", "log", "commit", "execute", "settle")
 OUTCOMES: Final = ("ok", "aborted", "procedure_failed", "key_reused", "session_expired", "sessions_full", "outcome_unknown")
-"""Outcome codes: by number of `procedures.execution.idempotency.Status`, and that of calls whose outcome is unknown."""
+"""Outcome codes: by number of `procedures.idempotency.known_outcome.Status`, and that of calls whose outcome is unknown."""
 UNKNOWN: Final = len(Status)
 FINISHED_MAX: Final = 1 << 16  # batches between two drains, 20 ms apart; beyond it the oldest are not counted in histograms
 SLOW_KEPT: Final = 256  # slow batches whose stages are kept until their callers ask for them
@@ -64,6 +64,12 @@ class Histogram:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+
+    def add_counts(self, counts: Sequence[int], total: float) -> None:
+        """Observations by bucket, and their sum, as another histogram of these bounds has counted them."""
+        for bucket, count in enumerate(counts):
+            self.counts[bucket] += count
+        self.total += total
 
     def add(self, value: float, weight: int = 1) -> None:
         """`weight` observations of this value."""
@@ -145,21 +151,40 @@ class StageTimings:
         self.calls_by_name = dict(zip(self.names, self.calls, strict=True))
         self.speeds.serve_procedures(self.names)
 
-    def answered(self, flight: Flight, partition: int, statuses: bytes | bytearray, *, idle_until: float, now: float) -> None:
-        """A site has answered the batch; it was idle before the batch came, or until it answered the one before."""
+    def answered(
+        self, flight: Flight, partition: int, statuses: Sequence[int], *, idle_until: float, now: float, waits: bool
+    ) -> None:
+        """A site has answered the batch; it was idle before the batch came, or until it answered the one before.
+
+        With `waits` some of its callers wait until it is durable, and `settled` follows.
+        """
         sent_at, opened_at, count = flight.sent_at, flight.opened_at, len(flight.dones)
         busy_s = now - (sent_at if sent_at > idle_until else idle_until)
         self.busy_s[partition] += busy_s
         if count:
             ends = (opened_at, flight.taken_at, flight.ready_at, sent_at, now)
             self.finished.append((partition, flight.procedures, busy_s, count, len(flight.record), *ends))
-            if now - opened_at > self.slow_s:
-                self.slow.append((flight.txn_ids, ends))
-            if flight.procedures:
+            if waits:
+                self.count(flight.of_lax(flight.procedures), flight.of_lax(statuses))
+            else:
                 self.count(flight.procedures, statuses)
+                self._note_slow(flight, ends)
 
-    def count(self, procedures: Sequence[int], statuses: bytes | bytearray) -> None:
-        """The calls of a batch have these outcomes."""
+    def settled(self, flight: Flight, now: float) -> None:
+        """What a site has answered before is durable: those of its calls are answered that have waited for it."""
+        self.stages["settle"].add(now - flight.answered_at, len(flight.lax) - flight.lax_calls)
+        ends = (flight.opened_at, flight.taken_at, flight.ready_at, flight.sent_at, flight.answered_at, now)
+        self.count(flight.of_waiting(flight.procedures), flight.of_waiting(flight.statuses))
+        self._note_slow(flight, ends)
+
+    def _note_slow(self, flight: Flight, ends: Sequence[float]) -> None:
+        if ends[-1] - ends[0] > self.slow_s:
+            self.slow.append((flight.txn_ids, ends))
+
+    def count(self, procedures: Sequence[int], statuses: Sequence[int]) -> None:
+        """Calls of a batch have these outcomes, which their callers may know."""
+        if not procedures:
+            return
         count, first = len(procedures), procedures[0]
         if statuses.count(0) == count == procedures.count(first):  # at C speed: most batches are of one kind and went well
             self.calls[first][0] += count

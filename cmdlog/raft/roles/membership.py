@@ -110,6 +110,16 @@ def on_commit(state: State, before: Index) -> None:
         state.become_follower(state.term, None, RoleReason.REMOVED)
 
 
+def forget_acknowledgements(state: State, node: NodeId) -> None:
+    """Another life of the node's disk takes its place: what the former one has acknowledged here, the new one may not have.
+
+    A removal that is committed forgets it, too. But a leader that came later may have both entries, of the removal and of the
+    return, before it knows that the life is another one, and has heard the former one until then.
+    """
+    if state.progress.pop(node, None) is not None:
+        state.refresh_progress(state.log.last)
+
+
 def force_recovery(state: State, learners: Iterable[NodeId], epoch: int | None) -> PlacedProposals:
     """A majority is lost for good and an operator accepts what is lost with it: this node becomes the only voter.
 

@@ -340,10 +340,10 @@ class FrameCutter:
     `bytes_max` is raised to FRAME_BYTES_MAX when the other side has proved who it is: a stranger is given no memory.
     """
 
-    __slots__ = ("_buffer", "bytes_max")
+    __slots__ = ("_buffer", "_bytes_min", "bytes_max")
 
-    def __init__(self) -> None:
-        self._buffer = bytearray()
+    def __init__(self, *, bytes_min: int = FRAME_BYTES_MIN) -> None:
+        self._buffer, self._bytes_min = bytearray(), bytes_min
         self.bytes_max = HELLO_BYTES_MAX
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -354,8 +354,8 @@ class FrameCutter:
         try:
             while available - position >= LENGTH.size:
                 (size,) = LENGTH.unpack_from(buffer, position)
-                if not FRAME_BYTES_MIN <= size <= self.bytes_max:
-                    raise BadFrame(FrameFault.LENGTH, f"{size} bytes, not within [{FRAME_BYTES_MIN}, {self.bytes_max}]")
+                if not self._bytes_min <= size <= self.bytes_max:
+                    raise BadFrame(FrameFault.LENGTH, f"{size} bytes, not within [{self._bytes_min}, {self.bytes_max}]")
                 if available - position < size:
                     return
                 with memoryview(buffer) as view:

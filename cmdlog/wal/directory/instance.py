@@ -231,11 +231,14 @@ def _no_instance(files: Files, directory: str) -> WrongDirectory:
 
 
 def _why_unfinished(directory: str, by: str) -> str:
-    what = {"": "node whose creation", "recovery": "recovery that", "fork": "fork that"}.get(by, f"{by} that")
+    what = {"": "node whose creation", "recovery": "recovery that", "fork": "fork that", "copy": "copy of a node that"}.get(
+        by, f"{by} that"
+    )
     remedy = {
         "": "create it again",
         "recovery": "run the same `cmdlog recover` command again to resume it, or delete the directory",
         "fork": "run the same `cmdlog fork` command again to resume it, or delete the directory",
+        "copy": "start the node with `cmdlog serve --join` to resume it",
     }.get(by, "delete the directory and start over")
     return f"{directory} holds a {what} was interrupted; {remedy}"
 

@@ -19,6 +19,7 @@ import orjson
 import zstandard
 
 from cmdlog.wal.format.record import RECORD, RECORD_BYTES_MAX, BadRecord, Record, RecordKind, decompress, encode_record
+from cmdlog.wal.format.session_columns import SESSIONS, SessionColumns, decode_sessions, encode_sessions
 from cmdlog.wal.format.struct_layout import Layout
 from cmdlog.wal.ids import MULTI_PARTITION, PARTITION_BITS, txn_partition
 
@@ -35,6 +36,7 @@ BATCH: Final = Layout(
 FLAG_TXN_COLUMN: Final = 1
 FLAG_KEYS: Final = 2
 FLAG_ZSTD: Final = 4
+FLAG_SESSIONS: Final = 8
 CALLS_MAX: Final = 65_536  # of one batch; bounds what a count field can allocate
 NO_KEY: Final = bytes(16)
 _ZERO6: Final = bytes(6)
@@ -57,7 +59,8 @@ class Batch:
     txn_ids: Sequence[int]  # [count], strictly increasing
     procedures: memoryview  # [count] uint16: number in the catalog version's procedure list
     offsets: memoryview  # [count + 1] uint32: call i is text[offsets[i]:offsets[i + 1] - 1]
-    keys: memoryview | None  # [16 * count] bytes: idempotency fingerprints (session, sequence), zero = none
+    keys: memoryview | None  # [16 * count] bytes: idempotency fingerprints, zero = none
+    sessions: SessionColumns | None  # None: no call belongs to a session, and no session ends
     text: bytes  # the JSON array
 
     def params(self) -> list[list[Any]]:
@@ -74,11 +77,19 @@ class Batch:
         return parsed
 
     def key_list(self) -> list[bytes] | None:
-        """One 16-byte fingerprint per call, or None when no call has one."""
+        """The name of each call: a key's fingerprint (16 bytes, zeros for none), or session and number (24); None: no names."""
         if self.keys is None:
-            return None
+            return None if self.sessions is None else self.sessions.names(self.count)
         raw = bytes(self.keys)
-        return [raw[i : i + 16] for i in range(0, len(raw), 16)]
+        keys = [raw[i : i + 16] for i in range(0, len(raw), 16)]
+        if self.sessions is None:
+            return keys
+        return [key if name == NO_KEY else name for key, name in zip(keys, self.sessions.names(self.count), strict=True)]
+
+    @property
+    def floors(self) -> dict[bytes, int]:
+        """Session -> floor, of every session that the batch names."""
+        return {} if self.sessions is None else dict(zip(self.sessions.ids, self.sessions.floors, strict=True))
 
     @property
     def last_txn(self) -> int:
@@ -95,18 +106,21 @@ def encode_batch(
     procedures: Sequence[int],
     params: Sequence[bytes],
     keys: Sequence[bytes] | None = None,
+    ended: Sequence[bytes] = (),
     compress: bool = False,
 ) -> bytes:
-    """The BATCH record of these calls; `params` are encoded JSON arrays, `keys` 16-byte fingerprints or NO_KEY.
+    """The BATCH record of these calls; `params` are encoded JSON arrays, `ended` fingerprints of sessions that end with it.
 
-    The caller keeps TxnIds strictly increasing, of one partition, and within 2**32 clock ticks of the first.
+    Each of `keys` is a fingerprint of 16 bytes, NO_KEY, or 32 bytes of a session's call (`session_columns.py`). The caller keeps
+    TxnIds strictly increasing, of one partition, and within 2**32 clock ticks of the first.
     """
     count = len(params)
     text = b"".join((b"[", b",".join(params), b"]"))
     flags, columns = 0, []
-    if keys is not None:
-        flags |= FLAG_KEYS
-        columns.append(b"".join(keys))
+    if keys is not None or ended:
+        plain, sessions = encode_sessions(keys if keys is not None else [NO_KEY] * count, ended)
+        flags |= (FLAG_KEYS if plain else 0) | (FLAG_SESSIONS if sessions else 0)
+        columns += [plain, sessions]
     if not (isinstance(txn_ids, range) and txn_ids.step == _TICK):
         flags |= FLAG_TXN_COLUMN
         first = txn_ids[0]
@@ -131,11 +145,11 @@ def decode_batch(record: Record) -> Batch:
     if len(raw) < start:
         raise BadRecord("batch header")
     first_txn, count, catalog, flags, reserved, stored_bytes, json_bytes = BATCH.unpack_from(raw, _HEADER_AT)
-    if reserved != _ZERO6 or flags > FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD:
+    if reserved != _ZERO6 or flags > FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD | FLAG_SESSIONS:
         raise BadRecord("batch flags")
     if not 0 < count <= CALLS_MAX or json_bytes > RECORD_BYTES_MAX:
         raise BadRecord(f"batch count {count}, {json_bytes} bytes of text")
-    deltas_at = start + 16 * count if flags & FLAG_KEYS else start
+    sessions_at, deltas_at = _named_columns(raw, flags, count)
     offsets_at = deltas_at + 4 * count if flags & FLAG_TXN_COLUMN else deltas_at
     procedures_at = offsets_at + 4 * (count + 1)
     text_at = procedures_at + 2 * count
@@ -154,7 +168,8 @@ def decode_batch(record: Record) -> Batch:
         _txn_ids(first_txn, count, view[deltas_at:offsets_at] if flags & FLAG_TXN_COLUMN else None),
         view[procedures_at:text_at].cast("H"),
         offsets,
-        view[start:deltas_at] if flags & FLAG_KEYS else None,
+        view[start:sessions_at] if flags & FLAG_KEYS else None,
+        decode_sessions(raw[sessions_at:deltas_at], count) if flags & FLAG_SESSIONS else None,
         text,
     )
 
@@ -173,7 +188,7 @@ def batch_procedures(record: Record) -> memoryview:
     if len(raw) < _COLUMNS_AT:
         raise BadRecord("batch header")
     _, count, _, flags, _, _, _ = BATCH.unpack_from(raw, _HEADER_AT)
-    at = _COLUMNS_AT + (16 * count if flags & FLAG_KEYS else 0) + (4 * count if flags & FLAG_TXN_COLUMN else 0) + 4 * (count + 1)
+    at = _named_columns(raw, flags, count)[1] + (4 * count if flags & FLAG_TXN_COLUMN else 0) + 4 * (count + 1)
     if not 0 < count <= CALLS_MAX or len(raw) < at + 2 * count:
         raise BadRecord("batch columns")
     return memoryview(raw)[at : at + 2 * count].cast("H")
@@ -196,10 +211,25 @@ def batch_span(record: Record) -> tuple[int, int, int]:
         raise BadRecord(f"batch count {count}")
     if not flags & FLAG_TXN_COLUMN:
         return first_txn, first_txn + (count - 1) * _TICK, count
-    end = _COLUMNS_AT + (16 * count if flags & FLAG_KEYS else 0) + 4 * count
+    end = _named_columns(raw, flags, count)[1] + 4 * count
     if len(raw) < end:
         raise BadRecord("batch columns")
     return first_txn, first_txn + (int.from_bytes(raw[end - 4 : end], "little") << PARTITION_BITS), count
+
+
+def _named_columns(raw: bytes, flags: int, count: int) -> tuple[int, int]:
+    """Where the sessions begin, and where they end. Raises: BadRecord."""
+    begin = end = _COLUMNS_AT + (16 * count if flags & FLAG_KEYS else 0)
+    if flags & FLAG_SESSIONS:
+        if len(raw) < begin + SESSIONS.bytes:
+            raise BadRecord("sessions of a batch")
+        end += SESSIONS.unpack_from(raw, begin)[0]
+    return begin, end
+
+
+def deltas_begin(raw: bytes, flags: int, count: int) -> int:
+    """Where the column of transaction ids begins, if the batch has one. Raises: BadRecord."""
+    return _named_columns(raw, flags, count)[1]
 
 
 def multi_txn(record: Record) -> int:

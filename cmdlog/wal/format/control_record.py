@@ -42,16 +42,19 @@ class Skip(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """SCHEMA: statements that run outside any batch, as one transaction."""
+    """SCHEMA: a change of tables outside any batch, one transaction. What it does, `procedures.migration` reads from `value`."""
 
     txn_id: int
-    statements: Sequence[str]
+    value: dict[str, Any]
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
         with naming_record(record):
             value = record.json()
-            return cls(int(value["txn_id"]), value["statements"])
+            statements = value["statements"]
+            if not isinstance(statements, list):
+                raise TypeError("statements are a list")
+            return cls(int(value["txn_id"]), {name: member for name, member in value.items() if name != "txn_id"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,29 +99,6 @@ class GroupConfiguration:
         except (TypeError, ValueError) as error:
             raise BadRecord(f"configuration: {error}") from error
         return cls(partitions, epoch, value.get("slots", ()), value.get("key_policy") or {})
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterMember:
-    """MEMBER: which life of a node's disk belongs to the cluster, and where the node is reached."""
-
-    node: int
-    incarnation: bytes  # [8]
-    peer: str  # host:port for the other nodes
-    client: str  # URL for clients
-
-    @classmethod
-    def from_record(cls, record: Record) -> Self:
-        with naming_record(record):
-            return cls.from_json(record.json())
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(int(value["node"]), bytes.fromhex(value["incarnation"]), str(value["peer"]), str(value["client"]))
-
-    def to_json(self) -> dict[str, Any]:
-        """The payload."""
-        return {"node": self.node, "incarnation": self.incarnation.hex(), "peer": self.peer, "client": self.client}
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,8 @@ class RecordKind(enum.IntEnum):
     SKIP = 6  # one call of an earlier batch is not to be run
     EMPTY = 7  # begins a leader's term, or closes transaction ids where no call does
     SHAPE = 8  # cluster group: partitions, slot map, key policy of a cluster whose members may change
-    MEMBER = 9  # cluster group: one node's incarnation and addresses
+    MEMBER = 9  # cluster group: one node's incarnation, addresses, and how far it has come
+    FAULTS = 10  # cluster group: the entire failure set under its sequence number
     HARD_STATE = 16  # term, vote
     COMMIT_MARK = 17  # index = committed here; closed TxnId
     DIGEST = 18  # what the batch at `index` did on this node

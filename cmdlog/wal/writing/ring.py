@@ -38,7 +38,7 @@ class RingSettings:
     async_window_s: float
     settle: Callable[[], None]  # a block is placed: what must be durable before it is written
     waits: Callable[[], bool] | None
-    early: Callable[[], bool]
+    early: bool
     timed: Callable[[float], None]
     clock: Callable[[], float]
 
@@ -321,7 +321,7 @@ class Ring:
         with self._lock:
             self._marks.wrote(placed.number)
             upto = self._marks.written if placed.number <= self._window.wanted else None
-        if upto is not None and self._early():
+        if upto is not None and self._early:
             self._marks.deliver()
         return upto
 

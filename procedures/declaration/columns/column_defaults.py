@@ -15,6 +15,7 @@ from sqlalchemy import Column, ColumnClause, Identity, Integer, Table, select
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.sql import schema as sqlalchemy_schema
 from sqlalchemy.sql import visitors
+from sqlalchemy.sql.functions import next_value
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from procedures.declaration.columns.column_types import limit_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Make = Callable[[Any], Any]  # transaction -> value
 
+_NO_SEQUENCES: Final = "SQLite has no sequences; an INTEGER primary key numbers its rows, see Identity()"
 _CONSTANT: Final = re.compile(
     r"\(?\s*(?:[+-]?[0-9]+(?:\.[0-9]+)?|'(?:[^']|'')*'|NULL|TRUE|FALSE)\s*\)?", re.ASCII | re.IGNORECASE
 )
@@ -58,13 +60,15 @@ def check_defaults(column: Column[Any], *, routes: bool) -> None:
     if column.identity is not None:
         _check_identity(column, column.identity, routes=routes)
     elif column.server_default is not None and column.computed is None:
+        if isinstance(getattr(column.server_default, "arg", None), next_value):
+            raise DefinitionError(f"server_default: {_NO_SEQUENCES}")
         check_constant(column)
         _check_stored(column)
 
 
 def _check_default(column: Column[Any], name: str, default: Any) -> None:
     if default.is_sequence:
-        raise DefinitionError(f"{name}: SQLite has no sequences; an INTEGER primary key numbers its rows, see Identity()")
+        raise DefinitionError(f"{name}: {_NO_SEQUENCES}")
     if default.is_callable:
         code = getattr(default.arg, "__code__", None)
         if (
@@ -94,8 +98,8 @@ def _with_columns(table: Table, expression: Any) -> Any:
 def _check_expression(column: Column[Any], name: str, expression: Any) -> None:
     for element in visitors.iterate(expression):
         called = str(getattr(element, "name", "")).lower()
-        if element.__visit_name__ in ("sequence", "next_value_func"):
-            raise DefinitionError(f"{name}: SQLite has no sequences; an INTEGER primary key numbers its rows, see Identity()")
+        if element.__visit_name__ == "sequence" or isinstance(element, next_value):
+            raise DefinitionError(f"{name}: {_NO_SEQUENCES}")
         if element.__visit_name__ == "function" and called not in FUNCTIONS:
             raise DefinitionError(f"{name}: {called}() does not depend on its arguments alone; write {name}=lambda tx: tx.now")
     compiled: Any = select(expression).compile(dialect=DIALECT)

@@ -16,12 +16,15 @@ from sqlalchemy import (
     Integer,
     PrimaryKeyConstraint,
     Table,
+    TypeDecorator,
     UniqueConstraint,
 )
 from sqlalchemy.exc import SQLAlchemyError
 
 from procedures.declaration.columns.column_defaults import check_defaults
 from procedures.declaration.columns.column_types import check_type
+from procedures.declaration.columns.option_effects import check_effects
+from procedures.deployed_code import is_deployed
 from procedures.errors import DefinitionError
 
 _CONSTRAINTS = (PrimaryKeyConstraint, UniqueConstraint, CheckConstraint, ForeignKeyConstraint)
@@ -32,8 +35,9 @@ def check_options(table: Table, partition_by: str | None) -> None:
     for column in table.columns:
         try:
             check_type(column.type)
-            if isinstance(column.type, Enum):
-                column.type.validate_strings = True  # or a text that is no member is stored, and fails the call that reads it
+            stored: Any = column.type.impl_instance if isinstance(column.type, TypeDecorator) else column.type
+            if isinstance(stored, Enum):
+                stored.validate_strings = True  # or a text that is no member is stored, and fails the call that reads it
             _check_arguments(column)
             check_defaults(column, routes=column.name == partition_by)
         except DefinitionError as error:
@@ -45,6 +49,8 @@ def check_options(table: Table, partition_by: str | None) -> None:
     _check_dialects(f"table {table.name!r}", table)
     if table.dialect_kwargs:
         raise DefinitionError(f"table {table.name!r}: {next(iter(table.dialect_kwargs))}: cmdlog chooses how a table is stored")
+    if not is_deployed():
+        check_effects(table, partition_by)
 
 
 def _check_arguments(column: Column[Any]) -> None:

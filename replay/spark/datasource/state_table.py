@@ -3,9 +3,10 @@
 One rule: exactly the rows that `cmdlog recover --until` would produce, or an error. A plan comes from the replay engine, a task
 carries it out as a rebuild does, digests compared, and decides nothing.
 
-What a table looks like is known without its rows: a table that exists is never altered (`procedures.declaration.schema`), so its
-declaration in any version of the code says the columns, that of the newest their types. A table that no code at hand still
-declares is looked up in the images of the snapshots. Before a table was made, it has no rows.
+What a table looks like is known without its rows: the newest code that declares it says so. Where versions of the code declare
+it differently and a moment is asked for, the SCHEMA entries up to that moment say its columns (`past_tables.py`). The newest code
+that they suit says their types. A table that no code at hand declares is looked up in the images of the snapshots. Before a table
+was made, it has no rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
@@ -31,11 +32,13 @@ from replay.spark.base.filesystems import check_node
 from replay.spark.base.options import LATEST_POINT, STATE, BadOption, ReadOptions
 from replay.spark.base.scratch import local_folder
 from replay.spark.base.version_check import check_versions, versions
-from replay.spark.jobs.as_of import catalogs_at_end, find_history, plan_json, plan_of_json
+from replay.spark.datasource.past_tables import tables_at
+from replay.spark.jobs.as_of import MomentReplay, catalogs_at_end, find_history, plan_json, plan_of_json
 from replay.spark.jobs.fetched_inputs import FETCHED, Inputs, at_hand, input_names, inputs
 from replay.spark.jobs.rebuild_task import NoSuchTable, StateRebuild, make_target
 from replay.state.trust import state_path
 from snapshot.catalog import Snapshot, list_archived, list_snapshots
+from snapshot.column_types import column_kinds
 from snapshot.export import TableSource, column_types, declarations, read_table
 from snapshot.manifest import IMAGE_NAME
 from snapshot.recovery_points import list_points
@@ -55,6 +58,13 @@ Code = Mapping[int, Mapping[str, Any]]
 """Catalog version -> value of its record."""
 NodePlace = tuple[Files, str]
 """A file system, and the path of a node directory in it."""
+
+
+class TablesDiffer(ReplayError):
+    """A moment within a change of tables: some partitions have changed."""
+
+    exit_code = 2
+    hint = "choose a moment before or after the change, such as the transaction of a call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +98,40 @@ def find_table(options: ReadOptions) -> StateTable:
     """Looks it up in the code that the logs and snapshots hold. Raises: NoSuchTable, BadOption; WalError of a refused log."""
     wanted, names = str(options.state_table), dict[str, str]()
     with inputs(input_names(options.paths)) as given:
+        versions_of = list[StateTable]()
         for found in _known_tables(_places(options.paths, given)):
             if found.name.lower() == wanted.lower():
-                return found
+                if options.as_of is None:
+                    return found
+                versions_of.append(found)
             names.setdefault(found.name.lower(), found.name)
+        if versions_of:
+            return _table_at(versions_of, options, given)
     near = difflib.get_close_matches(wanted.lower(), names, n=1)
     hint = f"did you mean {STATE}{names[near[0]]}? " if near else ""
     raise NoSuchTable(f"there is no table {wanted}; {hint}There are: {', '.join(sorted(names.values())) or 'none'}")
+
+
+def _table_at(known: Sequence[StateTable], options: ReadOptions, given: Inputs) -> StateTable:
+    """The table at the moment that is asked for; `known` are its declarations, the newest first. Raises: as `plan_state`."""
+    if all(table.columns == known[0].columns for table in known):
+        return known[0]
+    history = _find_moment(options, given)
+    statement = tables_at(given.files, history.of(history.partitions[0])).get(known[0].name)
+    if statement is None:
+        return known[0]
+    plain = _columns(statement, known[0].name, None)
+    suited = [table for table in known if table.code and _kinds(table, statement) == plain]
+    suiting = (suited or known)[0]
+    declared = declarations(suiting.code).get(suiting.name)
+    return replace(suiting, columns=_columns(statement, suiting.name, declared))
+
+
+def _kinds(table: StateTable, statement: str) -> dict[str, str]:
+    """The columns of the statement with the types that this version's code gives them in SQLite; others are left out."""
+    declared = declarations(table.code)[table.name]
+    stored = _columns(create_table(declared.table, declared.dialect), table.name, None)
+    return {name: stored[name] for name in _columns(statement, table.name, None) if name in stored}
 
 
 def _known_tables(places: Sequence[NodePlace]) -> Iterator[StateTable]:
@@ -134,14 +171,7 @@ def plan_state(options: ReadOptions, table: StateTable, columns: Sequence[str]) 
     Raises: what `find_history` raises; BadOption; OSError of a store.
     """
     with inputs(input_names(options.paths)) as given:
-        files = given.files
-        until = _latest_point(files, given.directories) if options.as_of == LATEST_POINT else options.as_of
-        assert not isinstance(until, str)
-        try:
-            history = find_history(files, given.directories, until, accept_data_loss=not options.fail_on_data_loss)
-        except ReplayError as error:
-            error.hint = _HINTS.get(type(error), error.hint)
-            raise
+        history = _find_moment(options, given)
     known = history.partitions
     if unknown := sorted((options.partitions or set()) - set(known)):
         raise BadOption(f"partitions: there is no {unknown[0]}; the log has {', '.join(map(str, known))}")
@@ -151,6 +181,16 @@ def plan_state(options: ReadOptions, table: StateTable, columns: Sequence[str]) 
     about = (given.fetched, table.name, tuple(columns), table.code, history.cluster_id, versions())
     tasks = [StateTask(partition, tuple(history.of(partition)), *about) for partition in partitions]
     return sorted(tasks, key=lambda task: -sum(leg.log_bytes for leg in task.legs))
+
+
+def _find_moment(options: ReadOptions, given: Inputs) -> MomentReplay:
+    until = _latest_point(given.files, given.directories) if options.as_of == LATEST_POINT else options.as_of
+    assert not isinstance(until, str)
+    try:
+        return find_history(given.files, given.directories, until, accept_data_loss=not options.fail_on_data_loss)
+    except ReplayError as error:
+        error.hint = _HINTS.get(type(error), error.hint)
+        raise
 
 
 def _places(paths: Sequence[str], given: Inputs) -> list[NodePlace]:
@@ -225,6 +265,11 @@ def read_state(task: StateTask) -> Iterator[pa.RecordBatch]:
         declared = declarations(task.code).get(task.table)
         if task.table not in {str(name) for name, _ in connection.execute(_NAMES)}:
             return
+        if lacking := [name for name in wanted if name not in column_kinds(connection, task.table)]:
+            raise TablesDiffer(
+                f"partition {task.partition} has no column {lacking[0]} in table {task.table} up to {_moment(task)}: "
+                "the tables were being changed then"
+            )
         source = TableSource(task.partition, task.cluster_id, {}, connection)
         stands = {"_partition_id": pa.scalar(task.partition, pa.int32()), "_txn_id": pa.scalar(txn_id, pa.int64())}
         for batch in read_table(source, task.table, declared=declared, wanted=wanted):

@@ -199,7 +199,7 @@ class _Maker:
             paths = string_array([os.path.basename(path) for path, _ in rows.gathered.places])
             return pick(paths, rows.spread(np.arange(len(paths), dtype=np.int32)))
         if name == "_key":
-            return _key_array(rows.keys())
+            return rows.names().array()
         per_batch = {
             "partition_id": lambda: [record.partition for record in rows.gathered.records],
             "_node": lambda: [self._task.node_id] * len(rows.gathered.records),
@@ -273,15 +273,21 @@ class _Rows:
             kept &= code.wanted[self.procedures]
         return None if kept.all() else np.flatnonzero(kept)
 
-    def keys(self) -> npt.NDArray[np.uint8]:
-        """[rows, 16] the keys' fingerprints; NO_KEY where there is none."""
+    def names(self) -> _Names:
+        """The names of the calls."""
         parts = list[bytes]()
         for record, count, flag in zip(
             self.gathered.records, self._columns.counts.tolist(), self._columns.flags.tolist(), strict=True
         ):
             parts.append(record.raw[_KEYS_AT : _KEYS_AT + KEY_BYTES * count] if flag & FLAG_KEYS else NO_KEY * count)
-        found = np.frombuffer(b"".join(parts), np.uint8).reshape(-1, KEY_BYTES)
-        return found if self._chosen is None else found[self._chosen]
+        keys = np.frombuffer(b"".join(parts), np.uint64).reshape(-1, 2)
+        given: npt.NDArray[np.bool_] = (keys != 0).any(axis=1)
+        found = _Names(keys, given, None)
+        if (sessions := self._columns.sessions) is not None:
+            mine, words = sessions.in_session(), sessions.names()
+            words[~mine, :2] = keys[~mine]
+            found = _Names(words, given | mine, mine)
+        return found if self._chosen is None else found.only(self._chosen)
 
     def texts(self) -> Texts:
         """The parameter lists. Raises: Corrupt, BadBatch."""
@@ -301,11 +307,31 @@ class _Rows:
         return texts if self._chosen is None else texts.only(self._chosen)
 
 
-def _key_array(keys: npt.NDArray[np.uint8]) -> pa.BinaryArray:
-    """[rows, 16] as Arrow's binaries; NO_KEY is null."""
-    valid = pa.py_buffer(np.packbits(keys.any(axis=1), bitorder="little"))
-    fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys), [valid, pa.py_buffer(keys)])
-    return fixed.cast(TYPES["_key"])
+@dataclass(frozen=True, slots=True, eq=False)
+class _Names:
+    """How calls are named."""
+
+    words: npt.NDArray[np.uint64]  # [rows, 2] of keys; [rows, 3], with a number, where some are of sessions
+    given: npt.NDArray[np.bool_]  # [rows] whether the call has a name
+    numbered: npt.NDArray[np.bool_] | None  # [rows] whether that is a number in a session; None: no row's is
+
+    def only(self, rows: Ints) -> _Names:
+        return _Names(self.words[rows], self.given[rows], None if self.numbered is None else self.numbered[rows])
+
+    def array(self) -> pa.BinaryArray:
+        """As Arrow's binaries of 16 and of 24 bytes; a call without a name has null."""
+        valid = pa.py_buffer(np.packbits(self.given, bitorder="little"))
+        if self.numbered is None:
+            keys = pa.py_buffer(np.ascontiguousarray(self.words))
+            fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(self.words), [valid, keys])
+            return fixed.cast(TYPES["_key"])
+        used = np.repeat(self.given[:, None], 3, axis=1)  # of the three words
+        used[:, 2] &= self.numbered
+        ends = np.zeros(len(self.words) + 1, dtype=np.int32)
+        np.cumsum(8 * used.sum(axis=1), out=ends[1:])
+        return pa.BinaryArray.from_buffers(
+            TYPES["_key"], len(self.words), [valid, pa.py_buffer(ends), pa.py_buffer(self.words[used])]
+        )
 
 
 def _unpacked(record: Record) -> bytes:

@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cmdlog.cluster.forwarding.call_frames import CallFrameOpener, CallFrameSealer, channel_secret
-from cmdlog.cluster.forwarding.call_handshake import CallCredentials, CallSession
+from cmdlog.cluster.channels.channel_session import ChannelCredentials, ChannelSession
+from cmdlog.cluster.channels.sealed_frames import ChannelOpener, ChannelSealer
+from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
 from cmdlog.cluster.forwarding.call_link import CallLink, OutgoingCall
 from cmdlog.cluster.forwarding.call_receiver import CallReceiver, IncomingCall
 from cmdlog.cluster.forwarding.call_rows import NO_KEY, AnswerRow, CallName, CallRow, CallWindow
 from cmdlog.cluster.transport.framed_connection import FramedConnection
+from cmdlog.cluster.transport.handshake import ClusterName
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.secure_frames import Hello, Link, Peer, Seal, Secret, make_links
 from tests.cluster.transport.fake_transport import FakeTransport
 from tests.cluster.transport.netkit import CLUSTER
 
-SECRET = channel_secret(Secret(b"0123456789abcdef0123456789abcdef"))
+SECRET = CALL_CHANNEL.secret(Secret(b"0123456789abcdef0123456789abcdef"))
 NAME = CallName(b"bump", b"shape of")
 OTHER = CallName(b"other", b"shape of")
 ROOM = CallWindow(calls=1000, params_bytes=1 << 20)
@@ -27,9 +29,9 @@ Settled = tuple[str, object]
 """Of a call: "answered" with its body, or "unsent" or "lost" with the reason."""
 
 
-def credentials(node: int, *, secret: Secret = SECRET, cluster: bytes = CLUSTER) -> CallCredentials:
+def credentials(node: int, *, secret: Secret = SECRET, cluster: bytes = CLUSTER) -> ChannelCredentials:
     """Of an end."""
-    return CallCredentials(cluster, Peer(NodeId(node), b"process%d" % node), secret)
+    return ChannelCredentials(ClusterName(cluster), Peer(NodeId(node), b"process%d" % node), secret)
 
 
 def links(session: int = 0) -> tuple[Link, Link]:
@@ -40,11 +42,14 @@ def links(session: int = 0) -> tuple[Link, Link]:
     return make_links(call, Hello(CLUSTER, ends[1], ends[0].node, nonces[1], echo=nonces[0]), SECRET, Seal.WHOLE)
 
 
-def sessions(session: int = 0) -> tuple[CallSession, CallSession]:
+def sessions(session: int = 0) -> tuple[ChannelSession, ChannelSession]:
     """What the caller and the called end have after their hellos."""
     there, back = links(session)
-    caller = CallSession(there.receiver, CallFrameSealer(there, SECRET), CallFrameOpener(back, SECRET))
-    return caller, CallSession(there.sender, CallFrameSealer(back, SECRET), CallFrameOpener(there, SECRET))
+
+    def end(peer: Peer, outgoing: Link, incoming: Link) -> ChannelSession:
+        return ChannelSession(peer, ChannelSealer(CALL_CHANNEL, outgoing, SECRET), ChannelOpener(CALL_CHANNEL, incoming, SECRET))
+
+    return end(there.receiver, there, back), end(there.sender, back, there)
 
 
 class Answers:

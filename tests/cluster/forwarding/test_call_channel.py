@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.forwarding.call_channel import CallChannel
-from cmdlog.cluster.forwarding.call_frames import PREFACE
+from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
 from cmdlog.cluster.forwarding.call_link import LinkOver, WindowFull
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.cluster.transport.peer_network import Endpoint
@@ -59,7 +59,7 @@ class Node:
         with contextlib.suppress(OSError):
             while True:
                 sock, _ = self.listener.accept()
-                assert sock.recv(1) in {PREFACE, b""}
+                assert sock.recv(1) in {CALL_CHANNEL.preface, b""}
                 sock.setblocking(False)
                 self.channel.take_socket(sock)
 
@@ -205,11 +205,11 @@ def test_strangers_cost_a_socket_each_and_the_oldest_makes_room(make: Make) -> N
     two = make(2, settings=quick)
     one = make(1, settings=quick)
     with contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection(two.address, timeout=20)) for _ in range(3)]
+        silent = [stack.enter_context(socket.create_connection(two.address, timeout=120)) for _ in range(3)]
         for sock in silent:
-            sock.sendall(PREFACE)
-        garbage = stack.enter_context(socket.create_connection(two.address, timeout=20))
-        garbage.sendall(PREFACE + b"\xff" * 200)
+            sock.sendall(CALL_CHANNEL.preface)
+        garbage = stack.enter_context(socket.create_connection(two.address, timeout=120))
+        garbage.sendall(CALL_CHANNEL.preface + b"\xff" * 200)
         assert is_hung_up_on(garbage)
         assert is_hung_up_on(silent[0])
         one.channel.send(2, calls("a"))
@@ -237,11 +237,11 @@ def test_channel_shares_the_port_of_peers(tmp_path: Path, make: Make) -> None:
     one, two = make(1), make(2)
     node = make_node(tmp_path, 2)
     with running(node):
-        node.network.give_sockets(PREFACE, two.channel.take_socket)
+        node.network.give_sockets(CALL_CHANNEL.preface, two.channel.take_socket)
         make.addresses[2] = node.address  # type: ignore[attr-defined]
         one.channel.send(2, calls("a"))
         wait_for(lambda: one.settled("a") == ["answered"])
-        with socket.create_connection(node.address, timeout=20) as stranger:
+        with socket.create_connection(node.address, timeout=120) as stranger:
             stranger.sendall(b"\xff" * 200)
             assert is_hung_up_on(stranger)
         wait_for(lambda: node.network.status().faults == {"length": 1})
@@ -251,7 +251,7 @@ def test_peers_meet_where_calls_are_taken(tmp_path: Path) -> None:
     """A port that takes links for calls takes hellos of consensus as before, with TLS or without."""
     with joined(tmp_path, endpoint=Endpoint()) as (one, two):
         for node in (one, two):
-            node.network.give_sockets(PREFACE, lambda sock: sock.close())
+            node.network.give_sockets(CALL_CHANNEL.preface, lambda sock: sock.close())
         one.network.set_peers({})
         wait_for(lambda: not two.connected(NodeId(1)))
         one.network.set_peers({NodeId(2): two.address})

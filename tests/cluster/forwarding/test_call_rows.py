@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cmdlog.cluster.forwarding
-from cmdlog.cluster.forwarding.call_frames import TURN_FIELDS, CallFrameKind
+from cmdlog.cluster.channels.sealed_frames import TURN_FIELDS
+from cmdlog.cluster.forwarding.call_frames import CallFrameKind
 from cmdlog.cluster.forwarding.call_rows import (
     ANSWER_FIELDS,
     CALL,
@@ -36,6 +36,7 @@ from cmdlog.cluster.forwarding.call_rows import (
 from cmdlog.raft.wire.layout import BadFrame
 from cmdlog.raft.wire.secure_frames import LENGTH_FIELDS, LINK_FIELDS
 from procedures.declaration import hash_slots
+from tests.cluster.channels.channelkit import kinds_of, table_of
 from tests.raft.test_layout import placed
 
 WIRE = Path(cmdlog.cluster.forwarding.__file__).with_name("WIRE.md").read_text(encoding="utf-8")
@@ -109,11 +110,8 @@ def test_window_comes_as_it_was() -> None:
 )
 def test_every_layout_is_in_the_document(title: str, fields: Sequence[tuple[str, str]]) -> None:
     """Offsets, sizes and names; and the kinds of frames by their numbers."""
-    text = re.split(rf"^## {title}$", WIRE, flags=re.MULTILINE)[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\w+) \|$", text, flags=re.MULTILINE)
-    assert [(int(offset), int(size), name) for offset, size, name in rows] == list(placed(fields))
-    kinds = re.findall(r"^\| (\d+) \| ([A-Z]+) \|", WIRE, flags=re.MULTILINE)
-    assert {name: int(number) for number, name in kinds} == {kind.name: kind.value for kind in CallFrameKind}
+    assert table_of(WIRE, title) == list(placed(fields))
+    assert kinds_of(WIRE) == {kind.name: kind.value for kind in CallFrameKind}
 
 
 def test_slots_are_those_of_the_data() -> None:

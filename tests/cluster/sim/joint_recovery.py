@@ -5,18 +5,21 @@ One rule: which entries count, and what is skipped or void, is decided by the pr
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import Record, decode_digest
 from cmdlog.wal.ids import Lsn
-from procedures.execution.idempotency import KeyPolicy
+from procedures.idempotency.known_outcome import KeyPolicy
 from replay.loop.entry_queue import EntryQueue
 from replay.loop.replay_loop import ReplayLoop
 from replay.plan.cluster_plan import check_complete
 from replay.plan.cluster_planner import make_joint_plan
-from replay.plan.node_plan import PartitionPlan, Planned
+from replay.plan.node_plan import PartitionPlan, Plan, Planned
+from snapshot.catalog import FOLDER
+from tests.cluster.sim.list_images import read_image
 from tests.cluster.sim.list_sites import ListState
 from tests.wal.sim.simfiles import SimFile, SimFiles
 
@@ -86,6 +89,12 @@ class _Applying:
         """These keys never end."""
 
 
+def _image(files: Mounted, leg: Plan, part: PartitionPlan) -> ListState:
+    """The state that a snapshot holds, which the plan has checked."""
+    directory = leg.origins.get(part.partition, leg.directory)
+    return read_image(files, os.path.join(directory, FOLDER, part.name))
+
+
 def recover_states(disks: Mapping[int, SimFiles], partitions: int) -> dict[int, ListState]:
     """The states that a recovery of all the disks makes. Raises: what the plan raises."""
     files = Mounted(disks)
@@ -95,6 +104,8 @@ def recover_states(disks: Mapping[int, SimFiles], partitions: int) -> dict[int, 
     for leg in plan.legs:
         queues = {}
         for part in leg.partitions:
+            if part.source == "snapshot":
+                states[part.partition] = _image(files, leg, part)
             assert part.source == "empty" or part.partition in states, f"partition {part.partition} begins with {part.source}"
             state = states.setdefault(part.partition, ListState(part.partition, partitions, index=0))
             queues[part.partition] = EntryQueue(

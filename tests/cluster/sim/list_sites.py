@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.node.placing.key_owners import EVERYWHERE
+from cmdlog.node.placing.session_owners import EVERYWHERE
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.slot_map import make_routes
 from cmdlog.wal.format.batch import NO_KEY, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind, decode_record
 from cmdlog.wal.ids import txn_partition
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 from tests.cluster.lists_app import db, list_names
 
 ROUTES: Final = make_routes(db)
@@ -39,6 +39,7 @@ class ListState:
     index: int = 2  # what a cluster begins with
     term: int = 1
     txn_id: int = 0
+    checksum: int = 0  # of the last entry; 0: not known
     lists: dict[str, list[int]] = field(default_factory=dict)
     keys: dict[bytes, tuple[int, int, bytes]] = field(default_factory=dict)  # -> status, transaction, body
     owners: dict[bytes, int] = field(default_factory=dict)  # of every key, EVERYWHERE for a call on all partitions
@@ -54,7 +55,7 @@ class ListState:
         """Runs the next entry, without the skipped calls: index -> positions."""
         record = decode_record(data) if isinstance(data, bytes) else data
         assert record.index == self.index + 1, f"partition {self.partition}: entry {record.index} after {self.index}"
-        self.index, self.term = record.index, record.term
+        self.index, self.term, self.checksum = record.index, record.term, record.checksum
         if record.kind is not RecordKind.BATCH:
             return None
         batch = decode_batch(record)
@@ -145,7 +146,7 @@ class ListSites:
         ident, data, is_read = self.waiting[partition].popleft()
         state = self.states[partition]
         if is_read:
-            ((number, params),) = orjson.loads(data)
+            ((number, params, _version),) = orjson.loads(data)
             self._read_done(partition, ident, state.txn_id, state.read(NAMES[number], params))
             return
         self._applied(partition, ident, state.apply(data, self.skipped[partition]))

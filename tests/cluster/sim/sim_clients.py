@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cmdlog.node.outcome import CallOutcome, CallRefused, Reply, UnknownOutcome
-from procedures.execution.idempotency import Status, key_fingerprint
+from procedures.idempotency.known_outcome import Status, key_fingerprint
 from tests.cluster.histories.list_history import Operation
 from tests.cluster.lists_app import list_names
 from tests.cluster.sim.list_sites import ROUTES, SKIPPED

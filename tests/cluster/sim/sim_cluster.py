@@ -11,7 +11,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from cmdlog.cluster.entry_records import place_of, records_of
 from cmdlog.cluster.leader_fitness import FIT
@@ -26,9 +26,9 @@ from tests.cluster.histories.list_checker import check_history
 from tests.cluster.histories.list_history import ListHistory
 from tests.cluster.sim.cluster_faults import ClusterFaults
 from tests.cluster.sim.list_sites import ListState
-from tests.cluster.sim.promises import Promises
+from tests.cluster.sim.promises import Life, Promises
 from tests.cluster.sim.sim_clients import LISTS, SimClient
-from tests.cluster.sim.sim_member import PARTITIONS, TICK_S, Machine, SimMember, directory_of, genesis
+from tests.cluster.sim.sim_member import PARTITIONS, TICK_S, Machine, SimMember, directory_of, genesis, genesis_checksum
 from tests.wal.logkit import generations
 from tests.wal.sim.simfiles import Operation as DiskOperation
 from tests.wal.sim.simfiles import SimCrash, SimFiles
@@ -37,7 +37,7 @@ CLUSTER_ID: Final = b"simulated-clustr"
 SETTLE_TICKS: Final = 3000
 NESTED_STEPS: Final = (0, 0, 1, 4, 15)  # that may happen while a disk syncs
 
-Letter = tuple[int, int, list[tuple[int, Message | Bundle]]]
+Letter = tuple[int, int, list[tuple[int, Message | Bundle]], Any]  # sender, receiver, messages, whose word it is
 
 
 class SimCluster:
@@ -78,7 +78,7 @@ class SimCluster:
             files, directory_of(node), Identity(CLUSTER_ID, node, b"life%04d" % node), segment_bytes=segment_bytes,
             segments=segments, reserve_bytes=4096, initial=genesis(nodes), generation=generations(1000 * node),
         )  # fmt: skip
-        states = {partition: ListState(partition, PARTITIONS) for partition in range(PARTITIONS)}
+        states = {p: ListState(p, PARTITIONS, checksum=genesis_checksum(nodes, p)) for p in range(PARTITIONS)}
         return Machine(files, states, {partition: state.captured() for partition, state in states.items()})
 
     # -- nodes -----------------------------------------------------------------------------------------------------------
@@ -88,10 +88,22 @@ class SimCluster:
         machine = self.machines[node]
         machine.files.before = lambda operation: self._during(node, machine.files, operation)
         try:
-            self.members[node] = SimMember(self, node, machine)
+            self.members[node] = self.make_member(node, machine)
         except SimCrash:
             machine.cut_power(self.rng)
             self.happened["crash at start"] += 1
+
+    def make_member(self, node: int, machine: Machine) -> SimMember:
+        """The process of a node."""
+        return SimMember(self, node, machine)
+
+    def life_of(self, node: int) -> Life:
+        """Whose word a process gives."""
+        return node, b""
+
+    def peers_of(self, node: int) -> list[int]:
+        """Every other node of the cluster."""
+        return sorted(set(self.machines) - {node})
 
     def crash(self, node: int, *, power: bool) -> None:
         """The node's process dies; with `power`, what was not synced may be lost."""
@@ -177,12 +189,14 @@ class SimCluster:
         if not self.mail:
             return
         at = 0 if self.rng.random() < 0.8 else self.rng.randrange(len(self.mail))
-        sender, receiver, messages = self.mail[at] if self.rng.random() < 0.02 else self.mail.pop(at)
+        letter = sender, receiver, messages, stamp = self.mail[at] if self.rng.random() < 0.02 else self.mail.pop(at)
         member = self.members.get(receiver)
         if member is None or (sender, receiver) in self.cut or self.rng.random() < self.loss:
             return
         if member.paused:  # it waits in the kernel
-            self.mail.append((sender, receiver, messages))
+            self.mail.append(letter)
+            return
+        if not member.believes(sender, stamp):
             return
         member.receive(messages)
         member.reads.rounds.begin_waiting()
@@ -230,8 +244,8 @@ class SimCluster:
         if messages:
             cores = self.members[sender].groups.cores if sender in self.members else {}
             for group, message in messages:
-                self.promises.note(sender, group, message, cores.get(PartitionId(group)))
-            self.mail.append((sender, receiver, messages))
+                self.promises.note(self.life_of(sender), group, message, cores.get(PartitionId(group)))
+            self.mail.append((sender, receiver, messages, self.members[sender].stamp if sender in self.members else None))
 
     def send_request(self, node: int, arrive: Callable[[], None], refuse: Callable[[], None]) -> None:
         """From a client."""
@@ -246,7 +260,7 @@ class SimCluster:
 
     def agree(self, node: int, group: int, entries: Entries) -> None:
         """The node was told that these entries are committed: every node must be told the same."""
-        self.promises.note_entry(node, group, int(entries.terms[-1]), int(entries.last))
+        self.promises.note_entry(self.life_of(node), group, int(entries.terms[-1]), int(entries.last))
         for index, (term, record) in enumerate(zip(entries.terms, records_of(group, entries), strict=True), entries.first):
             known = self.agreed.setdefault((group, index), (term, record))
             assert known == (term, record), f"group {group}, index {index}: two entries are committed"
@@ -373,7 +387,8 @@ class SimCluster:
 
     def lists(self) -> dict[str, list[int]]:
         """What the states hold."""
-        return {name: values for state in self.machines[1].states.values() for name, values in state.lists.items()}
+        states = self.machines[min(self.machines)].states
+        return {name: values for state in states.values() for name, values in state.lists.items()}
 
     def describe(self) -> str:
         """Where everybody is."""

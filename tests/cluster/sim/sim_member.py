@@ -12,7 +12,6 @@ from functools import cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from cmdlog.cluster.cluster_file import ClusterFile
 from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
@@ -32,7 +31,7 @@ from cmdlog.node.member.member_start import make_genesis
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import take_over
 from cmdlog.node.outcome import CallOutcome, Done, Reply
-from cmdlog.node.placing.key_owners import KeyOwners
+from cmdlog.node.placing.key_owners import make_owners
 from cmdlog.node.placing.router import Router
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import LogControls
@@ -48,7 +47,9 @@ from cmdlog.raft.messages import Bundle, Entries, Fitness, Message, SnapshotDesc
 from cmdlog.raft.multi_raft import Parcel
 from cmdlog.wal import Log
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.format.record import RecordKind
+from cmdlog.wal.format.cluster_record import ClusterMember
+from cmdlog.wal.format.record import RecordKind, decode_record
+from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_tick
 from procedures.bundle import capture_bundle
 from replay.log.source import source_of
@@ -68,7 +69,7 @@ LIMITS: Final = Limits(batch_calls_max=3)
 BLOCKS_KEPT: Final = 120
 LEAD_MAX_MS: Final = 60_000
 ONE_CODE: Final = SimpleNamespace(
-    versions=SimpleNamespace(newest=1), missing_entries=list, missing_tables=lambda _directory: [], run_newest=lambda: None
+    versions=SimpleNamespace(newest=1), missing_entries=list, missing_tables=lambda _directory, _tick: [], run_newest=lambda: None
 )
 
 
@@ -81,6 +82,13 @@ def directory_of(node: int) -> str:
 def genesis(nodes: int) -> tuple[bytes, ...]:
     """What every log of the cluster begins with."""
     return tuple(make_genesis(db, capture_bundle(db, None), SETTINGS, tuple(range(1, nodes + 1))).records())
+
+
+@cache
+def genesis_checksum(nodes: int, partition: int) -> int:
+    """Of the last entry of a partition that the cluster begins with."""
+    records = (decode_record(record) for record in genesis(nodes))
+    return [record.checksum for record in records if record.partition == partition and record.is_entry][-1]
 
 
 @dataclass
@@ -146,7 +154,8 @@ class SimMember:
         self.failure: BaseException | None = None
         self.log = Log.open(machine.files, directory_of(node), generation=generations(100_000 * node + 1000 * machine.life))
         recovered = self.log.recovered.groups
-        world.promises.check(node, recovered)
+        self.open_beside(recovered)
+        world.promises.check(world.life_of(node), recovered)
         self.sites = ListSites(machine.states, applied=self._applied, read_done=self._read_done)
         self.sequencer = self._make_sequencer()
         boot = cast(Boot, SimpleNamespace(term=1, catalog=1))
@@ -154,18 +163,20 @@ class SimMember:
             directory_of(node), db, SETTINGS, boot, sequencer=self.sequencer, snapshots=cast(Snapshotter, None),
             leave_out=self.sites.leave_out,
         )  # fmt: skip
-        self.keys = KeyOwners(3600.0, keys_max=100_000, partitions=PARTITIONS, clock=self._boot_clock)
-        self.router = Router(SETTINGS, self.sequencer, self.keys, self.sequencer.meter)
+        self.keys = make_owners(SETTINGS, self._boot_clock)
+        self.router = Router(SETTINGS, self.sequencer, self.keys, self.sequencer.meter, dict)
         places = {partition: Place(state.index, state.term) for partition, state in machine.states.items()}
         groups, blocks = restore_groups(
             node, source_of(self.log), recovered, places, settings=RAFT, rng=random.Random(world.rng.random())
         )
         self.groups = groups
-        self.marks = ExecutedMarks(range(PARTITIONS), diverged=self._diverged, agreed=self._diverged, voters=len(world.machines))
+        self.marks = ExecutedMarks(
+            range(PARTITIONS), diverged=self._diverged, agreed=self._diverged, voters=len(world.peers_of(node)) + 1
+        )
         run_txns = {partition: state.txn_id for partition, state in machine.states.items()}
         self.sequenced = WatchedMachine(
-            self.sequencer, run_txns, blocks, marks=self.marks, leave_out=self.desk.leave_out, stated=lambda *_: None,
-            asked=self._read_entries, copy_offered=self._refuse_copy,
+            self.sequencer, run_txns, blocks, marks=self.marks, leave_out=self.desk.leave_out, stated=self.observe,
+            asked=self._read_entries, copy_offered=self.refuse_copy,
         )  # fmt: skip
         self.sequenced.agree, self.sequenced.let_go_free = partial(world.agree, node), set()
         self.sequenced.learn_code(1)
@@ -177,20 +188,20 @@ class SimMember:
         )  # fmt: skip
         self.steps = StepsOfLists(
             self.driver, self.sequenced, self.leadership, self.sequencer, self.keys, code=cast(MemberCode, ONE_CODE),
-            directory="", missing=list,
+            directory="", missing=self.missing_members,
         )  # fmt: skip
         self.steps.listed = machine.states
         self.reads = LeaderReads(self.driver, self.sequenced, reads_max=10_000)
         self.transfer = LeadershipTransfer(
             self.driver, self.fitness, drained=lambda: self.sequencer.replicated.idle, send=self._send,
-            peers=[NodeId(other) for other in world.machines if other != node],
+            peers=lambda: [NodeId(other) for other in world.peers_of(node)],
         )  # fmt: skip
-        addresses = SimpleNamespace(member=lambda number: SimpleNamespace(client=f"node {number}"))
         self.events = LeadershipEvents(
-            cast(ClusterFile, addresses), self.leadership, self.sequenced, self.sequencer, self.marks,
+            lambda number: f"node {number}", self.leadership, self.sequenced, self.sequencer, self.marks,
             take_over=lambda terms: self.takeovers.append(take_over(self.steps, terms)), end_offer=self.transfer.end_offer,
             offered_to=lambda: self.transfer.target,
         )  # fmt: skip
+        self.join_cluster()
         self.desk.serve_replica(self)
         self.hold_log()
         self.sequencer.refuse(NoLeader("the cluster has no leader yet"))
@@ -215,6 +226,27 @@ class SimMember:
             limits=LIMITS, start=SequencerStart(1, log.durable_block, (), votes_alone=False),
             meter=StageTimings(list(ROUTES), partitions=PARTITIONS, now=self._boot_clock), on_failure=self._failed,
         )  # fmt: skip
+
+    # -- what a cluster whose members change does otherwise -----------------------------------------------------------------
+
+    stamp: Any = None  # of this process, on its messages
+
+    def open_beside(self, recovered: GroupStates) -> None:
+        """What the directory has beside the log."""
+
+    def join_cluster(self) -> None:
+        """What keeps the cluster's members."""
+
+    def observe(self, index: int, record: bytes) -> None:
+        """An entry of the cluster group is committed."""
+
+    def missing_members(self) -> list[ClusterMember]:
+        """What a new leader states of the first members."""
+        return []
+
+    def believes(self, _sender: int, _stamp: Any) -> bool:
+        """Whether a message of that process is taken."""
+        return True
 
     # -- the world's doing -----------------------------------------------------------------------------------------------
 
@@ -351,7 +383,7 @@ class SimMember:
         entries = read_entries(self.log, request)
         self.later.append((request.group, lambda core: core.report_entries(request.wanted, entries)))
 
-    def _refuse_copy(self, group: int, descriptor: SnapshotDescriptor) -> None:
+    def refuse_copy(self, group: int, descriptor: SnapshotDescriptor) -> None:
         self.later.append((group, lambda core: core.report_snapshot(descriptor, CopyOutcome.FAILED)))
 
     def _diverged(self, partition: int, index: int) -> None:

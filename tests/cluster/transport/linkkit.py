@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cmdlog.cluster.transport.framed_connection import FramedConnection
-from cmdlog.cluster.transport.handshake import PeerCredentials, Session
+from cmdlog.cluster.transport.handshake import ClusterName, PeerCredentials, Session
 from cmdlog.cluster.transport.known_peer import KnownPeer
 from cmdlog.cluster.transport.outbox import Outbox
 from cmdlog.cluster.transport.peer_book import PeerBook
@@ -29,6 +29,7 @@ AGAIN = ProcessStart(2, b"process2")
 
 def sessions(caller: NodeId = ONE, called: NodeId = TWO) -> tuple[Session, Session]:
     """What the caller and the called end have after their hellos."""
+    name = ClusterName(CLUSTER)
     ends = [Peer(node, identity_of(node).incarnation) for node in (caller, called)]
     call = Hello(CLUSTER, ends[0], called, os.urandom(16))
     answer = Hello(CLUSTER, ends[1], caller, os.urandom(16), echo=call.nonce)
@@ -36,7 +37,7 @@ def sessions(caller: NodeId = ONE, called: NodeId = TWO) -> tuple[Session, Sessi
 
     def session(peer: Peer, outgoing: object, incoming: object) -> Session:
         sealer = ControlSealer(outgoing, SECRET, b"process%d" % peer.node)  # type: ignore[arg-type]
-        return Session(peer, outgoing, incoming, sealer, ControlOpener(incoming, SECRET))  # type: ignore[arg-type]
+        return Session(peer, outgoing, incoming, sealer, ControlOpener(incoming, SECRET), name)  # type: ignore[arg-type]
 
     return session(ends[1], there, back), session(ends[0], back, there)
 
@@ -88,7 +89,7 @@ class PeerBench:
 def credentials(folder: Path, node: NodeId = ONE) -> PeerCredentials:
     """Of a node with a new directory."""
     book: PeerBook = open_book(folder / f"node-{node}", identity_of(node))
-    return PeerCredentials(book, SECRET, Seal.WHOLE)
+    return PeerCredentials(book, SECRET, Seal.WHOLE, ClusterName(CLUSTER))
 
 
 async def turns(count: int = 10) -> None:

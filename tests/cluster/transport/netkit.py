@@ -29,7 +29,7 @@ ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 SECRET: Final = Secret(b"0123456789abcdef0123456789abcdef")
 CLUSTER: Final = bytes(range(16))
 GROUP: Final = PartitionId(0)
-QUICK: Final = TransportSettings(tick_s=0.02, probe_s=0.05, silence_s=1.0, pause_s_min=0.01, pause_s_max=0.05, challenge_s=0.5)
+QUICK: Final = TransportSettings(tick_s=0.02, probe_s=0.05, silence_s=3.0, pause_s_min=0.01, pause_s_max=0.05, challenge_s=3.0)
 
 
 def appended(sender: NodeId, receiver: NodeId, index: int, size: int = 10) -> Parcel:
@@ -178,7 +178,7 @@ class RawPeer:
         )
         self.process, self.start = os.urandom(8), 1
         self.said = b""  # all bytes
-        self.socket = socket.create_connection(address, timeout=20)
+        self.socket = socket.create_connection(address, timeout=120)
         self.call = Hello(self.cluster, self.me, self.receiver, os.urandom(16))
 
     def __enter__(self) -> RawPeer:

@@ -15,11 +15,25 @@ from cmdlog.cluster.transport.quiet_log import QuietLog
 from tests.cluster.transport.linkkit import turn_until
 
 
+class FullServer(socket.socket):
+    """A listening socket for which there is no descriptor left, `refusals` times."""
+
+    refusals = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EMFILE, "too many open files")
+        return super().accept()
+
+
 class Hall:
     """An acceptor whose strangers wait until they are cancelled."""
 
     def __init__(self, strangers_max: int) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = FullServer(socket.AF_INET)
+        self.listener.bind(("127.0.0.1", 0))
+        self.listener.listen()
         self.welcomed: list[socket.socket] = []
         self.left: list[socket.socket] = []
         self.acceptor = PeerAcceptor(self.listener, self.welcome, QuietLog(), strangers_max=strangers_max)
@@ -35,11 +49,11 @@ class Hall:
 
     def call(self) -> socket.socket:
         """Somebody connects."""
-        self.callers.append(socket.create_connection(self.listener.getsockname(), timeout=20))
+        self.callers.append(socket.create_connection(self.listener.getsockname(), timeout=120))
         return self.callers[-1]
 
     def close(self) -> None:
-        self.acceptor.close()
+        self.acceptor.end_strangers()
         for sock in self.callers:
             sock.close()
 
@@ -53,8 +67,8 @@ def in_hall(body: Callable[[Hall], Awaitable[None]], strangers_max: int = 3) -> 
         try:
             await body(hall)
         finally:
-            hall.close()
             accepting.cancel()
+            hall.close()
             await asyncio.wait([accepting])
 
     asyncio.run(run())
@@ -111,34 +125,29 @@ def test_no_descriptor_left_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(peer_acceptor, "PAUSE_S", 0.001)
 
     async def body(hall: Hall) -> None:
-        loop, refused = asyncio.get_running_loop(), list[int]()
-        accept = loop.sock_accept
-
-        async def failing(sock: socket.socket) -> tuple[socket.socket, object]:
-            if len(refused) < 3:
-                refused.append(1)
-                raise OSError(errno.EMFILE, "too many open files")
-            return await accept(sock)
-
-        monkeypatch.setattr(loop, "sock_accept", failing)
+        hall.listener.refusals = 3
         hall.call()
         hall.call()
         await turn_until(lambda: len(hall.welcomed) == 2)
-        assert len(refused) == 3
+        assert hall.listener.refusals == 0
 
     in_hall(body)
 
 
-def test_closing_hangs_up_on_strangers() -> None:
-    """And nobody else is accepted."""
+def test_ending_hangs_up_on_strangers() -> None:
+    """And nobody else is accepted once `run` has ended."""
 
-    async def body(hall: Hall) -> None:
+    async def run() -> None:
+        hall = Hall(3)
+        accepting = asyncio.ensure_future(hall.acceptor.run())
         caller = hall.call()
         await turn_until(lambda: len(hall.welcomed) == 1)
-        hall.acceptor.close()
-        await turn_until(lambda: len(hall.left) == 1)
+        accepting.cancel()
+        await asyncio.gather(accepting, *hall.acceptor.end_strangers(), return_exceptions=True)
+        assert hall.left == hall.welcomed
         assert caller.recv(1) == b""
         with pytest.raises(OSError):
             hall.call()
+        caller.close()
 
-    in_hall(body)
+    asyncio.run(run())

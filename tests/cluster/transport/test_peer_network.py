@@ -71,7 +71,7 @@ def test_a_stranger_is_answered_nothing(tmp_path: Path, change: dict[str, object
 def test_garbage_on_the_port_is_refused(tmp_path: Path, garbage: bytes) -> None:
     """Also a length beyond a hello: a stranger is given no memory."""
     one = make_node(tmp_path, 1)
-    with running(one), socket.create_connection(one.address, timeout=20) as stranger:
+    with running(one), socket.create_connection(one.address, timeout=120) as stranger:
         stranger.sendall(garbage)
         wait_for(lambda: sum(one.network.status().faults.values()) == 1)
 
@@ -82,7 +82,7 @@ def test_a_thousand_silent_strangers_keep_no_peer_out(tmp_path: Path) -> None:
     strangers = []
     with running(one, two):
         for _ in range(1000):
-            strangers.append(socket.create_connection(one.address, timeout=20))
+            strangers.append(socket.create_connection(one.address, timeout=120))
         wait_for(lambda: one.network.status().strangers_evicted >= 900)
         assert one.network.status().strangers <= 50
         one.network.set_peers({TWO: two.address})
@@ -95,7 +95,7 @@ def test_a_thousand_silent_strangers_keep_no_peer_out(tmp_path: Path) -> None:
 def test_a_stranger_that_says_nothing_is_hung_up_on(tmp_path: Path) -> None:
     """After `hello_s`."""
     one = make_node(tmp_path, 1, settings=replace(QUICK, hello_s=0.05))
-    with running(one), socket.create_connection(one.address, timeout=20) as stranger:
+    with running(one), socket.create_connection(one.address, timeout=120) as stranger:
         assert stranger.recv(1) == b""
         wait_for(lambda: one.network.status().strangers == 0)
 
@@ -109,7 +109,7 @@ def test_a_recorded_hello_changes_nothing(tmp_path: Path) -> None:
             assert peer.introduce().kind == ControlKind.PINNED
             peer.say(peer.sealed(1))
             wait_for(lambda: one.handler.indexes_of(TWO))
-        with socket.create_connection(one.address, timeout=20) as attacker:
+        with socket.create_connection(one.address, timeout=120) as attacker:
             attacker.sendall(peer.said)
             wait_for(lambda: one.network.status().faults == {"session": 1})
         assert one.handler.indexes_of(TWO) == [1]
@@ -205,7 +205,7 @@ def test_a_flipped_bit_on_the_line_is_survived(tmp_path: Path) -> None:
             one.network.send([appended(ONE, TWO, index, 1000) for index in range(1, 40)])
             return bool(two.peer(ONE).faults)
 
-        wait_for(arrives)
+        wait_for(arrives, every_s=0.001)
         proxy.set_rules(there=PASS)
 
         def last_arrives() -> bool:
@@ -234,12 +234,21 @@ def test_a_slow_peer_costs_its_window_and_delays_nobody(tmp_path: Path) -> None:
             assert one.peer(TWO).queue_bytes <= 1 << 20
         wait_for(lambda: three.handler.indexes_of(ONE) == list(range(1, 401)))
         assert one.peer(TWO).dropped_messages > 100
+        sent = 400
+
+        def is_full() -> bool:  # the kernel takes more and more while nobody reads
+            nonlocal sent
+            one.network.send([appended(ONE, TWO, 400, size)])
+            sent += 1
+            return one.peer(TWO).queue_messages > 8
+
+        wait_for(is_full, every_s=0.001)
         one.network.send([beats(ONE, TWO, {0: 1})])
         one.network.send([beats(ONE, TWO, {0: 2, 1: 2})])
         waiting = one.peer(TWO).queue_messages
         assert waiting
         proxy.set_rules(there=PASS)
-        wait_for(lambda: 400 - one.peer(TWO).dropped_messages == len(two.handler.indexes_of(ONE)))
+        wait_for(lambda: sent - one.peer(TWO).dropped_messages == len(two.handler.indexes_of(ONE)))
         order = [type(message).__name__ for _, message in two.handler.heard[ONE]]
         assert order.count("HeartbeatBundle") == 1  # the later one has taken the place of the earlier one
         assert order.index("HeartbeatBundle") < len(order) - waiting
@@ -277,7 +286,7 @@ def test_a_half_open_connection_is_dropped(tmp_path: Path) -> None:
 
 def test_a_throttled_line_is_no_silence(tmp_path: Path) -> None:
     """A frame that takes longer than `silence_s` does not cost its connection, as long as bytes come in."""
-    settings = replace(QUICK, silence_s=0.4)
+    settings = replace(QUICK, silence_s=1.0)
     one, two = make_node(tmp_path, 1, settings=settings), make_node(tmp_path, 2, settings=settings)
     with running(one, two), Proxy(two.address) as proxy:
         one.network.set_peers({TWO: proxy.address})

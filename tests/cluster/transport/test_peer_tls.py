@@ -63,7 +63,7 @@ def test_a_caller_without_a_certificate_is_refused(tmp_path: Path, tls: PeerTls)
         one.network.set_peers({TWO: two.address})
         two.network.set_peers({ONE: one.address})
         wait_for(lambda: one.peer(TWO).last_error and two.peer(ONE).last_error)
-        with socket.create_connection(one.address, timeout=20) as plain, bare.wrap_socket(plain) as wrapped:
+        with socket.create_connection(one.address, timeout=120) as plain, bare.wrap_socket(plain) as wrapped:
             assert is_hung_up_on(wrapped)
         assert one.book.records == {}
 
@@ -83,8 +83,7 @@ def test_a_certificate_of_another_authority_is_refused(tmp_path: Path, tls: Peer
 def test_a_caller_that_never_begins_tls_is_hung_up_on(tmp_path: Path, tls: PeerTls) -> None:
     """It counts as a stranger from the first moment."""
     one = make_node(tmp_path, 1, endpoint=Endpoint(tls=tls), settings=replace(QUICK, hello_s=0.3))
-    with running(one), socket.create_connection(one.address, timeout=20) as stranger:
-        wait_for(lambda: one.network.status().strangers == 1)
+    with running(one), socket.create_connection(one.address, timeout=120) as stranger:
         assert stranger.recv(1) == b""
         wait_for(lambda: one.network.status().strangers == 0)
 

@@ -81,6 +81,14 @@ def nap(tx: Transaction, id: int, seconds: float) -> int:  # noqa: A002
 
 
 @db.procedure(partition_by="id")
+def stay(tx: Transaction, id: int, path: str) -> int:  # noqa: A002
+    """Takes its time, as long as the file is there."""
+    while os.path.exists(path):
+        time.sleep(0.005)
+    return _add(tx, id, 1)
+
+
+@db.procedure(partition_by="id")
 def crash(tx: Transaction, id: int) -> int:  # noqa: A002
     """Ends the process, always."""
     _add(tx, id, 1000)

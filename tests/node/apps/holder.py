@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from cmdlog.node.embedded import open_embedded
+from cmdlog.wal.ids import txn_tick
 from tests.node.apps.faulty import db
 
 
@@ -41,8 +42,7 @@ def main() -> None:
 
     def load(thread: int) -> None:
         for n in itertools.count():
-            opened.call("bump", idempotency_key=f"{thread}-{n}", id=thread, amount=1)
-            txn = opened.node.clock.last
+            txn = txn_tick(opened.invoke("bump", {"id": thread, "amount": 1}, idempotency_key=f"{thread}-{n}").txn_id)
             with lock:
                 print("ack", thread, n, txn, flush=True)
 

@@ -24,6 +24,7 @@ from procedures.declaration.dialect import DIALECT
 from procedures.declaration.schema import check_table, create_indexes, create_table
 from procedures.errors import DefinitionError
 from procedures.execution.invocations import Invocations
+from procedures.migration.stated_change import StatedChange
 from procedures.numeric.columns import set_stored_types
 from procedures.storage.state import Position
 from tests.procedures.sites import Call, Site, txn_at
@@ -89,13 +90,24 @@ class SuiteSite(Site):
         super().__init__(path, db, digest_rows=False)
         self._catalog = 1
 
-    def batch(self, calls: Sequence[Call], *, keys: Sequence[bytes] | None = None, skips: Sequence[int] = ()) -> Invocations:
-        return replace(super().batch(calls, keys=keys, skips=skips), catalog=self._catalog)
+    def batch(
+        self,
+        calls: Sequence[Call],
+        *,
+        keys: Sequence[bytes] | None = None,
+        skips: Sequence[int] = (),
+        floors: Mapping[bytes, int] | None = None,
+    ) -> Invocations:
+        return replace(super().batch(calls, keys=keys, skips=skips, floors=floors), catalog=self._catalog)
 
     def add_tables(self, statements: Sequence[str]) -> None:
         self.milliseconds += 1
         self.executor.apply_schema(
-            index=self.state.position.index + 1, term=1, checksum=7, txn_id=txn_at(self.milliseconds), statements=statements
+            index=self.state.position.index + 1,
+            term=1,
+            checksum=7,
+            txn_id=txn_at(self.milliseconds),
+            change=StatedChange(tuple(statements)),
         )
         self.next_catalog()
 

@@ -9,7 +9,7 @@ from sqlalchemy import (
 
 from procedures import StatementRefused
 from procedures.execution.executor import Status
-from procedures.statements.probe import probe
+from procedures.guard.probe import probe
 from tests.procedures.statements.statement_bench import StatementBench
 
 

@@ -43,7 +43,44 @@ def test_statements_built_per_call_do_not_pile_up(bench: StatementBench) -> None
         statements.STATEMENTS_MAX = limit
     assert (status, sum(body)) == (Status.OK, 0)
     runs = bench.site.executor._catalogs[1]._transactions.values()
-    assert all(len(tx._statements) <= 20 for tx in runs)
+    assert all(len(tx._statements) <= 20 and len(tx._statements._recent) <= statements.RECENT_MAX for tx in runs)
+
+
+def test_statements_in_a_loop_of_one_call_are_prepared_once(bench: StatementBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing says in the first call that a statement will live longer than it; still, each run after the first finds it."""
+    from procedures.statements.structure_keys import Structure, StructureKeys
+
+    rows, looked = bench.rows, []
+    structure_of = StructureKeys.structure_of
+
+    def counted(keys: StructureKeys, statement: Any) -> Structure | None:
+        looked.append(statement)
+        return structure_of(keys, statement)
+
+    monkeypatch.setattr(StructureKeys, "structure_of", counted)
+    add, some = insert(rows).values(id=bindparam("n")), select(rows.c.id).where(rows.c.id == bindparam("n"))
+
+    def body(tx: Transaction) -> int:
+        for number in range(50):
+            tx.execute(add, n=number)
+            assert tx.scalar(some, n=number) == number
+        return len(looked)
+
+    assert bench.run(body) == (Status.OK, 2)
+
+
+def test_statement_in_a_loop_sets_the_columns_that_are_named_last(bench: StatementBench) -> None:
+    """What was found for a statement in this call does not outlive its next choice of columns."""
+    rows = bench.rows
+    add = insert(rows)
+
+    def body(tx: Transaction) -> list[Any]:
+        for number in range(6):
+            named = {"name": "x"} if number % 2 else {"other": number}
+            tx.execute(add, id=number, **named)
+        return [list(row) for row in tx.execute(select(rows.c.name, rows.c.other).order_by(rows.c.id))]
+
+    assert bench.run(body) == (Status.OK, [[None, 0], ["x", None], [None, 2], ["x", None], [None, 4], ["x", None]])
 
 
 def test_parameters_are_keywords_a_dict_or_a_list_of_dicts(bench: StatementBench) -> None:

@@ -30,6 +30,14 @@ class WaitingCaller(NamedTuple):
     read_only: bool
 
 
+class BoundCalls(NamedTuple):
+    """Calls as they leave: `partitions` of all of them, and those that are too large to."""
+
+    partitions: list[int | None]
+    outgoing: list[OutgoingCall[WaitingCaller]]
+    too_large: list[tuple[Done, CallRefused]]
+
+
 Send = Callable[[int, Sequence[OutgoingCall[WaitingCaller]]], None]
 """Sends calls to a node, all or none; each is settled once. Raises: LinkOver, WindowFull."""
 
@@ -50,6 +58,19 @@ class CallSender:
 
     def send(self, where: NotLeading, calls: Sequence[Placed], send: Send, *, txn: int | None = None) -> list[int | None]:
         """Sends calls to the node that a refusal names; their partitions. Each `done` is called once. Raises: CallRefused."""
+        bound = self.encode_calls(calls, txn=txn)
+        if bound.outgoing:
+            try:
+                send(where.node, bound.outgoing)
+            except WindowFull as full:
+                raise Overloaded(str(full)) from None
+            except LinkOver as over:
+                raise NoLeader(f"node {where.node} leads, and this node cannot reach it: {over}") from None
+        refuse_large(bound)
+        return bound.partitions
+
+    def encode_calls(self, calls: Sequence[Placed], *, txn: int | None = None) -> BoundCalls:
+        """The calls as they are sent."""
         partitions: list[int | None] = []
         outgoing: list[OutgoingCall[WaitingCaller]] = []
         too_large: list[tuple[Done, CallRefused]] = []
@@ -63,18 +84,7 @@ class CallSender:
                 continue
             waiting = WaitingCaller(done, route.read_only)
             outgoing.append(OutgoingCall(self._name(route), slot, PROMISES[durability], key or NO_KEY, txn or 0, body, waiting))
-        if outgoing:
-            try:
-                send(where.node, outgoing)
-            except WindowFull as full:
-                raise Overloaded(str(full)) from None
-            except LinkOver as over:
-                raise NoLeader(f"node {where.node} leads, and this node cannot reach it: {over}") from None
-        elif len(calls) == 1:
-            raise too_large[0][1]
-        for done, refusal in too_large:
-            done(refusal)
-        return partitions
+        return BoundCalls(partitions, outgoing, too_large)
 
     def _name(self, route: Route) -> CallName:
         known = self._names.get(route.name)
@@ -94,3 +104,11 @@ class CallSender:
             waiting.done(NoLeader(f"the leading node did not answer: {why}; the read is safe to repeat"))
         else:
             waiting.done(UnknownOutcome(f"the call was sent to the leading node, which did not answer: {why}"))
+
+
+def refuse_large(bound: BoundCalls) -> None:
+    """After the others were sent. Raises: CallRefused, when the only call is too large."""
+    if len(bound.partitions) == 1 and bound.too_large:
+        raise bound.too_large[0][1]
+    for done, refusal in bound.too_large:
+        done(refusal)

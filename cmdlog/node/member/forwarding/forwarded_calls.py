@@ -63,13 +63,20 @@ class ForwardedCalls:
         return FoundCall(name, routes, _look_up(name, routes))
 
     def place(self, calls: Sequence[IncomingCall[FoundCall, Reply]]) -> None:
-        logged: list[Encoded] = []
-        reads: list[Encoded] = []
+        bound = self.bind_calls(calls)
+        if logged := [call for call in bound if not call[0].read_only]:
+            self.place_bound(logged)
+        if reads := [call for call in bound if call[0].read_only]:
+            self._confirm(reads)
+
+    def bind_calls(self, calls: Sequence[IncomingCall[FoundCall, Reply]]) -> list[Encoded]:
+        """Those that can be placed; the others are answered."""
+        bound: list[Encoded] = []
         routes = self._routes()
         for named, row, done in calls:
             found = named.route_in(routes)
             if isinstance(found, OtherDeclaration):
-                done(found.again())
+                done(self.refuse_other(found))
                 continue
             if row.txn:
                 try:
@@ -79,12 +86,12 @@ class ForwardedCalls:
                     continue
             _, slot, promise, key, _, params = row
             partition = -1 if found.everywhere else self._partition_by_slot[slot]
-            call = found, partition, params, b"" if key == NO_KEY else key, done, DURABILITIES[promise]
-            (reads if found.read_only else logged).append(call)
-        if logged:
-            self._place(logged)
-        if reads:
-            self._confirm(reads)
+            bound.append((found, partition, params, b"" if key == NO_KEY else key, done, DURABILITIES[promise]))
+        return bound
+
+    def refuse_other(self, other: OtherDeclaration) -> CallRefused:
+        """The refusal of a call whose procedure is declared differently here."""
+        return other.again()
 
     def busy(self, why: str) -> Reply:
         return Overloaded(why)
@@ -98,7 +105,7 @@ class ForwardedCalls:
 
         def confirmed(leads: bool) -> None:
             if leads:
-                self._place(reads)
+                self.place_bound(reads)
             else:
                 _refuse_all(reads, NoLeader("another node may lead by now; the read is safe to repeat"))
 
@@ -107,7 +114,8 @@ class ForwardedCalls:
         except CallRefused as refusal:
             _refuse_all(reads, refusal)
 
-    def _place(self, calls: Sequence[Encoded]) -> None:
+    def place_bound(self, calls: Sequence[Encoded]) -> None:
+        """Places calls, or refuses all of them."""
         try:
             self._node.place(calls)
         except CallRefused as refusal:

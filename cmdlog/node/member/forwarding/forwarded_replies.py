@@ -18,15 +18,17 @@ from cmdlog.node.outcome import (
     CallOutcome,
     CallRefused,
     CallTooLarge,
+    CodeChanged,
     DiskFullRefusal,
     LogFullRefusal,
+    MigratingRefusal,
     NotReady,
     Overloaded,
     Reply,
     UnknownOutcome,
 )
 from procedures.execution.failure_trace import FailureTrace
-from procedures.execution.idempotency import Status
+from procedures.idempotency.known_outcome import Status
 
 
 class OtherDeclaration(NotReady):
@@ -48,6 +50,7 @@ KINDS: Final[Mapping[str, type[CallRefused]]] = {
     kind.__name__: kind
     for kind in (
         NotReady, Overloaded, LogFullRefusal, DiskFullRefusal, CallTooLarge, UnknownOutcome, NoLeader, NotLeading,
+        CodeChanged, MigratingRefusal,
         OtherDeclaration, TxnAhead,
     )
 }  # fmt: skip

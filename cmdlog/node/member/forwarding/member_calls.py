@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from cmdlog.cluster.channels.channel_session import ChannelCredentials
 from cmdlog.cluster.forwarding.call_channel import CallChannel
-from cmdlog.cluster.forwarding.call_frames import PREFACE, channel_secret
-from cmdlog.cluster.forwarding.call_handshake import CallCredentials
+from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
 from cmdlog.cluster.forwarding.call_rows import CallWindow
+from cmdlog.cluster.transport.handshake import ClusterName
 from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.node.member.forwarding.call_sender import CallSender, WaitingCaller
 from cmdlog.node.member.forwarding.forwarded_calls import ForwardedCalls, FoundCall, Placing
 from cmdlog.node.member.member_ground import MemberGround, NotLeading
+from cmdlog.node.member.member_roll import MemberRoll
 from cmdlog.node.outcome import NotReady, Reply
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.sequencing.admission import Admission
@@ -36,20 +38,22 @@ class MemberCalls:
     def __init__(
         self,
         ground: MemberGround,
+        roll: MemberRoll,
         settings: Settings,
         node: Placing,
         *,
         routes: Callable[[], Mapping[str, Route]],
         slots: SlotMap,
         admission: Admission,
+        name: ClusterName,
     ) -> None:
-        self._admission, self._routes = admission, routes
+        self._admission, self._routes, self._roll = admission, routes, roll
         me = Peer(NodeId(ground.node), os.urandom(PROCESS_BYTES))
         self._sender = CallSender(slots, call_bytes_max=settings.call_bytes_max)
-        share = len(ground.cluster.members)  # so that the links together leave room for callers of this node
+        share = len(roll.members)  # so that the links together leave room for callers of this node
         self._channel: CallChannel[WaitingCaller, FoundCall, Reply] = CallChannel(
-            CallCredentials(ground.cluster.cluster_id, me, channel_secret(ground.secret)),
-            lambda number: ground.cluster.member(number).peer,
+            ChannelCredentials(name, me, CALL_CHANNEL.secret(ground.secret)),
+            self._address_of,
             self._sender,
             ForwardedCalls(node, routes, slots.partition_by_slot),
             window=CallWindow(
@@ -57,10 +61,17 @@ class MemberCalls:
             ),
         )
 
+    def _address_of(self, node: int) -> tuple[str, int]:
+        """Raises: OSError: it cannot be called any more."""
+        try:
+            return self._roll.member(node).peer
+        except KeyError:
+            raise OSError(f"node {node} is no member any more") from None
+
     def start(self, network: PeerNetwork, loop: AbstractEventLoop | None) -> None:
         """Works in this loop; links that come in come by the peers' port. Before the network starts."""
         self._channel.start(loop)
-        network.give_sockets(PREFACE, self._channel.take_socket)
+        network.give_sockets(CALL_CHANNEL.preface, self._channel.take_socket)
 
     def stop(self) -> None:
         """Ends all links; callers that wait get an answer that says so."""

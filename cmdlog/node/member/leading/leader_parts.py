@@ -15,6 +15,7 @@ from cmdlog.node.member.leading.leader_steps import LeaderSteps
 from cmdlog.node.member.leading.leadership_events import LeadershipEvents
 from cmdlog.node.member.leading.leadership_transfer import LeadershipTransfer
 from cmdlog.node.member.member_ground import MemberGround
+from cmdlog.node.member.member_roll import MemberRoll
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.placing.key_owners import KeyOwners
@@ -31,6 +32,7 @@ class LeaderGround:
     """What they are built on."""
 
     member: MemberGround
+    roll: MemberRoll
     driver: Replication
     leadership: Leadership
     fitness: LeaderFitness
@@ -53,10 +55,10 @@ class LeaderParts:
         self.takeover = Takeover(of.steps, of.desk.broken)
         self.transfer = LeadershipTransfer(
             of.driver, of.fitness, drained=lambda: of.sequencer.replicated.idle, send=of.send,
-            peers=[NodeId(member.node) for member in of.member.cluster.members if member.node != of.member.node],
+            peers=lambda: [NodeId(member.node) for member in of.roll.members if member.node != of.member.node],
         )  # fmt: skip
         self.events = LeadershipEvents(
-            of.member.cluster, of.leadership, of.machine, of.sequencer, of.marks, take_over=self.takeover.begin_takeover,
+            of.roll.url_of, of.leadership, of.machine, of.sequencer, of.marks, take_over=self.takeover.begin_takeover,
             end_offer=self.transfer.end_offer, offered_to=lambda: self.transfer.target,
         )  # fmt: skip
         self.checks = FitnessChecks(

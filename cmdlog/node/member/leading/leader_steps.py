@@ -17,7 +17,7 @@ from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import Reply
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
-from cmdlog.wal.format.control_record import ClusterMember
+from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import txn_tick
 from procedures.storage.state import open_reader
@@ -100,7 +100,7 @@ class LeaderSteps:
     def add_tables(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
         """Adds the tables of the newest code that the states lack, tried out on each; how many entries that takes. As
         `state_code`. Raises: SchemaConflict, BundleError."""
-        entries = self._code.missing_tables(self._directory)
+        entries = self._code.missing_tables(self._directory, self._sequencer.clock.reserve(1))
         with self._driver.lock:
             if not entries or not self.still(terms):
                 return 0

@@ -10,7 +10,6 @@ from typing import Final
 
 import structlog
 
-from cmdlog.cluster.cluster_file import ClusterFile
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
@@ -29,7 +28,7 @@ class LeadershipEvents:
 
     def __init__(
         self,
-        cluster: ClusterFile,
+        url_of: Callable[[int], str],
         leadership: Leadership,
         machine: SequencedMachine,
         sequencer: Sequencer,
@@ -39,9 +38,9 @@ class LeadershipEvents:
         end_offer: Callable[[], None],
         offered_to: Callable[[], NodeId | None],
     ) -> None:
-        """`take_over` begins what comes before the first call; `end_offer`: leadership went to another node, or is lost;
-        `offered_to`: the node that was offered it."""
-        self._cluster, self._leadership, self._machine, self._sequencer = cluster, leadership, machine, sequencer
+        """`url_of` a node, for clients. `take_over` begins what comes before the first call; `end_offer`: leadership went to
+        another node, or is lost; `offered_to`: the node that was offered it."""
+        self._url_of, self._leadership, self._machine, self._sequencer = url_of, leadership, machine, sequencer
         self._marks, self._take_over, self._end_offer, self._offered_to = marks, take_over, end_offer, offered_to
         self._named: NodeId | None = None  # the leader that refusals name
         self._nameless = 0  # ticks without a leader
@@ -79,5 +78,5 @@ class LeadershipEvents:
     def _refusal(self, leader: NodeId | None) -> NotReady:
         if leader is None or leader == self._leadership.node:
             return NoLeader("the cluster has no leader at present")
-        where = self._cluster.member(leader).client
+        where = self._url_of(leader)
         return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where, leader)

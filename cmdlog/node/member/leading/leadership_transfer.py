@@ -1,4 +1,4 @@
-"""Leadership goes to a fitter node: in an orderly stop, and when this node cannot serve while another one can.
+"""Leadership goes to another node: in an orderly stop, when this node cannot serve while another one can, and on request.
 
 One rule: what this node has proposed comes to its end first. Calls that come meanwhile wait, and are refused when the other node
 leads: of these nothing is logged. Then all groups are offered to one node, in one message; it campaigns at once, for all of them.
@@ -45,7 +45,7 @@ class LeadershipTransfer:
         fitness: LeaderFitness,
         *,
         drained: Callable[[], bool],
-        peers: list[NodeId],
+        peers: Callable[[], list[NodeId]],
         send: Callable[[list[Parcel]], None],
     ) -> None:
         """`drained`: whether everything that was proposed here is answered."""
@@ -56,6 +56,7 @@ class LeadershipTransfer:
         self._offers = 0  # made so far
         self.target: NodeId | None = None  # that was offered leadership last; under the driver's lock
         self._stopping = False
+        self._wanted: NodeId | None = None  # that leadership was asked for
 
     def set_reasons(self, reasons: Unfitness) -> None:
         """Why this node should not lead, from now on; a stop stays one."""
@@ -69,12 +70,19 @@ class LeadershipTransfer:
         """A tick has passed: peers hear of it, and a step is made if one is due."""
         with self._driver.lock:
             self._ticks += 1
-            if (parcels := self._fitness.due_parcels(self._peers)) and self._driver.failure is None:
+            if (parcels := self._fitness.due_parcels(self._peers())) and self._driver.failure is None:
                 self._send(parcels)
+            self._advance()
+
+    def give_leadership(self, target: NodeId) -> None:
+        """Everything that this node leads goes to that one; under the driver's lock. Given up when it does not take it."""
+        if self._offered_at is None:
+            self._wanted, self._not_before = target, self._ticks
             self._advance()
 
     def end_offer(self) -> None:
         """This node leads no more; under the driver's lock."""
+        self._wanted = None
         self._release()
 
     def hand_over(self, timeout_s: float) -> bool:
@@ -105,18 +113,20 @@ class LeadershipTransfer:
     def _advance(self) -> None:
         """The next step, if this node leads what a fitter one could lead."""
         reasons, cluster = self._fitness.own, self._driver.views().get(CLUSTER_GROUP)
-        if reasons == FIT or cluster is None or not cluster.leads or self._driver.failure is not None:
+        wanted = self._wanted
+        if (reasons == FIT and wanted is None) or cluster is None or not cluster.leads or self._driver.failure is not None:
             self._release()
         elif self._offered_at is not None:
             if self._ticks - self._offered_at > OFFER_TICKS:
-                log.warning("leadership_not_taken", reasons=reasons.names)
+                log.warning("leadership_not_taken", to=self.target, reasons=reasons.names)
+                self._wanted = None
                 self._release()
                 self._not_before = self._ticks + PAUSE_TICKS
         elif self._ticks >= self._not_before:
             self._offer(reasons)
 
     def _offer(self, reasons: Unfitness) -> None:
-        self.target = target = self._find_successor()
+        self.target = target = self._wanted or self._find_successor()
         if target is None:
             self._release()
             if Unfitness.DIVERGED in reasons:

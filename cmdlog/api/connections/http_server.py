@@ -1,0 +1,148 @@
+"""uvicorn's server over our sockets and our protocol: listening, accepting, the end.
+
+One rule: it decides nothing about requests, so that the node's process and HTTP processes run the same server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+import uvicorn
+
+from cmdlog.api.connections.acceptor import ACCEPTS_AT_ONCE, Acceptor
+from cmdlog.api.connections.connection_registry import Roster
+from cmdlog.node.settings import BadSetting
+
+BACKLOG: Final = 2048
+AGAIN_S: Final = 0.02  # between two attempts at a port
+LATE_S: Final = 0.15  # for a connection that was accepted last to be made, and its request to be read
+LEAVE_S: Final = 1.0  # at most, for clients of a node that leads no more to get an answer that ends their connection
+LEAVE_LOOK_S: Final = 0.05  # between two looks at whether all have left
+
+
+def make_config(roster: Roster) -> uvicorn.Config:
+    """uvicorn's server with our protocol; of its middleware none, since headers of a proxy prove no address."""
+    return uvicorn.Config(
+        roster.application,
+        http=roster.connect,  # type: ignore[arg-type]  # it is called as a class of protocols would be
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        proxy_headers=False,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=max(1, round(roster.settings.drain_timeout_s)),
+    )
+
+
+def listen(host: str, port: int, *, silence_max_s: float, patience_s: float = 0.0) -> socket.socket:
+    """A socket that clients can reach, whose connections end when the other machine takes nothing for `silence_max_s`.
+
+    They wait to be accepted until a server takes the socket over. It listens before the address is printed: who reads a port and
+    connects at once is not refused, and of two servers that start at once on one port only one gets it (`bind` allows both).
+
+    `patience_s`: how long a port that is taken is tried again. Raises: BadSetting.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise BadSetting("host", f"{host} is not an address to listen on: {error.strerror}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # this and what follows is passed on to connections
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(silence_max_s * 1000))
+        _take_address(listener, address, time.monotonic() + patience_s)
+    except OSError as error:
+        listener.close()
+        raise BadSetting("port", f"cannot listen on {host}:{port}: {error.strerror}; port 0 picks a free one") from error
+    return listener
+
+
+def _take_address(listener: socket.socket, address: Any, deadline: float) -> None:
+    """Raises: OSError."""
+    while True:
+        try:
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
+                raise
+            time.sleep(AGAIN_S)
+        else:
+            return
+
+
+def url_of(listener: socket.socket, *, scheme: str) -> str:
+    """The address that clients use."""
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn's server without its signal handling, which ends the process before the node is closed, and accepting as we do."""
+
+    def __init__(self, config: uvicorn.Config, *, accepts_at_once: int = ACCEPTS_AT_ONCE) -> None:
+        """`accepts_at_once`: connections in one turn of the loop."""
+        super().__init__(config)
+        self._accepts_at_once = accepts_at_once
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        connect: Any = self.config.http_protocol_class
+        make = partial(connect, config=self.config, server_state=self.server_state, app_state={})
+        self.servers = [Acceptor(listener, make, at_once=self._accepts_at_once) for listener in sockets or ()]  # type: ignore[misc]  # it is used like one
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """What was accepted when the sockets were closed has its request answered, and is then ended as the others are."""
+        late = asyncio.get_running_loop().call_later(LATE_S, self._end_late_connections)
+        await super().shutdown(sockets)
+        late.cancel()
+
+    def _end_late_connections(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+
+    def end(self) -> None:
+        """Serves what is under way, then returns."""
+        self.should_exit = True
+
+    def stop(self) -> bool:
+        """`end`, or, where that was said before, without waiting for what is under way; whether this is the first time."""
+        self.force_exit = self.should_exit
+        self.end()
+        return not self.force_exit
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def leave_clients(server: HttpServer, roster: Roster) -> None:
+    """Another node takes the calls: clients are given time to leave before their connections end.
+
+    A request that meets a connection which the server is just closing has no answer.
+    """
+    roster.begin_leaving()
+    await _until_all_left(roster, LEAVE_S)
+    for acceptor in server.servers:
+        acceptor.close()
+    await _until_all_left(roster, LEAVE_S / 4)
+
+
+async def _until_all_left(roster: Roster, within_s: float) -> None:
+    """Every client has had its last answer on this connection, or has asked nothing for so long."""
+    for _ in range(max(1, round(within_s / LEAVE_LOOK_S))):
+        await asyncio.sleep(min(LEAVE_LOOK_S, within_s))
+        if not roster.open:
+            return

@@ -1,0 +1,91 @@
+"""The number of a call in a client's session: `Cmdlog-Session: <uuid>; number=17; floor=12`, and members of a batch's line.
+
+One rule: `floor < number <= floor + session_window`, found here, so that nothing else reaches the log.
+
+The UUID, of version 7, is the client's; within the scope of the caller's credential it stands for one session. Its fingerprint
+takes longer to make than all the rest, and a client sends the same one again and again: the last ones are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+from cmdlog.api.gate.problem import Problem, invalid
+from procedures.idempotency.known_outcome import key_fingerprint
+from procedures.idempotency.session_calls import NUMBER_MAX, SENT
+
+HEADER_NAME: Final = "Cmdlog-Session"
+FINGERPRINTS_MAX: Final = 16_384  # that are kept, about 300 bytes each
+UUID7: Final = rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
+HEADER: Final = re.compile(rb"(%b)(?:;[ \t]*number=([0-9]{1,20}))?(?:;[ \t]*floor=([0-9]{1,20}))?" % UUID7)
+BARE: Final = re.compile(UUID7)
+FORM: Final = "must be a UUID of version 7, `; number=` and `; floor=` with numbers of 64 bits"
+
+Window = tuple[bytes, int]
+"""Fingerprint of a session, and a floor."""
+
+
+@lru_cache(maxsize=FINGERPRINTS_MAX)
+def session_fingerprint(scope: str, uuid: bytes) -> bytes:
+    """What stands for a session of these callers. `uuid` has been checked."""
+    return key_fingerprint(scope, uuid.decode().lower())
+
+
+def named_call(scope: str, value: bytes, window: int) -> bytes:
+    """What a single call brings to the log, from its header. Raises: Problem."""
+    found = HEADER.fullmatch(value)
+    if found is None:
+        raise invalid([(HEADER_NAME, FORM)])
+    uuid, number, floor = found.groups()
+    if number is None:
+        raise invalid([(HEADER_NAME, "needs `; number=`: which of the session's calls this is")])
+    return _sent(session_fingerprint(scope, uuid), int(number), int(floor or b"0"), window, HEADER_NAME)
+
+
+def window_of_lines(scope: str, value: bytes) -> Window:
+    """Session and floor of a batch's lines that say no others, from its header. Raises: Problem."""
+    found = HEADER.fullmatch(value)
+    if found is None:
+        raise invalid([(HEADER_NAME, FORM)])
+    uuid, number, floor = found.groups()
+    if number is not None:
+        raise invalid([(HEADER_NAME, "must not have `number` here: each line has its own")])
+    return session_fingerprint(scope, uuid), int(floor or b"0")
+
+
+def named_line(scope: str, entry: dict[str, Any], lines: Window | None, window: int) -> bytes:
+    """What a line that has a number brings to the log; takes `session`, `number` and `floor` out of it. Raises: Problem."""
+    number = entry.pop("number")
+    session, floor = lines or (b"", 0)
+    if "session" in entry:
+        uuid = entry.pop("session")
+        session, floor = session_fingerprint(scope, checked_uuid(uuid)), 0
+    elif not session:
+        raise invalid([("number", "needs a session: in the line, or in the header Cmdlog-Session")])
+    floor = entry.pop("floor", floor)
+    if type(number) is not int or type(floor) is not int or floor < 0:
+        raise invalid([("number" if type(number) is not int else "floor", "must be a whole number from 0")])
+    return _sent(session, number, floor, window, "number")
+
+
+def checked_uuid(uuid: object) -> bytes:
+    """The UUID of a session. Raises: Problem."""
+    found = uuid.encode() if isinstance(uuid, str) and uuid.isascii() else b""
+    if not BARE.fullmatch(found):
+        raise invalid([("session", "must be a UUID of version 7")])
+    return found
+
+
+def check_one_name(key: bytes | None) -> None:
+    """A call has a key of its own or a number in a session. Raises: Problem."""
+    if key is not None:
+        raise Problem("bad_request", f"send either Idempotency-Key or {HEADER_NAME}")
+
+
+def _sent(session: bytes, number: int, floor: int, window: int, field: str) -> bytes:
+    if not floor < number <= floor + window or number > NUMBER_MAX:
+        told = f"number {number} must be above the floor {floor}, by at most {window} (session_window), and below 2^64"
+        raise invalid([(field, told)])
+    return SENT.pack(session, number, floor)

@@ -1,0 +1,185 @@
+"""One HTTP process as its node sees it: how it starts, its two links, its code, its end.
+
+One rule: nothing here decides. The set (`process_set`) says when a process starts, stops, or is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from starlette.types import ASGIApp
+
+from cmdlog.api.processes.link_frames import LinkFrameKind, LinkSession, encode_link_frame
+from cmdlog.api.processes.link_sockets import join_link, make_pair, new_connection, next_turn, nothing
+from cmdlog.api.processes.process_calls import ProcessCalls
+from cmdlog.api.processes.process_stats import ProcessStats
+from cmdlog.api.processes.relay_receiver import RelayReceiver
+from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.cluster.forwarding.call_receiver import CallReceiver
+from cmdlog.cluster.forwarding.call_rows import CallWindow
+from cmdlog.node.member.forwarding.forwarded_calls import FoundCall
+from cmdlog.node.outcome import Reply
+from cmdlog.node.telemetry.request_stats import RequestStats
+
+if TYPE_CHECKING:
+    from cmdlog.node.node import Node
+
+END_S: Final = 5.0  # for a process whose links are closed: it has nothing left to do
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGround:
+    """What every process is started with. `module` is its program; `order` the first thing that it reads."""
+
+    application: ASGIApp  # of the node, for what is relayed
+    front: RequestStats
+    module: str
+    order: Mapping[str, Any]
+    window: CallWindow  # of calls under way on one link
+
+
+@dataclass(slots=True)
+class ServedCode:
+    """The version that a process was given, and the one that it uses."""
+
+    given: int = 0
+    loaded: int = 0
+    problem: str = ""  # why the given one cannot be used
+    known: asyncio.Event = field(default_factory=asyncio.Event)  # set when the process has said which
+
+    def give(self, version: int) -> None:
+        """The process is sent this version."""
+        self.given = version
+        self.known.clear()
+
+    def note_answer(self, version: int, problem: str) -> None:
+        """The process uses this version, or says why not."""
+        if version == self.given:
+            self.loaded, self.problem = (0, problem) if problem else (version, "")
+            self.known.set()
+
+
+class HttpProcess:
+    """One life of a process. Only the event loop's thread."""
+
+    def __init__(self, number: int, ground: ProcessGround) -> None:
+        self.number, self._ground = number, ground
+        self._session = LinkSession()
+        self._control = new_connection()
+        self._calls = new_connection()
+        self._relay = RelayReceiver(ground.application, self._control.write)
+        self._receiver: CallReceiver[FoundCall, Reply] | None = None
+        self._child: ChildProcess | None = None
+        self._asked: dict[int, asyncio.Future[None]] = {}  # for its counts, by number
+        self._asks = 0
+        self._others = (0, 0)
+        self.stats = ProcessStats(ground.front)
+        self.code = ServedCode()
+        self.heard_s = time.monotonic()
+        self.began_s = self.heard_s
+
+    # -- its life ----------------------------------------------------------------------------------------------------------
+
+    async def live(self, listener: socket.socket) -> str:
+        """Starts it, and returns when it has ended: why, for people. Raises: OSError, when it cannot be started."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = zip(make_pair(), make_pair(), strict=True)
+        try:
+            self._child = await loop.run_in_executor(None, self._spawn, listener, theirs)
+        finally:
+            for sock in theirs:
+                sock.close()
+        try:
+            self._control.deliver_to(self._take_frame, on_writable=nothing, on_closed=nothing)
+            for connection, sock in zip((self._control, self._calls), ours, strict=True):
+                await join_link(connection, sock)
+            await self._control.closed.wait()
+            return await loop.run_in_executor(None, self._await_end)
+        finally:
+            self._let_go()
+
+    def _spawn(self, listener: socket.socket, links: tuple[socket.socket, ...]) -> ChildProcess:
+        descriptors = [listener.fileno(), *[sock.fileno() for sock in links]]
+        child = ChildProcess(self._ground.module, *map(str, descriptors), pass_fds=descriptors, stdin=PIPE)
+        child.order(self._ground.order)
+        return child
+
+    def _await_end(self) -> str:
+        assert self._child is not None
+        code = self._child.end(after_s=END_S)
+        return self._child.last_error() or (f"killed by signal {-code}" if code < 0 else f"exit code {code}" if code else "")
+
+    def _let_go(self) -> None:
+        self._relay.end()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_result(None)
+        self.code.known.set()
+        self._control.end()
+        self._calls.end()
+        if self._child is not None:
+            self._child.close()
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self.heard_s = time.monotonic()
+        if self._child is not None:
+            self._child.kill()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    # -- what it gets -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether anything can be sent to it."""
+        return self._control.delivers and not self._control.is_ending
+
+    def serve_code(self, node: Node, version: int, bundle: str) -> None:
+        """Calls of this process are bound to this code, as soon as it has loaded it."""
+        if self._receiver is None:
+            self._receiver = CallReceiver(self._calls, self._session, self._ground.window, ProcessCalls(node), next_turn())
+            self._receiver.open(nothing)
+        self.code.give(version)
+        window = self._ground.window
+        told = {"version": version, "partitions": node.settings.partitions, "window": [window.calls, window.params_bytes]}
+        self._control.write(encode_link_frame(LinkFrameKind.CODE, orjson.dumps(told) + b"\n" + bundle.encode()))
+
+    def ask_counts(self) -> asyncio.Future[None]:
+        """Done when it has reported what it counted, or has ended."""
+        self._asks += 1
+        asked = self._asked[self._asks] = asyncio.get_running_loop().create_future()
+        self._control.write(encode_link_frame(LinkFrameKind.ASK, count=self._asks))
+        return asked
+
+    def show_others(self, calls: int, streams: int) -> None:
+        """Single calls that the other processes have answered, and their batches under way."""
+        if (calls, streams) != self._others:
+            self._others = calls, streams
+            self._control.write(encode_link_frame(LinkFrameKind.OTHERS, orjson.dumps(calls), streams))
+
+    def stop(self, *, leaving: bool) -> None:
+        """It answers what is under way and ends; `leaving`: its clients find another server."""
+        self._control.write(encode_link_frame(LinkFrameKind.STOP, count=int(leaving)))
+
+    # -- what it says --------------------------------------------------------------------------------------------------------
+
+    def _take_frame(self, frame: bytes) -> None:
+        said = self._session.open(frame)
+        self.heard_s = time.monotonic()
+        if said.kind == LinkFrameKind.COUNTS:
+            self.stats.take_totals(said.body)
+            if (asked := self._asked.pop(said.count, None)) is not None and not asked.done():
+                asked.set_result(None)
+        elif said.kind == LinkFrameKind.SERVES:
+            self.code.note_answer(said.count, said.body.decode())
+        else:
+            self._relay.take_frame(said)

@@ -1,0 +1,100 @@
+"""What an HTTP process has counted, added to what its node counts: so a scrape of any process shows all requests, each once.
+
+One rule: a process says its totals since it began, the node adds what is new since the last time. What a process counted after
+that is lost with it, and nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import orjson
+
+from cmdlog.node.telemetry.request_stats import RecentError, RequestStats
+
+K = TypeVar("K")
+
+
+def encode_totals(front: RequestStats, *, streams: int) -> bytes:
+    """What a process has counted since it began; `streams` are its batches under way."""
+    return orjson.dumps({
+        "requests": [[*where, count] for where, count in front.requests.items()],
+        "refused": [[*where, count] for where, count in front.refused.items()],
+        "latency": front.latency.counts,
+        "latency_s": front.latency.total,
+        "slow_calls": front.slow_calls,
+        "connections": front.connections(),
+        "cut": dict(front.cut()),
+        "errors": front.errors(),
+        "streams": streams,
+    })  # fmt: skip
+
+
+class ProcessStats:
+    """The totals of one process, as its node knows them. Only the event loop's thread."""
+
+    def __init__(self, front: RequestStats) -> None:
+        """`front` is the node's."""
+        self._front = front
+        self._requests: dict[tuple[str, int], int] = {}
+        self._refused: dict[tuple[str, str], int] = {}
+        self._errors: dict[tuple[str, str], int] = {}
+        self._latency: list[int] = []
+        self._latency_s, self._slow_calls = 0.0, 0
+        self.connections = 0
+        self.streams = 0
+        self.cut: Mapping[str, int] = {}
+
+    def take_totals(self, body: bytes) -> None:
+        """What `encode_totals` made."""
+        told = orjson.loads(body)
+        front = self._front
+        for route, status, count in told["requests"]:
+            _add_new(front.requests, self._requests, (route, status), count)
+        for procedure, code, count in told["refused"]:
+            _add_new(front.refused, self._refused, (procedure, code), count)
+        self._add_latency(told["latency"], told["latency_s"])
+        front.add_slow(told["slow_calls"] - self._slow_calls)
+        self._slow_calls = told["slow_calls"]
+        self.connections, self.cut, self.streams = told["connections"], told["cut"], told["streams"]
+        for error in told["errors"]:
+            self._add_error(error)
+
+    def calls(self, where: tuple[str, int]) -> int:
+        """Requests of this route and status."""
+        return self._requests.get(where, 0)
+
+    def _add_latency(self, counts: list[int], seconds: float) -> None:
+        before = self._latency or [0] * len(counts)
+        new = [after - known for after, known in zip(counts, before, strict=True)]
+        self._front.latency.add_counts(new, seconds - self._latency_s)
+        self._latency, self._latency_s = counts, seconds
+
+    def _add_error(self, told: dict[str, Any]) -> None:
+        where, count = (told["code"], told["procedure"]), told["count"]
+        new = count - self._errors.get(where, 0)  # one that was forgotten in between begins again at 1
+        if new:
+            self._errors[where] = count
+            self._front.add_error(RecentError(**{**told, "count": new if new > 0 else count}))
+
+
+class LostCounts:
+    """What processes that have ended counted and no total of the node keeps."""
+
+    def __init__(self) -> None:
+        self._cut: Counter[str] = Counter()
+
+    def add(self, stats: ProcessStats) -> None:
+        """One has ended."""
+        self._cut.update(stats.cut)
+
+    def cut(self, live: Callable[[], list[ProcessStats]]) -> dict[str, int]:
+        """Connections that processes refused or ended, by code, with those of the ones that live."""
+        return dict(sum((Counter(stats.cut) for stats in live()), self._cut))
+
+
+def _add_new(into: dict[K, int], known: dict[K, int], where: K, count: int) -> None:
+    into[where] = into.get(where, 0) + count - known.get(where, 0)
+    known[where] = count

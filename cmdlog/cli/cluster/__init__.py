@@ -1,0 +1,1 @@
+"""Commands that make a cluster, show it and change its members."""

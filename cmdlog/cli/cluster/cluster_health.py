@@ -1,0 +1,174 @@
+"""What the nodes of a cluster say, taken together: is it healthy, and what is not.
+
+One rule: nothing is asked here and nothing is shown; what each node said of itself comes in, findings and a verdict go out. A
+node that said nothing is judged by what the leader knows of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from cmdlog.cli.cluster.member_findings import ClusterFinding, member_findings
+from cmdlog.cli.cluster.members_view import unsettled_nodes
+
+LAG_S_MAX: Final = 10.0  # a node that lags by more is no good successor: it runs all that before it takes calls
+FILL_MAX: Final = 0.9
+UNREACHABLE: Final = "unreachable"
+BOOTSTRAPPING: Final = "bootstrapping"
+RUNNING: Final = "running"
+LEADING: Final = "leading"
+
+
+class Verdict(enum.Enum):
+    """Of the whole cluster, with the exit code that says so."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"  # calls are taken, and something needs an operator
+    UNAVAILABLE = "unavailable"  # no node that was reached takes calls
+
+    @property
+    def exit_code(self) -> int:
+        return {Verdict.HEALTHY: 0, Verdict.DEGRADED: 18, Verdict.UNAVAILABLE: 19}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """What one node has not applied of one partition. `seconds` None: the age is not known; `seen` says who says so."""
+
+    entries: int
+    seconds: float | None
+    seen: str = "node"  # "leader": of a node that was not reached, what it has not on disk
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHealth:
+    """All nodes at about one moment."""
+
+    verdict: Verdict
+    leader: int | None
+    term: int | None
+    findings: Sequence[ClusterFinding]
+    lags: Mapping[int, Mapping[str, PartitionLag]] = field(default_factory=dict)  # node -> partition
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "verdict": self.verdict.value,
+            "leader": self.leader,
+            "term": self.term,
+            "findings": [asdict(finding) for finding in self.findings],
+            "lag": {str(node): {of: asdict(lag) for of, lag in lags.items()} for node, lags in self.lags.items()},
+        }
+
+
+def judge_cluster(nodes: Sequence[Mapping[str, Any]]) -> ClusterHealth:
+    """`nodes`: of each its `node`, `url` and `state`, and when it was reached the `cluster` part of its status with `partitions`,
+    `ready` and `log`."""
+    reached = [node for node in nodes if "groups" in node]
+    leading = [node for node in reached if node.get("standing") == LEADING]
+    leader = max(leading, key=_term_of, default=None)
+    lags = _lags(nodes, leader, reached)
+    silent, coming = {node["node"] for node in nodes if "groups" not in node}, unsettled_nodes(nodes)
+    settled = [node for node in nodes if node["node"] not in coming]
+    findings = [*_of_leaders(leading, reached), *(found for node in settled for found in _of_node(node, leader, silent | coming))]
+    findings += [found for node, of in lags.items() if node not in coming for found in _of_lag(node, of)]
+    findings += member_findings(nodes, leader)
+    verdict = Verdict.UNAVAILABLE if leader is None else Verdict.DEGRADED if findings else Verdict.HEALTHY
+    return ClusterHealth(
+        verdict,
+        None if leader is None else leader["node"],
+        max(map(_term_of, reached), default=None),
+        findings,
+        lags,
+    )
+
+
+def _term_of(node: Mapping[str, Any]) -> int:
+    return max((of["term"] for of in node["groups"].values()), default=0)
+
+
+def _of_leaders(leading: Sequence[Mapping[str, Any]], reached: Sequence[Mapping[str, Any]]) -> Iterator[ClusterFinding]:
+    if not leading:
+        taking_over = [node["node"] for node in reached if node.get("standing") == "taking_over"]
+        why = f"; node {taking_over[0]} is taking over" if taking_over else ""
+        yield ClusterFinding("no_leader", f"no node takes calls{why}")
+    if len(leading) > 1:
+        names = " and ".join(str(node["node"]) for node in leading)
+        yield ClusterFinding("two_leaders", f"nodes {names} both say that they lead; the one in the lower term commits nothing")
+    if len({node.get("cluster_id") for node in reached}) > 1:
+        yield ClusterFinding("other_cluster", "the nodes belong to different clusters")
+
+
+def _of_node(node: Mapping[str, Any], leader: Mapping[str, Any] | None, silent: Collection[int]) -> Iterator[ClusterFinding]:
+    number, state = node.get("node"), node["state"]
+    name = f"node {number}" if number else node["url"]
+    if "groups" not in node:
+        yield ClusterFinding(
+            state if state == UNREACHABLE else "not_running", f"{name} is {state}: {node.get('error', '')}", number
+        )
+        return
+    if state != RUNNING:
+        yield ClusterFinding("not_running", f"{name} is {state}: it knows no leader", number)
+    elif leader is not None and node["leader"] != leader["node"]:
+        yield ClusterFinding("disagrees", f"{name} takes node {node['leader']} for the leader, not node {leader['node']}", number)
+    for partition, index in node.get("diverged", {}).items():
+        yield ClusterFinding(
+            "diverged", f"{name} computed something else than the leader: partition {partition}, entry {index}", number
+        )
+    for reason in node.get("unfit", ()):
+        yield ClusterFinding("unfit", f"{name} should not lead: {reason.replace('_', ' ')}", number)
+    for group in node.get("too_far_back", ()):
+        yield ClusterFinding("too_far_back", f"{name} lacks entries of group {group} that no log holds: it needs a copy", number)
+    for partition, of in node["partitions"].items():
+        if of.get("state", "ok") != "ok":
+            yield ClusterFinding("partition_refuses", f"partition {partition} of {name}: {of['state']}", number)
+    if (fill := (node.get("log") or {}).get("fill", 0.0)) > FILL_MAX:
+        yield ClusterFinding("log_nearly_full", f"the log of {name} is {fill:.0%} full", number)
+    for peer in node.get("peers", ()):
+        if peer["connected_since_s"] is None and peer["node"] not in silent:
+            yield ClusterFinding("not_connected", f"{name} does not reach node {peer['node']}: {peer['last_error']}", number)
+
+
+def _of_lag(node: int, lags: Mapping[str, PartitionLag]) -> Iterator[ClusterFinding]:
+    far = {partition: lag for partition, lag in lags.items() if (lag.seconds or 0.0) > LAG_S_MAX}
+    if far:
+        worst = max(far, key=lambda partition: far[partition].seconds or 0.0)
+        by = f"{far[worst].entries} entries, {far[worst].seconds:.0f} s"
+        text = f"node {node} lags: on partition {worst} by {by}; on {len(far)} in all"
+        yield ClusterFinding("lags", text, node)
+
+
+def _lags(
+    nodes: Sequence[Mapping[str, Any]], leader: Mapping[str, Any] | None, reached: Sequence[Mapping[str, Any]]
+) -> dict[int, dict[str, PartitionLag]]:
+    """Against the leader's last entry, or without a leader the last one that any node has."""
+    partitions = sorted({of for node in reached for of in node["partitions"]}, key=int)
+    ends = {
+        of: max((node["groups"].get(of, {}).get("last", 0) for node in ([leader] if leader else reached)), default=0)
+        for of in partitions
+    }
+    found: dict[int, dict[str, PartitionLag]] = {}
+    for node in nodes:
+        if node.get("node") is None:
+            continue
+        lags = {of: _lag(node, of, ends[of], leader) for of in partitions}
+        found[node["node"]] = {of: lag for of, lag in lags.items() if lag is not None}
+    return found
+
+
+def _lag(node: Mapping[str, Any], partition: str, end: int, leader: Mapping[str, Any] | None) -> PartitionLag | None:
+    peers = {} if leader is None else {of["node"]: of for of in leader["groups"].get(partition, {}).get("peers", ())}
+    as_peer = peers.get(node["node"])
+    own = node.get("groups", {}).get(partition)
+    if own is None or "applied" not in own:
+        return None if as_peer is None else PartitionLag(as_peer["lag_entries"], as_peer["lag_s"], "leader")
+    entries = max(0, end - own["applied"])
+    if not entries:
+        return PartitionLag(0, 0.0)
+    seconds = own["lag_s"] if own["lag_entries"] else None
+    if seconds is None and as_peer is not None:  # what it lacks is not there yet: the leader knows its age
+        seconds = as_peer["lag_s"]
+    return PartitionLag(entries, seconds)

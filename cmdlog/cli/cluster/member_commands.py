@@ -1,0 +1,213 @@
+"""`cmdlog cluster add | remove | replace | retire | transfer | cancel-copy`: changes of the members, one at a time.
+
+One rule: the leader decides and does the work; a command asks, says what that means, and may be given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import typer
+
+from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.cluster.change_progress import await_change
+from cmdlog.cli.cluster.cluster_options import (
+    BaseOption,
+    ClientOption,
+    ClusterAccess,
+    ClusterOption,
+    ForceFlag,
+    NodeArgument,
+    PeerOption,
+    PlanFlag,
+    UrlsOption,
+    WaitFlag,
+    YesFlag,
+    ask_first,
+)
+from cmdlog.cli.cluster.members_view import copy_to, state_text
+from cmdlog.cli.cluster.plan_text import show_plan
+from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption
+
+LOOK_S: Final = 5.0  # for one node: a change matters more than a moment of waiting
+HELP: Final = {
+    "add": """Add a node. It copies the data while the cluster works, and votes once it is level.
+
+[bold]Examples[/bold]
+
+  cmdlog cluster add 4 --peer 10.0.0.4:7642 --client http://10.0.0.4:8642 --plan
+  cmdlog cluster add 4 --peer 10.0.0.4:7642 --client http://10.0.0.4:8642 --wait
+
+Then start it: `cmdlog cluster join` on the new machine says how.
+From 3 to 5 voters: add two nodes, one after the other.
+""",
+    "replace": """Give a node that lost its disk, or its machine, a new one. The old disk never comes back.
+
+[bold]Examples[/bold]
+
+  cmdlog cluster replace 3 --plan
+  cmdlog cluster replace 3 --wait
+  cmdlog cluster replace 3 --peer 10.0.0.9:7642 --client http://10.0.0.9:8642
+
+Start node 3 with an empty data directory: it copies, and votes once it is level.
+""",
+    "remove": """Remove a node for good, also one that is gone. Its number can be added again later.
+
+[bold]Examples[/bold]
+
+  cmdlog cluster remove 3 --plan
+  cmdlog cluster remove 3 --wait
+
+Refused where the voters that remain would be no quorum, or where nobody else holds all data.
+""",
+    "retire": """Remove a node that runs: it hands leadership over first, and learns that it left.
+
+[bold]Examples[/bold]
+
+  cmdlog cluster retire 2 --plan
+  cmdlog cluster retire 2 --wait
+
+From 5 to 3 voters: retire two nodes, one after the other. To move a node's part to another machine:
+add the new node with --wait, then retire the old one.
+""",
+    "transfer": """Make a node the leader. No call is lost; those under way wait for a moment.
+
+[bold]Examples[/bold]
+
+  cmdlog cluster transfer 2
+  cmdlog cluster transfer 2 --wait
+""",
+    "cancel-copy": """Cancel the copy of the cluster's data to a node. The node begins another one when it asks again.
+
+[bold]Example[/bold]
+
+  cmdlog cluster cancel-copy 4
+""",
+}
+EMPTY: Final = "start node {node} with an empty data directory: it copies the data, and votes once it is level"
+AWAITED: Final = ("expected", "leaving_old")  # states of a node that has to be started
+NEXT: Final = {
+    "expected": "start node {node}: `cmdlog cluster join` on its machine says how",
+    "joining": "it copies the data, and votes once it is level; --wait shows how far it is",
+    "admitted": "it copies the data, and votes once it is level; --wait shows how far it is",
+    "leaving": "it leaves every group; `cmdlog cluster status` shows when it has",
+    "removed": "it is removed; its process may be stopped, and its directory deleted",
+}
+
+
+def register_changes(group: typer.Typer) -> None:
+    """Adds the commands."""
+    for kind in ("add", "remove", "replace", "retire", "transfer"):
+        make = _addressed if kind in ("add", "replace") else _plain
+        group.command(kind, help=HELP[kind])(make(kind))
+    group.command("cancel-copy", help=HELP["cancel-copy"])(cancel_copy)
+
+
+def _addressed(kind: str) -> Callable[..., None]:
+    def change(
+        node: NodeArgument,
+        url: UrlsOption = None,
+        cluster: ClusterOption = None,
+        token_file: TokenOption = None,
+        *,
+        peer: PeerOption = None,
+        client: ClientOption = None,
+        ca_file: CaOption = None,
+        timeout: TimeoutOption = TIMEOUT_S,
+        base: BaseOption = None,
+        force: ForceFlag = False,
+        yes: YesFlag = False,
+        plan: PlanFlag = False,
+        wait: WaitFlag = False,
+        json: JsonFlag = False,
+    ) -> None:
+        access = ClusterAccess(url, cluster, token_file, ca_file, timeout)
+        asked = {"peer": peer, "client": client, "base": base, "force": force}
+        carry_out_change(access, kind, node, asked, yes=yes, plan=plan, wait=wait)
+
+    return change
+
+
+def _plain(kind: str) -> Callable[..., None]:
+    def change(
+        node: NodeArgument,
+        url: UrlsOption = None,
+        cluster: ClusterOption = None,
+        token_file: TokenOption = None,
+        *,
+        ca_file: CaOption = None,
+        timeout: TimeoutOption = TIMEOUT_S,
+        base: BaseOption = None,
+        force: ForceFlag = False,
+        yes: YesFlag = False,
+        plan: PlanFlag = False,
+        wait: WaitFlag = False,
+        json: JsonFlag = False,
+    ) -> None:
+        access = ClusterAccess(url, cluster, token_file, ca_file, timeout)
+        carry_out_change(access, kind, node, {"base": base, "force": force}, yes=yes, plan=plan, wait=wait)
+
+    return change
+
+
+def carry_out_change(
+    access: ClusterAccess, kind: str, node: int, asked: Mapping[str, Any], *, yes: bool, plan: bool, wait: bool
+) -> None:
+    """Asks for the change. Raises: CommandFailed, typer.Exit."""
+    reader = access.reader(LOOK_S)
+    options = {name: value for name, value in asked.items() if value not in (None, False)}
+    with access.client(reader.ask_all()) as client:
+        if plan:
+            told = client.change_member(kind, node, **options, plan=True)
+            out.result(told, lambda: show_plan(told))
+            raise typer.Exit(1 if told["plan"].get("refusal") else 0)
+        if options.get("force"):
+            planned = client.change_member(kind, node, **options, plan=True)
+            question = f"{kind} node {node} in spite of that? It is recorded for ever"
+            ask_first(question, yes=yes, show=lambda: show_plan(planned))
+        told = client.change_member(kind, node, **options)
+    if wait:
+        told = {**told, "progress": await_change(kind, node, reader).to_json()}
+    out.result(told, lambda: show_change(told))
+
+
+def show_change(told: Mapping[str, Any]) -> None:
+    """What was begun, and what comes next."""
+    if (progress := told.get("progress")) is not None:
+        out.text(progress["text"])
+        return
+    node, already = told["node"], "already " if told["already"] else ""
+    if told["kind"] == "transfer":
+        out.text(f"node {node} leads already" if already else f"leadership is handed over to node {node}")
+        return
+    state = str(told["state"])
+    out.text(f"node {node} is {already}{state_text(state) or 'unknown'}, version {told['version']}")
+    if (following := EMPTY if told["kind"] == "replace" and state in AWAITED else NEXT.get(state)) is not None:
+        out.text(following.format(node=node))
+    for warning in told["plan"]["warnings"]:
+        out.text(f"warning: {warning}")
+
+
+def cancel_copy(
+    node: NodeArgument,
+    url: UrlsOption = None,
+    cluster: ClusterOption = None,
+    token_file: TokenOption = None,
+    *,
+    ca_file: CaOption = None,
+    timeout: TimeoutOption = TIMEOUT_S,
+    json: JsonFlag = False,
+) -> None:
+    """At the node that gives it."""
+    access = ClusterAccess(url, cluster, token_file, ca_file, timeout)
+    sources = [row for row in access.reader(LOOK_S).ask_all() if copy_to([row], node) is not None]
+    if not sources:
+        raise CommandFailed(f"no node copies anything to node {node}", hint="`cmdlog cluster status` shows the copies under way")
+    for source in sources:
+        with access.client([source]) as client:
+            client.cancel_copy(node)
+    numbers = [source["node"] for source in sources]
+    at = ", ".join(map(str, numbers))
+    out.result({"node": node, "sources": numbers}, lambda: out.text(f"cancelled the copy to node {node} at node {at}"))

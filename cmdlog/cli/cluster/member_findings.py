@@ -1,0 +1,59 @@
+"""What an operator should know about members, failure sets and copies of a cluster.
+
+One rule: a change that makes progress is no finding; one that waits, a node that is declared failed, and data of which one copy
+is left are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cmdlog.cli.cluster.members_view import Rows, failed_nodes, newest_view
+from cmdlog.wal.ids import CLUSTER_GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFinding:
+    """One thing that is not as it should be; `node` is None where it is the whole cluster's."""
+
+    code: str
+    text: str
+    node: int | None = None
+
+
+def member_findings(rows: Rows, leader: Mapping[str, Any] | None) -> Iterator[ClusterFinding]:
+    """`leader`: what the leading node says; it alone knows who holds what."""
+    view = newest_view(rows)
+    failures = view.get("failure_set") or {}
+    for node in failed_nodes(view):
+        text = f"node {node} is declared failed (failure set {failures.get('sequence')}): it has no vote until it is level again"
+        yield ClusterFinding("declared_failed", text, node)
+    if failures.get("problem"):
+        yield ClusterFinding("fault_log", f"the fault log cannot be read: {failures['problem']}", view.get("node"))
+    if leader is None:
+        return
+    if leader.get("waits") and leader.get("operation"):
+        node = leader["operation"]["node"]
+        yield ClusterFinding("change_waits", f"the change of node {node} waits: {leader['waits']}", node)
+    yield from _last_copies(leader)
+
+
+def _last_copies(leader: Mapping[str, Any]) -> Iterator[ClusterFinding]:
+    """Of a cluster of one node there never is a second copy, which is no news."""
+    if len(leader.get("members", ())) < 2:
+        return
+    alone: dict[int, list[str]] = {}
+    for group, of in leader["groups"].items():
+        holders: Sequence[int] = of.get("whole") or []
+        if len(holders) == 1:
+            alone.setdefault(holders[0], []).append(group)
+    for node, groups in sorted(alone.items()):
+        text = f"node {node} alone is known to hold all of {_named(groups)}: nothing may happen to it"
+        yield ClusterFinding("last_copy", text, node)
+
+
+def _named(groups: Sequence[str]) -> str:
+    partitions = [group for group in groups if int(group) != CLUSTER_GROUP]
+    return f"partitions {', '.join(sorted(partitions, key=int))}" if partitions else "the cluster's own group"

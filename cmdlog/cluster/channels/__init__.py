@@ -1,0 +1,1 @@
+"""Channels between nodes beside consensus: what those for calls and for copies have in common."""

@@ -1,0 +1,334 @@
+"""What a recipient and a source of a copy say to each other, as values and as JSON.
+
+One rule: whatever came by the wire is checked once, in `from_json`, and trusted inside. A name of a file can lead nowhere else
+than to a file of a snapshot.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self, TypeVar
+
+from cmdlog.operator_error import OperatorError
+from cmdlog.raft.wire.layout import BadFrame, FrameFault
+from cmdlog.wal.format.cluster_record import ClusterMember
+from cmdlog.wal.format.record import BadRecord
+from cmdlog.wal.group_state import GroupState
+
+INCARNATION_BYTES: Final = 8
+MANIFEST_BYTES_MAX: Final = 128 << 20  # the code's bundles are by far the largest part, and an entry has at most 8 MiB
+FILE_NAME: Final = re.compile(r"p\d{4}-\d{16}(?:-\d{1,4})?/(?:manifest\.json|image\.sqlite|delta\.sqlite)")
+
+V = TypeVar("V")
+
+
+class RefusalCode(enum.StrEnum):
+    """Why a copy is not given: words for ever, for machines and people."""
+
+    WRONG_RECIPIENT = "wrong_recipient"  # not the life of that node's disk that the cluster has admitted
+    NOT_ADMITTED = "not_admitted"  # the cluster has not added the node yet
+    DELETED = "deleted"  # the cluster has removed the node
+    STALE_TERM = "stale_term"  # the recipient knows a newer term than the source: ask another node
+    NOT_BEHIND = "not_behind"  # the logs of the cluster hold all that it lacks
+    ALREADY_COPYING = "already_copying"  # the same node has a copy under way by another connection
+    BUSY = "busy"  # as many copies as are allowed are under way
+    UNKNOWN_COPY = "unknown_copy"  # it ended, or nothing was fetched for too long: begin again
+    CANCELLED = "cancelled"  # by an operator of the source
+    FILE_LOST = "file_lost"  # the source cannot read what it promised: begin again, or with another source
+    BAD_REQUEST = "bad_request"  # no such file, or no such bytes
+    UNAVAILABLE = "unavailable"  # the source cannot serve now; `why` says what is wrong with it
+
+
+class CopyRefused(OperatorError):
+    """The source has answered, and does not give what was asked for."""
+
+    hint = "the source's log says the same; `cmdlog cluster status` shows who is a member"
+
+    def __init__(self, code: str, why: str) -> None:
+        super().__init__(f"the copy is refused: {why}", kind=code)
+        self.code, self.why = code, why
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRefusal:
+    """REFUSED, and within STANDING."""
+
+    code: str  # a `RefusalCode`, or one of a newer program
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"code": str(self.code), "why": self.why}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(_text(value["code"]), _text(value["why"]))
+
+    def as_error(self) -> CopyRefused:
+        return CopyRefused(self.code, self.why)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAddress:
+    """Who leads, as the asked node believes."""
+
+    node: int
+    peer: str
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(int(value["node"]), _text(value["peer"]))
+
+
+@dataclass(frozen=True, slots=True)
+class RollAddress:
+    """A member of the cluster, and where it is reached."""
+
+    node: int
+    peer: str
+    client: str
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(int(value["node"]), _text(value["peer"]), _text(value["client"]))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStanding:
+    """STANDING: the state of a wish, as the asked node knows it. Ask again every second until `member` is admitted as the
+    life that asks."""
+
+    node: int  # that answers
+    begun: bool  # the cluster has begun: its log has entries that this node has not made by itself
+    leads: bool  # the asked node leads, and has taken the wish
+    leader: LeaderAddress | None  # whom to ask instead; None: it is not known
+    member: ClusterMember | None  # what the log states of the node that asks; None: nothing
+    refusal: CopyRefusal | None  # the wish is refused, for the time being or for good
+    roll: tuple[RollAddress, ...]  # of all members
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "node": self.node,
+            "begun": self.begun,
+            "leads": self.leads,
+            "leader": None if self.leader is None else asdict(self.leader),
+            "member": None if self.member is None else self.member.to_json(),
+            "refusal": None if self.refusal is None else self.refusal.to_json(),
+            "roll": [asdict(address) for address in self.roll],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Raises: ValueError, KeyError, TypeError, BadRecord."""
+        return cls(
+            int(value["node"]),
+            _flag(value["begun"]),
+            _flag(value["leads"]),
+            _optional(value["leader"], LeaderAddress.from_json),
+            _optional(value["member"], ClusterMember.from_json),
+            _optional(value["refusal"], CopyRefusal.from_json),
+            tuple(RollAddress.from_json(address) for address in value["roll"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRequest:
+    """BEGIN. `groups`: term and last index of each group, as the recipient's log says; {}: it has none, or will use none."""
+
+    node: int
+    incarnation: bytes  # [8] of the life that is to be made
+    groups: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        groups = {str(group): list(place) for group, place in self.groups.items()}
+        return {"node": self.node, "incarnation": self.incarnation.hex(), "groups": groups}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        groups = {int(group): (int(term), int(index)) for group, (term, index) in value["groups"].items()}
+        return cls(int(value["node"]), _incarnation(value["incarnation"]), groups)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFile:
+    """A file of a copy: `name` is that of its snapshot, a slash, and that of the file."""
+
+    file: int  # its number in this copy
+    partition: int
+    name: str
+    size: int  # bytes
+    crc32c: int  # of the whole file
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        name = _text(value["name"])
+        if FILE_NAME.fullmatch(name) is None:
+            raise ValueError(f"{name!r} is no file of a snapshot")
+        return cls(int(value["file"]), int(value["partition"]), name, _size(value["size"]), _size(value["crc32c"]))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlace:
+    """The last entry that the copied state of a partition holds."""
+
+    index: int
+    term: int
+    checksum: int  # of the entry's record
+    txn_id: int
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(*(_size(value[name]) for name in ("index", "term", "checksum", "txn_id")))
+
+
+@dataclass(frozen=True, slots=True)
+class LogShape:
+    """How the source's log is laid out, so that the recipient's has the same room."""
+
+    segment_bytes: int
+    segments: int
+    reserve_bytes: int
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(*(_size(value[name]) for name in ("segment_bytes", "segments", "reserve_bytes")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyManifest:
+    """MANIFEST: all that a copy consists of. Every file lies still at the source while the copy is under way.
+
+    Of each partition the files are those of one snapshot with all that it depends on, newest first; the state that they restore
+    ends with `partitions[p]`, and so does `groups[p]`. The cluster group's state ends with an entry that is committed.
+    """
+
+    copy: bytes  # [16] id; the same after a reconnect
+    source: int  # node
+    groups: Mapping[int, GroupState]  # what a CHECKPOINT of the new log says; no votes, no snapshots
+    faults: tuple[bytes, ...]  # records of the source's fault log, oldest first
+    log: LogShape
+    files: tuple[CopyFile, ...]  # `files[n].file == n`
+    partitions: Mapping[int, CopyPlace]
+    rate: int  # bytes per second that all copies of the source share; 0: no limit
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "copy": self.copy.hex(),
+            "source": self.source,
+            "groups": {str(group): state.to_json() for group, state in sorted(self.groups.items())},
+            "faults": [record.hex() for record in self.faults],
+            "log": asdict(self.log),
+            "files": [asdict(file) for file in self.files],
+            "partitions": {str(partition): asdict(place) for partition, place in sorted(self.partitions.items())},
+            "rate": self.rate,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Raises: ValueError, KeyError, TypeError, BadRecord."""
+        files = tuple(CopyFile.from_json(file) for file in value["files"])
+        if [file.file for file in files] != list(range(len(files))) or len({file.name for file in files}) != len(files):
+            raise ValueError("files out of order, or twice")
+        return cls(
+            copy=bytes.fromhex(value["copy"]),
+            source=int(value["source"]),
+            groups={int(group): GroupState.from_json(state) for group, state in value["groups"].items()},
+            faults=tuple(bytes.fromhex(record) for record in value["faults"]),
+            log=LogShape.from_json(value["log"]),
+            files=files,
+            partitions={int(partition): CopyPlace.from_json(place) for partition, place in value["partitions"].items()},
+            rate=_size(value["rate"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CopyWait:
+    """WAIT: the source is making what the copy needs; begin again after that time."""
+
+    after_s: float
+    why: str
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(float(value["after_s"]), _text(value["why"]))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class CopyEnding(enum.StrEnum):
+    """How a copy ended, as the recipient says."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEnd:
+    """END: the source may let go of what it keeps."""
+
+    copy: bytes  # [16] id
+    ending: CopyEnding
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"copy": self.copy.hex(), "outcome": self.ending.value, "why": self.why}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(bytes.fromhex(value["copy"]), CopyEnding(value["outcome"]), _text(value["why"]))
+
+
+def encode_value(value: Mapping[str, Any]) -> bytes:
+    """The body of a frame."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode_value(body: bytes, read: Callable[[Any], V]) -> V:
+    """What a body says. Raises: BadFrame."""
+    try:
+        value = json.loads(body)
+        if not isinstance(value, dict):
+            raise TypeError("not an object")
+        return read(value)
+    except (ValueError, KeyError, TypeError, AttributeError, BadRecord) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise BadFrame(FrameFault.MALFORMED, f"{read.__qualname__.split('.')[0]}: {what}") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no number from 0 on")
+    return value
+
+
+def _incarnation(value: Any) -> bytes:
+    life = bytes.fromhex(value)
+    if len(life) != INCARNATION_BYTES:
+        raise ValueError(f"incarnation of {len(life)} bytes")
+    return life
+
+
+def _optional(value: Any, read: Callable[[Any], V]) -> V | None:
+    return None if value is None else read(value)

@@ -1,0 +1,1 @@
+"""Who is in the cluster: the operator's wishes, the failure detector, and the steps that both come to."""

@@ -1,0 +1,81 @@
+"""What a change of tables would do to a node that serves meanwhile: tried out on copies of its states, by a process of its own.
+
+One rule: the sites notice nothing. A copy is made of what a reader sees, and the process is a nice one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.node.deploying.bundle_check import NICENESS
+from cmdlog.node.deploying.deploy_errors import MigrationRefused
+from cmdlog.node.migrating.offline_plan import rehearse_on_copies, why_former_fails
+from cmdlog.node.migrating.table_changes import NewTables
+from cmdlog.whole_line_stdout import answer
+from procedures.bundle import Bundle, load_bundle
+from procedures.errors import ProceduresError
+from procedures.hash_seed import PINNED
+
+Trial = dict[str, Any]  # "partitions": number -> "steps" [migration, SQL, rows, seconds] and "seconds"; "former_cannot_run"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOrder:
+    """What is tried."""
+
+    bundle: str
+    former: str  # the bundle that runs
+    directory: str
+    partitions: int
+    catalog: int
+    tick: int  # of the transaction id that migrations see
+
+
+def try_change(order: TrialOrder) -> Trial:
+    """Blocking. Raises: MigrationRefused."""
+    with ChildProcess("cmdlog.node.deploying.change_trial", hash_seed=PINNED, stdin=PIPE, stdout=PIPE) as child:
+        output, _ = child.communicate(orjson.dumps(asdict(order)))
+        lines = output.splitlines()
+        if not lines:
+            raise MigrationRefused(f"the trial of the migration ended: {child.last_error() or child.returncode}")
+    found: Trial = orjson.loads(lines[-1])
+    if found["problem"]:
+        raise MigrationRefused(found["problem"])
+    return found
+
+
+def run_trial(order: TrialOrder) -> Trial:
+    """In the child."""
+    new = NewTables(
+        load_bundle(Bundle.from_bytes(order.bundle.encode())), order.catalog, order.partitions, order.tick, migrates=True
+    )
+    rehearsals = rehearse_on_copies(new, order.directory, lambda _done, _of: None)
+    former = Bundle.from_bytes(order.former.encode())
+    return {
+        "partitions": {
+            str(partition): {
+                "steps": [[step.what, step.sql, step.rows, round(step.seconds, 6)] for step in rehearsal.steps],
+                "seconds": rehearsal.seconds,
+            }
+            for partition, rehearsal in rehearsals.items()
+        },
+        "former_cannot_run": why_former_fails(former, next(iter(rehearsals.values()))) if rehearsals else "",
+        "problem": "",
+    }
+
+
+def main() -> None:
+    """Entry point: an order on standard input, an object on standard output."""
+    os.nice(NICENESS)
+    try:
+        found = run_trial(TrialOrder(**orjson.loads(sys.stdin.buffer.read())))
+    except ProceduresError as error:
+        found = {"partitions": {}, "former_cannot_run": "", "problem": str(error)}
+    sys.stdout.flush()
+    answer(b"\n" + orjson.dumps(found) + b"\n")

@@ -1,0 +1,87 @@
+"""What a member does with time and with what its peers say.
+
+One rule: it is silent until every first member has said that it has met this disk (`cmdlog.cluster.transport.peer_book`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from cmdlog.cluster.replication import Replication
+from cmdlog.cluster.transport.peer_transport import PeerNotice
+from cmdlog.node.member.leader_reads import LeaderReads
+from cmdlog.node.member.leading.leader_parts import LeaderParts
+from cmdlog.node.member.membership.membership_parts import MembershipParts
+from cmdlog.node.member.replica_reads import ReplicaProgress
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.wire.layout import Addressed
+
+LOOK_TICKS: Final = 10  # between two looks at what the log must keep, consensus may forget, and whether this node should lead
+
+log = structlog.get_logger("cmdlog.cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class EventParts:
+    """Who is given time and messages."""
+
+    driver: Replication
+    reads: LeaderReads
+    progress: ReplicaProgress
+    leading: LeaderParts
+    membership: MembershipParts
+    hold_log: Callable[[], None]  # the log keeps what a restart needs
+    passing: Callable[[int], None] = lambda ticks: None  # time, also before this node speaks
+
+
+class PeerEvents:
+    """A `cmdlog.cluster.transport.peer_transport.PeerHandler`. The network's thread."""
+
+    _parts: EventParts
+
+    def __init__(self, unmet: Callable[[], bool]) -> None:
+        """`unmet`: whether some first member has not met this disk yet."""
+        self._unmet = unmet
+        self.speaks = False  # this node takes part in consensus
+        self._ticks = 0  # since the last look
+
+    def serve(self, parts: EventParts) -> None:
+        """These get everything from now on. Before the network starts."""
+        self._parts = parts
+
+    def on_tick(self, ticks: int) -> None:
+        """See `PeerHandler`."""
+        parts = self._parts
+        parts.passing(ticks)
+        self.speaks = self.speaks or not self._unmet()
+        if not self.speaks:
+            return
+        for _ in range(ticks):
+            parts.driver.tick()
+        parts.reads.rounds.tick(ticks)
+        parts.progress.tick(ticks)
+        parts.leading.note_ticks(ticks)
+        parts.membership.note_ticks(ticks)
+        self._ticks += ticks
+        if self._ticks >= LOOK_TICKS:
+            self._ticks = 0
+            parts.hold_log()
+            parts.leading.look_at_fitness()
+
+    def on_messages(self, peer: NodeId, messages: list[Addressed]) -> None:
+        """See `PeerHandler`."""
+        parts = self._parts
+        with parts.driver.lock:  # a life that is over from the next entry on is heard before it, and not after
+            heard = self.speaks and parts.membership.hears(peer)
+            if heard:
+                parts.driver.receive(messages)
+        if heard:
+            parts.reads.rounds.begin_waiting()
+
+    def on_notice(self, notice: PeerNotice) -> None:
+        """See `PeerHandler`."""
+        log.info("peer", kind=notice.kind.value, node=notice.peer, detail=notice.detail)

@@ -1,0 +1,145 @@
+"""Which partition each number of a client session was used on, so that the number on another partition is refused.
+
+One rule: as with keys (`key_owners.py`), the tables of the partitions decide what is a repetition; this index only sees that
+numbers do not wander, as they would when a deploy routes a call by another parameter. It holds the numbers above each floor.
+
+A number has several homes when the directory was made from one of another number of partitions: any of them answers for it.
+A session is dropped here when its idle time has passed by the machine's clock. The tables know it for at least as long.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import apsw
+
+from procedures.idempotency.session_calls import ENDED, SENT
+from procedures.idempotency.session_row import Stage, stored_rows
+
+EVERYWHERE: Final = -1  # owner of a name that was used on a multi-partition call
+FULL: Final = -2  # a claim's answer: the key or session is new and there is no room
+EXPIRED: Final = -3  # a claim's answer: what the name stood for may have been forgotten
+NUMBERS_SLACK: Final = 1024  # numbers below the floor that a session may hold before they are dropped
+
+Owner = int | frozenset[int]
+
+
+class LiveSession:
+    """A session as the node sees it."""
+
+    __slots__ = ("floor", "owners", "partitions", "used_at")
+
+    def __init__(self, used_at: float) -> None:
+        self.floor = 0
+        self.owners: dict[int, Owner] = {}  # number -> where it was used
+        self.partitions: set[int] = set()  # that may know the session
+        self.used_at = used_at
+
+    def use(self, at: float) -> None:
+        """A call of it came."""
+        self.used_at = at
+
+    def end(self) -> None:
+        """Nothing is called under it any more."""
+        self.floor = ENDED
+        self.owners.clear()
+
+    def load_mention(self, floor: int, owner: int) -> None:
+        """A partition's state names it."""
+        self.floor = max(self.floor, floor)
+        self.partitions.add(owner)
+
+    def raise_floor(self, floor: int) -> None:
+        """Its client has seen all outcomes up to there."""
+        self.floor = floor
+        if len(self.owners) > NUMBERS_SLACK + self._window():
+            self.owners = {number: owner for number, owner in self.owners.items() if number > floor}
+
+    def _window(self) -> int:
+        return max(0, next(reversed(self.owners), 0) - self.floor)
+
+
+class SessionOwners:
+    """Thread-safe."""
+
+    def __init__(self, idle_s: float, *, sessions_max: int, clock: Callable[[], float]) -> None:
+        self._idle_s, self._sessions_max, self._clock = idle_s, sessions_max, clock
+        self._lock = threading.Lock()
+        self._sessions: dict[bytes, LiveSession] = {}
+        self._tidied_at = clock()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def claim(self, sent: bytes, partition: int) -> int:
+        """The given partition, or EVERYWHERE, if the number is new or its own; else its owner, FULL or EXPIRED."""
+        session, number, floor = SENT.unpack(sent)
+        with self._lock:
+            live = self._sessions.get(session)
+            if live is None:
+                if len(self._sessions) >= self._sessions_max:
+                    return FULL
+                live = self._sessions[session] = LiveSession(self._clock())
+            else:
+                live.use(self._clock())
+            if number <= live.floor:
+                return EXPIRED
+            if floor > live.floor:
+                live.raise_floor(floor)
+            owner = live.owners.setdefault(number, partition)
+            if owner == partition or (isinstance(owner, frozenset) and partition in owner):
+                live.partitions.add(partition)
+                return partition
+            return min(owner) if isinstance(owner, frozenset) else owner
+
+    def end(self, session: bytes) -> list[int]:
+        """Nothing is placed under the session any more; the partitions that may know it."""
+        with self._lock:
+            live = self._sessions.get(session)
+            if live is None or live.floor == ENDED:
+                return []
+            live.end()
+            return sorted(live.partitions - {EVERYWHERE})
+
+    def clear(self) -> None:
+        """Forgets everything: the states say more, since another node has led."""
+        with self._lock:
+            self._sessions.clear()
+
+    def load(self, connection: apsw.Connection, partition: int) -> None:
+        """What a state file holds, before any call."""
+        now = self._clock()
+        for row in stored_rows(connection):
+            owner = EVERYWHERE if row.shared else partition
+            for session, floor in zip(row.sessions, row.floors, strict=True):
+                if row.stage == Stage.OLD and session not in self._sessions:
+                    continue  # it may be forgotten
+                self._sessions.setdefault(session, LiveSession(now)).load_mention(floor, owner)
+            for ordinal, number in zip(row.ordinals, row.numbers, strict=True):
+                known = self._sessions.get(row.sessions[ordinal])
+                if known is not None:
+                    _add_home(known.owners, number, owner)
+
+    def tidy(self) -> None:
+        """Drops idle sessions, a quarter of the idle time after the last look; costs nothing before."""
+        now = self._clock()
+        if now - self._tidied_at < self._idle_s / 4:
+            return
+        self._tidied_at = now
+        with self._lock:
+            idle = [session for session, live in self._sessions.items() if now - live.used_at > self._idle_s]
+            for session in idle:
+                del self._sessions[session]
+
+
+def _add_home(owners: dict[int, Owner], number: int, owner: int) -> None:
+    """A number that another partition may know, too: a copy."""
+    known = owners.setdefault(number, owner)
+    if known == owner:
+        return
+    if EVERYWHERE in (known, owner):
+        owners[number] = EVERYWHERE
+    else:
+        owners[number] = (known if isinstance(known, frozenset) else frozenset({known})) | {owner}

@@ -1,0 +1,156 @@
+"""`check` of migrations: do they lead from a given state to the declared tables, and twice the same way?
+
+One rule: the given state is not touched. Each run works on a copy of it, in a process of its own, and the two runs differ in what
+a correct migration cannot see: hash seed, time zone, locale, the order of rows that no ORDER BY asks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import orjson
+
+from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.whole_line_stdout import answer
+from procedures.checks.check_target import resolve_target
+from procedures.checks.lint import Finding
+from procedures.declaration.database import Database
+from procedures.declaration.schema_plan import kept_columns
+from procedures.errors import BundleError, DefinitionError, ProceduresError, StateRefused
+from procedures.execution.executor import Executor
+from procedures.storage.state import PartitionState, rows_of
+
+RUN_SECONDS_MAX: Final = 600
+_CATALOG: Final = 1
+_AT: Final = 1_700_000_000_000 << 21
+_MILLIS_BITS: Final = 21
+_WORLDS: Final[Sequence[Mapping[str, str]]] = (
+    {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C"},
+    {"PYTHONHASHSEED": "2", "TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", "CMDLOG_CHECK_REVERSE": "1"},
+)
+
+
+def check_migrations(target: str, database: Database, given: str | Path | None) -> list[Finding]:
+    """Findings about an application's tables: made from nothing, and led to from the given states.
+
+    Args:
+        target: module:attribute of the database.
+        given: a state file, or a directory of a node, whose states are all tried; None: none.
+
+    Raises: BundleError when there is no state at `given`.
+    """
+    findings = list(_check_fresh(target, database))
+    for path in () if given is None else _state_files(Path(given)):
+        findings += _check_state(target, database, path)
+    return findings
+
+
+def _check_fresh(target: str, database: Database) -> Iterator[Finding]:
+    """A state that is made from nothing has the declared tables."""
+    try:
+        database.check_tables()
+    except DefinitionError:
+        return  # which is a finding of its own
+    with tempfile.TemporaryDirectory() as folder:
+        ending = _rehearsed(database, Path(folder) / "fresh.db", partition=0)
+    if "error" in ending:
+        yield _finding(target, "schema", ending["error"])
+
+
+def _check_state(target: str, database: Database, path: Path) -> Iterator[Finding]:
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = (_run_in_world(target, path, Path(folder) / f"{at}.db", world) for at, world in enumerate(_WORLDS))
+    for ending in (first, second):
+        if "error" in ending:
+            yield _finding(target, "migration", f"{path}: {ending['error']}")
+            return
+    if first != second:
+        differing = ", ".join(name for name in first if first[name] != second[name])
+        yield _finding(
+            target, "divergence", f"{path}: two runs of the migrations differ in {differing}: they are not deterministic"
+        )
+    for table, column in first["kept"]:
+        what = f"{path}: column {table}.{column} is declared no more and is kept; op.drop_column in a migration removes it"
+        yield Finding(target.partition(":")[0], 0, "kept-column", "warning", f"{table}.{column}", what)
+
+
+def _finding(target: str, code: str, message: str) -> Finding:
+    return Finding(target.partition(":")[0], 0, code, "error", "", message)
+
+
+def _state_files(given: Path) -> list[Path]:
+    found = [given] if given.is_file() else sorted(given.rglob("p[0-9]*.sqlite"))
+    if not found:
+        raise BundleError(f"{given} is no state file, and no directory with states")
+    return found
+
+
+def _run_in_world(target: str, path: Path, copy: Path, world: Mapping[str, str]) -> dict[str, Any]:
+    """How the migrations end on a copy of the state, in a process of its own."""
+    _copy_state(path, copy)
+    environment = {**os.environ, **world}
+    run = ChildProcess("procedures.checks.migrations", target, str(copy), environment=environment, stdout=PIPE, stderr=PIPE)
+    with run:
+        try:
+            output, errors = run.communicate(timeout=RUN_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            return {"error": f"no end after {RUN_SECONDS_MAX} s"}
+    if run.returncode != 0:
+        return {"error": (errors.decode(errors="replace").strip().splitlines() or [f"exit code {run.returncode}"])[-1]}
+    found: dict[str, Any] = orjson.loads(output)
+    return found
+
+
+def _copy_state(path: Path, copy: Path) -> None:
+    with (
+        contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as source,
+        contextlib.closing(apsw.Connection(str(copy))) as target,
+        target.backup("main", source, "main") as backup,
+    ):
+        while not backup.done:
+            backup.step(-1)
+
+
+def _partition_of(path: Path) -> int:
+    with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        try:
+            return int(rows_of(connection, "SELECT partition FROM _cmdlog_meta")[0][0])
+        except (apsw.Error, IndexError):
+            raise StateRefused(f"{path} is no state of a partition") from None
+
+
+def _rehearsed(database: Database, path: Path, *, partition: int) -> dict[str, Any]:
+    """The change that leads to the declared tables, and what is left as it was; or why there is none."""
+    with contextlib.closing(PartitionState.open(path, partition=partition)) as state:
+        state.connection.pragma("reverse_unordered_selects", int(os.environ.get("CMDLOG_CHECK_REVERSE", "0")))
+        executor = Executor(
+            state, lambda _version: database, digest_rows=True, millis_of=lambda txn: txn >> _MILLIS_BITS, progress=None
+        )
+        try:
+            rehearsal = executor.rehearse_change(catalog=_CATALOG, at=_AT, keep=True)
+            kept = kept_columns(state.schema(), [info.table for info in database.tables.values()])
+        except ProceduresError as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        finally:
+            executor.drop_rehearsal()
+            executor.close()
+    return {"change": {} if rehearsal is None else rehearsal.change.to_json(), "kept": kept}
+
+
+def main() -> int:
+    """Entry point of a run. TARGET STATE: prints how it ended."""
+    target, path = sys.argv[1:]
+    answer(orjson.dumps(_rehearsed(resolve_target(target)[1], Path(path), partition=_partition_of(Path(path)))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The authorizer: what SQLite may compile while a procedure's statement is being prepared.
+
+SQLite asks it once per statement, at prepare, and again when a schema change makes it prepare again. Three modes: the
+framework's own statements pass; a procedure's may read and change rows of user tables and call functions from an
+allow-list; a schema record may create, alter and drop user tables and indexes.
+
+The allow-list holds functions whose result depends on their arguments alone, on every machine: no clock, no chance, no
+connection history (`changes`, `last_insert_rowid`), no libm beyond what IEEE 754 fixes.
+
+A procedure cannot reach a framework statement in APSW's statement cache: each of its texts is prepared again under the
+authorizer before it may run (`statements.probe`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+import apsw
+
+from procedures.sql_functions import FUNCTIONS
+
+NEW_TABLE: Final = "_cmdlog_new_"  # and the name of the table that a migration writes again
+_TABLE_FUNCTIONS = frozenset(("json_each", "json_tree"))
+_CLOCK = "the clock differs between replicas and replays: use tx.now"
+_CHANCE = "chance differs between replicas and replays: use tx.random, or tx.uuid()"
+_LIBM = "its last digits differ between machines: use integers, or Numeric columns"
+_CONNECTION = "it depends on the connection's history: use the result of tx.execute, or RETURNING"
+_NAMES_BY_ALTERNATIVE = {
+    _CLOCK: "current_date current_time current_timestamp date datetime julianday now strftime time timediff unixepoch",
+    _CHANCE: "gen_random_uuid random randomblob uuid",
+    _LIBM: "acos acosh asin asinh atan atan2 atanh cos cosh degrees exp ln log log10 log2 pi pow power radians sin sinh tan tanh",
+    _CONNECTION: "changes last_insert_rowid total_changes",
+    "procedures load no extension: compute it in Python": "load_extension",
+}
+_ALTERNATIVES = {name: alternative for alternative, names in _NAMES_BY_ALTERNATIVE.items() for name in names.split()}
+_DDL = frozenset(
+    (
+        apsw.SQLITE_CREATE_TABLE,
+        apsw.SQLITE_CREATE_INDEX,
+        apsw.SQLITE_DROP_TABLE,
+        apsw.SQLITE_DROP_INDEX,
+        apsw.SQLITE_ALTER_TABLE,
+        apsw.SQLITE_REINDEX,
+    )
+)
+_OF_ALTER_TABLE = frozenset(  # SQLite's own, which run inside it and cannot be called
+    f"sqlite_{name}" for name in ("rename_table", "rename_column", "rename_test", "rename_quotefix", "drop_column", "fail")
+)
+_CHANGES = frozenset((apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE))
+_ACTIONS: dict[int | str, int | str] = apsw.mapping_authorizer_function  # code -> name, and back
+
+
+class Mode(Enum):
+    """Whose statement is being prepared."""
+
+    FRAMEWORK = 0
+    PROCEDURE = 1
+    SCHEMA = 2
+
+
+@dataclass(slots=True)
+class TablesSeen:
+    """Tables that the statements prepared since `Authorizer.watch` read and change."""
+
+    reads: set[str] = field(default_factory=set)
+    changes: set[str] = field(default_factory=set)
+    columns: set[tuple[str, str]] = field(default_factory=set)  # (table, column) that are read or set; an INSERT names none
+
+
+def _action(code: int) -> str:
+    return str(_ACTIONS.get(code, code)).removeprefix("SQLITE_")
+
+
+def alternative_to(function: str) -> str:
+    """What a procedure does instead of calling an SQL function that is not allowed; "" where nothing better is known."""
+    return _ALTERNATIVES.get(function.lower(), "")
+
+
+def is_internal(table: str) -> bool:
+    """Tables of SQLite and of the framework, which no procedure sees."""
+    return table.lower().startswith(("sqlite_", "_cmdlog_", "pragma_", "dbstat", "bytecode", "tables_used"))
+
+
+def _is_ours(table: str) -> bool:
+    """Whether a schema record may not touch it; the new form of a table under way is the application's."""
+    return table.lower().startswith("_cmdlog_") and not table.startswith(NEW_TABLE)
+
+
+class Authorizer:
+    """One connection's authorizer; `mode` is switched by the code that owns the connection."""
+
+    __slots__ = ("denied", "mode", "seen")
+
+    def __init__(self) -> None:
+        self.mode = Mode.FRAMEWORK
+        self.denied: str | None = None  # why the last statement was refused
+        self.seen: TablesSeen | None = None
+
+    def __call__(self, action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+        if self.mode is Mode.FRAMEWORK:
+            return apsw.SQLITE_OK
+        if self.mode is Mode.SCHEMA and action == apsw.SQLITE_PRAGMA and first == "quick_check":
+            return apsw.SQLITE_IGNORE  # ADD COLUMN would read all rows, for a default that its declaration checks
+        self.denied = self._judge(action, first or "", second or "", database)
+        return apsw.SQLITE_OK if self.denied is None else apsw.SQLITE_DENY
+
+    def _judge(self, action: int, first: str, second: str, database: str | None) -> str | None:
+        """Why the action is denied; None if it is allowed."""
+        if action in (apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE):
+            return None
+        if action == apsw.SQLITE_FUNCTION:
+            known = second.lower() in FUNCTIONS or (self.mode is Mode.SCHEMA and second.lower() in _OF_ALTER_TABLE)
+            return None if known else f"function {second} does not depend on its arguments alone"
+        if self.mode is Mode.SCHEMA:
+            return self._judge_schema(action, first, second)
+        if action == apsw.SQLITE_READ:
+            return self._judge_table(first, second, "reads", database)
+        if action in _CHANGES:
+            return self._judge_table(first, second, "changes", database)
+        return f"{_action(action)} is not for procedures"
+
+    def _judge_table(self, table: str, column: str, verb: str, database: str | None) -> str | None:
+        if is_internal(table):
+            return f"table {table} is not for procedures"
+        if database not in (None, "main"):
+            return f"schema {database} is not for procedures"
+        if self.seen is not None and table not in _TABLE_FUNCTIONS:
+            (self.seen.reads if verb == "reads" else self.seen.changes).add(table)
+            self.seen.columns.add((table, column))
+        return None
+
+    def _judge_schema(self, action: int, first: str, second: str) -> str | None:
+        if action in _DDL:
+            named = second if action == apsw.SQLITE_ALTER_TABLE else first
+            return f"table {named} is not for applications" if _is_ours(named) else None
+        if action in _CHANGES or action in (apsw.SQLITE_READ, apsw.SQLITE_TRANSACTION):
+            # SQLite's own bookkeeping in sqlite_master is part of every schema statement.
+            internal = _is_ours(first) or action == apsw.SQLITE_TRANSACTION
+            return f"{first} is not for applications" if internal else None
+        return f"{_action(action)} is not for schema records"
+
+    def watch(self) -> TablesSeen:
+        """Starts to note tables; `seen = None` ends it."""
+        self.seen = TablesSeen()
+        return self.seen

@@ -1,0 +1,102 @@
+"""The sessions of one partition in memory: enough to judge a call without reading, and to know which rows are needed.
+
+One rule: plain data of `session_table.SessionTable`. Everything here can be made again from the rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+from procedures.idempotency.session_row import Forgotten, SessionRow, Stage
+
+
+class KnownNumbers(NamedTuple):
+    """The outcomes of a session that one row holds."""
+
+    idx: int  # of the row
+    lowest: int
+    highest: int
+    numbers: tuple[int, ...]
+
+
+class KnownSession:
+    """What is known of one session."""
+
+    __slots__ = ("chunks", "floor", "latest")
+
+    def __init__(self, floor: int, latest: int) -> None:
+        self.floor, self.latest = floor, latest
+        self.chunks: list[KnownNumbers] = []  # by row
+
+    def add_chunk(self, idx: int, numbers: tuple[int, ...]) -> None:
+        """The row holds the outcomes of these."""
+        self.chunks.append(KnownNumbers(idx, min(numbers), max(numbers), numbers))
+
+    def row_of(self, number: int) -> int:
+        """The row with the outcome of the number; 0: it has none."""
+        for chunk in self.chunks:
+            if chunk.lowest <= number <= chunk.highest and number in chunk.numbers:
+                return chunk.idx
+        return 0
+
+    def knows_any(self, numbers: Sequence[int]) -> bool:
+        """Whether there is an outcome of one of these."""
+        lowest, highest = min(numbers), max(numbers)
+        near = [chunk for chunk in self.chunks if chunk.lowest <= highest and lowest <= chunk.highest]
+        return bool(near) and not set(numbers).isdisjoint(chain.from_iterable([chunk.numbers for chunk in near]))
+
+    def passed(self, floor: int) -> list[KnownNumbers]:
+        """The chunks that a floor makes useless."""
+        return [] if floor == self.floor else [chunk for chunk in self.chunks if chunk.highest <= floor]
+
+    def drop(self, chunks: list[KnownNumbers]) -> None:
+        """Forgets these outcomes."""
+        rows = {chunk.idx for chunk in chunks}
+        self.chunks = [chunk for chunk in self.chunks if chunk.idx not in rows]
+
+
+@dataclass(slots=True)
+class HeldRow:
+    """A row in memory: enough to know when it is not needed any more."""
+
+    clock: int  # activity time at which it came
+    digest: int
+    uses: int  # chunks in it, and sessions whose latest it is
+    sessions: tuple[bytes, ...]
+    stage: int
+
+
+@dataclass(slots=True)
+class SessionChanges:
+    """What `accept` does to the table."""
+
+    forgotten: Forgotten
+    row: SessionRow | None = None  # that was added
+    numbers: Mapping[bytes, tuple[int, ...]] = field(default_factory=dict)  # session -> of its outcomes in `row`
+    dropped: list[tuple[bytes, list[KnownNumbers]]] = field(default_factory=list)
+    ended: list[bytes] = field(default_factory=list)  # sessions that are forgotten
+    carried: list[bytes] = field(default_factory=list)  # idle ones that are kept another while
+    uses: Counter[int] = field(default_factory=Counter)  # index of a row -> how many uses it has lost
+    deleted: set[int] = field(default_factory=set)
+    rewritten: dict[int, HeldRow] = field(default_factory=dict)
+    shrunk: int = 0  # rows taken from the queue of new ones
+    aged: int = 0  # rows taken from the queue of those that wait for their age
+    due: dict[int, Stage] = field(default_factory=dict)  # rows that are written once more, if they are still needed
+    digest: int = 0
+    written: int = 0
+
+
+def numbers_of(row: SessionRow) -> dict[bytes, tuple[int, ...]]:
+    """Session -> numbers of its calls in the row."""
+    if not row.numbers:
+        return {}
+    if len(row.sessions) == 1:
+        return {row.sessions[0]: row.numbers}
+    found: dict[bytes, list[int]] = {}
+    for ordinal, number in zip(row.ordinals, row.numbers, strict=True):
+        found.setdefault(row.sessions[ordinal], []).append(number)
+    return {session: tuple(numbers) for session, numbers in found.items()}

@@ -1,0 +1,192 @@
+"""Idempotency: keys, what is known of them, and how outcomes are kept.
+
+A *fingerprint* of 16 bytes stands for a key within its scope (the credential). What is answered for a known key is described in
+`key_table.py`; here are the forms: fingerprints, requests, outcomes, and the columns in which a batch's outcomes are stored.
+
+`_cmdlog_keys.outcomes` of n calls: n * u64 request hash, n * i64 txn id, n * u32 end of body, n * u8 status, bodies; little
+endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import google_crc32c
+import orjson
+
+from procedures.errors import StateRefused
+
+KEY_BYTES = 16
+NO_KEY = bytes(KEY_BYTES)
+_TIME_BIT = 1 << 63
+_MS_MASK = (1 << 43) - 1
+_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
+_crc, _crc32, _dumps = google_crc32c.extend, zlib.crc32, orjson.dumps
+
+
+class Status(IntEnum):
+    """How a call ended."""
+
+    OK = 0
+    ABORTED = 1
+    FAILED = 2
+    KEY_REUSED = 3
+    SESSION_EXPIRED = 4
+    SESSIONS_FULL = 5
+
+
+REFUSALS = {
+    status: orjson.dumps({"code": status.name.lower(), "message": message})
+    for status, message in (
+        (Status.KEY_REUSED, "this idempotency key belongs to a call with other parameters"),
+        (Status.SESSION_EXPIRED, "this idempotency key is too old: its outcome is no longer known; the call is not run again"),
+        (Status.SESSIONS_FULL, "the table of idempotency keys is full; try again later"),
+    )
+}
+
+SESSION_REFUSALS = {
+    status: orjson.dumps({"code": status.name.lower(), "message": message})
+    for status, message in (
+        (Status.KEY_REUSED, "this number of the session belongs to a call with other parameters"),
+        (Status.SESSION_EXPIRED, "the session has ended, or its client has seen the outcome of this number; the call is not run"),
+        (Status.SESSIONS_FULL, "there are too many sessions; end some, or try again later"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPolicy:
+    """Limits of the tables; part of the log, because replicas and replays must decide alike."""
+
+    window_ms: int = 86_400_000  # a day: longer than any client retries
+    forget_ms: int = 604_800_000  # opaque keys stay refused for a week more
+    keys_max: int = 1_000_000  # per partition; 145 to 210 MB of memory when full, and 125 in the node's index of keys
+    stored_result_bytes_max: int = 1 << 20  # a keyed call with a longer result fails: it could not be answered twice
+    clock_lead_max_ms: int = 60_000  # most that one batch advances the activity clock
+    session_idle_ms: int = 3_600_000  # of the activity clock; a session without a call for so long is forgotten
+    sessions_max: int = 200_000  # per partition, and as many of calls on all partitions; about 1 KB each
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOutcome:
+    """What a call answered."""
+
+    status: int
+    txn_id: int
+    body: bytes
+    request: int = 0
+
+
+def key_fingerprint(scope: str, key: str) -> bytes:
+    """16 bytes that stand for an idempotency key within its scope.
+
+    Keys that are UUIDs of version 7 carry their time; the last 8 bytes then hold: 1 | 43 bits milliseconds | 20 bits of hash.
+    For all others the first of these bits is 0. Never all zeros. Raises: TypeError for a key that is no text.
+    """
+    if not isinstance(key, str):
+        raise TypeError(
+            f"idempotency_key is text, not {type(key).__name__}; give a new one to each call, and the same to its retries"
+        )
+    digest = hashlib.blake2b(scope.encode() + b"\0" + key.encode(), digest_size=KEY_BYTES).digest()
+    low = int.from_bytes(digest[8:])
+    text = key.lower()
+    if _UUID7.fullmatch(text):
+        milliseconds = min(int(text[:8] + text[9:13], 16), _MS_MASK)  # beyond the year 2248 all times are the same
+        low = _TIME_BIT | milliseconds << 20 | low & 0xFFFFF
+    else:
+        low &= _TIME_BIT - 1
+    fingerprint = digest[:8] + low.to_bytes(8)
+    return fingerprint if any(fingerprint) else NO_KEY[:-1] + b"\1"
+
+
+def key_time_ms(fingerprint: bytes) -> int | None:
+    """The time that a key carries; None for an opaque one."""
+    low = int.from_bytes(fingerprint[8:])
+    return low >> 20 & _MS_MASK if low & _TIME_BIT else None
+
+
+def time_mark(milliseconds: int) -> bytes:
+    """Last 8 bytes of the smallest fingerprint that carries this time, or a later one."""
+    return (_TIME_BIT | min(max(0, milliseconds), _MS_MASK) << 20).to_bytes(8)
+
+
+def refusal(status: Status) -> KnownOutcome:
+    """The answer to a call that is not run; nothing of it is kept."""
+    return KnownOutcome(status, 0, REFUSALS[status])
+
+
+def session_refusal(status: Status) -> KnownOutcome:
+    """The answer to a call of a session that is not run; nothing of it is kept."""
+    return KnownOutcome(status, 0, SESSION_REFUSALS[status])
+
+
+class Fresh:
+    """The outcomes that a batch brings, in columns: they are written as columns, and most are never looked at."""
+
+    __slots__ = ("bodies", "keys", "parameters", "requests", "statuses", "txn_ids")
+
+    def __init__(
+        self,
+        keys: Sequence[bytes] = (),
+        requests: Iterable[int] = (),
+        statuses: Iterable[int] = (),
+        txn_ids: Iterable[int] = (),
+        bodies: Iterable[bytes] = (),
+    ) -> None:
+        self.keys = dict(zip(keys, range(len(keys)), strict=True))  # fingerprint -> position in the columns
+        self.requests = list(requests)
+        self.statuses = bytearray(statuses)
+        self.txn_ids = list(txn_ids)
+        self.bodies = list(bodies)
+        self.parameters: dict[bytes, tuple[int, list[Any]]] = {}  # of calls of sessions: seed of the request hash, parameters
+
+    def add(self, key: bytes, request: int, status: int, txn_id: int, body: bytes) -> None:
+        self.keys[key] = len(self.bodies)
+        self.requests.append(request)
+        self.statuses.append(status)
+        self.txn_ids.append(txn_id)
+        self.bodies.append(body)
+
+    def get(self, key: bytes) -> KnownOutcome | None:
+        at = self.keys.get(key)
+        return None if at is None else KnownOutcome(self.statuses[at], self.txn_ids[at], self.bodies[at], self.requests[at])
+
+    def longest(self) -> int:
+        return max(map(len, self.bodies), default=0)
+
+    def pack(self) -> bytes:
+        """The columns as `_cmdlog_keys.outcomes` holds them."""
+        count = len(self.bodies)
+        ends = itertools.accumulate(map(len, self.bodies))
+        head = struct.pack(f"<{count}Q{count}q{count}I", *self.requests, *self.txn_ids, *ends)
+        return b"".join((head, self.statuses, *self.bodies))
+
+
+def split_keys(keys: bytes) -> tuple[bytes, ...]:
+    return struct.unpack("16s" * (len(keys) // KEY_BYTES), keys)
+
+
+def unpack_outcome(packed: bytes, count: int, position: int) -> KnownOutcome:
+    """One outcome of a packed row.
+
+    Raises:
+        StateRefused: the row is shorter than it says.
+    """
+    bodies = 21 * count
+    if position >= count or len(packed) < bodies:
+        raise StateRefused(f"_cmdlog_keys: {len(packed)} bytes of outcomes do not hold number {position} of {count}")
+    (request,) = struct.unpack_from("<Q", packed, 8 * position)
+    (txn_id,) = struct.unpack_from("<q", packed, 8 * count + 8 * position)
+    (end,) = struct.unpack_from("<I", packed, 16 * count + 4 * position)
+    start = struct.unpack_from("<I", packed, 16 * count + 4 * position - 4)[0] if position else 0
+    if not start <= end <= len(packed) - bodies:
+        raise StateRefused(f"_cmdlog_keys: body {position} lies outside of its row")
+    return KnownOutcome(packed[20 * count + position], txn_id, packed[bodies + start : bodies + end], request)

@@ -1,0 +1,125 @@
+"""How a retry is recognized after its procedure's parameters were reordered, renamed or added.
+
+A key's outcome is stored with a hash of the procedure's name and its parameters by position (`idempotency.request_hash`). A new
+signature binds the same request to other positions. So a CATALOG record states, for each procedure whose signature changed, the
+former ones, and a retry is also compared with the hashes that its request would have had under those.
+
+One rule: what is compared depends on the CATALOG record of the batch alone. A record without this member, as early ones are, has
+no former signatures, and its batches replay as they ran.
+
+A signature is hashed under a name of its own, `seed`: that of the procedure for the first one, else with the parameters' names.
+So two requests that share their values by position, and differ by name, are not taken for the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import orjson
+
+from procedures.declaration.procedure import Procedure
+from procedures.wire.request_hash import request_hash, request_seed
+
+FORMER_MAX: Final = 8  # signatures of a procedure that are remembered; keys live a day, deploys are rarer than that
+Stated = Mapping[str, Any]  # of one procedure, as the record has it: {"seed", "former": [{"seed", "parameters", "defaults"}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Parameters as they once were."""
+
+    seed: str
+    parameters: tuple[str, ...]
+    defaults: Mapping[str, Any]  # wire form, of those that have one
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(value["seed"], tuple(value["parameters"]), value["defaults"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"seed": self.seed, "parameters": list(self.parameters), "defaults": dict(self.defaults)}
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFacts:
+    """What a catalog version says beside its code."""
+
+    partitions: int | None = None  # how many there are; None: rows are not judged by the partition they belong to
+    requests: Mapping[str, Stated] = field(default_factory=dict)  # by procedure: its former signatures
+
+
+def defaults_of(procedure: Procedure) -> dict[str, Any]:
+    """Wire form of the defaults that its parameters have."""
+    return {parameter.name: parameter.default for parameter in procedure.parameters if not parameter.required}
+
+
+def next_requests(procedures: Sequence[Procedure], before: Mapping[str, Any] | None) -> dict[str, Stated]:
+    """What the next version's record says, given the value of the record before it. Only of procedures with a history."""
+    known = requests_of(before or {})
+    found: dict[str, Stated] = {}
+    for stated in (before or {}).get("procedures", ()):
+        procedure = next((one for one in procedures if one.name == stated["name"]), None)
+        if procedure is None:
+            continue
+        history = known.get(procedure.name, {"seed": procedure.name, "former": []})
+        last = Signature(history["seed"], tuple(stated["parameters"]), stated.get("defaults", {}))
+        following = _next_history(procedure, last, [Signature.of_json(value) for value in history["former"]])
+        if following["former"]:
+            found[procedure.name] = following
+    return found
+
+
+def _next_history(procedure: Procedure, last: Signature, former: list[Signature]) -> dict[str, Any]:
+    names, defaults = procedure.parameter_names, defaults_of(procedure)
+    if (last.parameters, last.defaults) == (names, defaults):
+        return {"seed": last.seed, "former": [one.to_json() for one in former]}
+    earlier = [last, *former]
+    again = next((one.seed for one in earlier if one.parameters == names), f"{procedure.name}({','.join(names)})")
+    others = [one for one in earlier if (one.parameters, one.defaults) != (names, defaults)]
+    return {"seed": again, "former": [one.to_json() for one in others[:FORMER_MAX]]}
+
+
+def requests_of(value: Mapping[str, Any]) -> Mapping[str, Stated]:
+    """What the value of a CATALOG record says; it is part of the bundle's text, which every site gets."""
+    with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
+        requests: Mapping[str, Stated] = orjson.loads(value["bundle"]).get("requests", {})
+        return requests
+    return {}
+
+
+def seed_of(procedure: str, requests: Mapping[str, Stated]) -> int:
+    """What a request of the procedure is hashed with."""
+    stated = requests.get(procedure)
+    return request_seed(stated["seed"] if stated else procedure)
+
+
+def former_hashes(procedure: Procedure, requests: Mapping[str, Stated], params: Sequence[Any]) -> Iterator[int]:
+    """The hashes that this request would have had under the former signatures of its procedure."""
+    stated = requests.get(procedure.name)
+    for value in stated["former"] if stated else ():
+        signature = Signature.of_json(value)
+        for former in _former_params(procedure, signature, params):
+            yield request_hash(request_seed(signature.seed), former)
+
+
+def _former_params(procedure: Procedure, was: Signature, params: Sequence[Any]) -> Iterator[list[Any]]:
+    """The request by position of a former signature: by name, and what is left of both sides is a renamed parameter.
+
+    A parameter that a client need not give may have had another default, or none: both readings are tried.
+    """
+    given, defaults = dict(zip(procedure.parameter_names, params, strict=True)), defaults_of(procedure)
+    came = [name for name in given if name not in was.parameters]
+    gone = [name for name in was.parameters if name not in given]
+    left_to_default = {name for name in given if name in defaults and given[name] == defaults[name]}
+    for renamed in ({}, dict(zip(gone, came, strict=False))) if came and gone else ({},):
+        if not left_to_default.issuperset(set(came) - set(renamed.values())):
+            continue  # a parameter that did not exist was given a value
+        for swapped in (frozenset[str](), left_to_default):
+            values = {**was.defaults, **{name: given[name] for name in was.parameters if name in given and name not in swapped}}
+            values |= {name: was.defaults.get(name, given[name]) for name in was.parameters if name in swapped}
+            values |= {old: given[new] for old, new in renamed.items()}
+            if values.keys() >= set(was.parameters):
+                yield [values[name] for name in was.parameters]

@@ -1,0 +1,80 @@
+"""Which lives of the nodes' disks a directory knows: by the MEMBER entries of its log, and by its book of peers.
+
+One rule: read-only, values only. An emptied or replaced disk comes back as another life (*incarnation*), and what an earlier life
+has acknowledged is not on the later one. MEMBER entries say which life counts. The book says it also where no entry does yet: a
+node pins each peer's life durably before it takes part in the first election.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import google_crc32c
+import orjson
+
+from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.files import Files
+from cmdlog.wal.format.cluster_record import ClusterMember
+from cmdlog.wal.group_state import Stated
+
+BOOK_PATH: Final = ("cluster", "peers.json")
+PINNED: Final = (0, 0)  # the place of what only the book says
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLife:
+    """What a directory knows of one node's disk."""
+
+    incarnation: str  # in hexadecimal; "" while another one is expected
+    former: frozenset[str]  # lives that are over, for ever
+    place: tuple[int, int]  # term and index of the MEMBER entry, PINNED without one
+
+
+def lives_of_log(stated: Iterable[Stated]) -> dict[int, KnownLife]:
+    """What the newest MEMBER entries say, committed or not. Raises: KeyError, TypeError, ValueError."""
+    found = {}
+    for of in stated:
+        member = ClusterMember.from_json(of.value)
+        former = frozenset(incarnation.hex() for incarnation in member.former)
+        found[member.node] = KnownLife(member.incarnation.hex(), former, (of.term, of.index))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PeersMet:
+    """What a book of peers says."""
+
+    lives: Mapping[int, KnownLife] = field(default_factory=dict)  # of the peers
+    confirmed: frozenset[int] = frozenset()  # peers that have pinned the life of this directory
+
+
+def peers_met(files: Files, directory: str, identity: Identity) -> PeersMet:
+    """What the book of peers says; nothing where there is none, or none that can be relied on."""
+    path = os.path.join(directory, *BOOK_PATH)
+    if not files.exists(path):
+        return PeersMet()
+    try:
+        value = orjson.loads(files.read_file(path))
+        stated = value.pop("checksum")
+        if stated != f"{google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)):08x}":
+            return PeersMet()
+        if (value["node_id"], value["incarnation"]) != (identity.node_id, identity.incarnation.hex()):
+            return PeersMet()
+        records = {int(node): of for node, of in value["peers"].items()}
+        lives = {node: KnownLife(str(of["incarnation"]), frozenset(of["former"]), PINNED) for node, of in records.items()}
+        return PeersMet(lives, frozenset(node for node, of in records.items() if of["confirmed"]))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return PeersMet()
+
+
+def known_lives(log: Mapping[int, KnownLife], book: Mapping[int, KnownLife]) -> dict[int, KnownLife]:
+    """Both together: the log's word counts, and what either calls over is over."""
+    found = dict(book)
+    for node, life in log.items():
+        pinned = book.get(node)
+        former = life.former | (pinned.former if pinned is not None else frozenset())
+        found[node] = KnownLife(life.incarnation, former, life.place)
+    return dict(sorted(found.items()))

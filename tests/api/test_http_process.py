@@ -1,0 +1,149 @@
+"""The life of an HTTP process beside its node: code, certificates, the end of either."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+
+from cmdlog.api.processes.http_process import ServedCode
+from cmdlog.child_process import ChildProcess
+from tests.api.bankserver import APPLICATION, ROOT, Server
+from tests.api.test_tls import context_of, write
+from tests.waiting import ASK_EVERY_S, eventually
+
+slow = pytest.mark.slow
+ONE = ("--http-processes", "1")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """One with an account."""
+    running = Server(tmp_path, "--port", "0", *ONE)
+    try:
+        running.wait_ready()
+        assert call(running, "open_account", amount=0).status_code == 200
+        yield running
+    finally:
+        running.kill()
+
+
+def call(server: Server, procedure: str, **params: int) -> httpx.Response:
+    """Of account 1."""
+    return httpx.post(f"{server.url}/v1/procedures/{procedure}", json={"account": 1, **params}, timeout=60)
+
+
+def pids(server: Server) -> list[int]:
+    """Of the HTTP processes."""
+    found: list[int] = httpx.get(server.url + "/v1/status", timeout=60).json()["http_processes"]
+    return found
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or waits to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
+    except FileNotFoundError:
+        return True
+
+
+def test_the_answer_to_an_older_version_counts_for_nothing() -> None:
+    """A deploy waits for the version that it gave."""
+    code = ServedCode()
+    code.give(1)
+    code.note_answer(1, "")
+    assert (code.loaded, code.known.is_set()) == (1, True)
+    code.give(2)
+    code.note_answer(1, "")
+    assert not code.known.is_set()
+    code.note_answer(2, "no such module")
+    assert (code.loaded, code.problem, code.known.is_set()) == (0, "no such module", True)
+
+
+@slow
+def test_an_orderly_stop_loses_no_answer(tmp_path: Path, server: Server) -> None:
+    """Every call that was run before the end was answered, or its connection was between two requests; then nothing runs."""
+    http = pids(server)
+    acknowledged: list[int] = []
+    begun = threading.Event()
+
+    def load() -> None:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            while True:
+                try:
+                    answer = client.post("/v1/procedures/deposit", json={"account": 1, "amount": 1})
+                except httpx.TransportError:
+                    return
+                if answer.status_code == 200:
+                    acknowledged.append(answer.json()["result"])
+                    begun.set()
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    assert begun.wait(60)
+    assert server.stop() == 0
+    loader.join(60)
+    assert all(ended(pid) for pid in http)
+    again = Server(tmp_path, "--port", "0")
+    try:
+        again.wait_ready()
+        assert call(again, "balance").json()["result"] == max(acknowledged)
+    finally:
+        again.kill()
+
+
+@slow
+def test_processes_end_with_their_node_which_starts_again(tmp_path: Path, server: Server) -> None:
+    """Its port is free for the next node, at once."""
+    http, port = pids(server), server.url.rpartition(":")[2]
+    server.process.kill()
+    again = Server(tmp_path, "--port", port, *ONE)
+    try:
+        again.wait_ready()
+        assert eventually(lambda: all(ended(pid) for pid in http))
+        assert call(again, "deposit", amount=1).json()["result"] == 1
+    finally:
+        again.kill()
+
+
+@slow
+def test_a_deploy_is_answered_when_every_process_has_the_code(tmp_path: Path, server: Server) -> None:
+    """The next call runs it, with its parameters, also after the process was started again."""
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "bank_of_test.py").write_text(
+        APPLICATION.replace("def deposit(tx, account: int, amount: int)", "def deposit(tx, account: int, amount: int, fee: int)")
+        .replace("amount=amount)\n    return balance + amount", "amount=amount - fee)\n    return balance + amount - fee")
+    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    arguments = ("deploy", "bank_of_test:db", "--url", server.url)
+    with ChildProcess("cmdlog.cli", *arguments, environment=environment, cwd=folder) as deploy:
+        assert deploy.wait(120) == 0
+    assert call(server, "deposit", amount=5).status_code == 422
+    assert call(server, "deposit", amount=5, fee=2).json()["result"] == 3
+    (pid,) = pids(server)
+    os.kill(pid, 9)
+    assert eventually(lambda: call(server, "deposit", amount=5, fee=2).json()["result"] == 6, every_s=ASK_EVERY_S)
+
+
+@slow
+def test_a_certificate_serves_in_the_process(tmp_path: Path) -> None:
+    """Calls and other routes alike, encrypted."""
+    authority = trustme.CA()
+    files = write(authority.issue_cert("localhost", "127.0.0.1"), tmp_path)
+    options = [word for name, path in files.items() for word in ("--" + name.replace("_", "-"), str(path))]
+    server = Server(tmp_path, "--port", "0", *ONE, *options)
+    try:
+        server.wait_ready()
+        assert server.url.startswith("https://")
+        with httpx.Client(base_url=server.url, verify=context_of(authority), timeout=60) as client:
+            assert client.post("/v1/procedures/open_account", json={"account": 1, "amount": 3}).json()["result"] == 3
+            assert client.get("/readyz").status_code == 200
+        assert server.stop() == 0
+    finally:
+        server.kill()

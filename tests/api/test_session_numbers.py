@@ -1,0 +1,167 @@
+"""Numbers of sessions over HTTP: the header, the members of a line, the end of a session, and what is refused unlogged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from cmdlog.api.app import Api
+from cmdlog.node.outcome import NotReady
+from procedures.idempotency.known_outcome import Status, key_fingerprint
+from procedures.idempotency.session_calls import sent_name
+
+Post = Callable[..., Any]
+UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
+OTHER = "01890a5d-ac96-774b-bcce-b302099a8058"
+CALL = ("/v1/procedures/put", b'{"item": 7}')
+MANY = (1 << 64) - 2
+
+
+def name(number: int, floor: int = 0, *, uuid: str = UUID) -> bytes:
+    """What the node gets."""
+    return sent_name(key_fingerprint("", uuid), number, floor)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (f"{UUID}; number=17; floor=12", name(17, 12)),
+        (f"{UUID}; number=17", name(17)),
+        (f"{UUID.upper()};number=1;floor=0", name(1)),
+        (f"{UUID};\tnumber=1024", name(1024)),
+        (f"{UUID}; number={MANY}; floor={MANY - 1}", name(MANY, MANY - 1)),
+    ],
+)
+def test_number_and_floor_reach_the_node(node: Any, post: Post, value: str, expected: bytes) -> None:
+    """As what a call of a session brings to the log; a UUID means the same in either case."""
+    assert post(*CALL, headers=[("Cmdlog-Session", value)]).status == 200
+    assert node.logged[0][2] == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        UUID,
+        f"{UUID}; floor=1",
+        f"{UUID}; number=0",
+        f"{UUID}; number=5; floor=5",
+        f"{UUID}; number=5; floor=6",
+        f"{UUID}; number=1025; floor=0",
+        f"{UUID}; number={MANY + 1}; floor={MANY}",
+        f"{UUID}; number=-1",
+        f"{UUID}; number=1.0",
+        f"{UUID}; number=1; floor=0; more=1",
+        f"{UUID}; floor=0; number=1",
+        f"{UUID} number=1",
+        "01890a5d-ac96-474b-bcce-b302099a8057; number=1",
+        "order-18; number=1",
+    ],
+)
+def test_what_is_no_number_in_its_window_is_refused(node: Any, post: Post, value: str) -> None:
+    """422 before anything is logged: no UUID of version 7, no number, one at its floor, or too far above it."""
+    answer = post(*CALL, headers=[("Cmdlog-Session", value)])
+    assert (answer.status, answer.json()["problems"][0]["field"]) == (422, "Cmdlog-Session")
+    assert node.logged == []
+
+
+def test_key_and_session_together_are_refused(node: Any, post: Post) -> None:
+    """Which of them counts must not be guessed; and the header comes once."""
+    session = ("Cmdlog-Session", f"{UUID}; number=1")
+    assert post(*CALL, headers=[session, ("Idempotency-Key", "order-18")]).status == 400
+    assert post(*CALL, headers=[session, session]).status == 422
+    assert node.logged == []
+
+
+def entry(number: object = 1, **more: Any) -> bytes:
+    """A line of a session."""
+    return orjson.dumps({"procedure": "put", "params": {"item": 1}, "number": number, **more}) + b"\n"
+
+
+def test_lines_have_numbers_in_the_session_of_the_header(node: Any, post: Post) -> None:
+    """Or in one of their own, beside lines with keys and lines without names."""
+    lines = [
+        entry(13),
+        entry(14, floor=13),
+        entry(3, session=OTHER),
+        entry(9, session=OTHER, floor=8, durability="async"),
+        orjson.dumps({"procedure": "put", "params": {"item": 1}, "key": "order-18"}),
+        b"\n" + orjson.dumps({"procedure": "put", "params": {"item": 1}}),
+    ]
+    answer = post("/v1/batch", b"".join(lines), headers=[("Cmdlog-Session", f"{UUID}; floor=12")])
+    assert [line.get("result") for line in answer.lines()] == [1] * 6
+    assert [key for _, _, key in node.logged] == [
+        name(13, 12),
+        name(14, 13),
+        name(3, uuid=OTHER),
+        name(9, 8, uuid=OTHER),
+        key_fingerprint("", "order-18"),
+        b"",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        entry(12),
+        entry(12 + 1025),
+        entry("13"),
+        entry(13.0),
+        entry(True),
+        entry(None),
+        entry(13, floor="12"),
+        entry(13, floor=-1),
+        entry(13, floor=True),
+        entry(13, session="order-18"),
+        entry(13, session=7),
+        entry(13, key="order-18"),
+        orjson.dumps({"procedure": "put", "params": {"item": 1}, "session": UUID}),
+        orjson.dumps({"procedure": "put", "params": {"item": 1}, "floor": 1}),
+    ],
+)
+def test_line_that_names_no_number_of_its_window_is_refused_alone(node: Any, post: Post, line: bytes) -> None:
+    """Its neighbours are executed."""
+    body = entry(20) + line.rstrip() + b"\n" + entry(21)
+    answer = post("/v1/batch", body, headers=[("Cmdlog-Session", f"{UUID}; floor=12")])
+    assert ["result" in told for told in answer.lines()] == [True, False, True]
+    assert answer.lines()[1]["error"]["code"] == "invalid_parameters"
+    assert [key for _, _, key in node.logged] == [name(20, 12), name(21, 12)]
+
+
+def test_line_with_a_number_needs_a_session(node: Any, post: Post) -> None:
+    """In the header or in the line; a header with a number is for single calls."""
+    assert post("/v1/batch", entry(1)).lines()[0]["error"]["code"] == "invalid_parameters"
+    for wrong in (f"{UUID}; number=1", "order-18", f"{UUID}; floor=x"):
+        assert post("/v1/batch", entry(1), headers=[("Cmdlog-Session", wrong)]).status == 422
+    assert node.logged == []
+
+
+def test_session_ends_by_delete(app: Api, node: Any, ask_app: Any) -> None:
+    """204, as often as it is asked for; what is no session is refused, and a node that does not lead says who does."""
+
+    def delete(uuid: str) -> Any:
+        return asyncio.run(ask_app(app, "DELETE", f"/v1/sessions/{uuid}"))
+
+    assert [delete(UUID).status, delete(UUID.upper()).status] == [204, 204]
+    assert delete(UUID).body == b""
+    assert node.ended == [key_fingerprint("", UUID)] * 3
+    assert delete("order-18").status == 422
+    assert delete(f"{UUID}/x").status == 404
+    node.sequencer.admission.refusal = NotReady("node 2 leads")
+    assert delete(UUID).json()["code"] == "not_ready"
+
+
+def test_refusals_of_a_session_have_the_codes_of_keys(node: Any, post: Post) -> None:
+    """`session_expired`, `key_reused` and `sessions_full` with what the table says of a session."""
+    for status, code, http in (
+        (Status.SESSION_EXPIRED, "session_expired", 409),
+        (Status.KEY_REUSED, "key_reused", 409),
+        (Status.SESSIONS_FULL, "sessions_full", 503),
+    ):
+        node.outcome = lambda _route, _params, status=status: (status, b'{"message": "of a session"}')
+        answer = post(*CALL, headers=[("Cmdlog-Session", f"{UUID}; number=1")])
+        assert (answer.status, answer.json()["code"], answer.json()["detail"]) == (http, code, "of a session")

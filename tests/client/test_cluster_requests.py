@@ -1,0 +1,70 @@
+"""What a client asks of a cluster's members: both clients, over the real routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cmdlog.client import AsyncClient, Client
+from cmdlog.cluster.membership.refusals import RefusedBecause
+from cmdlog.errors import InvalidParameters, RequestRefused
+from tests.api.fake_desk import refused
+from tests.cli.member_server import member_server
+from tests.client.drives import QUICK
+
+Ask = Callable[[str, str], Any]
+
+
+def ask_sync(url: str, name: str, *arguments: Any, **options: Any) -> Any:
+    """One method of the client of threads."""
+    with Client(url, retry=QUICK) as client:
+        return getattr(client, name)(*arguments, **options)
+
+
+def ask_async(url: str, name: str, *arguments: Any, **options: Any) -> Any:
+    """The same of the client of tasks."""
+
+    async def run() -> Any:
+        async with AsyncClient(url, retry=QUICK) as client:
+            return await getattr(client, name)(*arguments, **options)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("ask", [ask_sync, ask_async])
+def test_members_are_seen_and_changed(ask: Any) -> None:
+    """Options are sent as they are; what is refused has the class and the code that callers know."""
+    with member_server() as server:
+        assert [member["node"] for member in ask(server.url, "members")["members"]] == [1, 2]
+        assert ask(server.url, "change_member", "retire", 2, plan=True)["plan"]["stages"][1]["quorum"] == 3
+        assert ask(server.url, "recover_unsafely", yes_lose=True)["lost"] == [2, 3]
+        assert ask(server.url, "cancel_copy", 4)["cancelled"] == 1
+        assert server.fake.membership.asked == [("retire", 2, {"plan": True})]
+        server.fake.membership.refusal = refused(RefusedBecause.LAST_COPY)
+        with pytest.raises(RequestRefused) as failed:
+            ask(server.url, "change_member", "remove", 2)
+        assert failed.value.code == "last_copy"
+        with pytest.raises(InvalidParameters):
+            ask(server.url, "change_member", "remove", 2, base=-1)
+
+
+@pytest.mark.parametrize("ask", [ask_sync, ask_async])
+def test_change_in_doubt_is_asked_again(ask: Any) -> None:
+    """A lost leadership leaves it open whether the change was begun: asking twice does it once, so the client does."""
+    with member_server() as server:
+        membership = server.fake.membership
+        membership.refusal = refused(RefusedBecause.UNKNOWN_OUTCOME)
+        first = membership.request
+
+        def request(kind: Any, node: int, **options: Any) -> dict[str, Any]:
+            try:
+                return first(kind, node, **options)
+            finally:
+                membership.refusal = None
+
+        membership.request = request  # type: ignore[method-assign]
+        assert ask(server.url, "change_member", "add", 4)["node"] == 4
+        assert membership.asked == [("add", 4, {})] * 2

@@ -1,0 +1,196 @@
+"""A source of copies whose node is made up: snapshots are files of chosen bytes, and what the cluster says is a dictionary."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cmdlog.cluster.channels.channel_session import ChannelCredentials
+from cmdlog.cluster.copying.copied_groups import GroupReach
+from cmdlog.cluster.copying.copy_client import CopyClient, CopyTimes
+from cmdlog.cluster.copying.copy_desk import CopyDesk, CopyGround, CopyLimits
+from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, copy_credentials
+from cmdlog.cluster.copying.copy_source import CopyServer
+from cmdlog.cluster.copying.copy_values import CopyManifest, CopyRequest, CopyStanding, LogShape
+from cmdlog.cluster.copying.wishes import CopyWish
+from cmdlog.cluster.transport.peer_tls import PeerTls
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.wire.secure_frames import Peer, Secret
+from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
+from cmdlog.wal.group_state import GroupState, LoggedCatalog
+from cmdlog.wal.ids import CLUSTER_GROUP
+from snapshot.catalog import FOLDER, Snapshot
+from snapshot.manifest import FileEntry, Manifest, SnapshotKind, encode_manifest, size_and_crc, snapshot_name
+from tests.cluster.transport.netkit import CLUSTER
+
+SECRET = Secret(b"0123456789abcdef0123456789abcdef")
+SOURCE, RECIPIENT = 1, 2
+LIFE = b"new life"
+WISH = CopyWish(RECIPIENT, LIFE, b"", "an empty disk", "127.0.0.1:7002", "http://two")
+REQUEST = CopyRequest(RECIPIENT, LIFE)
+TIMES = CopyTimes(connect_s=60.0, answer_s=60.0, begin_s=60.0)
+SHAPE = LogShape(1 << 20, 8, 64 << 10)
+CONFIGURATION: Mapping[str, Any] = {"voters": [1], "learners": [2]}
+
+
+def admitted(life: bytes = LIFE, node: int = RECIPIENT, **more: Any) -> ClusterMember:
+    """What the cluster says of a node that may copy."""
+    return ClusterMember(node, life, "127.0.0.1:7002", "http://two", MemberStage.ADMITTED, **more)
+
+
+def reach(handed: int = 100, *, base: int = 1, term: int = 3) -> GroupReach:
+    """A group that has handed out so many entries."""
+    return GroupReach(term, base, handed, term, ((1, dict(CONFIGURATION)),))
+
+
+def make_snapshot(directory: Path, partition: int, index: int, content: bytes, base: Snapshot | None = None) -> Snapshot:
+    """A snapshot whose file holds these bytes."""
+    name = snapshot_name(partition, index)
+    folder = directory / FOLDER / name
+    folder.mkdir(parents=True)
+    kind: SnapshotKind = "full" if base is None else "delta"
+    data = folder / ("image.sqlite" if base is None else "delta.sqlite")
+    data.write_bytes(content)
+    size, crc32c = size_and_crc(str(data))
+    manifest = Manifest(
+        cluster_id=CLUSTER.hex(), node_id=SOURCE, incarnation=b"life of1".hex(), partition=partition, index=index, term=3,
+        checksum=index + 7, txn_id=index << 20, log_block=index // 2, epoch=1, configuration=None, catalogs={}, environment=None,
+        key_policy=None, schema=(), tables=(), files=(FileEntry(data.name, size, crc32c, ""),), created="", kind=kind,
+        base=None if base is None or base.manifest is None else base.manifest.as_base(base.name),
+    )  # fmt: skip
+    (folder / "manifest.json").write_bytes(encode_manifest(manifest))
+    bases = () if base is None else base.chain
+    return Snapshot(str(folder), partition, index, 1, manifest, bases=bases, name=name)
+
+
+@dataclass
+class MadeUpNode:
+    """What a source asks of its node. Tests change it."""
+
+    directory: Path
+    partitions: Sequence[int] = (0,)
+    members: dict[int, ClusterMember] = field(default_factory=lambda: {RECIPIENT: admitted()})
+    snapshots: dict[int, Snapshot] = field(default_factory=dict)
+    anchors: dict[str, int] = field(default_factory=dict)
+    asked: list[list[int]] = field(default_factory=list)  # snapshots that were asked for
+    wishes: list[CopyWish] = field(default_factory=list)
+    faults: list[bytes] = field(default_factory=list)
+    problem: str = ""
+    is_short: bool = False
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.reaches = {group: reach() for group in (*self.partitions, CLUSTER_GROUP)}
+        self.taking: Future[dict[str, Any]] = Future()
+        self.catalog: dict[str, Any] = {"version": 1, "bundle": ""}
+
+    def ground(self) -> CopyGround:
+        """What the source is given."""
+        return CopyGround(
+            node=SOURCE, directory=str(self.directory), shape=SHAPE, partitions=self.partitions,
+            reaches=lambda: dict(self.reaches),
+            cluster_state=self._cluster_state, newest=self.snapshots.get, request_snapshots=self._take_snapshots,
+            faults=lambda: self.faults, hold_log=self.anchors.__setitem__, let_log_go=self._let_log_go,
+            member_of=lambda node: self.members.get(node),  # noqa: PLW0108 - tests replace it
+            take_wish=self._take_wish, problem=lambda: self.problem,
+            is_short=lambda: self.is_short,
+        )  # fmt: skip
+
+    def desk(self, *, copies_max: int = 2, rate: int = 0) -> CopyDesk:
+        """A desk whose clock is `now`."""
+        return CopyDesk(self.ground(), CopyLimits(copies_max, rate), now=lambda: self.now)
+
+    def hold(self, content: bytes, partition: int = 0, index: int = 90) -> Snapshot:
+        """The partition's newest snapshot has these bytes from now on."""
+        self.snapshots[partition] = made = make_snapshot(self.directory, partition, index, content)
+        return made
+
+    def held_folders(self) -> list[str]:
+        """Of copies."""
+        return [name for name in os.listdir(self.directory / FOLDER) if name.startswith("tmp-")]
+
+    def _cluster_state(self, of: GroupReach) -> GroupState:
+        return GroupState(
+            term=of.term, commit=of.handed, commit_term=of.handed_term, last_index=of.handed, last_term=of.handed_term,
+            catalogs={1: LoggedCatalog(2, self.catalog, 1)},
+        )  # fmt: skip
+
+    def _let_log_go(self, name: str) -> None:
+        self.anchors.pop(name, None)
+
+    def _take_snapshots(self, partitions: Sequence[int]) -> Future[dict[str, Any]]:
+        self.asked.append(list(partitions))
+        self.taking = Future()
+        return self.taking
+
+    def _take_wish(self, wish: CopyWish) -> CopyStanding:
+        self.wishes.append(wish)
+        return CopyStanding(SOURCE, True, True, None, self.members.get(wish.node), None, ())
+
+
+def peer(life: bytes = LIFE, node: int = RECIPIENT) -> Peer:
+    """A recipient."""
+    return Peer(NodeId(node), life)
+
+
+def some_bytes(size: int, seed: int = 1) -> bytes:
+    """The same each time."""
+    return random.Random(seed).randbytes(size)
+
+
+class ServedSource:
+    """A source with a port of its own. Closes what it opened."""
+
+    def __init__(self, node: MadeUpNode, *, copies_max: int = 2, rate: int = 0, tls: PeerTls | None = None) -> None:
+        self.node, self.tls = node, tls
+        ours = copy_credentials(CLUSTER, SOURCE, b"source 1", SECRET)
+        self.source = CopyServer(ours, node.ground(), CopyLimits(copies_max, rate), tls=tls)
+        self.source.serve()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self._listener.getsockname()[:2]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        """As the peers' port does."""
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = self._listener.accept()
+                assert sock.recv(1) in {COPY_CHANNEL.preface, b""}
+                sock.setblocking(False)
+                self.source.take_socket(sock)
+
+    def client(
+        self, life: bytes = LIFE, node: int = RECIPIENT, *, ours: ChannelCredentials | None = None, times: CopyTimes = TIMES
+    ) -> CopyClient:
+        """A recipient that is not connected yet."""
+        credentials = ours or copy_credentials(CLUSTER, node, life, SECRET)
+        return CopyClient(credentials, SOURCE, self.address, tls=self.tls, times=times)
+
+    def close(self) -> None:
+        """Ends source and port."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.source.stop()
+        self._thread.join()
+
+
+def begin(client: CopyClient, request: CopyRequest = REQUEST) -> CopyManifest:
+    """The manifest; it is there."""
+    answer = client.begin_copy(request)
+    assert isinstance(answer, CopyManifest), answer
+    return answer
+
+
+def fetch(client: CopyClient, manifest: CopyManifest) -> dict[str, bytes]:
+    """Every file by its name."""
+    return {file.name: b"".join(client.read_chunks(manifest.copy, file)) for file in manifest.files}

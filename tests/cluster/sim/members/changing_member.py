@@ -1,0 +1,175 @@
+"""One member of a simulated cluster whose members change: what every member has, and book of peers, fault log and reconciler.
+
+One rule: as `tests.cluster.sim.sim_member`; membership is wired as `cmdlog.node.member.member_node` wires it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from cmdlog.cluster.membership.member_desk import RequestKind
+from cmdlog.cluster.membership.member_requests import MemberRequest
+from cmdlog.cluster.membership.refusals import MembershipRefused
+from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
+from cmdlog.cluster.transport.peer_network import PeerNetwork
+from cmdlog.cluster.transport.peer_transport import Address
+from cmdlog.node.member.member_roll import MemberRoll
+from cmdlog.node.member.membership.membership_parts import MembershipGround, MembershipParts
+from cmdlog.node.member.rejoin.rejoin_record import RejoinReason
+from cmdlog.raft import CopyOutcome
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import SnapshotDescriptor
+from cmdlog.raft.wire.secure_frames import Peer
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.fault_log import FaultLog
+from cmdlog.wal.format.cluster_record import ClusterMember
+from cmdlog.wal.format.record import RecordKind
+from cmdlog.wal.group_state import GroupStates
+from cmdlog.wal.ids import CLUSTER_GROUP
+from tests.cluster.sim.list_images import write_image
+from tests.cluster.sim.sim_member import TICK_S, SimMember, directory_of
+from tests.wal.sim.simfiles import SimFiles
+
+if TYPE_CHECKING:
+    from tests.cluster.sim.members.changing_cluster import ChangingCluster
+
+
+@contextmanager
+def undisturbed(files: SimFiles) -> Iterator[None]:
+    """Nothing else happens while these files are synced."""
+    before, files.before = files.before, None
+    try:
+        yield
+    finally:
+        files.before = before
+
+
+FAILURE_S: Final = 2.5
+
+
+class _Network:
+    """What membership needs of the network."""
+
+    def __init__(self, book: PeerBook) -> None:
+        self.book = book
+
+    def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
+        """Everybody is called anyway."""
+
+
+class ChangingMember(SimMember):
+    """See the module."""
+
+    def open_beside(self, recovered: GroupStates) -> None:
+        files, directory, identity = self.machine.files, directory_of(self.node), self.log.instance.identity
+        with undisturbed(files):
+            self.book = PeerBook.open(files, directory, identity)
+            self.fault_log = FaultLog.open(files, directory, identity)
+            for other in range(1, self._world.first + 1) if not recovered.state(CLUSTER_GROUP).members else ():
+                if other != self.node and NodeId(other) not in self.book.records:
+                    self.book.pin(Peer(NodeId(other), b"life%04d" % other))  # all have met before anybody votes
+            self.roll = MemberRoll(recovered, self._world.cluster_file)
+        self.stamp = self.book.me, self.book.start
+
+    def missing_members(self) -> list[ClusterMember]:
+        met = {int(node): record.incarnation for node, record in self.book.records.items()}
+        return self.roll.missing_members({**met, self.node: self.book.me.incarnation})
+
+    def believes(self, sender: int, stamp: Any) -> bool:
+        """Whether the peer's process is the one that belongs to the cluster."""
+        peer, start = stamp
+        if not self.membership.hears(sender):
+            return False
+        before = self.book.records.get(peer.node)
+        with undisturbed(self.machine.files):
+            try:
+                self.book.pin(peer)
+                self.book.acquaint(peer, start)
+            except WalError:
+                return False  # nothing of a peer is processed before it is in the book
+            except PeerRefused:
+                self._world.happened["peer refused"] += 1
+                return False
+        is_met = before is not None and before.start == start  # what the process of before had sent may arrive late
+        self._world.happened["old copy heard"] += not is_met and peer in self._world.forgetful  # by one whose book is new, too
+        return True
+
+    def join_cluster(self) -> None:
+        self.network = _Network(self.book)
+        self.membership = MembershipParts(MembershipGround(
+            self.roll, cast(PeerNetwork, self.network), self.groups, self.driver, self.sequenced, self.leadership,
+            self.fitness, self.marks, self.transfer, self.fault_log, lambda _record: None, self._failed, FAILURE_S, TICK_S,
+        ))  # fmt: skip
+
+    def observe(self, index: int, record: bytes) -> None:
+        if record[4] in (RecordKind.MEMBER, RecordKind.FAULTS):
+            self._world.note_decision(record)
+        with undisturbed(self.machine.files):
+            self.membership.observe(record)
+        self.roll.observe(index, record)
+
+    def request(self, kind: RequestKind, node: int, *, base: int | None = None) -> bool:
+        """An operator's request, without the wait for its entry; whether it begins something."""
+        reconciler = self.membership._reconciler
+        if not self.leads or reconciler._statement is not None:
+            return False
+        try:
+            wanted = MemberRequest(kind, node, f"n{node}:1", f"http://n{node}")
+            member, _ = reconciler._decide(wanted, base)
+        except MembershipRefused as refused:
+            self._world.happened[f"refused {refused.code.value}"] += 1
+            return False
+        if member is not None:
+            reconciler._place(RecordKind.MEMBER, member.to_json())
+            if kind in ("remove", "replace"):
+                self._world.going.add(node)
+        return member is not None
+
+    def pin_roll(self) -> None:
+        """The thread that keeps the book of peers has its turn."""
+        try:
+            with undisturbed(self.machine.files):
+                self.membership._follower._follow()
+        except WalError:
+            self.world.condemn(self)  # it cannot know whom it hears
+
+    def capture(self, partition: int) -> None:
+        """A snapshot, as files too: a recovery may begin with it."""
+        state, files = self.machine.states[partition].captured(), self.machine.files
+        if not state.checksum:
+            return
+        block = self.driver.entry_blocks.block_of(partition, state.index) or 1
+        try:
+            with undisturbed(files):
+                write_image(
+                    files,
+                    directory_of(self.node),
+                    self.log.instance.identity,
+                    state,
+                    groups=self.log.recovered.groups,
+                    block=block,
+                )
+        except WalError:
+            return
+        self.machine.captured[partition] = state
+
+    def tick(self, ticks: int = 1) -> None:
+        super().tick(ticks)
+        if self.driver.failure is None:
+            self.membership.note_ticks(ticks)
+            if self.world.rng.random() < 0.7:
+                self.pin_roll()
+
+    def refuse_copy(self, group: int, descriptor: SnapshotDescriptor) -> None:
+        """Too far back: it ends, and comes back to be copied."""
+        self._world.happened["too far back"] += 1
+        with undisturbed(self.machine.files):
+            self._world.wish_copy(self.node, RejoinReason.TOO_FAR_BACK)
+        self.later.append((group, lambda core: core.report_snapshot(descriptor, CopyOutcome.FAILED)))
+        self._world.condemn(self)
+
+    @property
+    def _world(self) -> ChangingCluster:
+        return cast("ChangingCluster", self.world)

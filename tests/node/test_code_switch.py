@@ -1,0 +1,66 @@
+"""Which version of the code calls run that are placed before, at and after a switch."""
+
+from __future__ import annotations
+
+import pytest
+
+from cmdlog.node.outcome import CodeChanged, MigratingRefusal, NotReady
+from cmdlog.node.sequencing.partition_pipeline import Limits
+from cmdlog.wal.format.batch import NO_KEY, decode_batch
+from cmdlog.wal.format.record import RecordKind, decode_record
+from tests.node.pipeline import Pipeline
+
+
+def place(line: Pipeline, number: int, catalog: int) -> None:
+    """One call of partition 0, bound to this version."""
+    line.sequencer.add(0, number, b"[]", NO_KEY, lambda _reply: None, lax=False, catalog=catalog)
+
+
+def taken(line: Pipeline) -> list[tuple[int, list[int]]]:
+    """Version and procedures of each batch that the log is given next."""
+    records = map(decode_record, line.sequencer.take_records(1 << 20))
+    batches = [decode_batch(record) for record in records if record.kind is RecordKind.BATCH]
+    return [(batch.catalog, list(batch.procedures)) for batch in batches]
+
+
+def test_what_waits_keeps_its_version() -> None:
+    """Open batches and calls on all partitions, also over two switches; a call of replaced code is not placed."""
+    line = Pipeline(limits=Limits(site_batches_max=9))
+    code = line.sequencer.code
+    first, bound = code.version, list[int]()
+    place(line, 1, first)
+    line.sequencer.add_everywhere(2, b"[]", NO_KEY, [lambda _reply: None] * 2, lax=False, catalog=first)
+    code.switch_code(first + 1, lambda: bound.append(first + 1))
+    place(line, 3, first + 1)
+    place(line, 3, 0)
+    with pytest.raises(CodeChanged):
+        place(line, 1, first)
+    code.switch_code(first + 2, lambda: bound.append(first + 2))
+    place(line, 4, first + 2)
+    found = [part for _ in range(6) for part in taken(line)]
+    assert found == [(first, [1]), (first, [2]), (first, [2]), (first + 1, [3, 3]), (first + 2, [4])]
+    assert bound == [first + 1, first + 2]
+    assert (code.version, line.sequencer.admission.inflight_calls) == (first + 2, 6)
+
+
+def test_calls_are_held_and_accepted_again() -> None:
+    """What refuses them for another reason is not undone."""
+    sequencer = Pipeline().sequencer
+    sequencer.code.hold_calls()
+    sequencer.code.hold_calls()
+    with pytest.raises(MigratingRefusal):
+        sequencer.add(0, 1, b"[]", NO_KEY, lambda _reply: None, lax=False)
+    sequencer.code.accept_calls()
+    sequencer.add(0, 1, b"[]", NO_KEY, lambda _reply: None, lax=False)
+    sequencer.refuse(NotReady("it stops"))
+    with pytest.raises(NotReady):
+        sequencer.code.hold_calls()
+    sequencer.code.accept_calls()
+    with pytest.raises(NotReady):
+        sequencer.add(0, 1, b"[]", NO_KEY, lambda _reply: None, lax=False)
+
+
+def test_a_reserved_id_is_between_those_of_calls() -> None:
+    """And no other gets it."""
+    code = Pipeline().sequencer.code
+    assert code.reserve_txn() < code.reserve_txn()

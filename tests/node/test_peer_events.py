@@ -1,0 +1,74 @@
+"""Time and messages of a member: silent until all first members have met it, deaf to a life that is over."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cmdlog.node.member.peer_events import LOOK_TICKS, EventParts, PeerEvents
+from cmdlog.raft.configuration import NodeId
+
+PEER = NodeId(2)
+
+
+class Heard:
+    """Everything that a member's parts are given, in order."""
+
+    def __init__(self) -> None:
+        self.met = self.hears = True
+        self.calls: list[str] = []
+        self.events = PeerEvents(lambda: not self.met)
+        called = self.calls.append
+        rounds = SimpleNamespace(tick=lambda ticks: called(f"tick {ticks}"), begin_waiting=lambda: called("reads"))
+        fields: dict[str, Any] = {
+            "driver": SimpleNamespace(
+                lock=threading.RLock(), tick=lambda: called("driver"), receive=lambda of: called(f"got {of}")
+            ),
+            "reads": SimpleNamespace(rounds=rounds),
+            "progress": SimpleNamespace(tick=lambda ticks: None),
+            "leading": SimpleNamespace(note_ticks=lambda ticks: None, look_at_fitness=lambda: called("fitness")),
+            "membership": SimpleNamespace(note_ticks=lambda ticks: called("members"), hears=lambda peer: self.hears),
+            "hold_log": lambda: called("log"),
+            "passing": lambda ticks: called(f"passed {ticks}"),
+        }
+        self.events.serve(EventParts(**fields))
+
+
+@pytest.fixture
+def heard() -> Heard:
+    """All first members have met it."""
+    return Heard()
+
+
+def test_a_stranger_says_and_hears_nothing(heard: Heard) -> None:
+    """Time passes all the same; once it speaks, it does so for good."""
+    heard.met = False
+    heard.events.on_tick(3)
+    heard.events.on_messages(PEER, [])
+    assert heard.calls == ["passed 3"]
+    heard.met = True
+    heard.events.on_tick(1)
+    heard.met = False
+    heard.events.on_messages(PEER, [])
+    assert heard.events.speaks
+    assert heard.calls[1:] == ["passed 1", "driver", "tick 1", "members", "got []", "reads"]
+
+
+def test_a_life_that_is_over_is_not_heard(heard: Heard) -> None:
+    """From its entry on; the others are."""
+    heard.events.on_tick(1)
+    heard.hears = False
+    heard.events.on_messages(PEER, [])
+    assert "got []" not in heard.calls
+
+
+def test_the_log_is_held_once_a_second(heard: Heard) -> None:
+    """However many ticks come at once."""
+    heard.events.on_tick(LOOK_TICKS - 1)
+    assert "log" not in heard.calls
+    heard.events.on_tick(1)
+    assert heard.calls[-2:] == ["log", "fitness"]
+    assert heard.calls.count("driver") == LOOK_TICKS

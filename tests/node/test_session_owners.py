@@ -1,0 +1,94 @@
+"""Numbers of sessions do not wander between partitions; floors, ends, homes, idle sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL, SessionOwners
+from procedures.idempotency.known_outcome import key_fingerprint
+from procedures.idempotency.session_calls import sent_name
+from tests.procedures.sites import START_MS, Site, counters, uuid7
+
+IDLE_S = 100.0
+
+
+class Owners(SessionOwners):
+    """With a clock that is set."""
+
+    def __init__(self, *, sessions_max: int = 10) -> None:
+        self.seconds = 0.0
+        super().__init__(IDLE_S, sessions_max=sessions_max, clock=lambda: self.seconds)
+
+
+def session(tail: int) -> bytes:
+    """A session of one caller."""
+    return key_fingerprint("me", uuid7(START_MS, tail))
+
+
+def test_a_number_stays_where_it_was_used() -> None:
+    """A claim for another partition, or for all, gets the owner."""
+    owners = Owners()
+    assert owners.claim(sent_name(session(1), 1, 0), 2) == 2
+    assert owners.claim(sent_name(session(1), 1, 0), 2) == 2
+    assert owners.claim(sent_name(session(1), 1, 0), 3) == 2
+    assert owners.claim(sent_name(session(1), 1, 0), EVERYWHERE) == 2
+    assert owners.claim(sent_name(session(2), 1, 0), 3) == 3
+    assert owners.claim(sent_name(session(1), 2, 0), EVERYWHERE) == EVERYWHERE
+
+
+def test_what_the_client_has_seen_is_not_claimed() -> None:
+    """At the highest floor and below; and numbers below it do not pile up."""
+    owners = Owners()
+    for number in range(1, 20_000):
+        assert owners.claim(sent_name(session(1), number, number - 1), 0) == 0
+    assert owners.claim(sent_name(session(1), 19_998, 5), 0) == EXPIRED
+    assert len(owners._sessions[session(1)].owners) < 3000
+
+
+def test_an_ended_session_claims_nothing() -> None:
+    """The partitions that may know it are told once."""
+    owners = Owners()
+    for partition in (2, 0, EVERYWHERE):
+        owners.claim(sent_name(session(1), partition + 2, 0), partition)
+    assert owners.end(session(1)) == [0, 2]
+    assert owners.end(session(1)) == []
+    assert owners.end(session(5)) == []
+    assert owners.claim(sent_name(session(1), 9, 0), 0) == EXPIRED
+
+
+def test_full_and_idle() -> None:
+    """A new session finds no room until others were idle long enough; those in use stay."""
+    owners = Owners(sessions_max=2)
+    owners.claim(sent_name(session(1), 1, 0), 0)
+    owners.claim(sent_name(session(2), 1, 0), 0)
+    assert owners.claim(sent_name(session(3), 1, 0), 0) == FULL
+    owners.seconds = IDLE_S - 1
+    owners.claim(sent_name(session(2), 2, 0), 0)
+    owners.seconds = IDLE_S + 30
+    owners.tidy()
+    assert owners.claim(sent_name(session(3), 1, 0), 0) == 0
+    assert owners.claim(sent_name(session(2), 1, 0), 1) == 0
+    assert len(owners) == 2
+
+
+def test_states_say_what_was_used_where(tmp_path: Path) -> None:
+    """After a start, also of numbers that several partitions know since the directory was made from one of other partitions."""
+    owners = Owners()
+    for partition, number in ((0, 1), (1, 2), (2, 2)):
+        site = Site(tmp_path / f"{partition}.db", counters(), partition=partition)
+        name = sent_name(session(1), number, 0)
+        site.apply(("count", {"name": "a", "by": 1}), keys=[name[:24]], floors={session(1): 0})
+        owners.load(site.state.connection, partition)
+        site.close()
+    assert owners.claim(sent_name(session(1), 1, 0), 1) == 0
+    assert [owners.claim(sent_name(session(1), 2, 0), partition) for partition in (1, 2)] == [1, 2]
+    assert owners.claim(sent_name(session(1), 2, 0), 0) in (1, 2)
+    owners.clear()
+    assert owners.claim(sent_name(session(1), 1, 0), 1) == 1
+
+
+def test_first_call_that_is_seen_may_bring_a_floor() -> None:
+    """The node has forgotten the session, or its first numbers were reads: nothing is known yet below the floor."""
+    owners = Owners()
+    assert owners.claim(sent_name(session(1), 900, 899), 1) == 1
+    assert owners.claim(sent_name(session(1), 899, 0), 1) == EXPIRED
