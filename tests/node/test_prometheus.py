@@ -183,6 +183,8 @@ def test_snapshots_show_age_size_duration_and_failures(tmp_path: Path, monkeypat
 def test_a_prediction_needs_a_measure_and_a_snapshot_shortens_it(tmp_path: Path) -> None:
     """Nothing is predicted before anything was executed; calls make it grow, a snapshot of all partitions makes it small."""
     with a_node(tmp_path / "data", partitions=2) as node:
+        for n in range(20):  # once answered, nothing of the start is still being executed in either partition
+            ask(node, "bump", id=n, amount=1)
         node.meter.busy_s = [0.0, 0.0]
         assert node.status()["predicted_recovery_s"] is None
         for n in range(300):
