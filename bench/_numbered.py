@@ -1,7 +1,7 @@
 """Load of clients that name their calls: `python -m bench._numbered`, order as JSON on standard input, figures on output.
 
-One rule: the names cost the client next to nothing beside what is measured. All but the header of a session is made before the
-clock starts. `session` is one client that has all connections, `sessions` a client with a session of its own for each.
+One rule: the names cost the client next to nothing beside what is measured. All but the header of a shared session is made before
+the clock starts. `session` is one client that has all connections, `sessions` a client with a session of its own for each.
 
 Order: {"port", "names", "connections", "each": requests of a connection, "lines": calls of a request (0: single calls), "seed"}.
 """
@@ -22,12 +22,12 @@ import uvloop
 from bench._load import Client, request, run_module
 from bench._nodes import transfers
 from cmdlog.client.keys import uuid7
-from cmdlog.client.session import ClientSessions
 from cmdlog.whole_line_stdout import answer
 from procedures.samples import bank
 
 Names = Literal["none", "session", "sessions", "key"]
 CALLS = 2000  # that differ
+FLOOR_EVERY = 16  # calls of a shared session
 JSON = "Content-Type: application/json\r\n"
 MARK = "X-Mark: \r\n"  # where the session goes
 NDJSON = "Content-Type: application/x-ndjson\r\n"
@@ -46,21 +46,41 @@ def new_uuid() -> str:
     return uuid7(time.time_ns() // 1_000_000, os.urandom(10))
 
 
-def single_requests(calls: Sequence[bank.Call], names: Names, each: int, sessions: ClientSessions) -> Iterator[bytes]:
+class SharedSession:
+    """The session of a client that has all connections; on each, one call is under way. Costs less than `ClientSessions`."""
+
+    def __init__(self) -> None:
+        self.uuid = new_uuid().encode()
+        self._last = self._floor = 0
+        self._under_way: list[int] = []  # number of the call on each connection that has begun
+
+    def name_calls(self, parts: Sequence[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        """The requests of one connection."""
+        lane = 0
+        for at, (head, tail) in enumerate(parts):
+            self._last = number = self._last + 1
+            if at:
+                self._under_way[lane] = number
+            else:
+                lane = len(self._under_way)
+                self._under_way.append(number)
+            if not number % FLOOR_EVERY:
+                self._floor = min(self._under_way) - 1
+            yield b"%bCmdlog-Session: %b; number=%d; floor=%d\r\n%b" % (head, self.uuid, number, self._floor, tail)
+
+
+def single_requests(calls: Sequence[bank.Call], names: Names, each: int, shared: SharedSession) -> Iterator[bytes]:
     """The requests of one connection, whose next one is sent when the former is answered."""
-    parts = []
-    for name, params in itertools.islice(itertools.cycle(calls), each):
-        headers = JSON + (f"Idempotency-Key: {new_uuid()}\r\n" if names == "key" else MARK)
+    parts, uuid = [], new_uuid()
+    for number, (name, params) in enumerate(itertools.islice(itertools.cycle(calls), each), 1):
+        headers = JSON + MARK
+        if names == "key":
+            headers = f"{JSON}Idempotency-Key: {new_uuid()}\r\n"
+        elif names == "sessions":
+            headers = f"{JSON}Cmdlog-Session: {uuid}; number={number}; floor={number - 1}\r\n"
         head, _, tail = request("POST", f"/v1/procedures/{name}", orjson.dumps(params), headers=headers).partition(MARK.encode())
         parts.append((head, tail))
-    return _named(parts, sessions) if names in ("session", "sessions") else map(b"".join, parts)
-
-
-def _named(parts: Sequence[tuple[bytes, bytes]], sessions: ClientSessions) -> Iterator[bytes]:
-    for head, tail in parts:
-        call = sessions.new()
-        yield b"%bCmdlog-Session: %b\r\n%b" % (head, call.header().encode(), tail)
-        sessions.finish(call)
+    return shared.name_calls(parts) if names == "session" else map(b"".join, parts)
 
 
 def batch_requests(calls: Sequence[bank.Call], names: Names, each: int, lines: int) -> Iterator[bytes]:
@@ -82,10 +102,9 @@ async def load(order: dict[str, Any]) -> dict[str, Any]:
     lines, each, names = order["lines"], order["each"], order["names"]
     latencies: list[float] = []
     statuses: dict[str, int] = {}
-    clients, shared = [], ClientSessions()
+    clients, shared = [], SharedSession()
     for _ in range(order["connections"]):
-        own = shared if names == "session" else ClientSessions()
-        work = iter(list(batch_requests(calls, names, each, lines))) if lines else single_requests(calls, names, each, own)
+        work = iter(list(batch_requests(calls, names, each, lines))) if lines else single_requests(calls, names, each, shared)
         make = Client(work, latencies, statuses)
         _, client = await asyncio.get_running_loop().create_connection(lambda made=make: made, "127.0.0.1", order["port"])
         clients.append(client)

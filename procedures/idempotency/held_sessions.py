@@ -5,7 +5,7 @@ One rule: plain data of `session_table.SessionTable`. Everything here can be mad
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -26,15 +26,19 @@ class KnownNumbers(NamedTuple):
 class KnownSession:
     """What is known of one session."""
 
-    __slots__ = ("chunks", "floor", "latest")
+    __slots__ = ("chunks", "floor", "highest", "latest")
 
     def __init__(self, floor: int, latest: int) -> None:
         self.floor, self.latest = floor, latest
+        self.highest = 0  # of all numbers that had an outcome
         self.chunks: list[KnownNumbers] = []  # by row
 
     def add_chunk(self, idx: int, numbers: tuple[int, ...]) -> None:
         """The row holds the outcomes of these."""
-        self.chunks.append(KnownNumbers(idx, min(numbers), max(numbers), numbers))
+        lowest, highest = (numbers[0], numbers[0]) if len(numbers) == 1 else (min(numbers), max(numbers))
+        self.chunks.append(KnownNumbers(idx, lowest, highest, numbers))
+        if highest > self.highest:
+            self.highest = highest
 
     def row_of(self, number: int) -> int:
         """The row with the outcome of the number; 0: it has none."""
@@ -43,18 +47,27 @@ class KnownSession:
                 return chunk.idx
         return 0
 
+    def has_used(self, number: int) -> bool:
+        """Whether the number is not above the floor, or has an outcome."""
+        return number <= self.floor or (number <= self.highest and self.row_of(number) != 0)
+
     def knows_any(self, numbers: Sequence[int]) -> bool:
         """Whether there is an outcome of one of these."""
         lowest, highest = min(numbers), max(numbers)
+        if lowest > self.highest:
+            return False
         near = [chunk for chunk in self.chunks if chunk.lowest <= highest and lowest <= chunk.highest]
         return bool(near) and not set(numbers).isdisjoint(chain.from_iterable([chunk.numbers for chunk in near]))
 
     def passed(self, floor: int) -> list[KnownNumbers]:
         """The chunks that a floor makes useless."""
-        return [] if floor == self.floor else [chunk for chunk in self.chunks if chunk.highest <= floor]
+        return [chunk for chunk in self.chunks if chunk.highest <= floor] if floor > self.floor else []
 
     def drop(self, chunks: list[KnownNumbers]) -> None:
-        """Forgets these outcomes."""
+        """Forgets these outcomes, all of which there are."""
+        if len(chunks) == len(self.chunks):
+            self.chunks = []
+            return
         rows = {chunk.idx for chunk in chunks}
         self.chunks = [chunk for chunk in self.chunks if chunk.idx not in rows]
 
@@ -80,7 +93,7 @@ class SessionChanges:
     dropped: list[tuple[bytes, list[KnownNumbers]]] = field(default_factory=list)
     ended: list[bytes] = field(default_factory=list)  # sessions that are forgotten
     carried: list[bytes] = field(default_factory=list)  # idle ones that are kept another while
-    uses: Counter[int] = field(default_factory=Counter)  # index of a row -> how many uses it has lost
+    uses: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))  # index of a row -> how many uses it has lost
     deleted: set[int] = field(default_factory=set)
     rewritten: dict[int, HeldRow] = field(default_factory=dict)
     shrunk: int = 0  # rows taken from the queue of new ones
@@ -96,6 +109,8 @@ def numbers_of(row: SessionRow) -> dict[bytes, tuple[int, ...]]:
         return {}
     if len(row.sessions) == 1:
         return {row.sessions[0]: row.numbers}
+    if row.ordinals == tuple(range(len(row.sessions))):  # a call of each
+        return dict(zip(row.sessions, zip(row.numbers, strict=True), strict=True))
     found: dict[bytes, list[int]] = {}
     for ordinal, number in zip(row.ordinals, row.numbers, strict=True):
         found.setdefault(row.sessions[ordinal], []).append(number)

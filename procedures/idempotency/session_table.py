@@ -160,10 +160,13 @@ class SessionTable:
         sessions, numbers = split_names(names)
         if len(floors) == 1:
             return self._all_new(sessions[0], numbers, floors[sessions[0]])
-        by_session: dict[bytes, list[int]] = {}
+        if len(set(names)) != len(names):
+            return False
         for session, number in zip(sessions, numbers, strict=True):
-            by_session.setdefault(session, []).append(number)
-        return all(self._all_new(session, several, floors[session]) for session, several in by_session.items())
+            known = self._sessions.get(session)
+            if number <= floors[session] or (known is not None and known.has_used(number)):
+                return False
+        return True
 
     def _all_new(self, session: bytes, numbers: Sequence[int], floor: int) -> bool:
         known = self._sessions.get(session)
@@ -220,17 +223,18 @@ class SessionTable:
             changes.digest += _forgotten_digest(changes.forgotten) - _forgotten_digest(self._forgotten)
 
     def _drop_passed(self, floors: Mapping[bytes, int]) -> None:
+        uses = self._changes.uses
         for session, floor in floors.items():
             known = self._sessions.get(session)
-            if known is None:
-                continue
-            self._changes.uses[known.latest] += 1
-            if passed := known.passed(max(floor, known.floor)):
-                self._drop(session, passed)
+            if known is not None:
+                uses[known.latest] += 1
+                if floor > known.floor and (passed := known.passed(floor)):
+                    self._drop(session, passed)
 
     def _drop(self, session: bytes, chunks: list[KnownNumbers]) -> None:
         self._changes.dropped.append((session, chunks))
-        self._changes.uses.update([chunk.idx for chunk in chunks])
+        for chunk in chunks:
+            self._changes.uses[chunk.idx] += 1
 
     def _add(self, index: int, calls: NumberedCalls | None, floors: Mapping[bytes, int], clock: int) -> None:
         """The row of the batch: every session that it names and that exists, and those that are carried over."""

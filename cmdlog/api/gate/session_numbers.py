@@ -19,8 +19,9 @@ from procedures.idempotency.session_calls import NUMBER_MAX, SENT
 HEADER_NAME: Final = "Cmdlog-Session"
 FINGERPRINTS_MAX: Final = 16_384  # that are kept, about 300 bytes each
 UUID7: Final = rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
-HEADER: Final = re.compile(rb"(%b)(?:;[ \t]*number=([0-9]{1,20}))?(?:;[ \t]*floor=([0-9]{1,20}))?" % UUID7)
+UUID_BYTES: Final = 36
 BARE: Final = re.compile(UUID7)
+NUMBERS: Final = re.compile(rb"(?:;[ \t]*number=([0-9]{1,20}))?(?:;[ \t]*floor=([0-9]{1,20}))?")
 FORM: Final = "must be a UUID of version 7, `; number=` and `; floor=` with numbers of 64 bits"
 
 Window = tuple[bytes, int]
@@ -29,30 +30,33 @@ Window = tuple[bytes, int]
 
 @lru_cache(maxsize=FINGERPRINTS_MAX)
 def session_fingerprint(scope: str, uuid: bytes) -> bytes:
-    """What stands for a session of these callers. `uuid` has been checked."""
-    return key_fingerprint(scope, uuid.decode().lower())
+    """What stands for a session of these callers; empty when it is no UUID of version 7."""
+    return key_fingerprint(scope, uuid.decode().lower()) if BARE.fullmatch(uuid) else b""
 
 
 def named_call(scope: str, value: bytes, window: int) -> bytes:
     """What a single call brings to the log, from its header. Raises: Problem."""
-    found = HEADER.fullmatch(value)
-    if found is None:
-        raise invalid([(HEADER_NAME, FORM)])
-    uuid, number, floor = found.groups()
+    session, number, floor = _parts_of(scope, value)
     if number is None:
         raise invalid([(HEADER_NAME, "needs `; number=`: which of the session's calls this is")])
-    return _sent(session_fingerprint(scope, uuid), int(number), int(floor or b"0"), window, HEADER_NAME)
+    return _sent(session, int(number), int(floor or b"0"), window, HEADER_NAME)
+
+
+def _parts_of(scope: str, value: bytes) -> tuple[bytes, bytes | None, bytes | None]:
+    """Fingerprint, number and floor. Raises: Problem."""
+    found, session = NUMBERS.fullmatch(value, UUID_BYTES), session_fingerprint(scope, value[:UUID_BYTES])
+    if found is None or not session:
+        raise invalid([(HEADER_NAME, FORM)])
+    number, floor = found.groups()
+    return session, number, floor
 
 
 def window_of_lines(scope: str, value: bytes) -> Window:
     """Session and floor of a batch's lines that say no others, from its header. Raises: Problem."""
-    found = HEADER.fullmatch(value)
-    if found is None:
-        raise invalid([(HEADER_NAME, FORM)])
-    uuid, number, floor = found.groups()
+    session, number, floor = _parts_of(scope, value)
     if number is not None:
         raise invalid([(HEADER_NAME, "must not have `number` here: each line has its own")])
-    return session_fingerprint(scope, uuid), int(floor or b"0")
+    return session, int(floor or b"0")
 
 
 def named_line(scope: str, entry: dict[str, Any], lines: Window | None, window: int) -> bytes:

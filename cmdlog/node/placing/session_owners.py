@@ -29,17 +29,14 @@ Owner = int | frozenset[int]
 class LiveSession:
     """A session as the node sees it."""
 
-    __slots__ = ("floor", "owners", "partitions", "used_at")
+    __slots__ = ("floor", "owners", "owners_max", "partitions", "used_at")
 
     def __init__(self, used_at: float) -> None:
         self.floor = 0
+        self.owners_max = NUMBERS_SLACK  # that there may be before those below the floor are dropped
         self.owners: dict[int, Owner] = {}  # number -> where it was used
         self.partitions: set[int] = set()  # that may know the session
         self.used_at = used_at
-
-    def use(self, at: float) -> None:
-        """A call of it came."""
-        self.used_at = at
 
     def end(self) -> None:
         """Nothing is called under it any more."""
@@ -54,11 +51,9 @@ class LiveSession:
     def raise_floor(self, floor: int) -> None:
         """Its client has seen all outcomes up to there."""
         self.floor = floor
-        if len(self.owners) > NUMBERS_SLACK + self._window():
+        if len(self.owners) > self.owners_max:
             self.owners = {number: owner for number, owner in self.owners.items() if number > floor}
-
-    def _window(self) -> int:
-        return max(0, next(reversed(self.owners), 0) - self.floor)
+            self.owners_max = len(self.owners) + NUMBERS_SLACK
 
 
 class SessionOwners:
@@ -83,7 +78,7 @@ class SessionOwners:
                     return FULL
                 live = self._sessions[session] = LiveSession(self._clock())
             else:
-                live.use(self._clock())
+                live.used_at = self._clock()
             if number <= live.floor:
                 return EXPIRED
             if floor > live.floor:

@@ -53,8 +53,11 @@ def encode_sessions(keys: Sequence[bytes], ended: Sequence[bytes]) -> tuple[byte
         return joined, b""
     if len(joined) == CALL_BYTES * len(keys):
         flat = struct.unpack("<" + "16sQQ" * len(keys), joined)
-        if len(set(flat[::3])) == 1 and not ended:
+        sessions = len(set(flat[::3]))
+        if sessions == 1 and not ended:
             return b"", _of_one(flat[0], flat[1::3], max(flat[2::3]))
+        if sessions == len(keys) and not ended:
+            return b"", _of_each(joined, len(keys))
         return b"", _of_many(list(zip(flat[::3], flat[1::3], flat[2::3], strict=True)), ended)
     calls = [struct.unpack("<16sQQ", key) if len(key) == CALL_BYTES else None for key in keys]
     plain = [_NONE if call else key for key, call in zip(keys, calls, strict=True)]
@@ -68,6 +71,14 @@ def _of_one(session: bytes, numbers: Sequence[int], floor: int) -> bytes:
     else:
         column, width = _numbers([number - base for number in numbers])
     return SESSIONS.pack(SESSIONS.bytes + SESSION.bytes + len(column), 1, 0, width) + SESSION.pack(session, base, floor) + column
+
+
+def _of_each(joined: bytes, count: int) -> bytes:
+    """Calls of as many sessions: what a call came as is what its session's entry says, since its number is the lowest."""
+    width = 1 if count < 256 else 2
+    ordinals = struct.pack(f"<{count}{_ORDINAL_CODES[width]}", *range(1, count + 1))
+    size = SESSIONS.bytes + len(joined) + len(ordinals) + count
+    return SESSIONS.pack(size, count, width, 1) + joined + ordinals + bytes(count)
 
 
 def _of_many(calls: Sequence[tuple[bytes, int, int] | None], ended: Sequence[bytes]) -> bytes:
