@@ -37,8 +37,7 @@ class KnownSession:
         """The row holds the outcomes of these."""
         lowest, highest = (numbers[0], numbers[0]) if len(numbers) == 1 else (min(numbers), max(numbers))
         self.chunks.append(KnownNumbers(idx, lowest, highest, numbers))
-        if highest > self.highest:
-            self.highest = highest
+        self.highest = max(self.highest, highest)
 
     def row_of(self, number: int) -> int:
         """The row with the outcome of the number; 0: it has none."""
