@@ -29,6 +29,7 @@ def encode_state(state: ListState) -> bytes:
     value["lists"] = state.lists
     value["keys"] = {key.hex(): [status, str(txn_id), body.decode()] for key, (status, txn_id, body) in state.keys.items()}
     value["owners"] = {key.hex(): owner for key, owner in state.owners.items()}
+    value["floors"] = {session.hex(): floor for session, floor in state.floors.items()}
     return orjson.dumps(value)
 
 
@@ -37,7 +38,9 @@ def decode_state(data: bytes) -> ListState:
     value = orjson.loads(data)
     keys = {bytes.fromhex(key): (status, int(txn), body.encode()) for key, (status, txn, body) in value["keys"].items()}
     owners = {bytes.fromhex(key): owner for key, owner in value["owners"].items()}
-    return ListState(**{name: value[name] for name in _NUMBERS}, lists=value["lists"], keys=keys, owners=owners)
+    floors = {bytes.fromhex(session): floor for session, floor in value["floors"].items()}
+    numbers = {name: value[name] for name in _NUMBERS}
+    return ListState(**numbers, lists=value["lists"], keys=keys, owners=owners, floors=floors)
 
 
 def write_image(files: SimFiles, directory: str, identity: Identity, state: ListState, *, groups: GroupStates, block: int) -> str:

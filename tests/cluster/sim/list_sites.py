@@ -23,16 +23,24 @@ from cmdlog.wal.format.batch import NO_KEY, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind, decode_record
 from cmdlog.wal.ids import txn_partition
 from procedures.idempotency.known_outcome import Status
+from procedures.idempotency.session_calls import NAME_BYTES, SESSION_BYTES, split_names
 from tests.cluster.lists_app import db, list_names
 
 ROUTES: Final = make_routes(db)
 NAMES: Final = {route.number: name for name, route in ROUTES.items()}
 SKIPPED: Final = b'{"code":"skipped"}'
+EXPIRED: Final = b'{"code":"session_expired"}'
+SHARED_MARK: Final = b"*"
 
 
 @dataclass(slots=True)
 class ListState:
-    """One partition's state. `keys`: transaction and answer of every call that had one."""
+    """One partition's state.
+
+    Attributes:
+        keys: transaction and answer of every call that had a name, of session calls those above the floor.
+        floors: of every session, apart for calls on all partitions, as in the product's tables.
+    """
 
     partition: int
     partitions: int
@@ -43,6 +51,7 @@ class ListState:
     lists: dict[str, list[int]] = field(default_factory=dict)
     keys: dict[bytes, tuple[int, int, bytes]] = field(default_factory=dict)  # -> status, transaction, body
     owners: dict[bytes, int] = field(default_factory=dict)  # of every key, EVERYWHERE for a call on all partitions
+    floors: dict[bytes, int] = field(default_factory=dict)  # session, with a mark for calls on all partitions -> floor
 
     def __post_init__(self) -> None:
         self.lists = self.lists or {list_names(self.partitions)[self.partition]: []}
@@ -61,6 +70,10 @@ class ListState:
         batch = decode_batch(record)
         assert batch.first_txn > self.txn_id, f"partition {self.partition}: {batch.first_txn} is given after {self.txn_id}"
         self.txn_id = batch.last_txn
+        if batch.sessions is not None:
+            mark = SHARED_MARK if txn_partition(batch.first_txn) != self.partition else b""
+            for session, floor in zip(batch.sessions.ids, batch.sessions.floors, strict=True):
+                self._raise_floor(session, mark, floor)
         positions = skipped.get(record.index, set())
         keys, params = batch.key_list() or [NO_KEY] * batch.count, batch.params()
         outcomes = [
@@ -80,11 +93,24 @@ class ListState:
     def _run(self, txn_id: int, name: str, params: list[Any], key: bytes) -> tuple[int, int, bytes]:
         if key in self.keys:
             return self.keys[key]
+        shared = txn_partition(txn_id) != self.partition
+        if len(key) == NAME_BYTES:
+            (session,), (number,) = split_names((key,))
+            if number <= self.floors[session + (SHARED_MARK if shared else b"")]:
+                return int(Status.SESSION_EXPIRED), 0, EXPIRED
         body = orjson.dumps(self._call(name, params))
         if key != NO_KEY:
             self.keys[key] = int(Status.OK), txn_id, body
-            self.owners[key] = self.partition if txn_partition(txn_id) == self.partition else EVERYWHERE
+            self.owners[key] = EVERYWHERE if shared else self.partition
         return int(Status.OK), 0, body
+
+    def _raise_floor(self, session: bytes, mark: bytes, floor: int) -> None:
+        """The outcomes up to there are forgotten, of this kind of calls."""
+        self.floors[session + mark] = floor = max(floor, self.floors.get(session + mark, 0))
+        mine = [key for key in self.keys if len(key) == NAME_BYTES and key[:SESSION_BYTES] == session]
+        for key in mine:
+            if split_names((key,))[1][0] <= floor and (self.owners[key] == EVERYWHERE) == bool(mark):
+                del self.keys[key], self.owners[key]
 
     def _call(self, name: str, params: list[Any]) -> Any:
         if name == "append":

@@ -52,6 +52,7 @@ from cmdlog.wal.format.record import RecordKind, decode_record
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_tick
 from procedures.bundle import capture_bundle
+from procedures.idempotency.session_calls import NAME_BYTES
 from replay.log.source import source_of
 from tests.cluster.lists_app import db
 from tests.cluster.sim.list_sites import ROUTES, ListSites, ListState
@@ -68,6 +69,7 @@ SETTINGS: Final = Settings(partitions=PARTITIONS, sites=1)
 LIMITS: Final = Limits(batch_calls_max=3)
 BLOCKS_KEPT: Final = 120
 LEAD_MAX_MS: Final = 60_000
+NO_FLOOR: Final = bytes(8)
 ONE_CODE: Final = SimpleNamespace(
     versions=SimpleNamespace(newest=1), missing_entries=list, missing_tables=lambda _directory, _tick: [], run_newest=lambda: None
 )
@@ -135,8 +137,11 @@ class StepsOfLists(LeaderSteps):
         self._keys.clear()
         for _, state in sorted(self.listed.items()):
             for key, owner in state.owners.items():
-                self._keys.claim(key, owner)
-                self._keys.release_key(key, stored=True)
+                if len(key) == NAME_BYTES:
+                    self._keys.claim(key + NO_FLOOR, owner)
+                else:
+                    self._keys.claim(key, owner)
+                    self._keys.release_key(key, stored=True)
 
 
 class SimMember:
