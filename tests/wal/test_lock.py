@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from cmdlog.wal.directory.lock import OwnerRecord, make_folder, take_ownership
-from cmdlog.wal.errors import NotEmpty, WrongDirectory
+from cmdlog.wal.errors import Locked, NotEmpty, WrongDirectory
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.log import Log
 from cmdlog.wal.opening.home import adopt
 from cmdlog.wal.os_errors import locked
+from tests.wal.sim.simfiles import SimFiles
 
 
 def test_a_folder_that_cannot_be_made_says_why(tmp_path: Path) -> None:
@@ -48,6 +49,18 @@ def test_directory_without_a_node_is_left_as_it_is(tmp_path: Path) -> None:
         Log.open(RealFiles(), str(tmp_path))
     with pytest.raises(WrongDirectory, match=r"instance\.json is a file"):
         Log.open(RealFiles(), str(tmp_path / "node" / "instance.json"))
+
+
+def test_a_node_on_a_full_disk_is_locked_though_its_record_finds_no_room() -> None:
+    """A power cut may take the record of the last owner, and with it the room; the lock needs none."""
+    files = SimFiles()
+    files.mkdir("/node")
+    files.write_file_atomic("/node/instance.json", b"{}")
+    files.capacity_bytes = files.disk.used_bytes()
+    held = take_ownership(files, "/node")
+    with pytest.raises(Locked, match="left no owner record yet"):
+        take_ownership(files, "/node")
+    held.close()
 
 
 def test_error_of_a_locked_directory_names_the_process_in_words() -> None:

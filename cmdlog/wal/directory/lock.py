@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 import orjson
 
 from cmdlog.wal.directory.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, NO_CONTENT, load_instance
-from cmdlog.wal.errors import NotEmpty, WrongDirectory
+from cmdlog.wal.errors import DiskFull, NotEmpty, WrongDirectory
 from cmdlog.wal.files import Files, Lock, parent
 
 
@@ -73,7 +73,10 @@ def take_ownership(files: Files, directory: str) -> DirectoryLock:
     try:
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         record = OwnerRecord(os.getpid(), socket.gethostname(), files.boot_id(), started)
-        lock.write_owner(record.encode())
+        try:
+            lock.write_owner(record.encode())
+        except DiskFull:  # a node starts on a full disk; without the record an error does not name us
+            lock.write_owner(b"")
     except BaseException:
         lock.close()
         raise
