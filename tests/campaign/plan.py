@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cmdlog.client.keys import uuid7
 from tests.campaign.application import VERSIONS
 from tests.campaign.truth import Planned
 
 ACCOUNTS: Final = 12
+SESSION_CALLS: Final = 300  # with one floor, below all: any of them may be asked for again
+BORN_MS: Final = 1_700_000_000_000  # of the first session
 NOTE_BYTES: Final = (10, 200, 2000)
 CHECKS: Final = ("recover", "history", "fork", "open", "drill", "verify", "plan")
 HAPPENINGS: Final = (
@@ -101,6 +104,8 @@ class _Drawing:
     number: int = 0
     version: int = 1
     opened: set[int] = field(default_factory=set)
+    session: str = ""  # with a number for every other call that has a name
+    in_session: int = 0
 
     def steps(self, count: int) -> Iterator[Step]:
         yield Step("calls", tuple(self._opening()))
@@ -167,4 +172,13 @@ class _Drawing:
 
     def _call(self, procedure: str, params: dict[str, Any], *, keyed: bool) -> Planned:
         self.number += 1
-        return Planned(self.number, procedure, params, f"call-{self.number}" if keyed else None)
+        if not keyed:
+            return Planned(self.number, procedure, params, None)
+        return Planned(self.number, procedure, params, self._number() if self.number % 2 else f"call-{self.number}")
+
+    def _number(self) -> str:
+        """The next one of a client session, as an error or a caller writes it; nothing is below its floor."""
+        if self.in_session % SESSION_CALLS == 0:
+            self.session = uuid7(BORN_MS + self.number, self.chance.randbytes(10))
+        self.in_session += 1
+        return f"session {self.session}; number={self.in_session % SESSION_CALLS or SESSION_CALLS}"
