@@ -31,6 +31,7 @@ class KnownCalls:
         self.shared_sessions = SessionTable(state, shared=True, rows=[row for row in rows if row.shared])
         self._floors: Mapping[bytes, int] = {}
         self._stored = self.sessions  # the one of the last batch
+        self._changed = False  # whether that batch changed it
 
     @property
     def policy(self) -> KeyPolicy:
@@ -78,20 +79,23 @@ class KnownCalls:
             index, of_keys, clock=clock, txn_ms=txn_ms, kind=kind, keyed=bool(of_keys.keys or self._floors)
         )
         self._stored = self._sessions_of(kind)
-        self._stored.store(
-            index,
-            of_sessions,
-            floors=self._floors,
-            clock=clock if kind == "single" else shared_clock,
-            txn_ms=txn_ms,
-            policy=self.policy,
-        )
+        self._changed = bool(self._floors) or self._stored.has_rows
+        if self._changed:
+            self._stored.store(
+                index,
+                of_sessions,
+                floors=self._floors,
+                clock=clock if kind == "single" else shared_clock,
+                txn_ms=txn_ms,
+                policy=self.policy,
+            )
         self._floors = {}
 
     def accept(self) -> None:
         """The transaction of `store` is committed."""
         self.keys.accept()
-        self._stored.accept()
+        if self._changed:
+            self._stored.accept()
 
     def mixed_into(self, rows_digest: int) -> int:
         """The digest of a batch's rows with that of these tables, and with the outcomes that the batch stored; never 0.
@@ -99,7 +103,8 @@ class KnownCalls:
         Unchanged as long as no call ever had a name.
         """
         digests = self.keys.digest + self.sessions.digest + self.shared_sessions.digest
-        return (rows_digest + (digests + self.keys.written + self._stored.written) * _MIXER) & _MASK or 1
+        stored = self._stored.written if self._changed else 0
+        return (rows_digest + (digests + self.keys.written + stored) * _MIXER) & _MASK or 1
 
 
 def all_numbered(names: Sequence[bytes]) -> bool:

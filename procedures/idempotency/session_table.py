@@ -99,6 +99,11 @@ class SessionTable:
     def written(self) -> int:
         return self._changes.written
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether a batch that names no session may change the table: it ages rows, and deletes them."""
+        return bool(self._rows)
+
     def _load(self, rows: Iterable[SessionRow]) -> None:
         loaded = list(rows)
         for row in loaded:
