@@ -29,13 +29,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this fold
 from bench._common import Bar, Bench, in_turns, make_parser, paired, percentile, work_directory
 from bench._nodes import TARGET
 from bench.engine import BRANCHES, CUSTOMERS, EngineLane, encode_calls
-from cmdlog.wal import Identity, Log
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, padded
 from cmdlog.wal.format.record import RecordKind, decode_record, encode_commit_mark, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, PARTITION_BITS, Lsn, make_txn_id
+from cmdlog.wal.log import Log
 from procedures.bundle import capture_bundle
 from procedures.samples import bank
 from snapshot.capture.image import Capture

@@ -21,13 +21,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cmdlog.wal import Identity, Log
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.block import HEADER, BlockFlag, aligned, encode_block, padded
 from cmdlog.wal.format.record import RecordKind, encode_record
 from cmdlog.wal.format.segment import write_zeros
 from cmdlog.wal.ids import Lsn
+from cmdlog.wal.log import Log
 from cmdlog.wal.writing.watermarks import Sync
 
 RECORD_BYTES = 200

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import os
 import signal
@@ -54,7 +55,10 @@ def main() -> None:
     watch(int(pipe), int(number))
     if int(error_fd) >= 0:
         sys.excepthook = partial(report_error, int(error_fd))
-    sys.exit(importlib.import_module(module).main())
+    gc.disable()  # importing makes a hundred thousand objects, and nothing to collect
+    program = importlib.import_module(module)
+    gc.enable()
+    sys.exit(program.main())
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
-from cmdlog.node.sites.partition_health import DIVERGED, Troubles
+from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.prepared_changes import PreparedChanges
 from cmdlog.node.sites.site_executor import SitePlan
-from cmdlog.node.sites.site_faults import SiteFault
+from cmdlog.node.sites.site_faults import DIVERGED, SiteFault
 from cmdlog.node.telemetry.recent_failures import RecentFailures
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import RecordKind, encode_digest

@@ -16,12 +16,13 @@ from cmdlog.cluster.restored_groups import Place, restore_groups
 from cmdlog.raft import Configuration, InvariantBroken, PlacedProposals, RaftCore, RaftSettings
 from cmdlog.raft.configuration import nodes
 from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY
-from cmdlog.wal import Identity, Log
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.record import BadRecord, RecordKind, encode_commit_mark, encode_empty, encode_record
 from cmdlog.wal.group_state import GroupState, GroupStates, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Index, Lsn, Term
+from cmdlog.wal.log import Log
 from replay.log.source import source_of
 from tests.cluster.entrykit import batch
 from tests.wal.logkit import generations, hard_state

@@ -23,11 +23,12 @@ from cmdlog.raft import CopyOutcome, InvariantBroken, RaftCore, SnapshotDescript
 from cmdlog.raft.messages import Bundle, Entries, Fitness, Message
 from cmdlog.raft.multi_raft import Parcel
 from cmdlog.raft.ready import EntriesWanted, ReadResult, SoftState
-from cmdlog.wal import Identity, Log
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import decode_record
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, PartitionId, make_txn_id
+from cmdlog.wal.log import Log
 from replay.log.source import source_of
 from tests.wal.logkit import generations
 from tests.wal.sim.simfiles import SimFiles

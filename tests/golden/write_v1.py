@@ -10,10 +10,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cmdlog.wal import Identity, Log
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.format.batch import NO_KEY, encode_batch
 from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_digest, encode_json, encode_record
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
+from cmdlog.wal.log import Log
 from tests.wal.logkit import ListSource, generations
 from tests.wal.sim.simfiles import SimFiles
 

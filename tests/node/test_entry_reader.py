@@ -13,9 +13,9 @@ from cmdlog.cluster.entry_records import entry_of
 from cmdlog.node.member.entry_reader import EntryReader, EntryRequest, read_entries
 from cmdlog.raft.messages import KIND_EMPTY, KIND_NORMAL, Entries
 from cmdlog.raft.ready import EntriesWanted
-from cmdlog.wal import Log
 from cmdlog.wal.format.record import decode_record, encode_empty
 from cmdlog.wal.ids import Index
+from cmdlog.wal.log import Log
 from tests.wal.logkit import NODE, create, generations
 from tests.wal.sim.simfiles import SimFiles
 

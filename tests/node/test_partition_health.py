@@ -7,7 +7,8 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from cmdlog.node.outcome import DiskFullRefusal, NotReady
-from cmdlog.node.sites.partition_health import RETRY_MAX_S, RETRY_S, Troubles, pause_s
+from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.site_faults import RETRY_MAX_S, RETRY_S, pause_s
 
 
 def test_a_change_is_told_once(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import LogControls
 from cmdlog.node.sequencing.sequencer import Sequencer, SequencerStart
 from cmdlog.node.telemetry.stage_timings import StageTimings
-from cmdlog.wal import Log
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import NO_KEY, decode_batch
 from cmdlog.wal.format.record import RecordKind, decode_record
+from cmdlog.wal.log import Log
 from tests.wal.logkit import NODE, create, generations, hard_state
 from tests.wal.sim.simfiles import Fault, Operation, SimFiles
 

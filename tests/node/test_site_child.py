@@ -13,9 +13,8 @@ from cmdlog.child_process import ChildProcess
 from cmdlog.node.sites import site_child
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, encode_frame
-from cmdlog.node.sites.partition_health import FULL
 from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, NotStarted, SiteChild
-from cmdlog.node.sites.site_faults import SiteFault
+from cmdlog.node.sites.site_faults import FULL, SiteFault
 from cmdlog.node.sites.site_progress import SiteStall
 
 

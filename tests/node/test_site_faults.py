@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.node.sites.partition_health import FULL, ROOM_BYTES
-from cmdlog.node.sites.site_faults import OutageStage, Remedies, SiteFault, SiteOutage
+from cmdlog.node.sites.site_faults import FULL, ROOM_BYTES, OutageStage, Remedies, SiteFault, SiteOutage
 
 ROOM = 100 * ROOM_BYTES
 

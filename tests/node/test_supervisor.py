@@ -293,7 +293,7 @@ def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
 
 def test_a_site_that_cannot_start_again_leaks_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempt after attempt, descriptors are given back, calls are kept, and all is well once it starts."""
-    from cmdlog.node.sites import partition_health
+    from cmdlog.node.sites import site_faults
 
     tries: list[int] = []
     real = SiteChild.wait_ready
@@ -304,7 +304,7 @@ def test_a_site_that_cannot_start_again_leaks_nothing(node: Node, monkeypatch: p
             raise NotStarted(SiteFault("died", "planted: it does not start"))
         return real(site, given_up)
 
-    monkeypatch.setattr(partition_health, "RETRY_S", 0.01)
+    monkeypatch.setattr(site_faults, "RETRY_S", 0.01)
     monkeypatch.setattr(SiteChild, "wait_ready", refuse)
     ask(node, "bump", id=1, amount=1)
     kill(node.status()["sites"][0])

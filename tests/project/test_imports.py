@@ -26,7 +26,13 @@ def test_import_cmdlog_is_light() -> None:
 
 def test_import_of_the_log_needs_neither_sql_nor_http() -> None:
     """A tool that only reads a log loads no SQL engine and no server."""
-    assert modules_after_import("cmdlog.wal") & HEAVY == set()
+    assert modules_after_import("cmdlog.wal.log, cmdlog.wal.reader") & HEAVY == set()
+
+
+def test_import_of_a_site_is_light() -> None:
+    """It is started anew for every site that ends, and for each of many nodes in tests: no server, no log writer, no loggers."""
+    loaded = modules_after_import("cmdlog.node.sites.site_main")
+    assert loaded & (SURFACE | {"cmdlog.wal.log", "structlog"}) == set()
 
 
 @pytest.mark.slow
@@ -37,7 +43,7 @@ def test_import_below_the_node_needs_no_surface(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cmdlog", "cmdlog.client", "cmdlog.wal", "procedures", "replay.spark"])
+@pytest.mark.parametrize("name", ["cmdlog", "cmdlog.client", "procedures", "replay.spark"])
 def test_public_names_are_there(name: str) -> None:
     """Every name that a package lists as public can be imported from it, also those that are reached lazily."""
     package = importlib.import_module(name)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from cmdlog.wal import Log, LogReader
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.fault_log import FaultLog, read_faults
 from cmdlog.wal.files import Files
@@ -15,6 +14,8 @@ from cmdlog.wal.format.segment import segment_name
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.hard_state import COPY_BYTES
 from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.log import Log
+from cmdlog.wal.reader import LogReader
 from replay.log.collect_evidence import gather
 from replay.log.evidence import BlockRun, NodeEvidence
 from tests.wal.logkit import IDENTITY, LOG, NODE, OTHER, create, generations, hard_state

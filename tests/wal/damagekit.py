@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.wal import Log
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.segment import segment_name
+from cmdlog.wal.log import Log
 from tests.wal.logkit import (
     LOG,
     append,

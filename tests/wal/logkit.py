@@ -9,12 +9,13 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from cmdlog.wal import Identity, Log, Lsn
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import HEADER, aligned, padded
 from cmdlog.wal.format.record import Record, RecordKind, encode_digest, encode_json
-from cmdlog.wal.ids import BlockNumber
+from cmdlog.wal.ids import BlockNumber, Lsn
+from cmdlog.wal.log import Log
 from tests.wal.sim.simfiles import SimFiles
 
 NODE = "/node"

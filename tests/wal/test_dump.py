@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.wal import LogReader
 from cmdlog.wal.dump import dump_log, inspect_log, verify_log
 from cmdlog.wal.errors import Corrupt, WrongDirectory
 from cmdlog.wal.fault_log import FaultLog
@@ -17,6 +16,7 @@ from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_json
 from cmdlog.wal.format.segment import segment_name
 from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
+from cmdlog.wal.reader import LogReader
 from tests.wal.logkit import IDENTITY, LOG, NODE, RESERVE_BYTES, append, at, create, hard_state, open_log, sim
 from tests.wal.sim.simfiles import SimFiles
 

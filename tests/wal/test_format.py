@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 
 import cmdlog.wal
-from cmdlog.wal import Log, LogReader
 from cmdlog.wal.dump import dump_log, verify_log
 from cmdlog.wal.fault_record import DEMOTION, FAULT, FAULT_COPY
 from cmdlog.wal.files import RealFiles
@@ -31,6 +30,8 @@ from cmdlog.wal.format.session_columns import ENDED, SESSION, SESSIONS
 from cmdlog.wal.format.struct_layout import Layout
 from cmdlog.wal.hard_state import HARDSTATE
 from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.log import Log
+from cmdlog.wal.reader import LogReader
 from tests.golden import write_v1, write_v2, write_v3, write_v4
 from tests.golden.write_v1 import BATCHES
 from tests.wal.sim.simfiles import SimFiles

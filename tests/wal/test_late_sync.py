@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.wal import Log
 from cmdlog.wal.errors import Wedged
+from cmdlog.wal.log import Log
 from cmdlog.wal.writing.thread_file import ThreadFile
 from tests.wal.logkit import NODE, ListSource, append, create, generations, numbers_in
 from tests.wal.sim.simfiles import SimFiles

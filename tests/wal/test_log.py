@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from cmdlog.wal import Log, LogReader, RestartVerdict
 from cmdlog.wal.errors import Corrupt, WalError, Wedged
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.format.segment import segment_name
 from cmdlog.wal.hard_state import read_hardstate
-from cmdlog.wal.reader import Recycled
+from cmdlog.wal.log import Log
+from cmdlog.wal.opening.restart import RestartVerdict
+from cmdlog.wal.reader import LogReader, Recycled
 from cmdlog.wal.writing.segment_pool import READY_WANTED
 from cmdlog.wal.writing.tail import PlacedBlock
 from cmdlog.wal.writing.watermarks import Sync

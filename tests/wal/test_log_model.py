@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cmdlog.wal import Log
+from cmdlog.wal.log import Log
 from tests.wal.logkit import SEGMENT_BYTES, ListSource, append, at, create, hard_state, numbers_in, open_log
 from tests.wal.sim.simfiles import SimFiles
 

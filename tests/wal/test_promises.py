@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
-from cmdlog.wal import Log
 from cmdlog.wal.errors import Wedged
+from cmdlog.wal.log import Log
 from cmdlog.wal.writing.segment_pool import READY_WANTED
 from tests.waiting import wait_for
 from tests.wal.logkit import LOG, NODE, ListSource, generations, numbers_in, sim

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from cmdlog.wal import Log
 from cmdlog.wal.errors import DiskFull, WalError
 from cmdlog.wal.files import RealFiles
+from cmdlog.wal.log import Log
 from tests.wal.logkit import (
     IDENTITY,
     LOG,

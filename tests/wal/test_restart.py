@@ -8,12 +8,12 @@ import random
 
 import pytest
 
-from cmdlog.wal import Log, RestartVerdict
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import Corrupt, Foreign, Locked, WrongDirectory
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag, encode_block
 from cmdlog.wal.format.segment import decode_segment_header, encode_segment_header
-from cmdlog.wal.opening.restart import FACT_NAMES, TABLE, Action, Facts, decide
+from cmdlog.wal.log import Log
+from cmdlog.wal.opening.restart import FACT_NAMES, TABLE, Action, Facts, RestartVerdict, decide
 from cmdlog.wal.opening.scan import EndKind, walk_segment
 from cmdlog.wal.opening.survey import survey_log
 from tests.wal.damagekit import opened, refused, sealed, seg, several

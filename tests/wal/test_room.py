@@ -8,11 +8,12 @@ import os
 
 import pytest
 
-from cmdlog.wal import Log, process_limits
+from cmdlog.wal import process_limits
 from cmdlog.wal.directory.instance import BadSettings
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.block import SECTOR_BYTES
+from cmdlog.wal.log import Log
 from tests.wal.logkit import (
     IDENTITY,
     LOG,

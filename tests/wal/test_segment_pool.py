@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cmdlog.wal import Log
+from cmdlog.wal.log import Log
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.writing.segment_pool import READY_WANTED
 from tests.wal.logkit import LOG, SEGMENTS, ListSource, append, at, numbers_in, open_log, sim

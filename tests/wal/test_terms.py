@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from cmdlog.wal import Log
 from cmdlog.wal.format.record import RecordKind, encode_json
+from cmdlog.wal.log import Log
 from tests.wal.logkit import NODE, ListSource, create, generations, hard_state
 from tests.wal.sim.simfiles import SimCrash, SimFiles
 

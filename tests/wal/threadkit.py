@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from cmdlog.wal import Log
 from cmdlog.wal.errors import WalError
+from cmdlog.wal.log import Log
 from cmdlog.wal.writing.watermarks import Sync
 from tests.wal.logkit import (
     NODE,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 import os
 import signal
@@ -164,6 +165,7 @@ def _member_ground(join: Path, node: int | None, secret: Path | None, host: str 
 
 
 def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], member: MemberGround | None) -> None:
+    gc.disable()  # importing makes some hundred thousand objects, and nothing to collect
     from cmdlog.api.server import Events, threads_of
     from cmdlog.api.server import serve as serve_http
     from cmdlog.cli.logging_setup import configure_logs
@@ -175,6 +177,7 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
     settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
     configure_logs(settings.log_format)
     db = load_application(app)
+    gc.enable()
     refuse_locked(data)
     check_address_space(threads_of(settings))
     start = StartReport(data)

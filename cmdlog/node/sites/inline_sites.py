@@ -20,9 +20,8 @@ import orjson
 import structlog
 
 from cmdlog.node.sites.frames import BatchAnswer
-from cmdlog.node.sites.partition_health import pause_s
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
-from cmdlog.node.sites.site_faults import LASTING, SiteFault
+from cmdlog.node.sites.site_faults import LASTING, SiteFault, pause_s
 from cmdlog.node.sites.site_progress import VISIBLE_S, SiteStall
 from cmdlog.node.sites.supervisor import SiteOwner
 from cmdlog.wal.format.record import decode_record

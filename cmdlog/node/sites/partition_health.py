@@ -10,17 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
 from cmdlog.node.outcome import CallRefused, DiskFullRefusal, NotReady
-
-FULL: Final = "disk_full"
-DIVERGED: Final = "diverged"  # from the other nodes' state; no site can change that
-RETRY_S: Final = 1.0  # before the first try of a site that cannot run; each further one waits twice as long
-RETRY_MAX_S: Final = 10.0
-ROOM_BYTES: Final = 1 << 20  # that came free since the last try are worth another one at once
+from cmdlog.node.sites.site_faults import DIVERGED, FULL
 
 log = structlog.get_logger("cmdlog.node")
 
@@ -105,8 +100,3 @@ class Troubles:
             "partitions": sorted(met),
             "reason": first.message,
         }
-
-
-def pause_s(tries: int) -> float:
-    """How long to wait after so many tries without success, one at least."""
-    return min(RETRY_S * float(1 << min(tries - 1, 30)), RETRY_MAX_S)

@@ -22,8 +22,7 @@ import orjson
 from cmdlog.child_process import ChildProcess
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, encode_frame
-from cmdlog.node.sites.partition_health import FULL
-from cmdlog.node.sites.site_faults import SiteFault
+from cmdlog.node.sites.site_faults import FULL, SiteFault
 from cmdlog.node.sites.site_progress import VISIBLE_S, SiteStall, StallKind, is_stopped
 from cmdlog.operator_error import OperatorError
 from procedures.hash_seed import PINNED

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cmdlog.node.sites.partition_health import FULL
+from cmdlog.node.sites.site_faults import FULL
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.skips import Skips, skip_call
 from procedures.bundle import Bundle

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Literal
 
-from cmdlog.node.sites.partition_health import FULL, ROOM_BYTES, pause_s
-
+FULL: Final = "disk_full"
+DIVERGED: Final = "diverged"  # from the other nodes' state; no site can change that
+RETRY_S: Final = 1.0  # before the first try of a site that cannot run; each further one waits twice as long
+RETRY_MAX_S: Final = 10.0
+ROOM_BYTES: Final = 1 << 20  # that came free since the last try are worth another one at once
 LASTING: Final = (FULL, "io", "refused")  # faults that another try at once would meet again
 
 
@@ -115,3 +118,8 @@ class SiteOutage:
     def _room_came(self, now: float, free_bytes: Callable[[], int]) -> bool:
         early = self._due - pause_s(self.tries) + pause_s(1)
         return self.fault.kind == FULL and now >= early and free_bytes() >= self._free_bytes + ROOM_BYTES
+
+
+def pause_s(tries: int) -> float:
+    """How long to wait after so many tries without success, one at least."""
+    return min(RETRY_S * float(1 << min(tries - 1, 30)), RETRY_MAX_S)

@@ -33,9 +33,8 @@ import orjson
 import structlog
 
 from cmdlog.node.sites.frames import BatchAnswer, Frame, FrameKind, decode_applied, decode_read_answer, encode_frame
-from cmdlog.node.sites.partition_health import FULL
 from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, POSITION, NotStarted, SiteChild
-from cmdlog.node.sites.site_faults import OutageStage, Remedies, SiteFault, SiteOutage
+from cmdlog.node.sites.site_faults import FULL, OutageStage, Remedies, SiteFault, SiteOutage
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 from cmdlog.node.sites.site_progress import SiteStall
 from cmdlog.wal.os_errors import NO_ROOM

@@ -17,11 +17,12 @@ from cmdlog.cluster.entry_records import place_of, records_of
 from cmdlog.cluster.leader_fitness import FIT
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.raft.messages import Bundle, Entries, Message
-from cmdlog.wal import Identity, Log
+from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import RecordKind, decode_record
 from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId
+from cmdlog.wal.log import Log
 from tests.cluster.histories.list_checker import check_history
 from tests.cluster.histories.list_history import ListHistory
 from tests.cluster.sim.cluster_faults import ClusterFaults

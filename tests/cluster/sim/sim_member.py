@@ -45,12 +45,12 @@ from cmdlog.raft import CopyOutcome, RaftCore, RaftSettings
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Bundle, Entries, Fitness, Message, SnapshotDescriptor
 from cmdlog.raft.multi_raft import Parcel
-from cmdlog.wal import Log
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.record import RecordKind, decode_record
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_tick
+from cmdlog.wal.log import Log
 from procedures.bundle import capture_bundle
 from procedures.idempotency.session_calls import NAME_BYTES
 from replay.log.source import source_of

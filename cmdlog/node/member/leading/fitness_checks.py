@@ -13,7 +13,8 @@ import structlog
 
 from cmdlog.cluster.leader_fitness import FIT, Unfitness
 from cmdlog.node.member.leadership import Standing
-from cmdlog.node.sites.partition_health import DIVERGED, FULL, Troubles
+from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.sites.site_faults import DIVERGED, FULL
 from cmdlog.node.sites.site_progress import SiteStall
 
 STALL_S: Final = 2.0  # of a site that is stopped, does not read, or is gone

@@ -21,12 +21,12 @@ from cmdlog.node.member.rejoin.copied_directory import MADE_BY, begin_directory,
 from cmdlog.node.member.rejoin.kept_votes import read_votes
 from cmdlog.node.member.rejoin.quarantine_folder import quarantine_parts
 from cmdlog.node.member.rejoin.rejoin_record import RejoinFile, RejoinReason, RejoinRecord, RejoinState
-from cmdlog.wal import Identity, Log
-from cmdlog.wal.directory.instance import load_instance
+from cmdlog.wal.directory.instance import Identity, load_instance
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.fault_log import FaultLog
 from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupStates
+from cmdlog.wal.log import Log
 from tests.cluster.sim.list_images import decode_state, write_image
 from tests.cluster.sim.members.changing_member import undisturbed
 from tests.cluster.sim.sim_member import Machine, directory_of
