@@ -25,11 +25,8 @@ from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.wal.ids import MILLIS_SHIFT
 from procedures import Database, Transaction
 from procedures.execution.failure_trace import FailureTrace
-from tests.api import described_once
 from tests.api.echo import Application
 from tests.api.served import Served, served
-
-described_once.install()
 
 db = Database("shop")
 items = db.table("items", Column("id", Integer, primary_key=True), Column("name", String), partition_by="id")

@@ -29,8 +29,7 @@ def service(*, required: bool, ready: bool = True) -> Any:
 
 def describe(*, required: bool = True, ready: bool = True) -> dict[str, Any]:
     """The document as it is sent."""
-    routes = table_routes({}, required=required)
-    made = Description(service(required=required, ready=ready), routes, version="7").get()
+    made = Description(service(required=required, ready=ready), version="7").get()
     whole: dict[str, Any] = orjson.loads(orjson.dumps(made))
     return whole
 
@@ -38,7 +37,7 @@ def describe(*, required: bool = True, ready: bool = True) -> dict[str, Any]:
 def of_fastapi(*, required: bool = True) -> dict[str, Any]:
     """What an application of FastAPI says that has the same routes, and nothing from here."""
     app = FastAPI(title="cmdlog", version="7", summary="Durable stored procedures", description=ABOUT, openapi_url=None)
-    app.router.routes += table_routes({}, required=required)
+    app.router.routes += table_routes(required=required)
     app.router.routes += [procedure_route(route, required=required) for route in ROUTES.values()]
     whole: dict[str, Any] = orjson.loads(orjson.dumps(app.openapi()))
     return whole

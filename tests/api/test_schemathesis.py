@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from cmdlog.api.gate.problem import CODES
 from cmdlog.api.gate.route_table import ADMIN
-from cmdlog.api.routes.fastapi_routes import SESSION_UUID, table_routes
+from cmdlog.api.routes.fastapi_routes import SESSION_UUID
 from cmdlog.api.routes.openapi import Description
 from cmdlog.node.slot_map import make_routes
 from tests.api.every_type import db
@@ -54,8 +54,7 @@ def describe() -> dict[str, Any]:
     """The description of a server with credentials, without the stream that does not end."""
     node = SimpleNamespace(routes=make_routes(db))
     service: Any = SimpleNamespace(gatekeeper=SimpleNamespace(required=True), maybe_node=node)  # as far as it asks
-    routes = table_routes({}, required=True)
-    described: dict[str, Any] = orjson.loads(orjson.dumps(Description(service, routes, version="0").get()))
+    described: dict[str, Any] = orjson.loads(orjson.dumps(Description(service, version="0").get()))
     del described["paths"]["/v1/events"]
     return described
 

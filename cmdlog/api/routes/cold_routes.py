@@ -6,23 +6,24 @@ One rule: whatever blocks runs in `service.slow`, never on the loop's thread, wh
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from cmdlog.api.gate.auth import scope_of
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
 from cmdlog.api.gate.request import AUTHORIZATION, TXN, echoed_txn, json_object, only_fields, pick_headers, read_body, wants_stale
 from cmdlog.api.gate.request_trace import SCOPE_KEY
+from cmdlog.api.gate.route_table import TABLE
 from cmdlog.api.gate.session_numbers import checked_uuid, session_fingerprint
 from cmdlog.api.routes.app_state import Service, json_answer
 from cmdlog.api.routes.cluster.cluster_routes import check_leading, cluster_handlers
 from cmdlog.api.routes.deploy import deploy_handlers
 from cmdlog.api.routes.docs_page import docs_page
 from cmdlog.api.routes.events import PAGE_HEADERS, dashboard_page
-from cmdlog.api.routes.fastapi_routes import GatedRoute, Handler, serve_below, table_routes
 from cmdlog.api.routes.openapi import Description
 from cmdlog.api.routes.swagger_page import PAGE_HEADERS as SWAGGER_HEADERS
 from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
@@ -30,18 +31,21 @@ from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
 from cmdlog.node.status import Overview
 
+Handler = Callable[[Request], Awaitable[Response]]
+
 
 def make_routes_app(service: Service, *, version: str) -> FastAPI:
     """FastAPI with the cold routes of the table; `/openapi.json` describes the hot ones too.
 
     The gate has found the route, checked the role and refused other methods before a request gets here.
     """
-    described: list[GatedRoute] = []
-    description = Description(service, described, version=version)
+    description = Description(service, version=version)
     handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(service, version, description)
     handlers |= cluster_handlers(service) | deploy_handlers(service)
-    described += table_routes(handlers, required=service.gatekeeper.required)
-    served: list[BaseRoute] = [route for route in described if route.handler is not serve_below]
+    entries = {entry.name: entry for entry in TABLE}
+    served: list[BaseRoute] = [
+        Route(entries[name].path, handler, methods=[entries[name].method]) for name, handler in handlers.items()
+    ]
     app = FastAPI(routes=served, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.openapi = description.get  # type: ignore[method-assign]  # as FastAPI's "Extending OpenAPI" has it
     app.add_exception_handler(Problem, _answer_problem)

@@ -1,15 +1,15 @@
 """The routes as FastAPI describes them: the table's, and one of its own for each procedure.
 
-One rule: a signature here is for the description alone. The gate has decided about credential and headers before a handler runs,
-and handlers read bodies themselves, strictly; so FastAPI never parses a request by them.
+One rule: what is here is for the description alone, and nobody serves it. The gate has decided about credential and headers
+before a handler runs, and handlers read bodies themselves, strictly; so FastAPI never parses a request by these signatures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import Body, Depends, Header, Path, Query, Request, Response, Security
+from fastapi import Body, Depends, Header, Path, Query, Response, Security
 from fastapi.openapi.models import Example
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.routing import APIRoute
@@ -50,7 +50,6 @@ from cmdlog.api.routes.response_models import (
 from cmdlog.node.slot_map import Route
 from procedures.declaration.procedure import Procedure
 
-Handler = Callable[[Request], Awaitable[Response]]
 SESSION_UUID: Final = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
 CREDENTIAL: Final = HTTPBearer(scheme_name="token", description="a token made by `cmdlog token`", auto_error=False)
 ALWAYS: Final = (400, 401, 403, 408, 414, 422, 431, 500, 503)
@@ -67,23 +66,6 @@ class EventsResponse(PlainTextResponse):
     """A stream of server-sent events."""
 
     media_type = "text/event-stream"
-
-
-class GatedRoute(APIRoute):
-    """A route that FastAPI describes by the signature of `endpoint`, and that `handler` serves."""
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], *, handler: Handler, **more: Any) -> None:
-        self.handler = handler
-        super().__init__(path, endpoint, **more)
-
-    def get_route_handler(self) -> Any:
-        """The handler itself: FastAPI parses nothing."""
-        return self.handler
-
-
-async def serve_below(_: Request) -> Response:
-    """Of routes that `Api` serves without FastAPI."""
-    raise AssertionError("calls and streams do not get here")
 
 
 Missing = SkipJsonSchema[None]  # in Python alone: to send "null" is something else
@@ -249,19 +231,16 @@ EMPTY: Final = frozenset(("end_session",))
 """Routes that answer 204 instead of 200."""
 
 
-def table_routes(handlers: Mapping[str, Handler], *, required: bool) -> list[GatedRoute]:
+def table_routes(*, required: bool) -> list[APIRoute]:
     """Every route of the table except calls. `required`: they need a credential."""
-    return [
-        _table_route(entry, handlers.get(entry.name, serve_below), required=required) for entry in TABLE if entry.kind != "call"
-    ]
+    return [_table_route(entry, required=required) for entry in TABLE if entry.kind != "call"]
 
 
-def _table_route(entry: Entry, handler: Handler, *, required: bool) -> GatedRoute:
+def _table_route(entry: Entry, *, required: bool) -> APIRoute:
     description, kind, model = ANSWERS[entry.name]
-    return GatedRoute(
+    return APIRoute(
         entry.path,
         BODIES.get(entry.name, _take_nothing),
-        handler=handler,
         status_code=success_of(entry),
         operation_id=entry.name,
         summary=entry.summary,
@@ -273,16 +252,15 @@ def _table_route(entry: Entry, handler: Handler, *, required: bool) -> GatedRout
     )
 
 
-def procedure_route(route: Route, *, required: bool) -> GatedRoute:
+def procedure_route(route: Route, *, required: bool) -> APIRoute:
     """The call of one procedure, as a route of its own."""
     procedure = route.procedure
     (call,) = (entry for entry in TABLE if entry.kind == "call")
     doc = (procedure.function.__doc__ or "").strip()
     headers = ("RequestId", "CmdlogTxn") if route.read_only else ("RequestId", "CmdlogTxn", "PreferenceApplied")
-    return GatedRoute(
+    return APIRoute(
         PROCEDURES + route.name,
         _endpoint_of(procedure),
-        handler=serve_below,
         operation_id=f"call_{route.name}",
         summary=doc.splitlines()[0] if doc else f"Call {route.name}",
         description=f"Runs {_place_of(route)}" + ("; reads only, not logged." if route.read_only else "."),

@@ -6,14 +6,14 @@ problems from the list of codes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from cmdlog.api.gate.route_table import TABLE
 from cmdlog.api.routes.app_state import Service
-from cmdlog.api.routes.fastapi_routes import GatedRoute, codes_of, procedure_route, statuses_of
+from cmdlog.api.routes.fastapi_routes import codes_of, procedure_route, statuses_of, table_routes
 
 ABOUT: Final = """Durable stored procedures. A call is logged durably and executed before it is answered.
 
@@ -35,9 +35,9 @@ HEADERS: Final[dict[str, Any]] = {
 class Description:
     """The whole description; procedures are in it once the node runs."""
 
-    def __init__(self, service: Service, routes: Sequence[GatedRoute], *, version: str) -> None:
+    def __init__(self, service: Service, *, version: str) -> None:
         self._service = service
-        self._routes = routes
+        self._table_routes: list[APIRoute] = []  # made when they are first asked for: they take a tenth of a start
         self._version = version or "0"
         self._whole: dict[str, Any] | None = None
         self._described: object = None  # routes of the node that `_whole` describes
@@ -56,17 +56,18 @@ class Description:
 
     def generated(self) -> dict[str, Any]:
         """What FastAPI makes of the routes: paths, models and the way to sign in."""
+        required = self._service.gatekeeper.required
+        self._table_routes = self._table_routes or table_routes(required=required)
         return get_openapi(
             title="cmdlog",
             version=self._version,
             summary="Durable stored procedures",
             description=ABOUT,
-            routes=[*self._routes, *self._procedure_routes()],
+            routes=[*self._table_routes, *self._procedure_routes(required=required)],
         )
 
-    def _procedure_routes(self) -> list[GatedRoute]:
+    def _procedure_routes(self, *, required: bool) -> list[APIRoute]:
         node = self._service.maybe_node
-        required = self._service.gatekeeper.required
         return [] if node is None else [procedure_route(route, required=required) for route in node.routes.values()]
 
 
