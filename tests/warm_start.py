@@ -301,7 +301,9 @@ if __name__ == "__main__":
     for module in SEEDS[os.environ["PYTHONHASHSEED"]]:
         importlib.import_module(module)
     if "cmdlog.cli.app" in sys.modules:
-        sys.modules["cmdlog.cli.app"].command_parser()
+        program = sys.modules["cmdlog.cli.app"]
+        for command in ("", *program.COMMANDS):
+            program.command_parser(command)
     gc.freeze()  # a program's collector would copy all of these pages
     own = {"", str(ROOT), os.getcwd()}
     base = [path for path in sys.path if path not in own]

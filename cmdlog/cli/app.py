@@ -1,6 +1,7 @@
 """The program: which commands there are, and the one place where an error becomes a message and an exit code.
 
-A command is a module of this package with a function `register(program)`. To add one, add its name to `COMMANDS`.
+A command is a module of this package with a function `register(program)`. To add one, add it to `COMMANDS`. A command line that
+begins with a command loads that one alone: all of them take longer to import than most take to run.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from cmdlog.cli.signals import sigterm_as_interrupt
 from cmdlog.cli.version import VersionFlag
 from cmdlog.whole_line_stdout import keep_lines_whole
 
-COMMANDS: Final = (
-    "server.serve",
-    "server.call",
-    "server.stubs",
-    "server.deploy",
-    "directory.migrate",
-    "server.status",
-    "cluster.cluster",
-    "directory.recover",
-    "directory.fork",
-    "directory.diff",
-    "directory.log",
-    "directory.snapshot",
-    "directory.archive",
-    "directory.adopt",
-    "directory.drill",
-    "files",
-    "spark",
-    "server.tokens",
-    "check",
-    "demo.demo",
-    "version",
-)
-"""Modules of this package, in the order of `cmdlog --help`."""
+COMMANDS: Final = {
+    "serve": "server.serve",
+    "call": "server.call",
+    "stubs": "server.stubs",
+    "deploy": "server.deploy",
+    "migrate": "directory.migrate",
+    "status": "server.status",
+    "cluster": "cluster.cluster",
+    "recover": "directory.recover",
+    "fork": "directory.fork",
+    "diff": "directory.diff",
+    "log": "directory.log",
+    "snapshot": "directory.snapshot",
+    "archive": "directory.archive",
+    "adopt": "directory.adopt",
+    "drill": "directory.drill",
+    "files": "files",
+    "spark": "spark",
+    "token": "server.tokens",
+    "check": "check",
+    "demo": "demo.demo",
+    "version": "version",
+}
+"""Commands, in the order of `cmdlog --help`, and their modules of this package."""
 
 READER_GONE: Final = 141  # 128 and the number of SIGPIPE, as of any program in a pipe
 
@@ -67,8 +68,8 @@ HELP: Final = """Durable stored procedures in Python: every acknowledged call su
 """
 
 
-def make_program() -> typer.Typer:
-    """The program with all its commands."""
+def make_program(only: str = "") -> typer.Typer:
+    """The program with all its commands, or with the one."""
     program = typer.Typer(
         name="cmdlog",
         help=HELP,
@@ -82,15 +83,15 @@ def make_program() -> typer.Typer:
     def everywhere(json: JsonFlag = False, version: VersionFlag = False) -> None:
         """Options of every command."""
 
-    for name in COMMANDS:
-        importlib.import_module(f"cmdlog.cli.{name}").register(program)
+    for module in [COMMANDS[only]] if only else COMMANDS.values():
+        importlib.import_module(f"cmdlog.cli.{module}").register(program)
     return program
 
 
 @cache
-def command_parser() -> Any:
-    """What parses the command line and runs the command: made of the signatures of all commands, once in a process."""
-    return typer.main.get_command(make_program())
+def command_parser(first: str) -> Any:
+    """What parses a command line with this first argument and runs the command; made once in a process."""
+    return typer.main.get_command(make_program(first if first in COMMANDS else ""))
 
 
 def run() -> None:
@@ -135,7 +136,7 @@ def _exit_code() -> int:
     """The exit code of the command that the arguments name."""
     out.json = False  # the arguments say it; those of a command before, in the same process, do not
     try:
-        code: int = command_parser()(standalone_mode=False) or 0
+        code: int = command_parser("".join(sys.argv[1:2]))(standalone_mode=False) or 0
         if code == BROKEN_OFF:  # what a signal has become on its way through Typer
             return _fail(signals.failure())
     except (KeyboardInterrupt, typer.Abort):

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+from cmdlog.cli.app import COMMANDS, make_program
 from cmdlog.cli.version import version_of
 from cmdlog.node.settings import TABLE
 from tests.spark.reading import made
@@ -28,6 +30,12 @@ def cmdlog(*arguments: str, cwd: Path | None = None, **environ: str) -> subproce
         cwd=cwd,
         env={**known, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "COLUMNS": "200", "TERM": "dumb", **environ},
     )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_is_that_of_its_module(command: str) -> None:
+    """A command line that begins with a command loads its module alone."""
+    assert list(typer.main.get_command(make_program(command)).commands) == [command]  # type: ignore[attr-defined]
 
 
 def test_help_of_serve_shows_every_setting_with_its_reason() -> None:

@@ -207,7 +207,7 @@ def test_failure_on_the_way_out_of_a_signal_is_no_defect(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     """A signal to the whole process group ends what the command needs, too: it says so, and shows no traceback."""
-    monkeypatch.setattr(app, "command_parser", lambda: lambda **_: on_the_way_out(error))
+    monkeypatch.setattr(app, "command_parser", lambda _: lambda **_: on_the_way_out(error))
     with pytest.raises(SystemExit) as left:
         app.run()
     assert left.value.code == 130
