@@ -15,7 +15,7 @@ from typing import Final
 from cmdlog.node.sites.frames import Frame, FrameReader
 
 SOCKET_BYTES: Final = 4 << 20  # asked of the kernel, which grants what its limits allow
-READ_BYTES: Final = 1 << 20
+READ_BYTES: Final = 1 << 16  # a longer buffer comes from the system each time, which takes longer than the call
 
 
 class Channel:

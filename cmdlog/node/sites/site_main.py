@@ -41,7 +41,7 @@ from replay.state.state_lock import StateLock
 from snapshot.capture.pacing import IDLE_PAUSE_S
 from snapshot.lineage import Wish
 
-READ_BYTES: Final = 1 << 20
+READ_BYTES: Final = 1 << 16  # a longer buffer comes from the system each time, which takes longer than the call
 
 
 class SiteProcess:
