@@ -12,6 +12,7 @@ import pytest
 
 from cmdlog.child_process import PIPE, ChildProcess
 from cmdlog.testing.proof import OTHER_SEED
+from procedures.checks.check import check
 from tests import warm_start
 
 pytestmark = pytest.mark.slow  # processes are started
@@ -37,7 +38,9 @@ def importers(monkeypatch: pytest.MonkeyPatch) -> None:
     warm_start.start_importers()
 
 
-@pytest.mark.parametrize(("seed", "module"), [("0", "cmdlog.api.app"), (OTHER_SEED, "replay.recover.worker")])
+@pytest.mark.parametrize(
+    ("seed", "module"), [("0", "cmdlog.api.app"), (OTHER_SEED, "replay.recover.worker"), ("2", "procedures.checks.check")]
+)
 def test_children_of_the_product_start_warm(seed: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sites, workers and servers of a node; as with `-P`, their current folder hides no module from them."""
     (tmp_path / "facts.py").write_text(FACTS)
@@ -47,6 +50,12 @@ def test_children_of_the_product_start_warm(seed: str, module: str, tmp_path: Pa
     with ChildProcess("facts", module, hash_seed=seed, stdout=PIPE, cwd=tmp_path.parent) as child:
         program = str(warm_start.ROOT / "cmdlog/die_with_parent.py")
         assert next(child.answers()) == [str(tmp_path), True, [program, module], int(expected)]
+
+
+def test_runs_of_check_start_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both, though their time zones and locales differ; what a procedure sees of these does."""
+    monkeypatch.setattr(warm_start, "_start_cold", refuse)
+    assert check("procedures.samples.bank:db", calls=40) == []
 
 
 def test_commands_start_warm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +79,7 @@ def test_program_that_needs_a_start_of_its_own_gets_it(variable: str, monkeypatc
     monkeypatch.setattr(warm_start, "_start_cold", refuse)
     monkeypatch.setenv("TZ", "UTC")
     with pytest.raises(AssertionError, match="a cold start"):
-        subprocess.run([sys.executable, "-m", "cmdlog", "version"], check=True, env={**os.environ, variable: "2"})
+        subprocess.run([sys.executable, "-m", "cmdlog", "version"], check=True, env={**os.environ, variable: "4"})
 
 
 def test_program_that_finds_another_product_gets_a_start_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

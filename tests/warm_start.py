@@ -4,7 +4,9 @@ Half of the time of all tests was imports: a site takes 0.8 s of processor for t
 `subprocess.Popen` asks for `python -m cmdlog…` (`replay`, `snapshot`, `procedures`, and programs of tests with nodes) here.
 Everything else starts as ever, and so does a program whose start is special: options of the interpreter, another locale or time
 zone, a function to run first (but for a limit other than that of the address space). There is a process of the imports for each
-of two hash seeds: that of sites, and the one under which `cmdlog.testing` replays what was called; all others are special.
+of three hash seeds: that of sites, the one under which `cmdlog.testing` replays what was called, and the other one of `check`;
+all others are special. The runs of `check` are to differ in locale and time zone: they get the zone, and of the locale the
+variables.
 
 The program is a child of the process that asked, with the descriptors, folder, environment, limits, group and policy that it
 would have: the process of the imports forks twice, and the kernel hands the orphan to the process that asked, which is the
@@ -31,6 +33,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from functools import partial
 from pathlib import Path
@@ -47,9 +50,12 @@ IMPORTED: Final = (
     "snapshot.archive.segment_copy", "snapshot.background_process", "snapshot.capture.seal",
 )  # fmt: skip
 OF_REPLAYS: Final = ("replay.recover.worker",)
-SEEDS: Final = {"0": IMPORTED, "1": OF_REPLAYS}
+OF_CHECKS: Final = ("procedures.checks.check", "procedures.checks.migrations")
+SEEDS: Final = {"0": IMPORTED, "1": (*OF_REPLAYS, *OF_CHECKS), "2": OF_CHECKS}
 STARTERS: Final = {"demo", "drill", "fork", "recover", "serve"}  # commands whose processes start more of the product
-OF_TESTS: Final = ("tests.node.apps.holder", "tests.node.deploy_victim", "tests.replay.pitrnode")  # programs with nodes
+OF_TESTS: Final = (  # programs with nodes, and one with clients
+    "tests.node.apps.holder", "tests.node.deploy_victim", "tests.replay.pitrnode", "bench.soak", "bench._soaker",
+)  # fmt: skip
 OBEYED: Final = ("PYTHONHASHSEED", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # variables that may differ
 AS_HERE: Final = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")  # variables that the interpreter and its libraries read at the start
 LIMITS: Final = sorted(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
@@ -108,7 +114,8 @@ def _is_ours(args: Any, environ: dict[str, str], cwd: Any) -> bool:
         return False
     if any(name.startswith("LD_") for name in environ):  # what the linker reads
         return False
-    if any(environ.get(name) != os.environ.get(name) for name in AS_HERE):
+    here_or_there = module == "cmdlog.die_with_parent" and _program(words)[4] in OF_CHECKS
+    if not here_or_there and any(environ.get(name) != os.environ.get(name) for name in AS_HERE):
         return False
     if any(name.startswith("PYTHON") and name not in OBEYED and os.environ.get(name) != environ[name] for name in environ):
         return False
@@ -227,6 +234,7 @@ def take_on(order: dict[str, Any], fds: list[int], paths: list[str]) -> None:
     _place(fds, order["fds"])
     os.environ.clear()
     os.environ.update(order["environ"])
+    time.tzset()
     os.chdir(order["cwd"])
     here = [] if "-P" in order["argv"][1:2] else [order["cwd"]]
     sys.path[:] = [*here, *filter(None, order["environ"].get("PYTHONPATH", "").split(os.pathsep)), *paths]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 def start_soak(folder: Path, *options: str) -> subprocess.Popen[str]:
     """The script, working and writing in the folder."""
-    command = [sys.executable, str(ROOT / "bench" / "soak.py"), "--quick", "--dir", str(folder), "--out", str(folder), *options]
+    command = [sys.executable, "-m", "bench.soak", "--quick", "--dir", str(folder), "--out", str(folder), *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": "1"})
 
 

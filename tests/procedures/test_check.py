@@ -120,7 +120,7 @@ def test_target_without_database_is_refused() -> None:
 def test_digests_do_not_depend_on_the_hash_seed() -> None:
     """Two processes with different hash seeds give the same digests, results and rows for the bank."""
     outputs = []
-    for seed in ("0", "4711"):
+    for seed in ("0", "2"):
         command = [sys.executable, "-m", "procedures.checks.check", "procedures.samples.bank:db", "3", "200"]
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[2])}
         outputs.append(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=300).stdout)
