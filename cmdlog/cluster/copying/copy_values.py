@@ -98,8 +98,8 @@ class RollAddress:
 
 @dataclass(frozen=True, slots=True)
 class CopyStanding:
-    """STANDING: the state of a wish, as the asked node knows it. Ask again every second until `member` is admitted as the
-    life that asks."""
+    """STANDING: the state of a wish, as the asked node knows it. Ask again, every second at least, until `member` is
+    admitted as the life that asks."""
 
     node: int  # that answers
     begun: bool  # the cluster has begun: its log has entries that this node has not made by itself

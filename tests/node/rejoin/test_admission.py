@@ -11,7 +11,7 @@ import pytest
 from cmdlog.cluster.cluster_file import MemberAddress
 from cmdlog.cluster.copying.copy_values import CopyRefusal, CopyStanding, RollAddress
 from cmdlog.cluster.copying.wishes import CopyWish
-from cmdlog.node.member.rejoin.admission import AdmissionWish, LifeOver, Neighbours
+from cmdlog.node.member.rejoin.admission import ASK_EVERY_S, ASK_SOON_S, AdmissionWish, AskPauses, LifeOver, Neighbours
 from cmdlog.node.member.rejoin.rejoin_record import RejoinReason
 from cmdlog.node.member.rejoin.tombstone import MemberTombstone
 from cmdlog.wal.format.cluster_record import MemberStage
@@ -40,7 +40,7 @@ def admission_of(tmp_path: Path, offer: OfferedCopy, *sources: ScriptedSource) -
     return AdmissionWish(ground, Neighbours(RECIPIENT, offer.cluster.members), LIFE)
 
 
-def test_node_asks_every_second_until_its_life_is_admitted(offer: OfferedCopy, tmp_path: Path) -> None:
+def test_node_asks_until_its_life_is_admitted(offer: OfferedCopy, tmp_path: Path) -> None:
     """Expected and joining are on the way; what it says of itself is the same every time."""
     source = ScriptedSource(offer)
     source.standing = scripted(source, None, MemberStage.EXPECTED, MemberStage.JOINING, MemberStage.ADMITTED)
@@ -49,6 +49,14 @@ def test_node_asks_every_second_until_its_life_is_admitted(offer: OfferedCopy, t
     assert set(source.wishes) == {CopyWish(RECIPIENT, LIFE, b"life-one", "damaged", "127.0.0.1:1", "http://node2")}
     assert len(source.wishes) == 4
     assert asking.leader == source.node
+
+
+def test_pauses_between_questions_are_short_while_the_answers_change() -> None:
+    """A cluster that goes on is asked soon again; one that says the same as before, less and less often."""
+    pauses = AskPauses()
+    assert pauses.after("leaving") == ASK_SOON_S
+    assert [pauses.after("leaving") for _ in range(6)][-2:] == [ASK_EVERY_S, ASK_EVERY_S]
+    assert pauses.after("expected") == ASK_SOON_S
 
 
 def test_another_life_of_the_node_is_not_this_one(offer: OfferedCopy, tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ class ClusterDemo:
                 self._survive(fault)
             self._repeat()
             seen = self._read_state()
+            self._leave()
             self._nodes.stop()
             self.report.judge(self._judge(seen))
         finally:
@@ -180,9 +181,13 @@ class ClusterDemo:
 
     def close(self) -> None:
         """Ends clients and nodes; idempotent."""
+        self._leave()
+        self._nodes.close()
+
+    def _leave(self) -> None:
+        """Ends the clients: a leader that stops gives those that are still connected a second to go elsewhere."""
         self._load.stop()
         self._client.close()
-        self._nodes.close()
 
     # -- stages ----------------------------------------------------------------------------------------------------------
 

@@ -128,6 +128,7 @@ class DemoCluster:
 
     def stop(self) -> None:
         """An orderly end of all nodes. Raises: CommandFailed."""
+        self._http.close()  # else the node that was asked last waits for this client to leave
         for node in list(self._servers):
             self._servers.pop(node).stop()
 

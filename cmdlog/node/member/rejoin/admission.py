@@ -22,7 +22,8 @@ from cmdlog.node.member.rejoin.rejoin_record import RejoinReason
 from cmdlog.node.member.rejoin.tombstone import MemberTombstone
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 
-ASK_EVERY_S: Final = 1.0
+ASK_SOON_S: Final = 0.1  # after an answer that differs from the one before: the leader takes a step in each tick
+ASK_EVERY_S: Final = 1.0  # after answers that stay the same
 PAUSE_S: Final = 0.2  # between two reports of a node that waits: a stop waits no longer
 
 log = structlog.get_logger("cmdlog.cluster")
@@ -72,6 +73,19 @@ class AskedCluster:
 def is_admitted(member: ClusterMember | None, incarnation: bytes) -> bool:
     """Whether that life of the node may copy."""
     return member is not None and member.incarnation == incarnation and member.stage is MemberStage.ADMITTED
+
+
+class AskPauses:
+    """Between questions: short ones while the answers change, and longer ones, up to `ASK_EVERY_S`, while they do not."""
+
+    def __init__(self) -> None:
+        self._why, self._pause_s = "", 0.0
+
+    def after(self, why: str) -> float:
+        """Seconds to wait after an answer in these words."""
+        self._pause_s = min(2 * self._pause_s, ASK_EVERY_S) if why == self._why else ASK_SOON_S
+        self._why = why
+        return self._pause_s
 
 
 class LifeOver(Exception):
@@ -132,11 +146,11 @@ class AdmissionWish:
             return None
 
     def wait_until_admitted(self, *, former: bytes, reason: RejoinReason) -> MemberTombstone | None:
-        """Asks every second until this life is admitted: then None. A node that was removed gets its tombstone.
+        """Asks, every second at least, until this life is admitted: then None. A node that was removed gets its tombstone.
 
         Raises: LifeOver; what the report of progress raises.
         """
-        said = ""
+        said, pauses = "", AskPauses()
         while True:
             asked = self.ask_once(former=former, reason=reason.value)
             if asked.admits(self._incarnation):
@@ -149,7 +163,7 @@ class AdmissionWish:
             if (why := asked.why_not()) != said:
                 said = why
                 log.info("copy_waits", why=why)
-            self.rest(ASK_EVERY_S, {"copy": "ABSENT", "why": why})
+            self.rest(pauses.after(why), {"copy": "ABSENT", "why": why})
 
     def rest(self, seconds: float, report: Mapping[str, Any]) -> None:
         """Waits, and reports meanwhile. Raises: what the report of progress raises."""

@@ -3,7 +3,7 @@
 One rule: whatever is here and checked is not fetched again, from whichever source. Followers are asked first: they have time.
 
     SourceLost, ChunkDamaged, and refusals that are the source's own      another source
-    WAIT, or all sources are busy                                         again, a second later
+    WAIT, or all sources are busy                                         again, a moment later
     refusals that say the cluster does not know this life (any more)      the cluster is asked again
     everything else, such as a full disk                                  the start ends with that error; what has arrived stays
 """
@@ -18,7 +18,7 @@ import structlog
 from cmdlog.cluster.cluster_file import MemberAddress
 from cmdlog.cluster.copying.copy_client import ChunkDamaged, SourceLost
 from cmdlog.cluster.copying.copy_values import CopyEnding, CopyFile, CopyManifest, CopyRefused, CopyRequest, CopyWait, RefusalCode
-from cmdlog.node.member.rejoin.admission import ASK_EVERY_S, is_admitted, rest_until
+from cmdlog.node.member.rejoin.admission import ASK_SOON_S, is_admitted, rest_until
 from cmdlog.node.member.rejoin.copied_files import CopiedFiles
 from cmdlog.node.member.rejoin.rejoin_ground import AskedSource, RejoinGround
 from cmdlog.node.member.rejoin.rejoin_record import RejoinRecord
@@ -150,7 +150,7 @@ class CopyFetch:
             if not isinstance(answer, CopyWait):
                 self._check_manifest(answer)
                 return answer
-            rest_until(self._ground, max(answer.after_s, ASK_EVERY_S), {"copy": "ABSENT", "source": node, "why": answer.why})
+            rest_until(self._ground, max(answer.after_s, ASK_SOON_S), {"copy": "ABSENT", "source": node, "why": answer.why})
 
     def _check_manifest(self, manifest: CopyManifest) -> None:
         """Raises: CopyUnusable; AdmissionLost when the source's log has not come so far that it states this life."""

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from cmdlog.cluster.copying.copy_values import CopyManifest
-from cmdlog.node.member.rejoin.admission import ASK_EVERY_S, AdmissionWish, LifeOver, Neighbours, rest_until
+from cmdlog.node.member.rejoin.admission import AdmissionWish, AskPauses, LifeOver, Neighbours, rest_until
 from cmdlog.node.member.rejoin.copied_directory import (
     CopyToMake,
     begin_directory,
@@ -90,7 +90,7 @@ class RejoinSteps:
         ground = self._ground
         neighbours = Neighbours(ground.node, ground.member.cluster.members, record.members)
         admission = AdmissionWish(ground, neighbours, record.incarnation)
-        fetch = CopyFetch(ground, record, self._copied)
+        fetch, pauses = CopyFetch(ground, record, self._copied), AskPauses()
         while True:
             try:
                 self._await_admission(admission, record)
@@ -105,7 +105,7 @@ class RejoinSteps:
             except SnapshotDamaged as error:
                 self._give_up_files(error)
                 why = str(error)
-            rest_until(ground, ASK_EVERY_S, {"copy": "ABSENT", "why": why})
+            rest_until(ground, pauses.after(why), {"copy": "ABSENT", "why": why})
 
     def _await_admission(self, admission: AdmissionWish, record: RejoinRecord) -> None:
         """Raises: MemberRemoved, LifeOver."""
