@@ -67,6 +67,19 @@ def test_any_mixture_comes_back(seed: int) -> None:
     assert batch_span(record) == (batch.txn_ids[0], batch.last_txn, len(keys))
 
 
+@pytest.mark.parametrize("calls", [2, 3, 255, 256, 700])
+def test_a_call_of_each_session_comes_back(calls: int) -> None:
+    """What many clients that wait for their own answers send; the ordinals are wider from 256 sessions on."""
+    chance = random.Random(calls)
+    sessions = [chance.randbytes(16) for _ in range(calls)]
+    sent = [sent_name(of, 5 + 1000 * at, chance.randint(0, 5)) for at, of in enumerate(sessions)]
+    batch = decode_batch(decode_record(batch_of(sent)))
+    assert batch.key_list() == [key[:24] for key in sent]
+    assert batch.floors == {key[:16]: int.from_bytes(key[24:], "little") for key in sent}
+    width = 1 if calls < 256 else 2
+    assert len(batch_of(sent)) - len(batch_of(None, count=calls)) - SESSIONS.bytes - calls * (SESSION.bytes + width + 1) < 8
+
+
 def test_a_session_ends_in_a_batch_without_names() -> None:
     """The batch has no names then, and the floor all the same."""
     batch = decode_batch(decode_record(batch_of(None, ended=(session(7),), count=3)))
