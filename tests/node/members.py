@@ -27,6 +27,7 @@ from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.member_ground import MEMBER_RAFT, MemberGround
 from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.member.member_start import make_genesis
+from cmdlog.node.member.rejoin import admission, copy_fetch, rejoin_steps
 from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
 from cmdlog.node.settings import Settings
 from cmdlog.raft.wire.secure_frames import Secret
@@ -40,6 +41,7 @@ SECRET = Secret(b"the secret of the cluster in tests")
 SETTINGS = Settings(**SMALL, partitions=2, sites=1)
 T = TypeVar("T")
 TICK_S: Final = 0.02
+ASK_EVERY_S: Final = 0.05  # of a node that waits for its copy
 HURRY_TICKS: Final = 3  # that pass at each look of who waits for an election, beside those of the time
 STEADY_RAFT: Final = replace(MEMBER_RAFT, election_ticks=100)  # two seconds of silence and more, before a follower campaigns
 
@@ -164,6 +166,8 @@ def members(folder: Path, monkeypatch: pytest.MonkeyPatch, *, count: int = 1, **
     made = Members(folder, count=count, **made_of)
     monkeypatch.setattr(member_node, "TICK_S", TICK_S)
     monkeypatch.setattr(peer_network, "Ticker", partial(Ticker, now=made.clock.now))
+    for asking in (admission, copy_fetch, rejoin_steps):
+        monkeypatch.setattr(asking, "ASK_EVERY_S", ASK_EVERY_S)
     try:
         yield made
     finally:

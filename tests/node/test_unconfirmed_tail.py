@@ -29,7 +29,7 @@ def crashed(tmp_path: Path, procedure: str, /, **params: Any) -> Path:
     wait_for(lambda: node.sequencer.watermarks()[partition]["durable"] > logged + 1)
     shutil.copytree(node.directory, tmp_path / "data")
     sites: Any = node._sites
-    sites._call_timeout_s, sites._restarts_max = 0.1, 1
+    sites._call_timeout_s, sites._remedies._restarts_max = 0.1, 1  # or the call would keep the node from draining
     node.close()
     return tmp_path / "data"
 

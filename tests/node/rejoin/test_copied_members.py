@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cmdlog.node.assembly import MACHINE
+from cmdlog.node.member import member_node
 from cmdlog.node.member.member_node import MemberNode
-from cmdlog.node.member.rejoin import member_opening
+from cmdlog.node.member.rejoin import life_end, member_opening
 from cmdlog.node.member.rejoin.life_end import CopyNeeded
 from cmdlog.node.member.rejoin.quarantine_folder import list_quarantine
 from cmdlog.node.member.rejoin.tombstone import MemberRemoved
 from cmdlog.wal.errors import Corrupt, Wedged
 from tests.node.members import Members, ask_retried, members
+from tests.node.rig import when_there_is_room
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # sites and sockets
@@ -91,6 +95,7 @@ def test_damaged_node_that_reaches_nobody_fails_with_its_damage(
 ) -> None:
     """Nothing is changed, and the next start with the others heals it."""
     monkeypatch.setattr(member_opening, "SEEK_S", 0.0)
+    monkeypatch.setattr(member_node, "HAND_OVER_S", 0.0)  # all go: there is nobody to hand over to
     bump_all(three, 0, 20)
     three.close_all()
     damage_log(tmp_path / "n1")
@@ -119,7 +124,7 @@ def test_node_that_is_too_far_back_ends_and_is_copied_by_its_next_start(
 ) -> None:
     """It was away while the others wrote more than a log holds: they have it no more, or it has no room for what they send."""
     monkeypatch.setattr("cmdlog.cluster.replication.KEPT_ENTRIES", kept)
-    with members(tmp_path, monkeypatch, count=3, segments=4) as three:
+    with members(tmp_path, monkeypatch, count=3, segment_bytes=256 << 10, segments=4) as three:
         three.join_all()
         leave_behind(three)
 
@@ -128,13 +133,16 @@ def leave_behind(three: Members) -> None:
     """A follower, and what becomes of it."""
     node = a_follower(three)
     three.close(node)
-    for number in range(70):
-        ask_retried(three.leader, "store", key=f"s{number}", id=number % 4, seq=number, data=bytes(60_000))
-        if number % 10 == 9:
+    for number in range(42):
+        call: dict[str, Any] = {"key": f"s{number}", "id": number % 4, "seq": number, "data": bytes(20_000)}
+        when_there_is_room(partial(ask_retried, three.leader, "store", **call))
+        if number % 6 == 5:
             for other in three.nodes.values():
                 other.take_snapshot()
-    back = three.join(node)
-    wait_for(lambda: isinstance(back.error, CopyNeeded), why=three.told)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(life_end, "STUCK_TICKS", 20)
+        back = three.join(node)
+        wait_for(lambda: isinstance(back.error, CopyNeeded), why=three.told)
     with contextlib.suppress(Wedged):  # a block may wait for room that will not come
         three.close(node)
     three.join(node)
