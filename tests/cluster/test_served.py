@@ -105,7 +105,7 @@ def test_leader_that_stops_or_sleeps_costs_no_call(cluster: ServedCluster, accou
         before = len(answers)
         read = httpx.post(f"{cluster.urls[sleeper]}/v1/procedures/balance", json=account, timeout=60)
         assert read.status_code == 503 or read.json()["result"] >= before, "refused, or read where calls are taken"
-        query = {"sql": f"SELECT checking FROM accounts WHERE customer = {account['customer']}"}
+        query = {"sql": "SELECT checking FROM accounts WHERE customer = ?", "params": [account["customer"]]}
         answer = httpx.post(f"{cluster.urls[sleeper]}/v1/query", json=query)
         assert answer.status_code == 503 or answer.json()["rows"][0][0] >= before
         for node in cluster.nodes:
