@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,12 +15,13 @@ from tests.cluster.served import ServedCluster
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
+OPENED, NOBODY_S = 5, 9  # branches beside those that are the number of a node
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ServedCluster]:
-    """Three nodes that run."""
-    served = ServedCluster(tmp_path)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]:
+    """Three nodes that run. A test leaves them so, and has accounts of its own."""
+    served = ServedCluster(tmp_path_factory.mktemp("called"))
     served.start()
     served.leader()
     yield served
@@ -116,12 +116,12 @@ def test_calls_at_every_node_have_one_effect_when_leaders_are_killed(cluster: Se
 
 def test_batches_reads_and_headers_work_at_a_follower(cluster: ServedCluster) -> None:
     """As at the leader: lines in order, reads that see what was answered before, `Cmdlog-Txn`, `Prefer`, problems."""
-    assert cluster.call("open_account", account(1, savings=0, checking=0), "open")["status"] == 200
+    assert cluster.call("open_account", account(OPENED, savings=0, checking=0), "open")["status"] == 200
     node = follower(cluster)
     url = cluster.urls[node]
-    lines = [{"procedure": "deposit_checking", "params": account(1, amount=1), "key": f"line{n}"} for n in range(300)]
+    lines = [{"procedure": "deposit_checking", "params": account(OPENED, amount=1), "key": f"line{n}"} for n in range(300)]
     lines += [{"procedure": "set_rate", "params": {"name": "base", "basis_points": 7}}]
-    lines += [{"procedure": "deposit_checking", "params": account(9, amount=1)}, {"procedure": "nobody_s", "params": {}}]
+    lines += [{"procedure": "deposit_checking", "params": account(NOBODY_S, amount=1)}, {"procedure": "nobody_s", "params": {}}]
     given = httpx.post(f"{url}/v1/batch", content=b"\n".join(map(orjson.dumps, lines)), timeout=60)
     answers = [orjson.loads(line) for line in given.content.splitlines()]
     assert len(answers) == len(lines)
@@ -130,17 +130,17 @@ def test_batches_reads_and_headers_work_at_a_follower(cluster: ServedCluster) ->
     assert [answer["error"]["code"] for answer in answers[301:]] == ["aborted", "unknown_procedure"]
     seen = answers[300]["txn_id"]
     call = httpx.post(
-        f"{url}/v1/procedures/deposit_checking", json=account(1, amount=1),
+        f"{url}/v1/procedures/deposit_checking", json=account(OPENED, amount=1),
         headers={"Cmdlog-Txn": seen, "Prefer": "durability=sync"}, timeout=60,
     )  # fmt: skip
     assert call.status_code == 200, call.text
     assert call.headers["preference-applied"] == "durability=sync"
     assert int(call.headers["cmdlog-txn"]) > int(seen)
-    read = httpx.post(f"{url}/v1/procedures/balance", json=account(1), timeout=60)
+    read = httpx.post(f"{url}/v1/procedures/balance", json=account(OPENED), timeout=60)
     assert read.json()["result"] == 301
-    future = httpx.post(f"{url}/v1/procedures/balance", json=account(1), headers={"Cmdlog-Txn": str(2**62)}, timeout=60)
+    future = httpx.post(f"{url}/v1/procedures/balance", json=account(OPENED), headers={"Cmdlog-Txn": str(2**62)}, timeout=60)
     logged = httpx.post(
-        f"{url}/v1/procedures/deposit_checking", json=account(1, amount=1), headers={"Cmdlog-Txn": str(2**62)}, timeout=60
+        f"{url}/v1/procedures/deposit_checking", json=account(OPENED, amount=1), headers={"Cmdlog-Txn": str(2**62)}, timeout=60
     )
     assert (future.status_code, logged.status_code) == (422, 422)
     assert logged.json()["problems"][0]["field"] == "Cmdlog-Txn"

@@ -28,7 +28,7 @@ from cmdlog.raft import SnapshotDescriptor
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 
-ASK_TICKS: Final = 50  # without a leader, between two questions
+ASK_TICKS: Final = 20  # without a leader, between two questions: nobody else tells a node that was replaced or removed
 STUCK_TICKS: Final = 100  # with a full log of entries that cannot be run
 
 log = structlog.get_logger("cmdlog.cluster")
