@@ -17,7 +17,7 @@ def is_gone(process: int) -> bool:
     """Whether it has ended, also while nobody has collected it."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may be collected between opening and reading
         return True
 
 

@@ -46,7 +46,9 @@ FAULTS: dict[str, Step] = {
     "has no leader": Step("body read", "keep", problem(503, "no_quorum", "Retry-After: 1")),
     "leads no more": Step("executed", "keep", problem(504, "outcome_unknown")),
     "has led without an effect": Step("body read", "keep", problem(504, "outcome_unknown")),
-    "is full of connections": Step("body read", "close", problem(503, "too_many_connections", "Retry-After: 1")),
+    "is full of connections": Step(
+        "body read", "close", problem(503, "too_many_connections", "Retry-After: 1", "Connection: close")
+    ),
 }
 
 

@@ -285,8 +285,11 @@ def test_answer_that_comes_twice_is_nobodys() -> None:
 
 
 def test_answer_before_there_was_a_request_is_believed(drive: Drive) -> None:
-    """A server at the limit of its connections refuses one unread, under an id of its own: surely nothing was executed."""
-    full = problem(503, "too_many_connections", "Retry-After: 0", "X-Request-Id: of-the-server")
+    """A server at the limit of its connections refuses one unread, under an id of its own: surely nothing was executed.
+
+    Its answer says that it closes: a connection that is kept gets the next attempt before its end arrives, and that is doubt.
+    """
+    full = problem(503, "too_many_connections", "Retry-After: 0", "X-Request-Id: of-the-server", "Connection: close")
     with ScriptedServer([Step("body read", "close", full)]) as server:
         assert drive.call(server.url, key=None) == 1
 
