@@ -1,8 +1,8 @@
 """`check`: is an application fit to be replayed? Lint, declarations, and the same seeded workload twice.
 
 The double run starts two processes that differ in what a correct procedure cannot see: hash seed, time zone, locale, the order
-of rows that no ORDER BY asks for, and a restart: in one of them another process makes the second half of the calls, which finds
-the tables and nothing else. Digests of rows and results are compared batch by batch; the first difference is named with its
+of rows that no ORDER BY asks for, and a restart: one of them ends half-way and continues as another process, which finds the
+tables and nothing else. Digests of rows and results are compared batch by batch; the first difference is named with its
 procedure. It needs `workload(seed, *, calls)` beside the `Database`, and takes `loader()` if there is one.
 """
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,7 +39,7 @@ from procedures.storage.state import PartitionState
 CALLS = 2000
 BATCH = 16  # small, so that a difference is narrowed down to few calls
 REVERSE = "CMDLOG_CHECK_REVERSE"  # set for a run: rows come the other way round when no ORDER BY asks for an order
-RESTART = "CMDLOG_CHECK_RESTART"  # set for a run: another process makes the second half
+RESTART = "CMDLOG_CHECK_RESTART"  # set for a run: half-way, another process continues
 RUN_SECONDS_MAX = 120
 _MILLIS_BITS = 21
 
@@ -215,43 +215,24 @@ def _run_batch(executor: Executor, database: Database, calls: list[tuple[str, di
     return {"batch": position.index, "procedures": names, "answers": answers, "digest": f"{digest:016x}", "rows": rows}
 
 
-def _run_part(target: str, seed: int, calls: int, path: Path, half: int | None) -> int:
-    """Runs all batches, or one half of them, and prints their records; the exit code."""
+def main() -> int:
+    """Entry point of a run. TARGET SEED CALLS [FOLDER]: with FOLDER it is the second half of one that stopped there."""
+    target, seed, calls, *resumed = sys.argv[1:]
+    folder = resumed[0] if resumed else tempfile.mkdtemp()
     try:
-        database, batches = _batches(target, seed=seed, calls=calls)
-        middle = len(batches) // 2
-        part = {None: batches, 0: batches[:middle], 1: batches[middle:]}[half]
-        for record in _run(database, part, path):
+        database, batches = _batches(target, seed=int(seed), calls=int(calls))
+        half = len(batches) // 2 if RESTART in os.environ else 0
+        part = batches[half:] if resumed or not half else batches[:half]
+        for record in _run(database, part, Path(folder) / "check.db"):
             answer(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        if half and not resumed:
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], folder])  # noqa: S606 - this very program
     except (ProceduresError, InvalidParameters, EnvironmentFault, KeyError) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
-    return 0
-
-
-def _in_a_child(run: Callable[[], int]) -> int:
-    """What it returns in a fork of this process, which has not imported the application and so learns nothing from the run."""
-    if child := os.fork():
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    code = 1
-    try:
-        code = run()
-    except BaseException:  # noqa: BLE001 - the end of the process, however the application brought it about
-        sys.excepthook(*sys.exc_info())
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def main() -> int:
-    """Entry point of a run. TARGET SEED CALLS."""
-    target, seed, calls = sys.argv[1:]
-    with tempfile.TemporaryDirectory() as folder:
-        run = partial(_run_part, target, int(seed), int(calls), Path(folder) / "check.db")
-        if RESTART not in os.environ:
-            return run(None)
-        return _in_a_child(partial(run, 0)) or run(1)
+        shutil.rmtree(folder, ignore_errors=True)  # not reached by a process that another one follows
+    return 0
 
 
 if __name__ == "__main__":
