@@ -43,13 +43,18 @@ def test_what_hides_nothing_passes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "program", ["from cmdlog import Database", "import cmdlog; cmdlog.open", "from cmdlog.cli import main; main()"]
+    ("program", "refused"),
+    [
+        ("from cmdlog import Database", True),
+        ("import cmdlog; cmdlog.open", True),
+        ("from cmdlog.cli import main; main()", True),
+        ("from cmdlog import Client", False),
+    ],
 )
-def test_program_beside_such_a_file_says_so(tmp_path: Path, program: str) -> None:
+def test_program_beside_such_a_file_says_so(tmp_path: Path, program: str, refused: bool) -> None:
     """The application, an embedding program and the command line; a client alone needs none of these packages."""
     path = write_module(tmp_path, "procedures", package=False)
-    for code, wanted in ((program, True), ("from cmdlog import Client", False)):
-        start = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; {code}"
-        done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=300, check=False)
-        assert (f"{path} hides cmdlog's own package `procedures`" in done.stderr) is wanted
-        assert (done.returncode != 0) is wanted
+    start = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; {program}"
+    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=300, check=False)
+    assert (f"{path} hides cmdlog's own package `procedures`" in done.stderr) is refused
+    assert (done.returncode != 0) is refused

@@ -17,10 +17,11 @@ from procedures.storage.state import PartitionState, Position
 from snapshot.capture.image import Capture
 from snapshot.catalog import check, list_snapshots
 from snapshot.lineage import Wish
+from tests.waiting import PATIENCE_S
 
 US = Identity(b"c" * 16, 1, b"i" * 8)
 FILES = RealFiles()
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 
 
 class Node:

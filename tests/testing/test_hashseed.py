@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog.cli import REPLAYING, main
 from cmdlog.testing import Server, StartServer
 from procedures.hash_seed import is_pinned
 from replay.errors import Divergence
@@ -17,17 +18,24 @@ from replay.recover.execute import UNPINNED, Target, execute
 from tests.replay.rig import DEPOSIT, Rig
 
 pytestmark = pytest.mark.slow
+APP = "tests.testing.apps.drift:db"
 CALLS = 20
 
 
 @pytest.fixture
 def server(cmdlog_server: StartServer) -> Server:
     """A node that was killed after some calls whose rows hold sets of strings in the order of its sites."""
-    server = cmdlog_server("tests.testing.apps.drift:db", partitions=2)
+    server = cmdlog_server(APP, partitions=2)
     for number in range(CALLS):
         server.client.call("by_order", id=number)
     server.kill()
     return server
+
+
+def lose_states(server: Server) -> None:
+    """A replay has to run all calls."""
+    for state in (server.data / "state").glob("p*"):
+        state.unlink()
 
 
 def run(seed: str, *arguments: object) -> str:
@@ -40,25 +48,41 @@ def run(seed: str, *arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("seed", ["random", pytest.param("1", marks=pytest.mark.torture)])  # under 0, the pinned one, all run
-def test_small_replays_repeat_the_order_of_sets(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: str
-) -> None:
-    """Recovery to another place and in place, a drill, and a start without state files agree with the live run."""
+@pytest.mark.parametrize("command", REPLAYING)
+def test_commands_that_replay_start_again_under_the_pinned_seed(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything of the command is imported or run."""
 
-    def lose_states() -> None:
-        for state in (server.data / "state").glob("p*"):
-            state.unlink()
+    class Pinned(Exception):
+        """In place of the new start."""
 
-    run(seed, "recover", server.data, "--to", tmp_path / "out")
-    run(seed, "drill", server.data)
-    lose_states()
-    run(seed, "recover", server.data, "--app", "tests.testing.apps.drift:db")
-    lose_states()
-    monkeypatch.setenv("PYTHONHASHSEED", seed)
+    def pin() -> None:
+        raise Pinned
+
+    monkeypatch.setattr("procedures.hash_seed.pin", pin)
+    monkeypatch.setattr(sys, "argv", ["cmdlog", command])
+    with pytest.raises(Pinned):
+        main()
+
+
+def test_small_replays_repeat_the_order_of_sets(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recovery in place, by a command that pins its seed, and a start without state files agree with the live run."""
+    lose_states(server)
+    run("random", "recover", server.data, "--app", APP)
+    lose_states(server)
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
     server.start()
     assert server.client.query("SELECT count(*) FROM notes").rows
     server.client.call("by_order", id=CALLS)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", ["random", "1"])  # under 0, the pinned one, all tests run
+def test_small_replays_into_another_place_repeat_the_order_of_sets(server: Server, tmp_path: Path, seed: str) -> None:
+    """So do a recovery to another place and a drill, and each of them under another seed."""
+    run(seed, "recover", server.data, "--to", tmp_path / "out")
+    run(seed, "drill", server.data)
+    lose_states(server)
+    run(seed, "recover", server.data, "--app", APP)
 
 
 def test_unpinned_process_replays_nothing_itself(tmp_path: Path) -> None:
