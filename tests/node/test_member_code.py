@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cmdlog.cluster.membership import reconciler
 from cmdlog.cluster.membership.refusals import MembershipRefused
 from cmdlog.node.boot import Boot
 from cmdlog.node.member import member_start
@@ -66,7 +67,9 @@ def give_leadership(cluster: Members, number: int) -> None:
                 leader.membership.request("transfer", number)
         return number_of(leader) == number
 
-    wait_for(is_given, why=cluster.told)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reconciler, "LEADS_S", 0.5)  # until it is asked for again
+        wait_for(is_given, why=cluster.told)
 
 
 def remark(cluster: Members, number: int) -> Any:

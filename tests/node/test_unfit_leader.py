@@ -103,9 +103,8 @@ def test_leader_without_room_gives_leadership_to_one_that_has_it(tmp_path: Path,
         )
         offers: list[object] = []
         monkeypatch.setattr(leadership_transfer, "offer_groups", lambda _groups, target: offers.append(target))
-        for node in made.nodes.values():
-            seen = node._leading.transfer._ticks
-            wait_for(lambda node=node, seen=seen: node._leading.transfer._ticks > seen + 2 * PAUSE_TICKS)  # type: ignore[misc]
+        seen = [(node._leading.transfer, node._leading.transfer._ticks) for node in made.nodes.values()]
+        wait_for(lambda: all(transfer._ticks > ticks + 2 * PAUSE_TICKS for transfer, ticks in seen))
         assert offers == []
 
 

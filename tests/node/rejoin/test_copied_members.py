@@ -156,7 +156,7 @@ def test_removed_node_ends_and_never_starts_again(three: Members) -> None:
     node = a_follower(three)
     three.leader().membership.request("remove", node)
     removed = three.nodes[node]
-    wait_for(lambda: isinstance(removed.error, MemberRemoved), why=three.told)
+    three.wait_hurried(lambda: isinstance(removed.error, MemberRemoved))  # it asks once it has heard no leader for a while
     three.close(node)
     with pytest.raises(MemberRemoved) as refused:
         three.join(node)
@@ -171,7 +171,7 @@ def test_node_that_was_removed_while_it_was_away_learns_it_by_asking(three: Memb
     leader.membership.request("remove", node)
     wait_for(lambda: _stage_of(leader, node) == "removed", why=three.told)
     back = three.join(node)
-    wait_for(lambda: isinstance(back.error, MemberRemoved), why=three.told)
+    three.wait_hurried(lambda: isinstance(back.error, MemberRemoved))  # it asks once it has heard no leader for a while
 
 
 def _stage_of(leader: MemberNode, node: int) -> object:
