@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from cmdlog.client import AsyncClient, Client, RetryPolicy
 
-QUICK = RetryPolicy(connect_s=0.5, attempt_s=0.5, backoff_first_s=0.001, backoff_max_s=0.01)
+QUICK = RetryPolicy(backoff_first_s=0.001, backoff_max_s=0.01)  # patient with each attempt: a busy machine is no silence
+HASTY = replace(QUICK, attempt_s=0.1)  # of servers that fall silent
 
 
 class Sync:

@@ -29,7 +29,7 @@ from cmdlog.errors import (
     Unreachable,
 )
 from cmdlog.results import Result
-from tests.client.drives import QUICK, Drive
+from tests.client.drives import HASTY, QUICK, Drive
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
 BREAKS = {
@@ -175,8 +175,9 @@ def test_silent_server_is_left_for_another_attempt(drive: Drive) -> None:
     """A server that stalls before, in or after the answer's head costs one attempt's time, not the call."""
     for step in (Step("body read", "stall"), Step("executed", "stall", share=0.3), Step("executed", "stall", share=0.97)):
         with ScriptedServer([step]) as server:
-            assert drive.call(server.url) == 1
-            assert (server.connections, server.executions) == (2, 1)
+            assert drive.call(server.url, retry=HASTY) == 1
+            assert server.connections >= 2
+            assert server.executions == 1
 
 
 @pytest.mark.slow
@@ -276,7 +277,7 @@ def test_answer_that_comes_twice_is_nobodys() -> None:
         return proper + proper
 
     for again in (Step(reply=twice), Step(reply=lambda proper: proper + b"HTTP/1.1 200 OK\r\n\r\n")):
-        with ScriptedServer([again, Step(), again, Step(), again]) as server, Client(server.url, retry=QUICK) as client:
+        with ScriptedServer([again, Step(), again, Step(), again]) as server, Client(server.url, retry=HASTY) as client:
             assert [client.call("bump", id=1) for _ in range(3)] == [1, 2, 3]
             told = [answer.value for answer in client.batch([("bump", {})] * 3) if isinstance(answer, Result)]
             assert told == [4, 5, 6]

@@ -77,11 +77,11 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.fixture(scope="module")
 def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped node with a log over several segments, and states that nobody reads."""
-    options = {**SMALL, "segment_bytes": 128 << 10, "segments": 24, "snapshots_kept": 4}
+    options = {**SMALL, "segment_bytes": 64 << 10, "segments": 24, "snapshots_kept": 4}
     folder = make_node(versions, tmp_path_factory.mktemp("shop") / "node", **options)
     with cmdlog.open(folder, versions.load("shop_v1", SHOP), **options) as opened:
         for n in range(12):
-            for answer in [opened.submit("deposit", account=n % 8, amount=n) for n in range(1500)]:
+            for answer in [opened.submit("deposit", account=n % 8, amount=n) for n in range(700)]:
                 answer.result()
             if n in (4, 8):
                 opened.node.take_point()
