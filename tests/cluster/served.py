@@ -65,6 +65,7 @@ class ServedCluster:
                         "--port", self.urls[node].rsplit(":", 1)[1], *SMALL,
                     ),
                     cwd=self.folder, env=self.environment(), stdout=log, stderr=log,
+                    process_group=0,  # the kernel continues what is stopped in the group of a session's first process
                 )  # fmt: skip
 
     def join_options(self, node: int) -> list[str]:
