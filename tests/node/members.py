@@ -27,7 +27,7 @@ from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.member_ground import MEMBER_RAFT, MemberGround
 from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.member.member_start import make_genesis
-from cmdlog.node.member.rejoin import admission, copy_fetch, rejoin_steps
+from cmdlog.node.member.rejoin import admission, copy_fetch
 from cmdlog.node.outcome import CallOutcome, NotReady, Reply, UnknownOutcome
 from cmdlog.node.settings import Settings
 from cmdlog.raft.wire.secure_frames import Secret
@@ -166,8 +166,9 @@ def members(folder: Path, monkeypatch: pytest.MonkeyPatch, *, count: int = 1, **
     made = Members(folder, count=count, **made_of)
     monkeypatch.setattr(member_node, "TICK_S", TICK_S)
     monkeypatch.setattr(peer_network, "Ticker", partial(Ticker, now=made.clock.now))
-    for asking in (admission, copy_fetch, rejoin_steps):
-        monkeypatch.setattr(asking, "ASK_EVERY_S", ASK_EVERY_S)
+    for asking in (admission, copy_fetch):
+        monkeypatch.setattr(asking, "ASK_SOON_S", ASK_EVERY_S)
+    monkeypatch.setattr(admission, "ASK_EVERY_S", ASK_EVERY_S)
     try:
         yield made
     finally:
