@@ -67,9 +67,8 @@ def begun(request: httpx.Request) -> bool:
 
 
 def request_ids() -> Iterator[str]:
-    """An id for every attempt: the server's log and its answers carry it."""
-    prefix = secrets.token_hex(6)
-    return (f"{prefix}-{number}" for number in itertools.count(1))
+    """An id for every attempt: the server's log and its answers carry it. Threads may share it, unlike a generator."""
+    return map(f"{secrets.token_hex(6)}-{{}}".format, itertools.count(1))
 
 
 def owned(answer: Attempt, request: httpx.Request, response: httpx.Response) -> Attempt:

@@ -283,7 +283,7 @@ def _make_scrub(ground: NodeGround, parts: NodeParts, peers: Callable[[], ScrubP
         settings.scrub_bytes_per_s,
         settings.scrub_every_s,
         items=lambda: list_items(files, directory, wal.segments, durable_block=wal.durable_block),
-        in_log=lambda item: any(segment.path == item.path for segment in wal.segments),
+        in_log=lambda item: wal.needs(item.path),
         reader=reader,
         repair=hooks,
     )

@@ -321,6 +321,10 @@ class Log:
         """Every segment in use, oldest first."""
         return list(self._space.segments.values())
 
+    def needs(self, path: str) -> bool:
+        """Whether a segment in use has this path; no longer one whose file is just being recycled."""
+        return any(segment.path == path and segment.sequence > self._space.recycled for segment in self.segments)
+
     def first_blocks(self) -> list[int]:
         """First block of every segment in use, ascending."""
         return [segment.header.first_block for segment in self._space.segments.values()]

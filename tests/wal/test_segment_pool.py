@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cmdlog.wal.log import Log
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.writing.segment_pool import READY_WANTED
@@ -90,3 +92,25 @@ def test_log_is_full_while_segments_must_stay_and_goes_on_when_they_may_go() -> 
     log.run_background_work()
     assert log.room_bytes > 0
     assert log.first_blocks()[0] > 1
+
+
+def test_segment_is_not_needed_before_its_file_has_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks for the file while it is recycled must not take its absence for damage."""
+    files = sim()
+    log, _, keeper = filled(files)
+    keeper.answer = True
+    paths = [segment.path for segment in log.segments]
+    assert all(map(log.needs, paths))
+    needed: list[bool] = []
+    rename = files.rename
+
+    def watched(old: str, new: str) -> None:
+        if old in paths:
+            needed.append(log.needs(old))
+        rename(old, new)
+
+    monkeypatch.setattr(files, "rename", watched)
+    log.anchors.set("snapshot", at(log.first_blocks()[-1]))
+    log.run_background_work()
+    assert needed == [False] * 3
+    assert [log.needs(path) for path in paths] == [False] * 3 + [True]

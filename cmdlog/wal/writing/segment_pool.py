@@ -55,6 +55,7 @@ class Space:
         self.segments: SortedDict = SortedDict({segment.sequence: segment for segment in segments})
         self._ready = [path for path in free if not path.endswith(TEMP_SUFFIX) and self._usable(path)]
         self._reserved = [path for path in free if path.endswith(TEMP_SUFFIX) and self._usable(path)]
+        self.recycled = 0  # sequence of the last segment whose file was taken back, or just is
         self.whole = False  # the space of the whole ring is taken, not only that of the next files
         self._taken: str | None = None  # the file that a rotation is writing to
         self.disk_full: str | None = None
@@ -187,6 +188,7 @@ class Space:
 
     def _recycle(self, segment: SegmentFile) -> None:
         self._note_oldest(segment.sequence + 1)
+        self.recycled = segment.sequence  # before the name goes: nobody is to miss the file
         target = self._new_path()
         self._files.rename(segment.path, target)
         self._files.fsync_dir(self.log_dir)
