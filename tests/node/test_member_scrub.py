@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,14 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
+KEEP: dict[str, Any] = {"snapshot_age_max_s": 0.0, "recovery_budget_s": 0.0}  # else a slow machine lets go what is compared
 CALLS = 150
 
 
 @pytest.fixture
 def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members]:
     """Three nodes that run and have the same entries; their scrubs are stepped by hand."""
-    with members(tmp_path, monkeypatch, count=3, partitions=1, scrub_every_s=0.0, batch_calls_max=1, segments=32) as made:
+    with members(tmp_path, monkeypatch, count=3, partitions=1, scrub_every_s=0.0, batch_calls_max=1, segments=32, **KEEP) as made:
         made.join_all()
         write_entries(made, CALLS)
         yield made
