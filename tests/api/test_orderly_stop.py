@@ -59,7 +59,7 @@ def test_connections_that_wait_are_taken_before_the_socket_is_closed() -> None:
 
 
 def test_connections_that_are_taken_last_end_with_their_answer() -> None:
-    """Else a client goes on with one of them, and is cut off when the time to drain is over."""
+    """Else a client keeps using one of them, and is cut off when the time to drain is over."""
     told: list[bytes] = []
 
     async def scenario() -> None:

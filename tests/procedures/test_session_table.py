@@ -81,7 +81,7 @@ def test_what_the_client_has_seen_is_dropped_and_not_run_again(make_site: MakeSi
 
 
 def test_an_idle_session_is_forgotten_and_not_run_again(make_site: MakeSite) -> None:
-    """Nothing of it stays but the time at which it was made, below which no unknown session is let in; younger ones are."""
+    """Nothing of it stays but the time at which it was made, below which no unknown session is accepted; younger ones are."""
     site, mine = make_site(counters(), name="s.db", policy=POLICY), session(1)
     one(site, mine, 1, 0, count("a"))
     wait(site, IDLE + MINUTE)

@@ -30,7 +30,7 @@ def test_import_of_the_log_needs_neither_sql_nor_http() -> None:
 
 
 def test_import_of_a_site_is_light() -> None:
-    """It is started anew for every site that ends, and for each of many nodes in tests: no server, no log writer, no loggers."""
+    """It is started again whenever a site ends, and for each of many nodes in tests: no server, no log writer, no loggers."""
     loaded = modules_after_import("cmdlog.node.sites.site_main")
     assert loaded & (SURFACE | {"cmdlog.wal.log", "structlog"}) == set()
 

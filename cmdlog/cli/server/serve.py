@@ -166,18 +166,20 @@ def _member_ground(join: Path, node: int | None, secret: Path | None, host: str 
 
 def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], member: MemberGround | None) -> None:
     gc.disable()  # importing makes some hundred thousand objects, and nothing to collect
-    from cmdlog.api.server import Events, threads_of
-    from cmdlog.api.server import serve as serve_http
-    from cmdlog.cli.logging_setup import configure_logs
-    from cmdlog.cli.server.systemd import ServiceNotices
-    from cmdlog.node.node import Node
-    from cmdlog.wal.process_limits import check_address_space
-    from replay.machine_errors import naming_faults
+    try:
+        from cmdlog.api.server import Events, threads_of
+        from cmdlog.api.server import serve as serve_http
+        from cmdlog.cli.logging_setup import configure_logs
+        from cmdlog.cli.server.systemd import ServiceNotices
+        from cmdlog.node.node import Node
+        from cmdlog.wal.process_limits import check_address_space
+        from replay.machine_errors import naming_faults
 
-    settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
-    configure_logs(settings.log_format)
-    db = load_application(app)
-    gc.enable()
+        settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
+        configure_logs(settings.log_format)
+        db = load_application(app)
+    finally:
+        gc.enable()
     refuse_locked(data)
     check_address_space(threads_of(settings))
     start = StartReport(data)

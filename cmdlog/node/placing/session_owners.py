@@ -21,7 +21,7 @@ from procedures.idempotency.session_row import Stage, stored_rows
 EVERYWHERE: Final = -1  # owner of a name that was used on a multi-partition call
 FULL: Final = -2  # a claim's answer: the key or session is new and there is no room
 EXPIRED: Final = -3  # a claim's answer: what the name stood for may have been forgotten
-NUMBERS_SLACK: Final = 1024  # numbers below the floor that a session may hold before they are dropped
+NUMBERS_SLACK: Final = 16  # numbers that a session may hold, beside twice those above the floor: many sessions hold it each
 
 Owner = int | frozenset[int]
 
@@ -53,7 +53,7 @@ class LiveSession:
         self.floor = floor
         if len(self.owners) > self.owners_max:
             self.owners = {number: owner for number, owner in self.owners.items() if number > floor}
-            self.owners_max = len(self.owners) + NUMBERS_SLACK
+            self.owners_max = 2 * len(self.owners) + NUMBERS_SLACK
 
 
 class SessionOwners:
