@@ -21,7 +21,7 @@ from procedures.idempotency.session_row import Stage, stored_rows
 EVERYWHERE: Final = -1  # owner of a name that was used on a multi-partition call
 FULL: Final = -2  # a claim's answer: the key or session is new and there is no room
 EXPIRED: Final = -3  # a claim's answer: what the name stood for may have been forgotten
-NUMBERS_SLACK: Final = 16  # numbers that a session may hold, beside twice those above the floor: many sessions hold it each
+NUMBERS_SLACK: Final = 4  # numbers that a session may hold, beside twice those above the floor: many sessions hold it each
 
 Owner = int | frozenset[int]
 
