@@ -97,16 +97,19 @@ $(BIN)/python:
 	@[[ -n "$(PYTHON)" ]] || { echo 'cmdlog needs Python 3.11 or newer with venv: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# Steps in C are built where a compiler is; the package works without.
+NATIVE := $(wildcard procedures/native/*.[ch])
+
 # The stamps are newer than what they were made from, so that an unchanged project installs nothing.
-$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed-test: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(PIP) --editable '.[test]'
 	@touch $(VENV)/.installed $@
 
-$(VENV)/.installed-spark: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed-spark: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(PIP) --editable '.[spark,spark-java,bench]'
 	@touch $(VENV)/.installed $@
 

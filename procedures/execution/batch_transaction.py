@@ -129,5 +129,5 @@ class BatchTransaction:
                 # What interrupts the batch interrupts its rollback, too. The site ends after this, so its watch may go.
                 connection.set_progress_handler(None)
                 if not again:
-                    connection.close(True)
+                    self._state.close(force=True)
                     raise

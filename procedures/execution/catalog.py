@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from sys import getrefcount
-from typing import Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import apsw
 
@@ -32,6 +32,9 @@ from procedures.statements.compiled import sql_of
 from procedures.statements.statement_runs import Runs
 from procedures.storage.row_digest import RowLog
 
+if TYPE_CHECKING:
+    from procedures.native.accelerator import Statements
+
 STATEMENTS_SHOWN: Final = 64  # of a migration: one that builds a statement for each row is not listed row by row
 
 # (function, decode or None, encode, tx) of a procedure. A bare tuple: it is unpacked once per call.
@@ -48,13 +51,15 @@ class Catalog:
         guard: Authorizer,
         state: CallState,
         *,
-        side: Literal["write", "read"],
+        side: Literal["write", "read"] = "write",
         facts: VersionFacts | None = None,
+        statements: Statements | None = None,
     ) -> None:
+        """`statements`: of the cursor's connection, where they run without it."""
         facts = facts or VersionFacts()
         self.tables = tuple(database.tables)
         self._transactions: dict[Access, Transaction] = {
-            access: Transaction(Runs(database, access, cursor, guard, state), state, guard, access)
+            access: Transaction(Runs(database, access, cursor, guard, state, statements=statements), state, guard, access)
             for access in Access
             if access is not Access.MIGRATION
         }

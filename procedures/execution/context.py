@@ -23,7 +23,8 @@ from procedures.errors import ProceduresError, RowRefused
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.savepoint import Savepoint
 from procedures.guard.authorizer import Authorizer
-from procedures.statements.prepared import NamesDiffer
+from procedures.native import accelerator
+from procedures.statements.prepared import NOTED, NamesDiffer
 from procedures.statements.raised import error_for_sqlalchemy
 from procedures.statements.rows import Result, Scalars, joined_results
 from procedures.statements.statement_runs import Runs
@@ -118,14 +119,60 @@ _CLOSED = _Refusing(TransactionClosed, _OUTSIDE)
 _BROKEN = _Refusing(SiteFailed, "the machine failed earlier in this batch")
 
 
-class Transaction:
+class StatementRunner:
+    """Runs a call's statements; `accelerator.Runner` is the same in C."""
+
+    __slots__ = ("_runs",)
+    _runs: Any  # statement -> what runs it
+
+    def execute(
+        self,
+        statement: ClauseElement,
+        parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        /,
+        **params: Any,
+    ) -> Result:
+        """Runs a SQLAlchemy Core statement; its bound parameters are given as keywords, or as a dict.
+
+        A list of dicts runs the statement once for each, none for an empty list; `rowcount` is then the sum. An INSERT or
+        UPDATE that names no columns sets those that the parameters name.
+
+        Returns:
+            Rows, read as a result of SQLAlchemy is, or, for a change, its `rowcount` and `inserted_primary_key`.
+
+        Raises:
+            StatementRefused: it does what no procedure may do.
+            sqlalchemy.exc.IntegrityError: the rows refuse it (`procedures.IntegrityError` catches it, too).
+        """
+        if parameters is not None:
+            return self._execute_each(statement, parameters, params)
+        try:
+            result: Result = self._runs[statement](params)
+            return result
+        except NamesDiffer:
+            return self._execute(statement, params)
+        except NOTED as error:
+            raise self._note_error(error, statement, params)  # noqa: B904 - the same, or one that is caused by it
+
+    if TYPE_CHECKING:  # of `Transaction`
+
+        def _execute(self, statement: ClauseElement, params: dict[str, Any]) -> Result: ...
+        def _execute_each(self, statement: ClauseElement, parameters: Any, params: dict[str, Any]) -> Result: ...
+        def _note_error(self, error: BaseException, statement: Any, params: Mapping[str, Any]) -> BaseException: ...
+
+
+if not TYPE_CHECKING and accelerator is not None:
+    StatementRunner = accelerator.Runner
+
+
+class Transaction(StatementRunner):
     """The context of one call: `tx`.
 
     Attributes:
         partition: number of the partition on which the call runs.
     """
 
-    __slots__ = ("_access", "_guard", "_random", "_random_of", "_runs", "_savepoints", "_savepoints_of", "_state", "_statements",
+    __slots__ = ("_access", "_guard", "_random", "_random_of", "_savepoints", "_savepoints_of", "_state", "_statements",
                  "references_max")  # fmt: skip
 
     def __init__(self, statements: Runs, state: CallState, guard: Authorizer, access: Access) -> None:
@@ -158,35 +205,6 @@ class Transaction:
         message = f"tx was used outside of its call: a call of {procedure} kept it; use the tx that the procedure is given"
         self._runs, self._state = _Refusing(TransactionClosed, message), cast("CallState", _Ended(message))
         return successor
-
-    def execute(
-        self,
-        statement: ClauseElement,
-        parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        /,
-        **params: Any,
-    ) -> Result:
-        """Runs a SQLAlchemy Core statement; its bound parameters are given as keywords, or as a dict.
-
-        A list of dicts runs the statement once for each, none for an empty list; `rowcount` is then the sum. An INSERT or
-        UPDATE that names no columns sets those that the parameters name.
-
-        Returns:
-            Rows, read as a result of SQLAlchemy is, or, for a change, its `rowcount` and `inserted_primary_key`.
-
-        Raises:
-            StatementRefused: it does what no procedure may do.
-            sqlalchemy.exc.IntegrityError: the rows refuse it (`procedures.IntegrityError` catches it, too).
-        """
-        if parameters is not None:
-            return self._execute_each(statement, parameters, params)
-        try:
-            result: Result = self._runs[statement](params)
-            return result
-        except NamesDiffer:
-            return self._execute(statement, params)
-        except (apsw.Error, MemoryError, RecursionError, KeyboardInterrupt) as error:
-            raise self._note_error(error, statement, params)  # noqa: B904 - the same, or one that is caused by it
 
     def _execute_each(
         self, statement: ClauseElement, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]], params: dict[str, Any]

@@ -146,7 +146,8 @@ class Executor:
         if found is None:
             database, facts, guard = self._databases(version), self._facts(version), self._state.guard
             with self._batch.outside_calls():  # it reads which columns the tables have
-                found = self._catalogs[version] = Catalog(database, self._cursor, guard, self._call, side="write", facts=facts)
+                found = Catalog(database, self._cursor, guard, self._call, facts=facts, statements=self._state.statements)
+                self._catalogs[version] = found
         return found
 
     def _check_follows(self, index: int) -> None:

@@ -17,6 +17,7 @@ from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import outcome_of
 from procedures.guard.authorizer import Mode
 from procedures.idempotency.known_outcome import Status
+from procedures.native import open_statements
 from procedures.storage.state import PartitionState, open_reader, rows_of
 
 
@@ -33,6 +34,7 @@ class Reader:
         self._tracer = tracer
         self._connection, self._guard = open_reader(state.path)
         self._cursor = self._connection.cursor()
+        self._statements = open_statements(self._connection)
         self._call = CallState(state.partition, millis_of)
         self._databases = databases
         self._catalogs: dict[int, Catalog] = {}
@@ -62,7 +64,9 @@ class Reader:
     def _catalog(self, version: int) -> Catalog:
         found = self._catalogs.get(version)
         if found is None:
-            found = Catalog(self._databases(version), self._cursor, self._guard, self._call, side="read")
+            found = Catalog(
+                self._databases(version), self._cursor, self._guard, self._call, side="read", statements=self._statements
+            )
             self._catalogs[version] = found
         return found
 
@@ -116,4 +120,6 @@ class Reader:
         ) from call.fault
 
     def close(self) -> None:
+        if self._statements is not None:
+            self._statements.close()
         self._connection.close()

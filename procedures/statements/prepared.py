@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
+from procedures.native import accelerator, error_of
 from procedures.statements.compiled import Compiled
 from procedures.statements.rows import SHARED, WRITTEN, FormerRows, Inserted, Result, Rows, Written
 
 if TYPE_CHECKING:
     from procedures.execution.context import CallState
+    from procedures.native.accelerator import Statements
 
 Run = Callable[[dict[str, Any]], Result]
 Pick = Callable[[dict[str, Any]], Any]
@@ -32,10 +34,16 @@ class PreparedText:
     sql: str
     names: tuple[str, ...]  # of the parameters, in the order of binding
     state: CallState
+    statements: Statements | None  # of the connection, where statements run without its cursor
 
 
 class NamesDiffer(KeyError):
     """The keywords are not those of the statement; raised by closures, and never seen by a procedure."""
+
+
+NOTED = (apsw.Error, MemoryError, RecursionError, KeyboardInterrupt)  # what a transaction looks at before a procedure gets it
+if accelerator is not None:
+    accelerator.configure(error_of, NamesDiffer, WRITTEN, Written, NOTED)
 
 
 def misfit_error(compiled: Compiled, params: Mapping[str, Any]) -> TypeError:
@@ -130,7 +138,18 @@ def writing_run(prepared: PreparedText, inserted: type[Inserted] | None) -> Run:
             return inserted((rows, params, None))
         return WRITTEN[rows] if rows < SHARED else Written(rows)
 
-    return run
+    return _without_cursor(prepared, run, pick, count, result=inserted)
+
+
+def _without_cursor(
+    prepared: PreparedText, run: Run, pick: Pick, count: int, *, result: type[Any] | None, writes: bool = True
+) -> Run:
+    """The same in C where that is at hand; `run` is still there for what is unusual."""
+    if accelerator is None or prepared.statements is None:
+        return run
+    names = prepared.names if count >= 0 else None
+    found: Run = accelerator.Statement(prepared.statements, prepared.sql, names, pick, prepared.state, run, result, writes)
+    return found
 
 
 # `writing_run` and `reading_run` repeat their first lines: a shared function would cost a frame in every statement of every call.
@@ -143,7 +162,7 @@ def reading_run(prepared: PreparedText, rows: type[Rows] | type[FormerRows]) -> 
     conversions = [(place, process) for place, process in enumerate(processors) if process is not None]
     fetched: Any = list if conversions else rows
 
-    def run(params: dict[str, Any]) -> Any:
+    def fetch(params: dict[str, Any]) -> Any:
         if len(params) != count and count >= 0:
             raise NamesDiffer
         try:
@@ -151,6 +170,8 @@ def reading_run(prepared: PreparedText, rows: type[Rows] | type[FormerRows]) -> 
         except KeyError:
             raise NamesDiffer from None
         return fetched(execute(sql, values))
+
+    run: Callable[[dict[str, Any]], Any] = _without_cursor(prepared, fetch, pick, count, result=fetched, writes=False)
 
     def run_converting(params: dict[str, Any]) -> Any:
         converted = []

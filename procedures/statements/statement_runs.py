@@ -46,6 +46,7 @@ from procedures.statements.structure_keys import Structure, StructureKeys
 if TYPE_CHECKING:
     from procedures.declaration.database import Database
     from procedures.execution.context import CallState, Transaction
+    from procedures.native.accelerator import Statements
 
 STATEMENTS_MAX = 4096  # per procedure class; code that builds statements per call must not eat the memory
 FOUND_PER_LOOK = 16  # a reference to each statement that a call builds would cost more than the look for its form
@@ -67,8 +68,18 @@ class Runs(dict[object, Run]):
     `runs[statement]` is the whole hot path. It holds statements that live longer than a call, and those without a form.
     """
 
-    def __init__(self, database: Database, access: Access, cursor: apsw.Cursor, guard: Authorizer, state: CallState) -> None:
+    def __init__(
+        self,
+        database: Database,
+        access: Access,
+        cursor: apsw.Cursor,
+        guard: Authorizer,
+        state: CallState,
+        *,
+        statements: Statements | None = None,
+    ) -> None:
         super().__init__()
+        self._statements = statements
         self._dialect = database.dialect
         self.runs_as_before = self._dialect is not DIALECT  # code from before exact decimals: it runs as it did, bugs and all
         self._allowed = (
@@ -232,7 +243,7 @@ class Runs(dict[object, Run]):
         connection = self._cursor.connection
         facts = probe(connection, self._guard, sql)
         self._allowed.check_statement(compiled, facts)
-        prepared = PreparedText(self._cursor, compiled, sql, facts.parameters, self._state)
+        prepared = PreparedText(self._cursor, compiled, sql, facts.parameters, self._state, self._statements)
         numbered = None if facts.readonly else find_numbered(connection, self._guard, sql)
         if facts.columns:
             rows = former_rows_class(facts.columns) if self.runs_as_before else rows_class(facts.columns, compiled.places)

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import apsw
 
+from procedures.native import accelerator
 from procedures.storage.changed_keys import Changes
 
 INTERNAL: Final = "_cmdlog_"  # tables of the framework, which are no part of the digest
@@ -42,6 +43,7 @@ _TABLES: Final = (  # a table without a key may be there until the end of a sche
 
 Row = tuple[Any, ...]
 Rows = dict[Any, Row | None]  # key -> row, None = there is none
+Entry = tuple[Any, Row | None]  # key, row
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +56,50 @@ class ChangedRow:
     new: Row | None  # None: deleted
 
 
-class _TouchedRows:
-    """The touched rows of one table: before the first and after the last change of the batch."""
+class TouchedRows:
+    """The touched rows of one table: before the first and after the last change of the batch.
+
+    `accelerator.TouchedRows` is the same in C.
+    """
 
     __slots__ = ("first", "key_of", "last", "name", "read")
 
-    def __init__(self, connection: apsw.Connection, name: str) -> None:
-        sql = "SELECT name, cid FROM pragma_table_xinfo(?) WHERE pk > 0 ORDER BY pk"  # table_info leaves generated columns out
-        columns = connection.execute(sql, (name,)).fetchall()
-        where = " AND ".join(f'"{column}" IS ?' for column, _ in columns)
-        self.name = name
-        self.read = f'SELECT * FROM "{name}" WHERE {where}'  # noqa: S608 - names that the schema holds
-        self.key_of: Callable[[Row], Any] = itemgetter(*(cid for _, cid in columns))  # one column: its value; else a tuple
+    def __init__(self, name: str, read: str, places: tuple[int, ...]) -> None:
+        """`read`: SQL that reads a row by its key; `places`: columns of the key."""
+        self.name, self.read = name, read
+        self.key_of: Callable[[Row], Any] = itemgetter(*places)  # one column: its value; else a tuple
         self.first: Rows = {}
         self.last: Rows = {}
 
-    def changed(self) -> list[tuple[Any, Row | None]]:
-        """(key, row) of the net changes, by key."""
+    def net_changes(self) -> tuple[list[Entry], bool]:
+        """(key, row) of the net changes, and whether they are sorted by key."""
         first = self.first
-        rows = [entry for entry in self.last.items() if first[entry[0]] != entry[1]]
-        try:
-            rows.sort()  # keys differ, so rows are never compared
-        except TypeError:  # keys of several types in one column
-            rows.sort(key=lambda entry: marshal.dumps(entry[0], MARSHAL_VERSION))
+        return [entry for entry in self.last.items() if first[entry[0]] != entry[1]], False
+
+
+_Touched = TouchedRows if accelerator is None else accelerator.TouchedRows
+
+
+def touched_rows(connection: apsw.Connection, name: str) -> TouchedRows:
+    """Of a table that nothing has touched yet."""
+    sql = "SELECT name, cid FROM pragma_table_xinfo(?) WHERE pk > 0 ORDER BY pk"  # table_info leaves generated columns out
+    columns: list[tuple[str, int]] = connection.execute(sql, (name,)).fetchall()  # type: ignore[assignment] # what it asks for
+    where = " AND ".join(f'"{column}" IS ?' for column, _ in columns)
+    read = f'SELECT * FROM "{name}" WHERE {where}'  # noqa: S608 - names that the schema holds
+    found: TouchedRows = _Touched(name, read, tuple(cid for _, cid in columns))
+    return found
+
+
+def _changed(table: TouchedRows) -> list[Entry]:
+    """(key, row) of the net changes, by key."""
+    rows, ordered = table.net_changes()
+    if ordered:
         return rows
+    try:
+        rows.sort()  # keys differ, so rows are never compared
+    except TypeError:  # keys of several types in one column
+        rows.sort(key=lambda entry: marshal.dumps(entry[0], MARSHAL_VERSION))
+    return rows
 
 
 class RowLog:
@@ -97,8 +119,8 @@ class RowLog:
         self._connection = connection
         self._named: dict[str, Rows] = {name: {} for name in NAMED_CALLS}  # their touched rows, as they were before
         self.changes: Changes | None = None
-        self._tables: dict[str, _TouchedRows] = {}
-        self._touched: dict[str, _TouchedRows] = {}  # since the batch began
+        self._tables: dict[str, TouchedRows] = {}
+        self._touched: dict[str, TouchedRows] = {}  # since the batch began
         self.uncertain = self.unreadable = False
         connection.preupdate_hook(self._make_hook())
 
@@ -107,7 +129,7 @@ class RowLog:
         self._forget()
         if not self._tables:  # not in the hook, where SQLite cannot be asked
             rows = self._connection.execute(_TABLES).fetchall()
-            self._tables = {str(name): _TouchedRows(self._connection, str(name)) for (name,) in rows}
+            self._tables = {str(name): touched_rows(self._connection, str(name)) for (name,) in rows}
 
     def tell_changes(self) -> None:
         """The batch is committed."""
@@ -160,7 +182,7 @@ class RowLog:
         hasher = hashlib.blake2b(digest_size=8)
         empty = True
         for name in sorted(self._touched):
-            rows = self._touched[name].changed()
+            rows = _changed(self._touched[name])
             if rows:
                 empty = False
                 hasher.update(marshal.dumps((name, rows), MARSHAL_VERSION))
@@ -171,7 +193,7 @@ class RowLog:
         return [
             ChangedRow(name, key if type(key) is tuple else (key,), self._touched[name].first[key], new)
             for name in sorted(self._touched)
-            for key, new in self._touched[name].changed()
+            for key, new in _changed(self._touched[name])
         ]
 
     def _make_hook(self) -> Callable[[apsw.PreUpdate], None]:
@@ -208,7 +230,7 @@ class RowLog:
             if new is not None and (check := self.checks.get(name)) is not None:
                 check(update, new)
 
-        return note_update
+        return note_update if accelerator is None else accelerator.UpdateHook(self, touched, note_update)
 
     def _read_again(self) -> None:
         execute = self._connection.execute

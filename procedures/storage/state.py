@@ -27,6 +27,7 @@ import apsw
 
 from procedures.errors import SchemaConflict, StateRefused
 from procedures.guard.authorizer import Authorizer, Mode
+from procedures.native import open_statements
 from procedures.numeric.functions import register_numeric_functions
 
 FORMAT = 1
@@ -68,9 +69,10 @@ class PartitionState:
         connection: the site's own, for the executor and for the stepwise backup of a snapshot.
         position: the last applied batch.
         clock: activity clock, milliseconds.
+        statements: that run on the connection without a cursor; None where everything goes through one.
     """
 
-    __slots__ = ("clock", "connection", "guard", "partition", "path", "position")
+    __slots__ = ("clock", "connection", "guard", "partition", "path", "position", "statements")
 
     def __init__(self, path: Path, partition: int, connection: apsw.Connection, guard: Authorizer) -> None:
         self.path = path
@@ -80,6 +82,7 @@ class PartitionState:
         row = _read_meta(connection, path, partition)
         self.position = Position(*row[:4])
         self.clock: int = row[4]
+        self.statements = open_statements(connection)
 
     @classmethod
     def open(cls, path: str | Path, *, partition: int, wal_pages_checkpoint: int = WAL_PAGES_CHECKPOINT) -> PartitionState:
@@ -164,8 +167,11 @@ class PartitionState:
         finally:
             _roll_back(self.connection)
 
-    def close(self) -> None:
-        self.connection.close()
+    def close(self, *, force: bool = False) -> None:
+        """`force`: whatever SQLite says of it, as after a failure of the machine."""
+        if self.statements is not None:
+            self.statements.close()
+        self.connection.close(force)
 
 
 def _configure(connection: apsw.Connection, wal_pages_checkpoint: int) -> None:

@@ -1,0 +1,62 @@
+"""Steps of the engine in C, where a compiler built them: statements without a cursor's detours, and the noting of changed rows.
+
+One rule: nothing needs them. `accelerator` is None where the module was not built, does not suit the SQLite at hand, or is
+switched off (`CMDLOG_NATIVE=0`); then the Python beside each caller does the same, with the same rows, digests and errors.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import apsw
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from procedures.native.accelerator import Statements
+
+SWITCH: Final = "CMDLOG_NATIVE"
+_ENTRY: Final = "cmdlog_sqlite_init"
+
+
+def error_of(code: int, message: str, offset: int) -> apsw.Error:
+    """The exception that APSW raises for an extended result code of SQLite."""
+    error: Any = apsw.exception_for(code)
+    error.args = (message,)
+    error.error_offset = offset
+    return error  # type: ignore[no-any-return] # of a class that the code chooses
+
+
+def _load() -> ModuleType | None:
+    """The module, with the routines of APSW's SQLite; None where it cannot be used."""
+    if os.environ.get(SWITCH) == "0":
+        return None
+    try:
+        from procedures.native import accelerator as found  # noqa: PLC0415 - a module that need not be there
+    except ImportError:
+        return None
+    connection = apsw.Connection(":memory:")
+    try:
+        connection.enable_load_extension(True)
+        connection.load_extension(found.__file__, _ENTRY)
+    except (apsw.Error, AttributeError):  # an APSW that loads none
+        return None
+    finally:
+        connection.close()
+    if found.sqlite_version() != _version_number(apsw.sqlite_lib_version()):
+        return None
+    return found
+
+
+def _version_number(version: str) -> int:
+    major, minor, patch = version.split(".")[:3]
+    return int(major) * 1_000_000 + int(minor) * 1_000 + int(patch)
+
+
+accelerator: Any = _load()  # a module, see accelerator.pyi; or None
+
+
+def open_statements(connection: apsw.Connection) -> Statements | None:
+    """For the statements of procedures on this connection; to be closed before it. None where they go through its cursor."""
+    return None if accelerator is None else accelerator.Statements(connection)
