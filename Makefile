@@ -98,7 +98,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Steps in C are built where a compiler is; the package works without.
-NATIVE := $(wildcard procedures/native/*.[ch])
+NATIVE := $(wildcard procedures/native/*.[ch] cmdlog/api/native/*.c)
 
 # The stamps are newer than what they were made from, so that an unchanged project installs nothing.
 $(VENV)/.installed: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python

@@ -15,18 +15,20 @@ from bench._empty import ANSWER, HEADERS, asgi_app
 from cmdlog.api.connections.connection_registry import Roster
 from cmdlog.api.connections.http_parser import Request
 from cmdlog.api.connections.http_server import HttpServer, listen, make_config
-from cmdlog.api.connections.request_cycle import Answer
+from cmdlog.api.connections.request_cycle import QuickExchange
 from cmdlog.node.settings import Settings
 
 
 class Quick:
     """Answers every request that is complete."""
 
+    reads: frozenset[bytes] = frozenset()
+
     def takes(self, _request: Request) -> bool:
         return True
 
-    def begin_call(self, _request: Request, _body: bytes, answer: Answer) -> None:
-        answer(200, list(HEADERS), ANSWER)
+    def begin_call(self, _request: Request, _body: bytes, exchange: QuickExchange) -> None:
+        exchange.answer(200, list(HEADERS), ANSWER)
 
 
 async def serve(roster: Roster) -> None:

@@ -18,7 +18,12 @@ from cmdlog.api.gate.login_page import send_sign_in
 from cmdlog.api.gate.problem import Problem, forbidden, redirected
 from cmdlog.api.gate.request import (
     AUTHORIZATION,
+    CONTENT_ENCODING,
+    CONTENT_TYPE,
+    HOST,
+    ORIGIN,
     PREFER,
+    TWICE,
     Incoming,
     Picked,
     check_content,
@@ -42,7 +47,11 @@ if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
 PATH_CHARS_SHOWN: Final = 200
+ADMITTED_MAX: Final = 256  # sets of headers; clients of one kind send the same ones
 FRAMES_LOGGED: Final = 8  # the innermost ones
+
+Admitted = tuple[bytes | frozenset[str] | None, ...]
+"""Roles of a caller, and the headers that the gate looks at."""
 
 logger = structlog.get_logger("cmdlog.api")
 
@@ -60,6 +69,7 @@ class Api:
 
     def __init__(self, service: Service, *, version: str = "") -> None:
         self.service = service
+        self._admitted: set[Admitted] = set()
         self._cold: ASGIApp = make_routes_app(service, version=version)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -126,6 +136,20 @@ class Api:
             if entry.name in LEADERS and prefers_redirect(picked.get(PREFER)) and (leader := self.service.leader_elsewhere()):
                 raise redirected(leader, path)
         return caller, methods, entry
+
+    def admit_call(self, path: str, picked: Picked) -> Credential:
+        """`admit` for a call: what was admitted once with these headers is not judged again. Raises: Problem."""
+        caller = self.service.gatekeeper.authenticate(picked.get(AUTHORIZATION))
+        get = picked.get
+        known = caller.roles, get(HOST), get(ORIGIN), get(CONTENT_TYPE), get(CONTENT_ENCODING), get(PREFER)
+        if known in self._admitted and TWICE not in picked:
+            return caller
+        self.admit("POST", path, picked)
+        if PREFER not in picked and TWICE not in picked:  # a preference may ask for the leader, who changes
+            if len(self._admitted) >= ADMITTED_MAX:
+                self._admitted.clear()
+            self._admitted.add(known)
+        return caller
 
     def _check_role(self, entry: Entry, authorization: bytes | None) -> None:
         """Raises: Problem, when the credential does not serve, or no longer."""

@@ -1,30 +1,31 @@
 """Calls below ASGI: `POST /v1/procedures/{name}` whose body came with its head, which is nearly every one.
 
-One rule: the same functions decide as under ASGI, in the same order (`Api.admit`, `find_route`, `prepare`, `place`,
+One rule: the same functions decide as under ASGI, in the same order (`Api.admit_call`, `find_route`, `prepare`, `place`,
 `encode_reply`); only the way there is shorter. No task, no scope, no messages: the answer is written where the node gives it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
+from threading import get_ident
 from typing import Final
 
 from cmdlog.api.app import Api, log_defect
-from cmdlog.api.connections.http_parser import Request
-from cmdlog.api.connections.request_cycle import Answer
+from cmdlog.api.connections.http_parser import CallRequest, Request
+from cmdlog.api.connections.request_cycle import OK, QuickExchange
 from cmdlog.api.gate.problem import Headers, Problem, body_too_large
-from cmdlog.api.gate.request import Incoming, pick_headers
+from cmdlog.api.gate.request import READ, Incoming, pick_headers
 from cmdlog.api.gate.request_trace import REQUEST_ID, Trace
 from cmdlog.api.gate.route_table import PROCEDURES
-from cmdlog.api.routes.call import Prepared, encode_reply, find_route, note_reply, place, prepare
-from cmdlog.node.outcome import Reply
+from cmdlog.api.routes.call import Prepared, encode_reply, find_route, note_reply, place, prepare, result_body
+from cmdlog.node.outcome import CallOutcome, Reply
 
 ROUTE: Final = "call"
 
 
 class QuickCalls:
     """The calls of one application, for its connections."""
+
+    reads = READ
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -33,19 +34,18 @@ class QuickCalls:
         """Whether the request is a call."""
         return request.method == "POST" and request.path.startswith(PROCEDURES)
 
-    def begin_call(self, request: Request, body: bytes, answer: Answer) -> None:
-        """Serves one call: `answer` is called once, now or later, in this thread."""
-        _Call(self._api, request, answer).begin_call(body)
+    def begin_call(self, request: Request, body: bytes, exchange: QuickExchange) -> None:
+        """Serves one call: the exchange is answered once, now or later, in this thread."""
+        _Call(self._api, request, exchange).begin_call(body)
 
 
 class _Call:
     """One of them."""
 
     __slots__ = (
-        "_answer",
         "_api",
+        "_exchange",
         "_incoming",
-        "_loop",
         "_partition",
         "_placed",
         "_prepared",
@@ -56,23 +56,23 @@ class _Call:
     )
 
     _incoming: Incoming
+    _partition: int | None
     _prepared: Prepared
     _trace: Trace
 
-    def __init__(self, api: Api, request: Request, answer: Answer) -> None:
-        self._api, self._request, self._answer = api, request, answer
-        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._partition: int | None = None
+    def __init__(self, api: Api, request: Request, exchange: QuickExchange) -> None:
+        self._api, self._request, self._exchange = api, request, exchange
+        self._thread = get_ident()
         self._placed = False
         self._reply: Reply | None = None
 
     def begin_call(self, body: bytes) -> None:
         """Checks the request and gives the call to the node."""
         service, request = self._api.service, self._request
-        picked = pick_headers({"headers": request.headers})
+        picked = request.picked if type(request) is CallRequest else pick_headers({"headers": request.headers})
         self._trace = trace = Trace(service.front, None, route=ROUTE, given_id=picked.get(REQUEST_ID))
         try:
-            caller, _, _ = self._api.admit(request.method, request.path, picked)
+            caller = self._api.admit_call(request.path, picked)
             self._incoming = incoming = Incoming(request.path, caller, picked, trace, request.query)
             node, route = find_route(service, incoming)
             if len(body) > service.settings.call_bytes_max:
@@ -90,10 +90,12 @@ class _Call:
 
     def _done(self, reply: Reply) -> None:
         """Called once by the node: in the loop's own thread, except when its log fails."""
-        if threading.get_ident() == self._thread:
-            self._answer_call(reply)
+        if get_ident() != self._thread:
+            self._exchange.loop.call_soon_threadsafe(self._answer_call, reply)
+        elif self._placed:
+            self._finish(reply)
         else:
-            self._loop.call_soon_threadsafe(self._answer_call, reply)
+            self._reply = reply
 
     def _answer_call(self, reply: Reply) -> None:
         self._reply = reply
@@ -101,16 +103,20 @@ class _Call:
             self._finish(reply)
 
     def _finish(self, reply: Reply) -> None:
-        call = self._prepared
+        call, partition, service = self._prepared, self._partition, self._api.service
         try:
-            note_reply(self._api.service, self._incoming, call, self._partition, reply)
-            headers, body = encode_reply(call, reply, self._partition)
+            note_reply(service, self._incoming, call, partition, reply)
+            if type(reply) is CallOutcome and not reply.status and call.durability is None:
+                service.front.answered(ROUTE, OK)
+                self._exchange.answer_result(reply.txn_id, result_body(reply, partition), self._trace.request_id)
+                return
+            headers, body = encode_reply(call, reply, partition)
         except Problem as problem:
             self._refuse(problem)
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
         else:
-            self._send(200, headers, body)
+            self._send(OK, headers, body)
 
     def _fail(self, error: Exception) -> None:
         log_defect(self._request.path, self._trace.request_id, error)
@@ -124,4 +130,4 @@ class _Call:
     def _send(self, status: int, headers: Headers, body: bytes) -> None:
         headers.append(self._trace.header)
         self._api.service.front.answered(ROUTE, status)
-        self._answer(status, headers, body)
+        self._exchange.answer(status, headers, body)

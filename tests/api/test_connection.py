@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import Any
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -13,6 +12,7 @@ from structlog.testing import capture_logs
 from cmdlog.api.connections import connection as connection_module
 from cmdlog.api.connections.connection import HELD_BYTES_MAX
 from cmdlog.api.connections.http_parser import Request
+from cmdlog.api.connections.request_cycle import QuickExchange
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.routes.app_state import send_problem
 from tests.api.echo import READ_BYTES, Application, buffered, one_answer, post, problem_of
@@ -276,11 +276,13 @@ def test_quick_answer_with_a_line_end_ends_the_connection(application: Applicati
     """A defect below ASGI leaves nobody waiting: the connection ends, and the loop is told what happened."""
 
     class Quick:
+        reads: frozenset[bytes] = frozenset()
+
         def takes(self, request: Request) -> bool:
             return True
 
-        def begin_call(self, request: Request, body: bytes, answer: Any) -> None:
-            answer(200, [(b"x", b"a\r\nset-cookie: b")], body)
+        def begin_call(self, request: Request, body: bytes, exchange: QuickExchange) -> None:
+            exchange.answer(200, [(b"x", b"a\r\nset-cookie: b")], body)
 
     with served(application, quick=Quick()) as server:
         assert server.ask(post("/echo")) == b""

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from cmdlog.api.connections.connection import Connection
 from cmdlog.api.connections.connection_registry import Roster
 from cmdlog.api.connections.http_parser import Framer, Request
+from cmdlog.api.connections.request_cycle import QuickExchange
 from cmdlog.api.connections.response_writer import WRITE_BYTES
 from cmdlog.node.settings import Settings
 from tests.api.echo import RESET, Application, buffered, one_answer, post, problem_of
@@ -148,11 +149,13 @@ def test_quick_answers_that_nobody_reads_stop_the_requests(application: Applicat
     """Answers that are given at once are bounded too, also when each request comes by itself."""
 
     class Quick:
+        reads: frozenset[bytes] = frozenset()
+
         def takes(self, request: Request) -> bool:
             return True
 
-        def begin_call(self, request: Request, body: bytes, answer: Any) -> None:
-            answer(200, [(b"content-length", b"%d" % WRITE_BYTES)], b"x" * WRITE_BYTES)
+        def begin_call(self, request: Request, body: bytes, exchange: QuickExchange) -> None:
+            exchange.answer(200, [(b"content-length", b"%d" % WRITE_BYTES)], b"x" * WRITE_BYTES)
 
     with served(application, quick=Quick(), write_timeout_s=0.5) as server, server.connect() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, cas
 
 import structlog
 
-from cmdlog.api.connections.http_parser import Framer
+from cmdlog.api.connections.http_parser import Framer, Request
 from cmdlog.api.connections.request_cycle import CLOSE, Exchange, QuickExchange, encode_head
 from cmdlog.api.connections.response_writer import WRITE_BYTES, ResponseWriter
 from cmdlog.api.connections.tls import feed_protocol
@@ -35,7 +35,7 @@ from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.request_trace import Trace
 
 if TYPE_CHECKING:
-    from cmdlog.api.connections.connection_registry import Roster
+    from cmdlog.api.connections.connection_registry import Quick, Roster
 
 HELD_BYTES_MAX: Final = 64 << 10  # received after the request under way, or of its body before it is read: then the socket waits
 LINGER_S: Final = 2.0  # a client that still sends: closing at once would reset the connection before it has read its answer
@@ -67,24 +67,9 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_ended",
-        "_exchange",
-        "_greeting",
-        "_held",
-        "_last",
-        "_left_bytes",
-        "_reading",
-        "_roster",
-        "_transport",
-        "_writer",
-        "client",
-        "framer",
-        "loop",
-        "phase",
-        "read_deadline",
-        "scheme",
-        "server",
-    )
+        "_ended", "_exchange", "_greeting", "_held", "_last", "_left_bytes", "_reading", "_roster", "_transport", "_writer",
+        "client", "framer", "loop", "phase", "read_deadline", "scheme", "server",
+    )  # fmt: skip
 
     _transport: asyncio.Transport
 
@@ -223,6 +208,12 @@ class Connection(asyncio.Protocol):
         if self._held or self._writer.paused:
             self._hold_back(data)
             return
+        quick = self._roster.quick
+        if quick is not None and (call := self.framer.take_call(data, quick.reads)) is not None:
+            if quick.takes(call):
+                self._begin_quickly(call, quick)
+                return
+            self.framer.start_next()
         if self.phase == "rest":
             self._await_head()
         self._feed(data)
@@ -284,20 +275,26 @@ class Connection(asyncio.Protocol):
         roster, request = self._roster, self.framer.request
         if request is None:
             return
-        roster.busy(self)
-        self.phase, self.read_deadline = "working", inf
         quick = roster.quick
         if quick is not None and self.framer.complete and quick.takes(request):
-            short = self._exchange = QuickExchange(self, request)
-            if roster.leaving:
-                short.close_after()
-            quick.begin_call(request, self.framer.take_body(), short.answer)
+            self._begin_quickly(request, quick)
             return
+        roster.busy(self)
+        self.phase, self.read_deadline = "working", inf
         exchange = self._exchange = Exchange(self, request, deadline=self.body_deadline(), stream=request.path in roster.streams)
         if roster.leaving:
             exchange.close_after()
         exchange.task = self.loop.create_task(exchange.run(roster.application))
         roster.tasks.add(exchange.task)
+
+    def _begin_quickly(self, request: Request, quick: Quick) -> None:
+        """A complete request is answered without ASGI."""
+        self._roster.busy(self)
+        self.phase, self.read_deadline = "working", inf
+        short = self._exchange = QuickExchange(self, request)
+        if self._roster.leaving:
+            short.close_after()
+        quick.begin_call(request, self.framer.take_body(), short)
 
     def _stop_reading(self) -> None:
         if self._reading and not self._transport.is_closing():

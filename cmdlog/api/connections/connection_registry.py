@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
     from cmdlog.api.connections.http_parser import Request
-    from cmdlog.api.connections.request_cycle import Answer
+    from cmdlog.api.connections.request_cycle import QuickExchange
     from cmdlog.api.connections.tls import Certificate
 
 TURNED_AWAY_MAX: Final = 64  # connections beyond the limit that are being answered 503; further ones are closed without an answer
@@ -36,11 +36,14 @@ SWEEP_MAX_S: Final = 0.25
 class Quick(Protocol):
     """Answers some requests below ASGI, those that are complete at once."""
 
+    reads: frozenset[bytes]
+    """Names of the headers that mean something."""
+
     def takes(self, request: Request) -> bool:
         """Whether it is one of them."""
 
-    def begin_call(self, request: Request, body: bytes, answer: Answer) -> None:
-        """Serves it: `answer` is called once, in the loop's thread. Does not raise."""
+    def begin_call(self, request: Request, body: bytes, exchange: QuickExchange) -> None:
+        """Serves it: the exchange is answered once, in the loop's thread. Does not raise."""
 
 
 class Roster:

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import httptools
 
 from cmdlog.api.gate.problem import Problem
+from cmdlog.api.native import steps
 
 EMPTY_LINE: Final = b"\r\n\r\n"
 URL_BYTES_MAX: Final = 8192
@@ -44,6 +45,17 @@ class Request:
         self.raw_path, _, self.query = target.partition(b"?")
         path = self.raw_path.decode("ascii")
         self.path = unquote(path) if "%" in path else path
+
+
+class CallRequest(Request):
+    """The head of a call that was read at once: of its headers those that mean something, and each came once."""
+
+    __slots__ = ("picked",)
+
+    def __init__(self, path: str, picked: dict[bytes, bytes]) -> None:
+        self.method, self.version, self.keep_alive, self.expects_continue = "POST", "1.1", True, False
+        self.path, self.raw_path, self.query = path, path.encode(), b""
+        self.headers, self.picked = list(picked.items()), picked
 
 
 class Framer:
@@ -135,6 +147,22 @@ class Framer:
             else:
                 self._parse(piece)
         return data
+
+    def take_call(self, data: bytes, read: frozenset[bytes]) -> CallRequest | None:
+        """A call whose request is `data`, all of it and no more: it is complete then. None: `feed` has to take the bytes.
+
+        Args:
+            read: names of the headers that mean something.
+        """
+        if steps is None or self._overhead or self.request is not None:
+            return None
+        found = steps.read_call(data, self._head_bytes_max, self._headers_max, read)
+        if found is None:
+            return None
+        path, picked, self._body = found
+        self.request = request = CallRequest(path, picked)
+        self.body_bytes, self.complete = len(self._body), True
+        return request
 
     def _take_unknown(self, piece: bytes) -> None:
         """A piece of a head, or of a chunked body."""

@@ -10,7 +10,6 @@ route whose bodies have no end, at least `STREAM_BYTES_MIN` in every such time. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from http import HTTPStatus
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -24,8 +23,6 @@ from cmdlog.api.gate.problem import body_too_large
 if TYPE_CHECKING:
     from cmdlog.api.connections.connection import Connection
 
-Answer = Callable[[int, Headers, bytes], None]
-
 STREAM_BYTES_MIN: Final = 16  # shorter than the shortest call: a stream that brings less is as good as silent
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 STATUS_LINES: Final = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
@@ -33,6 +30,11 @@ BODILESS: Final = frozenset((204, 304))
 CONTENT_LENGTH: Final = b"content-length"
 CONNECTION: Final = b"connection"
 CLOSE: Final = (CONNECTION, b"close")
+OK: Final = 200
+RESULT_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\ncmdlog-txn: %d\r\nx-request-id: %b\r\n%b\r\n"
+)
+"""Of the result of a call: the line with the date, length, transaction, id, and maybe another header."""
 CHUNKED: Final = (b"transfer-encoding", b"chunked")
 
 logger = structlog.get_logger("cmdlog.api")
@@ -57,19 +59,34 @@ class QuickExchange:
         self.started = False
         self.status = 0
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """In whose thread the answer is given."""
+        return self._connection.loop
+
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Sends the answer, whose headers state its length. Nothing happens when the client is gone."""
         connection = self._connection
-        self.started, self.status = True, status
         if not self.keep_alive:
             headers.append(CLOSE)
         try:
             data = encode_head(status, headers, connection.date()) + body
         except RuntimeError:
+            self.started = True
             connection.broken(self)
             raise
-        connection.write_now(data)
-        connection.answered(self)
+        self._send(status, data)
+
+    def answer_result(self, txn_id: int, body: bytes, request_id: str) -> None:
+        """`answer` with the result of a call. The request's id holds no line end."""
+        close = b"" if self.keep_alive else b"connection: close\r\n"
+        head = RESULT_HEAD % (self._connection.date(), len(body), txn_id, request_id.encode(), close)
+        self._send(OK, head + body)
+
+    def _send(self, status: int, data: bytes) -> None:
+        self.started, self.status = True, status
+        self._connection.write_now(data)
+        self._connection.answered(self)
 
     def close_after(self) -> None:
         """See `Exchange`."""

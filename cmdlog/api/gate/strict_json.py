@@ -22,6 +22,8 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from cmdlog.api.native import steps
+
 DEPTH_MAX: Final = 64
 INT_MIN: Final = -(1 << 63)  # SQLite's integers
 INT_MAX: Final = (1 << 63) - 1
@@ -30,6 +32,7 @@ NUMBER_CHARS_MAX: Final = 1024  # no double needs as many; longer ones only do h
 SHOWN_CHARS_MAX: Final = 80  # of a key, in a message
 FLOAT_SURE: Final = float(1 << 63)  # a smaller float was no integer
 CLOSER: Final = -(1 << 62)  # less than 0 whatever is added to it
+TOO_DEEP: Final = -2  # of `requests.count_keys`
 NUL: Final = b"\\u0000"
 
 _CONTAINERS: Final = (dict, list)
@@ -51,7 +54,7 @@ def loads_strict(text: bytes) -> Any:
         value = _loads(text)
     except orjson.JSONDecodeError as error:
         raise NotStrict(f"is not JSON: {error}") from None
-    keys = _count_keys(value, 1) if type(value) in _CONTAINERS else _count_keys((value,), 0)
+    keys = _count(value)
     if keys != text.count(b":") and keys != _separators_at_most(text):
         return loads_exactly(text)
     if b"\\" in text and NUL in text:  # to look for one byte first is 100 times faster
@@ -86,6 +89,19 @@ def _count_keys(value: Any, depth: int) -> int:
                 _too_deep()
             keys += _count_keys(inner, depth + 1)
     return keys
+
+
+def _count_in_python(value: Any) -> int:
+    return _count_keys(value, 1) if type(value) in _CONTAINERS else _count_keys((value,), 0)
+
+
+def _count_in_c(value: Any) -> int:
+    keys: int = _in_c(value)
+    return keys if keys != TOO_DEEP else _too_deep()
+
+
+_in_c: Any = None if steps is None else steps.count_keys
+_count: Final = _count_in_python if steps is None else _count_in_c
 
 
 def loads_exactly(text: bytes) -> Any:

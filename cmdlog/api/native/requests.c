@@ -1,0 +1,279 @@
+/* Steps of the gate in C; `cmdlog.api.native` says which, and the Python beside each caller does the same.
+ *
+ * `read_call` reads the one form of request that nearly all calls have, whole in one piece. Its grammar is a subset of what llhttp
+ * takes, on which no two readers differ: anything else, however legal, is left to the framer. Nothing is refused here.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <string.h>
+
+enum { DEPTH_MAX = 64, TOO_DEEP = -2, LOOK_CLOSER = -1, NAME_BYTES_MAX = 64, LENGTH_DIGITS_MAX = 9, PATH_BYTES_MAX = 256 };
+
+static const double FLOAT_SURE = 9223372036854775808.0; /* 2^63: a smaller float was no integer */
+
+/* -- JSON --------------------------------------------------------------------------------------------------------------- */
+
+static Py_ssize_t count_keys(PyObject *value, int depth)
+{
+    if (PyLong_CheckExact(value)) {
+        int overflow;
+        PyLong_AsLongLongAndOverflow(value, &overflow);
+        return overflow ? LOOK_CLOSER : 0;
+    }
+    if (PyFloat_CheckExact(value)) {
+        double number = PyFloat_AS_DOUBLE(value);
+        return -FLOAT_SURE < number && number < FLOAT_SURE ? 0 : LOOK_CLOSER;
+    }
+    int is_dict = PyDict_CheckExact(value);
+    if (!is_dict && !PyList_CheckExact(value)) {
+        return 0;
+    }
+    if (depth == DEPTH_MAX) {
+        return TOO_DEEP;
+    }
+    Py_ssize_t keys = is_dict ? PyDict_GET_SIZE(value) : 0, at = 0;
+    PyObject *key, *inner;
+    while (is_dict ? PyDict_Next(value, &at, &key, &inner) : at < PyList_GET_SIZE(value)) {
+        if (!is_dict) {
+            inner = PyList_GET_ITEM(value, at++);
+        }
+        Py_ssize_t found = count_keys(inner, depth + 1);
+        if (found < 0) {
+            return found;
+        }
+        keys += found;
+    }
+    return keys;
+}
+
+static PyObject *module_count_keys(PyObject *module, PyObject *value)
+{
+    return PyLong_FromSsize_t(count_keys(value, 0));
+}
+
+/* -- requests ----------------------------------------------------------------------------------------------------------- */
+
+static const char START[] = "POST /v1/procedures/";
+static const char VERSION[] = " HTTP/1.1\r\n";
+
+/* Lower case of a byte that may be in the name of a header; 0 for all others. */
+static unsigned char lower_of[256];
+
+static void fill_lower(void)
+{
+    for (int byte = '0'; byte <= '9'; byte++) {
+        lower_of[byte] = (unsigned char)byte;
+    }
+    for (int byte = 'a'; byte <= 'z'; byte++) {
+        lower_of[byte] = lower_of[byte - 'a' + 'A'] = (unsigned char)byte;
+    }
+    lower_of['-'] = '-';
+    lower_of['_'] = '_';
+}
+
+/* How a header that is not only carried counts. */
+typedef enum { CARRIED, HOST, LENGTH, KEEPS, FORBIDDEN } Meaning;
+
+static int is_named(const char *name, Py_ssize_t length, const char *other)
+{
+    return (size_t)length == strlen(other) && memcmp(name, other, (size_t)length) == 0;
+}
+
+static Meaning meaning_of(const char *name, Py_ssize_t length)
+{
+    switch (name[0]) {
+    case 'h':
+        return is_named(name, length, "host") ? HOST : CARRIED;
+    case 'c':
+        if (is_named(name, length, "content-length")) {
+            return LENGTH;
+        }
+        return is_named(name, length, "connection") ? KEEPS : CARRIED;
+    case 'k':
+        return is_named(name, length, "keep-alive") ? FORBIDDEN : CARRIED;
+    case 'p':
+        return is_named(name, length, "proxy-connection") ? FORBIDDEN : CARRIED;
+    case 't':
+        return is_named(name, length, "transfer-encoding") || is_named(name, length, "te") || is_named(name, length, "trailer")
+                   ? FORBIDDEN
+                   : CARRIED;
+    case 'e':
+        return is_named(name, length, "expect") ? FORBIDDEN : CARRIED;
+    case 'u':
+        return is_named(name, length, "upgrade") ? FORBIDDEN : CARRIED;
+    default:
+        return CARRIED;
+    }
+}
+
+/* A length as most clients write it; -1 for any other text. */
+static Py_ssize_t length_of(const char *text, Py_ssize_t size)
+{
+    Py_ssize_t length = 0;
+    if (size < 1 || size > LENGTH_DIGITS_MAX || (size > 1 && text[0] == '0')) {
+        return -1;
+    }
+    for (Py_ssize_t at = 0; at < size; at++) {
+        if (text[at] < '0' || text[at] > '9') {
+            return -1;
+        }
+        length = 10 * length + (text[at] - '0');
+    }
+    return length;
+}
+
+typedef struct {
+    const char *at, *end;    /* what is not read yet */
+    char name[NAME_BYTES_MAX]; /* of the header, in lower case */
+    Py_ssize_t name_bytes;
+    const char *value;
+    Py_ssize_t value_bytes;
+} Reader;
+
+/* The next header: 1; 0 at the empty line; -1 for what the framer must read. */
+static int next_header(Reader *reader)
+{
+    const char *at = reader->at, *end = reader->end;
+    if (end - at >= 2 && at[0] == '\r' && at[1] == '\n') {
+        reader->at = at + 2;
+        return 0;
+    }
+    Py_ssize_t size = 0;
+    for (; at < end && lower_of[(unsigned char)*at] != 0; at++) {
+        if (size == NAME_BYTES_MAX) {
+            return -1;
+        }
+        reader->name[size++] = (char)lower_of[(unsigned char)*at];
+    }
+    if (size == 0 || at == end || *at != ':') {
+        return -1;
+    }
+    at++;
+    while (at < end && *at == ' ') {
+        at++;
+    }
+    const char *begin = at;
+    while (at < end && (unsigned char)*at >= 0x20 && (unsigned char)*at < 0x7f) {
+        at++;
+    }
+    if (end - at < 2 || at[0] != '\r' || at[1] != '\n') {
+        return -1;
+    }
+    reader->at = at + 2;
+    while (at > begin && at[-1] == ' ') {
+        at--;
+    }
+    reader->name_bytes = size;
+    reader->value = begin;
+    reader->value_bytes = at - begin;
+    return 1;
+}
+
+/* Puts the header among those that are read, if it is one. 1; 0: came before; -1: an exception. */
+static int carry_header(const Reader *reader, PyObject *read, PyObject *picked)
+{
+    PyObject *name = PyBytes_FromStringAndSize(reader->name, reader->name_bytes);
+    int wanted = name == NULL ? -1 : PySet_Contains(read, name);
+    int done = wanted < 0 ? -1 : 1;
+    if (wanted == 1) {
+        PyObject *value = PyBytes_FromStringAndSize(reader->value, reader->value_bytes);
+        Py_ssize_t before = PyDict_GET_SIZE(picked);
+        if (value == NULL || PyDict_SetItem(picked, name, value) < 0) {
+            done = -1;
+        } else if (PyDict_GET_SIZE(picked) == before) {
+            done = 0;
+        }
+        Py_XDECREF(value);
+    }
+    Py_XDECREF(name);
+    return done;
+}
+
+/* Reads the headers into `picked`; the length of the body, -1 for what the framer must read, -2 with an exception. */
+static Py_ssize_t read_headers(Reader *reader, PyObject *read, PyObject *picked, Py_ssize_t headers_max)
+{
+    Py_ssize_t length = -1, count = 0;
+    int hosts = 0, more;
+    while ((more = next_header(reader)) == 1) {
+        Meaning meaning = meaning_of(reader->name, reader->name_bytes);
+        if (++count > headers_max || meaning == FORBIDDEN || (meaning == LENGTH && length >= 0)) {
+            return -1;
+        }
+        if (meaning == LENGTH && (length = length_of(reader->value, reader->value_bytes)) < 0) {
+            return -1;
+        }
+        if (meaning == KEEPS &&
+            (reader->value_bytes != 10 || PyOS_strnicmp(reader->value, "keep-alive", reader->value_bytes) != 0)) {
+            return -1;
+        }
+        hosts += meaning == HOST;
+        if (meaning == CARRIED || meaning == HOST) {
+            int carried = carry_header(reader, read, picked);
+            if (carried <= 0) {
+                return carried - 1;
+            }
+        }
+    }
+    return more == 0 && hosts == 1 ? length : -1;
+}
+
+/* (path, picked headers, body) of a call that is there as a whole and nothing after it; None for all else. */
+static PyObject *read_call(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 4 || !PyBytes_Check(args[0]) || !PyAnySet_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "read_call takes bytes, two limits, and a set of names");
+        return NULL;
+    }
+    Py_ssize_t head_bytes_max = PyLong_AsSsize_t(args[1]), headers_max = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    const char *data = PyBytes_AS_STRING(args[0]), *end = data + PyBytes_GET_SIZE(args[0]);
+    const Py_ssize_t start = sizeof(START) - 1, version = sizeof(VERSION) - 1;
+    if (end - data < start + version || memcmp(data, START, (size_t)start) != 0) {
+        Py_RETURN_NONE;
+    }
+    const char *at = data + start;
+    while (at < end && lower_of[(unsigned char)*at] != 0) {
+        at++;
+    }
+    if (end - at < version || memcmp(at, VERSION, (size_t)version) != 0) {
+        Py_RETURN_NONE;
+    }
+    Py_ssize_t path_bytes = at - data - 5; /* after `POST ` */
+    if (path_bytes > PATH_BYTES_MAX) {
+        Py_RETURN_NONE;
+    }
+    Reader reader = {.at = at + version, .end = end};
+    PyObject *picked = PyDict_New();
+    Py_ssize_t length = picked == NULL ? -2 : read_headers(&reader, args[3], picked, headers_max);
+    PyObject *found = NULL;
+    if (length >= 0 && reader.at - data <= head_bytes_max && end - reader.at == length) {
+        found = Py_BuildValue("(s#Oy#)", data + 5, path_bytes, picked, reader.at, length);
+    } else if (length >= -1) {
+        found = Py_NewRef(Py_None);
+    }
+    Py_XDECREF(picked);
+    return found;
+}
+
+static PyMethodDef methods[] = {
+    {"count_keys", module_count_keys, METH_O, "How many members there are; -1 when a number needs a closer look, -2: too deep."},
+    {"read_call", (PyCFunction)(void (*)(void))read_call, METH_FASTCALL,
+     "(path, headers, body) of a call that is all there; None for what the framer must read."},
+    {NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "cmdlog.api.native.requests",
+    .m_doc = "Steps of the gate in C.",
+    .m_size = 0,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit_requests(void)
+{
+    fill_lower();
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,9 @@
+"""What `requests.c` holds; the Python beside each caller says what it does."""
+
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+def count_keys(value: Any, /) -> int: ...
+def read_call(
+    data: bytes, head_bytes_max: int, headers_max: int, read: AbstractSet[bytes], /
+) -> tuple[str, dict[bytes, bytes], bytes] | None: ...
