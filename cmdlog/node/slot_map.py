@@ -40,7 +40,9 @@ class SlotMap:
 
     def partition_of(self, procedure: Procedure, params: list[Any]) -> int:
         """The partition of a single-partition call with these bound parameters."""
-        return self.partition_by_slot[slot_of(procedure.partition_value(params))]
+        at = procedure.partition_at
+        assert at is not None
+        return self.partition_by_slot[slot_of(params[at])]
 
 
 def make_routes(db: Database, catalog: int = 0) -> dict[str, Route]:

@@ -17,8 +17,9 @@ from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 from procedures.errors import DefinitionError, InvalidParameters
+from procedures.native import accelerator
 from procedures.wire.result_json import Encode, encoder_for
-from procedures.wire.scalar_codecs import Codec, Schema, WireError
+from procedures.wire.scalar_codecs import KINDS, Codec, Schema, WireError
 from procedures.wire.type_codecs import codec_for
 
 if TYPE_CHECKING:
@@ -270,7 +271,11 @@ def make_bind(procedure: str, parameters: tuple[Parameter, ...]) -> Callable[[Ma
             pass
         return _bind_slowly(procedure, parameters, given)
 
-    return bind
+    if accelerator is None:
+        return bind
+    kinds = bytes(KINDS.get(to_wire, 0) for _, to_wire in checks)
+    in_c: Callable[[Mapping[str, Any]], list[Any]] = accelerator.Bind(names, tuple(check for _, check in checks), kinds, bind)
+    return in_c
 
 
 def _bind_slowly(procedure: str, parameters: tuple[Parameter, ...], given: Mapping[str, Any]) -> list[Any]:

@@ -35,6 +35,7 @@ static PyObject *configure(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, "What the product's Python gives the module."},
+    {"slot_of", module_slot_of, METH_O, "The hash slot of a partitioning value; None where the Python beside it has to say."},
     {"sqlite_version", sqlite_version, METH_NOARGS, "Number of the SQLite whose routines are called; 0: none."},
     {NULL},
 };
@@ -50,7 +51,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit_accelerator(void)
 {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && (add_statements(module) < 0 || add_runner(module) < 0 || add_touched_rows(module) < 0)) {
+    if (module != NULL && (add_statements(module) < 0 || add_runner(module) < 0 || add_touched_rows(module) < 0 ||
+                           add_binding(module) < 0)) {
         Py_CLEAR(module);
     }
     return module;

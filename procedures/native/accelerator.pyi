@@ -1,6 +1,6 @@
 """What `accelerator.c` holds; the Python beside each caller says what it does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import apsw
@@ -43,3 +43,16 @@ class Statement:
 class UpdateHook:
     def __init__(self, log: RowLog, touched: dict[str, TouchedRows], other: Callable[[apsw.PreUpdate], None], /) -> None: ...
     def __call__(self, update: apsw.PreUpdate, /) -> None: ...
+
+class Bind:
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        checks: tuple[Callable[[Any], Any], ...],
+        kinds: bytes,
+        other: Callable[[Mapping[str, Any]], list[Any]],
+        /,
+    ) -> None: ...
+    def __call__(self, given: Mapping[str, Any], /) -> list[Any]: ...
+
+def slot_of(value: object, /) -> int | None: ...

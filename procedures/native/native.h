@@ -15,12 +15,15 @@ typedef struct {
 
 extern Configured configured;
 
-extern PyTypeObject StatementsType, StatementType, RunnerType, TouchedRowsType, UpdateHookType;
+extern PyTypeObject StatementsType, StatementType, RunnerType, TouchedRowsType, UpdateHookType, BindType;
 
 /* Runs a statement whose parameters are keyword arguments: values[i] is the one named names[i].
  * NULL without an exception: it must be run by `PyObject_CallOneArg(statement, dict)` instead. */
 PyObject *statement_run(PyObject *statement, PyObject *const *values, PyObject *names);
 
+PyObject *module_slot_of(PyObject *module, PyObject *value);
+
+int add_binding(PyObject *module);
 int add_touched_rows(PyObject *module);
 int add_statements(PyObject *module);
 int add_runner(PyObject *module);

@@ -93,6 +93,10 @@ def text(value: Any) -> Any:
     return value
 
 
+KINDS: dict[Convert, int] = {_int: 1, text: 2, _bool: 3, _float: 4}
+"""What values are often their own wire form, by number: see `native/binding.c`."""
+
+
 def _bytes(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()

@@ -1,0 +1,191 @@
+/* Binding the parameters of a request, and the hash slot of a partitioning value.
+ *
+ * One rule: the common case is done here, and everything else goes to the Python that says what is wrong with it
+ * (`procedures.declaration.procedure`, `procedures.declaration.hash_slots`).
+ */
+#include "native.h"
+
+#include <structmember.h>
+
+/* How a value is checked; the numbers are those of `procedures.wire.scalar_codecs.KINDS`. */
+enum { ANY = 0, INTEGER = 1, TEXT = 2, BOOLEAN = 3, NUMBER = 4 };
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *names;  /* tuple of str */
+    PyObject *checks; /* tuple of callables: value -> wire form, may raise */
+    PyObject *other;  /* given -> wire list, for whatever is not the common case */
+    unsigned char *kinds;
+} Bind;
+
+/* Whether the value is its own wire form. */
+static int is_wire_form(int kind, PyObject *value)
+{
+    int overflow;
+    switch (kind) {
+    case INTEGER:
+        if (!PyLong_CheckExact(value)) {
+            return 0;
+        }
+        PyLong_AsLongLongAndOverflow(value, &overflow);
+        return !overflow;
+    case TEXT:
+        return PyUnicode_CheckExact(value) && PyUnicode_IS_ASCII(value);
+    case BOOLEAN:
+        return value == Py_True || value == Py_False;
+    case NUMBER:
+        return PyFloat_CheckExact(value) && Py_IS_FINITE(PyFloat_AS_DOUBLE(value));
+    default:
+        return 0;
+    }
+}
+
+static PyObject *bind_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Bind *self = (Bind *)callable;
+    if (PyVectorcall_NARGS(nargsf) != 1 || kwnames != NULL) {
+        PyErr_SetString(PyExc_TypeError, "bind takes the object of parameters");
+        return NULL;
+    }
+    PyObject *given = args[0];
+    Py_ssize_t count = PyTuple_GET_SIZE(self->names);
+    if (!PyDict_CheckExact(given) || PyDict_GET_SIZE(given) != count) {
+        return PyObject_CallOneArg(self->other, given);
+    }
+    PyObject *bound = PyList_New(count);
+    if (bound == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t at = 0; at < count; at++) {
+        PyObject *value = PyDict_GetItemWithError(given, PyTuple_GET_ITEM(self->names, at)), *wire = NULL;
+        if (value != NULL) {
+            wire = is_wire_form(self->kinds[at], value) ? Py_NewRef(value)
+                                                        : PyObject_CallOneArg(PyTuple_GET_ITEM(self->checks, at), value);
+        }
+        if (wire == NULL) {
+            PyErr_Clear(); /* the other way finds it again, and says it */
+            Py_DECREF(bound);
+            return PyObject_CallOneArg(self->other, given);
+        }
+        PyList_SET_ITEM(bound, at, wire);
+    }
+    return bound;
+}
+
+static int bind_traverse(Bind *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->checks);
+    Py_VISIT(self->other);
+    return 0;
+}
+
+static int bind_clear(Bind *self)
+{
+    Py_CLEAR(self->checks);
+    Py_CLEAR(self->other);
+    return 0;
+}
+
+static void bind_dealloc(Bind *self)
+{
+    PyObject_GC_UnTrack(self);
+    bind_clear(self);
+    Py_CLEAR(self->names);
+    PyMem_Free(self->kinds);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *bind_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *names, *checks, *other;
+    Py_buffer kinds;
+    if (!PyArg_ParseTuple(args, "O!O!y*O", &PyTuple_Type, &names, &PyTuple_Type, &checks, &kinds, &other)) {
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(names);
+    Bind *self = NULL;
+    if (kinds.len != count || PyTuple_GET_SIZE(checks) != count) {
+        PyErr_SetString(PyExc_ValueError, "names, checks and kinds are of the same parameters");
+    } else {
+        self = (Bind *)type->tp_alloc(type, 0);
+    }
+    if (self != NULL) {
+        self->vectorcall = bind_call;
+        self->names = Py_NewRef(names);
+        self->checks = Py_NewRef(checks);
+        self->other = Py_NewRef(other);
+        self->kinds = PyMem_Malloc((size_t)count + 1);
+        if (self->kinds == NULL) {
+            Py_CLEAR(self);
+            PyErr_NoMemory();
+        } else {
+            memcpy(self->kinds, kinds.buf, (size_t)count);
+        }
+    }
+    PyBuffer_Release(&kinds);
+    return (PyObject *)self;
+}
+
+PyTypeObject BindType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "procedures.native.accelerator.Bind",
+    .tp_basicsize = sizeof(Bind),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = bind_new,
+    .tp_dealloc = (destructor)bind_dealloc,
+    .tp_traverse = (traverseproc)bind_traverse,
+    .tp_clear = (inquiry)bind_clear,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Bind, vectorcall),
+};
+
+/* -- hash slots --------------------------------------------------------------------------------------------------------- */
+
+enum { SLOTS = 16384, TEXT_BYTES_MAX = 256 };
+
+static uint32_t crc_table[256]; /* CRC-32C, the polynomial of Castagnoli, reflected */
+
+static void fill_crc_table(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
+        }
+        crc_table[byte] = crc;
+    }
+}
+
+static uint32_t crc_of(const char *bytes, Py_ssize_t size, uint32_t crc)
+{
+    for (Py_ssize_t at = 0; at < size; at++) {
+        crc = crc >> 8 ^ crc_table[(crc ^ (unsigned char)bytes[at]) & 0xff];
+    }
+    return crc;
+}
+
+/* The slot of an int of 64 bits or a short ASCII str; None for all else. */
+PyObject *module_slot_of(PyObject *module, PyObject *value)
+{
+    char text[24];
+    uint32_t crc;
+    if (PyLong_CheckExact(value)) {
+        int overflow;
+        long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+        if (overflow) {
+            Py_RETURN_NONE;
+        }
+        crc = crc_of(text, PyOS_snprintf(text, sizeof text, "i%lld", number), ~0u);
+    } else if (PyUnicode_CheckExact(value) && PyUnicode_IS_COMPACT_ASCII(value) && PyUnicode_GET_LENGTH(value) <= TEXT_BYTES_MAX) {
+        crc = crc_of(PyUnicode_DATA(value), PyUnicode_GET_LENGTH(value), crc_of("s", 1, ~0u));
+    } else {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromUnsignedLong((unsigned long)(~crc % SLOTS));
+}
+
+int add_binding(PyObject *module)
+{
+    fill_crc_table();
+    return PyModule_AddType(module, &BindType);
+}
