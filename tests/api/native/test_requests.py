@@ -1,0 +1,212 @@
+"""The gate's steps in C: whatever they read, the framer and the Python beside them read alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from cmdlog.api.connections.http_parser import CallRequest, Framer
+from cmdlog.api.gate import strict_json
+from cmdlog.api.gate.problem import Problem
+from cmdlog.api.gate.request import READ, TWICE, Picked, pick_headers
+from cmdlog.api.native import steps
+
+pytestmark = pytest.mark.skipif(steps is None, reason="no C compiler")
+
+HEAD_BYTES_MAX = 512
+HEADERS_MAX = 8
+START = b"POST /v1/procedures/"
+PLAIN = START + b"transfer HTTP/1.1\r\nHost: localhost:8642\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n%b"
+
+Call = tuple[str, Picked, bytes]
+
+
+def framer() -> Framer:
+    """One with small limits."""
+    return Framer(head_bytes_max=HEAD_BYTES_MAX, headers_max=HEADERS_MAX)
+
+
+def read_in_c(data: bytes) -> Call | None:
+    """Path, headers and body; None: left to the framer."""
+    found: Call | None = steps.read_call(data, HEAD_BYTES_MAX, HEADERS_MAX, READ)
+    return found
+
+
+def read_by_framer(data: bytes) -> Call | None:
+    """The same of a request that the framer takes as a whole, and that a call may be; else None."""
+    one = framer()
+    try:
+        left = one.feed(data)
+    except Problem:
+        return None
+    request = one.request
+    if left or request is None or not one.complete:
+        return None
+    plain = (request.method, request.version, request.query, request.keep_alive, request.expects_continue)
+    picked = pick_headers({"headers": request.headers})
+    if plain != ("POST", "1.1", b"", True, False) or TWICE in picked:
+        return None
+    return request.path, picked, one.take_body()
+
+
+def call(body: bytes = b"{}", more: bytes = b"") -> bytes:
+    """A request as clients send it, with further headers."""
+    return PLAIN % (len(body), more, body)
+
+
+# -- what is read --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        call(),
+        call(b""),
+        call(b'{"item": 1}', b"Authorization: Bearer abc\r\nUser-Agent: x/1 (y; z)\r\nAccept: */*\r\n"),
+        call(b"{}", b"Connection: keep-alive\r\n"),
+        call(b"{}", b"cmdlog-session:  0190b6f1-0000-7000-8000-000000000000; number=1; floor=0  \r\nX-Empty:\r\n"),
+        START + b"a-B_9 HTTP/1.1\r\ncontent-length:2\r\nHOST: x\r\n\r\n{}",
+    ],
+)
+def test_ordinary_call_is_read_at_once(data: bytes) -> None:
+    """Path, the headers that mean something, and the body, as the framer reads them."""
+    found = read_in_c(data)
+    assert found is not None
+    assert found == read_by_framer(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        call()[:-1],
+        call() + b"x",
+        call(b"{}", b"Content-Length: 2\r\n"),
+        call(b"{}", b"Host: other\r\n"),
+        call(b"{}", b"Idempotency-Key: a\r\nIdempotency-Key: b\r\n"),
+        call(b"{}", b"Transfer-Encoding: chunked\r\n"),
+        call(b"{}", b"Expect: 100-continue\r\n"),
+        call(b"{}", b"Upgrade: h2c\r\nConnection: upgrade\r\n"),
+        call(b"{}", b"Connection: close\r\n"),
+        call(b"{}", b"X: a\r\n b\r\n"),
+        call(b"{}", b"X: a\tb\r\n"),
+        call(b"{}", b"X: \xff\r\n"),
+        call(b"{}", b"X : a\r\n"),
+        call(b"{}", b"X: a\n"),
+        call(b"{}", b"A: 1\r\n" * HEADERS_MAX),
+        call(b"{}", b"A: %b\r\n" % (b"1" * HEAD_BYTES_MAX)),
+        call().replace(b"HTTP/1.1", b"HTTP/1.0"),
+        call().replace(b"POST", b"post"),
+        call().replace(b"transfer", b"transfer?a=1"),
+        call().replace(b"transfer", b"trans%66er"),
+        call().replace(b"transfer", b"t" * 300),
+        call().replace(b"Host: localhost:8642\r\n", b""),
+        call().replace(b"Content-Length: 2", b"Content-Length: 02"),
+        call().replace(b"Content-Length: 2", b"Content-Length: +2"),
+        call().replace(b"Content-Length: 2\r\n", b""),
+        b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"",
+        START,
+    ],
+)
+def test_everything_else_is_left_to_the_framer(data: bytes) -> None:
+    """However legal: what is not the ordinary form, not whole, or followed by more bytes."""
+    assert read_in_c(data) is None
+
+
+PIECES = (
+    b"Host: a\r\n", b"host:b\r\n", b"Content-Length: 2\r\n", b"content-length: 3\r\n", b"Connection: keep-alive\r\n",
+    b"Connection: close\r\n", b"Transfer-Encoding: chunked\r\n", b"Idempotency-Key: k\r\n", b"Prefer: a\r\n", b"X: y\r\n",
+    b"traceparent: t\r\n", b"Origin: http://a\r\n", b" folded\r\n", b"Bad Name: x\r\n", b"NoColon\r\n", b"\r\n",
+    b"TE: trailers\r\n",
+)  # fmt: skip
+
+
+@given(
+    path=st.text("abz09_-/%?~", max_size=6),
+    headers=st.lists(st.sampled_from(PIECES), max_size=7),
+    body=st.binary(max_size=5),
+    change=st.none() | st.tuples(st.integers(0, 400), st.binary(min_size=1, max_size=2)),
+)
+@settings(max_examples=400)
+def test_no_request_is_read_in_two_ways(path: str, headers: list[bytes], body: bytes, change: tuple[int, bytes] | None) -> None:
+    """Of random requests, whole or with a byte changed: what is read at once, the framer takes for the same call."""
+    data = b"%b%b HTTP/1.1\r\n%b\r\n%b" % (START, path.encode(), b"".join(headers), body)
+    if change is not None:
+        at, put = change
+        data = data[:at] + put + data[at + len(put) :]
+    found = read_in_c(data)
+    if found is not None:
+        assert found == read_by_framer(data)
+
+
+@given(cut=st.integers(0, 200), put=st.integers(0, 255))
+def test_one_changed_byte_of_an_ordinary_call_is_read_alike_or_left(cut: int, put: int) -> None:
+    """Any byte at any place."""
+    data = bytearray(call(b'{"a": 1}', b"Authorization: Bearer abc\r\nConnection: keep-alive\r\n"))
+    assume(cut < len(data))
+    data[cut] = put
+    found = read_in_c(bytes(data))
+    if found is not None:
+        assert found == read_by_framer(bytes(data))
+
+
+def test_framer_is_complete_after_a_call_and_takes_the_next() -> None:
+    """A call that was read at once is a request like any other to its connection."""
+    one = framer()
+    for number in range(3):
+        request = one.take_call(call(b"%d" % number), READ)
+        assert isinstance(request, CallRequest)
+        assert one.complete
+        assert (one.request, one.take_body(), one.waiting) == (request, b"%d" % number, 0)
+        one.start_next()
+        assert one.feed(call(b"{}")) == b""
+        one.start_next()
+
+
+def test_a_head_that_has_begun_is_not_begun_again() -> None:
+    """Bytes that look like a call, within another request's head, belong to that."""
+    one = framer()
+    assert one.feed(b"POST /x HTTP/1.1\r\n") == b""
+    assert one.take_call(call(), READ) is None
+
+
+# -- members of JSON -----------------------------------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=4),
+    max_leaves=30,
+)
+
+
+def counted(value: Any) -> int:
+    """By Python; less than 0 stands for one number."""
+    return max(-1, strict_json._count_in_python(value))
+
+
+@given(value=VALUES)
+def test_members_are_counted_as_python_counts_them(value: Any) -> None:
+    """Objects within lists within objects; a number that needs a closer look is one to both."""
+    assert steps.count_keys(value) == counted(value)
+
+
+@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 2.0**63, -(2.0**63), math.inf, math.nan, [[1 << 64]], {"a": [1e300]}])
+def test_numbers_at_the_edge_need_a_closer_look(value: Any) -> None:
+    """What may have been an integer beyond 64 bits."""
+    assert steps.count_keys(value) == counted(value) == -1
+
+
+@pytest.mark.parametrize(("depth", "found"), [(strict_json.DEPTH_MAX, 0), (strict_json.DEPTH_MAX + 1, strict_json.TOO_DEEP)])
+def test_depth_has_the_limit_of_python(depth: int, found: int) -> None:
+    """One level more is too deep."""
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    assert steps.count_keys(value) == found
+    if found:
+        with pytest.raises(strict_json.NotStrict):
+            strict_json._count_in_python(value)
