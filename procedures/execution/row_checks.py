@@ -18,6 +18,7 @@ from procedures.declaration.dialect import DIALECT
 from procedures.declaration.hash_slots import partition_by_slot
 from procedures.declaration.row_placement import slot_reader
 from procedures.errors import RowRefused
+from procedures.native import accelerator
 
 Row = tuple[Any, ...]
 CheckRow = Callable[[apsw.PreUpdate, Row], None]  # a change, and the row after it; raises RowRefused
@@ -118,7 +119,7 @@ def _place_check(info: TableInfo, refused: list[RowRefused], at: int, partition:
             here.clear()
         here.add(value)
 
-    return check_place
+    return check_place if accelerator is None else accelerator.RowPlace(at, here, check_place)
 
 
 def _was_so(update: apsw.PreUpdate, at: int, value: Any) -> bool:

@@ -52,7 +52,7 @@ PyMODINIT_FUNC PyInit_accelerator(void)
 {
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL && (add_statements(module) < 0 || add_runner(module) < 0 || add_touched_rows(module) < 0 ||
-                           add_binding(module) < 0)) {
+                           add_binding(module) < 0 || PyModule_AddType(module, &RowPlaceType) < 0)) {
         Py_CLEAR(module);
     }
     return module;

@@ -15,7 +15,7 @@ typedef struct {
 
 extern Configured configured;
 
-extern PyTypeObject StatementsType, StatementType, RunnerType, TouchedRowsType, UpdateHookType, BindType;
+extern PyTypeObject StatementsType, StatementType, RunnerType, TouchedRowsType, UpdateHookType, RowPlaceType, BindType;
 
 /* Runs a statement whose parameters are keyword arguments: values[i] is the one named names[i].
  * NULL without an exception: it must be run by `PyObject_CallOneArg(statement, dict)` instead. */
