@@ -163,7 +163,7 @@ class PythonRunner:
         def _note_error(self, error: BaseException, statement: Any, params: Mapping[str, Any]) -> BaseException: ...
 
 
-if TYPE_CHECKING or accelerator is None:
+if TYPE_CHECKING or accelerator is None:  # noqa: SIM108 - a type checker takes it for a class
     StatementRunner = PythonRunner
 else:
     StatementRunner = accelerator.Runner

@@ -102,8 +102,11 @@ def _answers(site: Site, calls: tuple[Call, ...], settings: dict[str, Any]) -> A
 
 def _stored(site: Site) -> Any:
     """Every value with its type, as bytes: a text need not be UTF-8."""
-    sql = "SELECT t.name, group_concat('typeof(\"' || c.name || '\"), CAST(\"' || c.name || '\" AS BLOB)') FROM sqlite_master AS t, "
-    tables = site.rows(sql + "pragma_table_info(t.name) AS c WHERE t.type = 'table' GROUP BY t.name ORDER BY t.name")
+    column = """'typeof("' || c.name || '"), CAST("' || c.name || '" AS BLOB)'"""
+    tables = site.rows(
+        f"SELECT t.name, group_concat({column}) FROM sqlite_master AS t, pragma_table_info(t.name) AS c "  # noqa: S608
+        "WHERE t.type = 'table' GROUP BY t.name ORDER BY t.name"
+    )
     return [(name, sorted(site.rows(f'SELECT {columns} FROM "{name}"'), key=repr)) for name, columns in tables]  # noqa: S608
 
 
