@@ -173,7 +173,7 @@ def test_misuse_of_touched_rows() -> None:
     """Wrong places, short rows and rows that are none are refused."""
     new: Any = accelerator.TouchedRows
     hook: Any = accelerator.UpdateHook
-    for wrong in (
+    refused: tuple[Any, ...] = (
         lambda: new("t", "SELECT"),
         lambda: new("t", "SELECT", [0]),
         lambda: new(1, "SELECT", (0,)),
@@ -181,7 +181,8 @@ def test_misuse_of_touched_rows() -> None:
         lambda: new("t", "SELECT", (0,)).key_of([1]),
         lambda: hook(None, [], print),
         lambda: hook(None, {}),
-    ):
+    )
+    for wrong in refused:
         with pytest.raises(TypeError):
             wrong()
     with pytest.raises(ValueError):
