@@ -9,6 +9,18 @@
 
 #define OPEN_MAX 1024 /* statements of a connection; as many as APSW's cache holds. Further ones go through that */
 
+/* NULL where the connection has been closed: then APSW says so. No exception is set, and none is lost. */
+static sqlite3 *connection_pointer(PyObject *connection)
+{
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *pointer = PyObject_CallMethod(connection, "sqlite3_pointer", NULL);
+    sqlite3 *db = pointer == NULL ? NULL : PyLong_AsVoidPtr(pointer);
+    Py_XDECREF(pointer);
+    PyErr_Restore(type, error, traceback);
+    return db;
+}
+
 /* Whether this thread has the connection, which it must leave again. */
 static int enter(Statements *self)
 {
@@ -20,10 +32,25 @@ static void leave(Statements *self)
     sqlite_mutex_leave(sqlite_db_mutex(self->db));
 }
 
+/* Ends a statement; 0 where another thread has the connection. */
+static int finalize(Statements *self, sqlite3_stmt *stmt)
+{
+    if (connection_pointer(self->connection) == NULL) { /* closed by force: its last statement takes the mutex with it */
+        sqlite_finalize(stmt);
+        return 1;
+    }
+    if (!enter(self)) {
+        return 0;
+    }
+    sqlite_finalize(stmt);
+    leave(self);
+    return 1;
+}
+
 static void end_left(Statements *self)
 {
-    while (self->left_count > 0) {
-        sqlite_finalize(self->left[--self->left_count]);
+    while (self->left_count > 0 && finalize(self, self->left[self->left_count - 1])) {
+        self->left_count--;
     }
 }
 
@@ -33,10 +60,7 @@ void end_statement(Statement *self)
     if (self->stmt == NULL) {
         return;
     }
-    if (enter(owner)) {
-        sqlite_finalize(self->stmt);
-        leave(owner);
-    } else {
+    if (!finalize(owner, self->stmt)) {
         owner->left[owner->left_count++] = self->stmt;
     }
     self->stmt = NULL;
@@ -53,15 +77,6 @@ void end_statement(Statement *self)
 }
 
 /* -- preparing ---------------------------------------------------------------------------------------------------------- */
-
-/* The connection may have been closed since; then APSW says so. */
-static sqlite3 *connection_pointer(PyObject *connection)
-{
-    PyObject *pointer = PyObject_CallMethod(connection, "sqlite3_pointer", NULL);
-    sqlite3 *db = pointer == NULL ? NULL : PyLong_AsVoidPtr(pointer);
-    Py_XDECREF(pointer);
-    return db;
-}
 
 /* Makes sure that whatever is open can be left. */
 static int make_room(Statements *self)
@@ -103,7 +118,6 @@ static int open_statement(Statement *self)
     Statements *owner = self->owner;
     sqlite3 *db = connection_pointer(owner->connection);
     if (db == NULL) {
-        PyErr_Clear();
         return 0;
     }
     owner->db = db;
@@ -167,7 +181,9 @@ static PyObject *statements_new(PyTypeObject *type, PyObject *args, PyObject *kw
         PyErr_SetString(PyExc_RuntimeError, "the module was not loaded as an extension of SQLite, or not configured");
         return NULL;
     }
-    sqlite3 *db = connection_pointer(connection);
+    PyObject *pointer = PyObject_CallMethod(connection, "sqlite3_pointer", NULL);
+    sqlite3 *db = pointer == NULL ? NULL : PyLong_AsVoidPtr(pointer);
+    Py_XDECREF(pointer);
     Statements *self = db == NULL ? NULL : (Statements *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->connection = Py_NewRef(connection);
@@ -184,16 +200,13 @@ static PyObject *statements_close(Statements *self, PyObject *unused)
             return NULL;
         }
     }
-    if (self->open > 0 || self->left_count > 0) { /* else the connection may be gone */
-        if (!enter(self)) {
-            PyErr_SetString(PyExc_RuntimeError, "another thread uses this connection");
-            return NULL;
-        }
-        while (self->first != NULL) {
-            end_statement(self->first);
-        }
-        end_left(self);
-        leave(self);
+    while (self->first != NULL) {
+        end_statement(self->first);
+    }
+    end_left(self);
+    if (self->left_count > 0) {
+        PyErr_SetString(PyExc_RuntimeError, "another thread uses this connection");
+        return NULL;
     }
     self->closed = 1;
     Py_RETURN_NONE;
@@ -208,10 +221,7 @@ static int statements_traverse(Statements *self, visitproc visit, void *arg)
 static void statements_dealloc(Statements *self)
 {
     PyObject_GC_UnTrack(self);
-    if (self->left_count > 0 && enter(self)) { /* all statements are gone: each has a reference to this */
-        end_left(self);
-        leave(self);
-    }
+    end_left(self); /* all others are gone: each has a reference to this */
     PyMem_Free(self->left);
     Py_CLEAR(self->connection);
     Py_TYPE(self)->tp_free((PyObject *)self);
