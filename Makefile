@@ -37,6 +37,10 @@ test: $(VENV)/.installed-test ## every test except torture, fuzz and sim
 	@$(COMPILE)
 	$(PYTEST) -n $(WORKERS) --dist loadfile
 
+test-pure: $(VENV)/.installed-test ## tests of procedures and replay without the steps in C
+	@$(COMPILE)
+	CMDLOG_NATIVE=0 $(PYTEST) -n $(WORKERS) --dist loadfile tests/procedures tests/replay
+
 check: lint types imports test ## what has to pass before a change is merged
 
 check-fast: lint types imports test-fast ## the same without slow tests, under a minute
@@ -113,4 +117,4 @@ $(VENV)/.installed-spark: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/pyth
 	$(PIP) --editable '.[spark,spark-java,bench]'
 	@touch $(VENV)/.installed $@
 
-.PHONY: help demo demo-cluster demo-spark test test-fast check check-fast lint types imports format torture fuzz sim mutants bench map clean distclean
+.PHONY: help demo demo-cluster demo-spark test test-fast test-pure check check-fast lint types imports format torture fuzz sim mutants bench map clean distclean

@@ -119,7 +119,7 @@ _CLOSED = _Refusing(TransactionClosed, _OUTSIDE)
 _BROKEN = _Refusing(SiteFailed, "the machine failed earlier in this batch")
 
 
-class StatementRunner:
+class PythonRunner:
     """Runs a call's statements; `accelerator.Runner` is the same in C."""
 
     __slots__ = ("_runs",)
@@ -154,6 +154,8 @@ class StatementRunner:
         except NOTED as error:
             raise self._note_error(error, statement, params)  # noqa: B904 - the same, or one that is caused by it
 
+    execute.__qualname__ = "Transaction.execute"  # what a TypeError calls it is part of the outcome of a call
+
     if TYPE_CHECKING:  # of `Transaction`
 
         def _execute(self, statement: ClauseElement, params: dict[str, Any]) -> Result: ...
@@ -161,7 +163,9 @@ class StatementRunner:
         def _note_error(self, error: BaseException, statement: Any, params: Mapping[str, Any]) -> BaseException: ...
 
 
-if not TYPE_CHECKING and accelerator is not None:
+if TYPE_CHECKING or accelerator is None:  # noqa: SIM108 - a type checker takes it for a class
+    StatementRunner = PythonRunner
+else:
     StatementRunner = accelerator.Runner
 
 
@@ -285,6 +289,9 @@ class Transaction(StatementRunner):
     def _note_fault(self, error: BaseException) -> None:
         self._state.note_fault(error)
         self._runs = _BROKEN
+
+    def __reduce_ex__(self, _protocol: Any) -> NoReturn:
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")  # a copy would be a `tx` that no call can be asked for
 
     if not TYPE_CHECKING:  # a type checker shall see which attributes there are
 

@@ -51,8 +51,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit_accelerator(void)
 {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && (add_statements(module) < 0 || add_runner(module) < 0 || add_touched_rows(module) < 0 ||
-                           add_binding(module) < 0 || PyModule_AddType(module, &RowPlaceType) < 0)) {
+    if (module != NULL && (add_statements(module) < 0 || add_statement(module) < 0 || add_runner(module) < 0 ||
+                           add_touched_rows(module) < 0 || add_binding(module) < 0 || add_row_place(module) < 0)) {
         Py_CLEAR(module);
     }
     return module;

@@ -5,11 +5,11 @@ from typing import Any
 
 import apsw
 
-from procedures.execution.context import CallState, StatementRunner
+from procedures.execution.context import CallState, PythonRunner
 from procedures.storage.row_digest import RowLog
 from procedures.storage.row_digest import TouchedRows as TouchedRows
 
-Runner = StatementRunner
+Runner = PythonRunner
 
 def configure(
     error_of: Callable[[int, str, int], BaseException],

@@ -17,6 +17,56 @@ extern Configured configured;
 
 extern PyTypeObject StatementsType, StatementType, RunnerType, TouchedRowsType, UpdateHookType, RowPlaceType, BindType;
 
+typedef struct Statement Statement;
+
+/* The open statements of one connection. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *connection; /* apsw.Connection: not closed by the collector while statements are open */
+    sqlite3 *db;          /* valid while statements are open: SQLite does not close a connection that has some */
+    Statement *first;     /* list of the open ones */
+    Py_ssize_t open;
+    sqlite3_stmt **left; /* [left_count] of collected objects, which could not be ended at once; room for all that are open */
+    Py_ssize_t left_count, left_room;
+    int away;    /* steps under way that gave up the GIL */
+    char closed; /* everything goes through APSW */
+} Statements;
+
+#define PARAMETERS_MAX 64
+
+/* All that a statement refers to is given when it is made, so no cycle consists of such objects alone, and like a tuple it needs no
+ * `tp_clear`: it is whole as long as anything can call it. */
+struct Statement {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Statements *owner;
+    Statement *before, *after; /* in the owner's list, while `stmt` is not NULL */
+    sqlite3_stmt *stmt;        /* prepared at its first run, when the authorizer judges for procedures */
+    PyObject *sql;             /* str */
+    PyObject *names;           /* tuple of str, in the order of binding; NULL where `pick` orders the values */
+    PyObject *pick;            /* dict of parameters -> tuple of values */
+    PyObject *state;           /* CallState */
+    PyObject *fallback;        /* the closure that does the same through APSW */
+    PyObject *result;          /* list type for rows; of a change: class of an INSERT's result, or NULL */
+    PyObject *known_names;     /* names of keyword arguments whose order is known: a call site's are one object */
+    unsigned char order[PARAMETERS_MAX]; /* of `known_names` */
+    char writes, takes_long;             /* `takes_long`: its last run did, so the next one gives up the GIL */
+    char failed;                         /* could not be prepared: APSW says why at each run */
+    char running;                        /* it is not ended, and hooks that it calls run it through APSW */
+};
+
+/* Whether the statement can be run here, prepared and idle; 0 where APSW must do it, -1 with an exception. */
+int is_ready(Statement *self);
+
+/* Ends it, or leaves that to the next one that is prepared: another thread may be inside SQLite, waiting for the GIL. */
+void end_statement(Statement *self);
+
+/* Binds a value, which must live until the statement is reset. Returns 1; 0 where APSW must bind it; 2: and it holds memory. */
+int bind_value(sqlite3_stmt *stmt, int place, PyObject *value);
+
+/* Appends the row at hand as a tuple. */
+int append_row(sqlite3_stmt *stmt, PyObject *rows);
+
 /* Runs a statement whose parameters are keyword arguments: values[i] is the one named names[i].
  * NULL without an exception: it must be run by `PyObject_CallOneArg(statement, dict)` instead. */
 PyObject *statement_run(PyObject *statement, PyObject *const *values, PyObject *names);
@@ -24,8 +74,10 @@ PyObject *statement_run(PyObject *statement, PyObject *const *values, PyObject *
 PyObject *module_slot_of(PyObject *module, PyObject *value);
 
 int add_binding(PyObject *module);
+int add_row_place(PyObject *module);
 int add_touched_rows(PyObject *module);
 int add_statements(PyObject *module);
+int add_statement(PyObject *module);
 int add_runner(PyObject *module);
 
 #endif

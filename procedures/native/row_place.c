@@ -81,3 +81,8 @@ PyTypeObject RowPlaceType = {
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(RowPlace, vectorcall),
 };
+
+int add_row_place(PyObject *module)
+{
+    return PyModule_AddType(module, &RowPlaceType);
+}

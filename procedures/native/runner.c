@@ -33,26 +33,22 @@ static PyObject *run_of(Runner *self, PyObject *statement)
         PyErr_SetString(PyExc_AttributeError, "_runs");
         return NULL;
     }
-    PyObject *run = PyDict_Check(self->runs) ? PyDict_GetItemWithError(self->runs, statement) : NULL;
-    if (run != NULL) {
-        return Py_NewRef(run);
+    PyObject *runs = Py_NewRef(self->runs); /* a `__missing__` or `__eq__` in Python may close the transaction */
+    PyObject *run = PyDict_Check(runs) ? PyDict_GetItemWithError(runs, statement) : NULL;
+    Py_XINCREF(run);
+    if (run == NULL && !PyErr_Occurred()) {
+        run = PyObject_GetItem(runs, statement); /* which calls its `__missing__` */
     }
-    return PyErr_Occurred() ? NULL : PyObject_GetItem(self->runs, statement); /* which calls its `__missing__` */
+    Py_DECREF(runs);
+    return run;
 }
 
-/* A statement raised: the exception is replaced by what the procedure gets. */
+/* A statement raised: what the `except` of the class in Python does, with the error as the exception that is handled. */
 static PyObject *raise_for(Runner *self, PyObject *statement, PyObject *const *values, PyObject *names)
 {
-    PyObject *type, *error, *traceback;
-    if (PyErr_ExceptionMatches(configured.names_differ)) {
-        PyErr_Clear();
-        PyObject *params = as_dict(values, names);
-        PyObject *result =
-            params == NULL ? NULL : PyObject_CallMethodObjArgs((PyObject *)self, execute_named, statement, params, NULL);
-        Py_XDECREF(params);
-        return result;
-    }
-    if (!PyErr_ExceptionMatches(configured.noted)) {
+    PyObject *type, *error, *traceback, *result = NULL;
+    int differs = PyErr_ExceptionMatches(configured.names_differ);
+    if (!differs && !PyErr_ExceptionMatches(configured.noted)) {
         return NULL;
     }
     PyErr_Fetch(&type, &error, &traceback);
@@ -60,25 +56,35 @@ static PyObject *raise_for(Runner *self, PyObject *statement, PyObject *const *v
     if (traceback != NULL) {
         PyException_SetTraceback(error, traceback);
     }
-    PyObject *params = as_dict(values, names), *raised = NULL;
-    if (params != NULL) {
-        raised = PyObject_CallMethodObjArgs((PyObject *)self, note_error, error, statement, params, NULL);
-        Py_DECREF(params);
+    _PyErr_StackItem *handled = PyThreadState_Get()->exc_info;
+    PyObject *before = handled->exc_value;
+    handled->exc_value = error; /* the context of what is raised meanwhile */
+    PyObject *params = as_dict(values, names);
+    if (params != NULL && differs) {
+        result = PyObject_CallMethodObjArgs((PyObject *)self, execute_named, statement, params, NULL);
+    } else if (params != NULL) {
+        PyObject *raised = PyObject_CallMethodObjArgs((PyObject *)self, note_error, error, statement, params, NULL);
+        if (raised != NULL) {
+            PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
+            Py_DECREF(raised);
+        }
     }
-    if (raised == error) {
-        PyErr_Restore(type, error, traceback); /* steals them */
-        Py_DECREF(raised);
-        return NULL;
-    }
-    if (raised != NULL) {
-        PyException_SetContext(raised, Py_NewRef(error)); /* as of `raise` in an `except` */
-        PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
-        Py_DECREF(raised);
-    }
+    Py_XDECREF(params);
+    handled->exc_value = before;
     Py_XDECREF(type);
     Py_XDECREF(error);
     Py_XDECREF(traceback);
-    return NULL;
+    return result;
+}
+
+/* As Python words it: the text is part of the outcome of a call. */
+static PyObject *raise_misuse(Py_ssize_t count)
+{
+    if (count < 1) {
+        PyErr_SetString(PyExc_TypeError, "Transaction.execute() missing 1 required positional argument: 'statement'");
+        return NULL;
+    }
+    return PyErr_Format(PyExc_TypeError, "Transaction.execute() takes from 2 to 3 positional arguments but %zd were given", count + 1);
 }
 
 static PyObject *runner_execute(PyObject *callable, PyObject *const *args, Py_ssize_t count, PyObject *names)
@@ -93,8 +99,7 @@ static PyObject *runner_execute(PyObject *callable, PyObject *const *args, Py_ss
         return result;
     }
     if (count < 1 || count > 2) {
-        PyErr_Format(PyExc_TypeError, "execute takes a statement and maybe its parameters, not %zd arguments", count);
-        return NULL;
+        return raise_misuse(count);
     }
     PyObject *const *values = args + count;
     PyObject *result = NULL, *run = run_of(self, args[0]);

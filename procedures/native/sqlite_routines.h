@@ -13,6 +13,7 @@
 
 typedef struct sqlite3 sqlite3;
 typedef struct sqlite3_stmt sqlite3_stmt;
+typedef struct sqlite3_mutex sqlite3_mutex;
 typedef void (*Routine)(void);
 
 enum { SQLITE_OK = 0, SQLITE_ROW = 100, SQLITE_DONE = 101, SQLITE_PREPARE_PERSISTENT = 1 };
@@ -39,9 +40,11 @@ extern const Routine *sqlite_routines; /* NULL until the module was loaded as an
 #define sqlite_reset ROUTINE(77, int (*)(sqlite3_stmt *))
 #define sqlite_step ROUTINE(94, int (*)(sqlite3_stmt *))
 #define sqlite_clear_bindings ROUTINE(118, int (*)(sqlite3_stmt *))
-#define sqlite_stmt_status ROUTINE(170, int (*)(sqlite3_stmt *, int, int))
+#define sqlite_mutex_leave ROUTINE(133, void (*)(sqlite3_mutex *))
+#define sqlite_mutex_try ROUTINE(134, int (*)(sqlite3_mutex *))
+#define sqlite_db_mutex ROUTINE(164, sqlite3_mutex *(*)(sqlite3 *))
 #define sqlite_extended_errcode ROUTINE(166, int (*)(sqlite3 *))
-#define sqlite_stmt_busy ROUTINE(184, int (*)(sqlite3_stmt *))
+#define sqlite_stmt_status ROUTINE(170, int (*)(sqlite3_stmt *, int, int))
 #define sqlite_bind_blob64 ROUTINE(193, int (*)(sqlite3_stmt *, int, const void *, uint64_t, void (*)(void *)))
 #define sqlite_bind_text64 ROUTINE(194, int (*)(sqlite3_stmt *, int, const char *, uint64_t, void (*)(void *), unsigned char))
 #define sqlite_prepare_v3 ROUTINE(217, int (*)(sqlite3 *, const char *, int, unsigned int, sqlite3_stmt **, const char **))

@@ -144,14 +144,20 @@ static PyObject *touched_net_changes(TouchedRows *self, PyObject *unused)
     }
     while (PyDict_Next(self->last, &at, &key, &row)) {
         PyObject *before = PyDict_GetItemWithError(self->first, key);
+        Py_XINCREF(before);
+        Py_INCREF(key);
+        Py_INCREF(row);
         int differs = before == NULL ? -1 : PyObject_RichCompareBool(before, row, Py_NE);
         PyObject *entry = differs == 1 ? PyTuple_Pack(2, key, row) : NULL;
         int failed = differs < 0 || (differs == 1 && (entry == NULL || PyList_Append(entries, entry) < 0));
+        if (failed && !PyErr_Occurred()) {
+            PyErr_SetObject(PyExc_KeyError, key);
+        }
         Py_XDECREF(entry);
+        Py_XDECREF(before);
+        Py_DECREF(key);
+        Py_DECREF(row);
         if (failed) {
-            if (!PyErr_Occurred()) {
-                PyErr_SetObject(PyExc_KeyError, key);
-            }
             Py_DECREF(entries);
             return NULL;
         }
@@ -199,17 +205,11 @@ static int touched_traverse(TouchedRows *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int touched_clear(TouchedRows *self)
-{
-    Py_CLEAR(self->first);
-    Py_CLEAR(self->last);
-    return 0;
-}
-
 static void touched_dealloc(TouchedRows *self)
 {
     PyObject_GC_UnTrack(self);
-    touched_clear(self);
+    Py_CLEAR(self->first);
+    Py_CLEAR(self->last);
     Py_CLEAR(self->name);
     Py_CLEAR(self->read);
     Py_CLEAR(self->places);
@@ -238,7 +238,6 @@ PyTypeObject TouchedRowsType = {
     .tp_new = touched_new,
     .tp_dealloc = (destructor)touched_dealloc,
     .tp_traverse = (traverseproc)touched_traverse,
-    .tp_clear = (inquiry)touched_clear,
     .tp_methods = touched_methods,
     .tp_members = touched_members,
 };
@@ -263,7 +262,9 @@ static int check_row(UpdateHook *self, PyObject *name, PyObject *update, PyObjec
     PyObject *done = NULL;
     if (check != NULL) {
         PyObject *args[] = {update, now};
+        Py_INCREF(check); /* it may replace the checks */
         done = PyObject_Vectorcall(check, args, 2, NULL);
+        Py_DECREF(check);
     }
     int failed = done == NULL && PyErr_Occurred();
     Py_XDECREF(done);
@@ -288,6 +289,7 @@ static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nar
         Py_DECREF(name);
         return PyErr_Occurred() ? NULL : PyObject_CallOneArg(self->other, update);
     }
+    Py_INCREF(table); /* a collection, at any allocation, may run code that begins another batch */
     now = PyObject_GetAttr(update, new_name);
     old = now == NULL ? NULL : PyObject_GetAttr(update, old_name);
     int failed = old == NULL;
@@ -299,6 +301,7 @@ static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nar
     }
     Py_XDECREF(now);
     Py_XDECREF(old);
+    Py_DECREF(table);
     Py_DECREF(name);
     if (failed) {
         return NULL;
@@ -330,18 +333,12 @@ static int hook_traverse(UpdateHook *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int hook_clear(UpdateHook *self)
-{
-    Py_CLEAR(self->log);
-    Py_CLEAR(self->touched);
-    Py_CLEAR(self->other);
-    return 0;
-}
-
 static void hook_dealloc(UpdateHook *self)
 {
     PyObject_GC_UnTrack(self);
-    hook_clear(self);
+    Py_CLEAR(self->log);
+    Py_CLEAR(self->touched);
+    Py_CLEAR(self->other);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -352,7 +349,6 @@ PyTypeObject UpdateHookType = {
     .tp_new = hook_new,
     .tp_dealloc = (destructor)hook_dealloc,
     .tp_traverse = (traverseproc)hook_traverse,
-    .tp_clear = (inquiry)hook_clear,
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(UpdateHook, vectorcall),
 };
