@@ -6,6 +6,7 @@ switched off (`CMDLOG_NATIVE=0`); then the Python beside each caller does the sa
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 SWITCH: Final = "CMDLOG_NATIVE"
 _ENTRY: Final = "cmdlog_sqlite_init"
+_HOLDS: Final = ("Bind", "RowPlace", "Runner", "Statement", "Statements", "TouchedRows", "UpdateHook", "configure", "slot_of")
 
 
 def error_of(code: int, message: str, offset: int) -> apsw.Error:
@@ -28,25 +30,31 @@ def error_of(code: int, message: str, offset: int) -> apsw.Error:
     return error  # type: ignore[no-any-return] # of a class that the code chooses
 
 
-def _load() -> ModuleType | None:
-    """The module, with the routines of APSW's SQLite; None where it cannot be used."""
+def built_module(name: str, holds: tuple[str, ...]) -> ModuleType | None:
+    """A module in C; None where it was not built, was built of older sources, which lack a name, or is switched off."""
     if os.environ.get(SWITCH) == "0":
         return None
     try:
-        from procedures.native import accelerator as found  # noqa: PLC0415 - a module that need not be there
+        found = importlib.import_module(name)
     except ImportError:
+        return None
+    return found if all(hasattr(found, each) for each in holds) else None
+
+
+def _load() -> ModuleType | None:
+    """The engine's module, with the routines of APSW's SQLite; None where it cannot be used."""
+    found = built_module("procedures.native.accelerator", _HOLDS)
+    if found is None:
         return None
     connection = apsw.Connection(":memory:")
     try:
         connection.enable_load_extension(True)
-        connection.load_extension(found.__file__, _ENTRY)
+        connection.load_extension(str(found.__file__), _ENTRY)
     except (apsw.Error, AttributeError):  # an APSW that loads none
         return None
     finally:
         connection.close()
-    if found.sqlite_version() != _version_number(apsw.sqlite_lib_version()):
-        return None
-    return found
+    return found if found.sqlite_version() == _version_number(apsw.sqlite_lib_version()) else None
 
 
 def _version_number(version: str) -> int:
