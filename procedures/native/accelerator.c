@@ -50,10 +50,13 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit_accelerator(void)
 {
+    int (*const parts[])(PyObject *) = {add_statements, add_statement, add_runner, add_touched_rows, add_update_hook, add_row_place,
+                                        add_binding};
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && (add_statements(module) < 0 || add_statement(module) < 0 || add_runner(module) < 0 ||
-                           add_touched_rows(module) < 0 || add_binding(module) < 0 || add_row_place(module) < 0)) {
-        Py_CLEAR(module);
+    for (size_t at = 0; module != NULL && at < sizeof parts / sizeof *parts; at++) {
+        if (parts[at](module) < 0) {
+            Py_CLEAR(module);
+        }
     }
     return module;
 }

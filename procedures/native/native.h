@@ -71,11 +71,15 @@ int append_row(sqlite3_stmt *stmt, PyObject *rows);
  * NULL without an exception: it must be run by `PyObject_CallOneArg(statement, dict)` instead. */
 PyObject *statement_run(PyObject *statement, PyObject *const *values, PyObject *names);
 
+/* Notes a change of a row of the table, which is a TouchedRows: both are tuples, or None for no row. 0; -1 with an exception. */
+int note_change(PyObject *table, PyObject *now, PyObject *old);
+
 PyObject *module_slot_of(PyObject *module, PyObject *value);
 
 int add_binding(PyObject *module);
 int add_row_place(PyObject *module);
 int add_touched_rows(PyObject *module);
+int add_update_hook(PyObject *module);
 int add_statements(PyObject *module);
 int add_statement(PyObject *module);
 int add_runner(PyObject *module);

@@ -1,7 +1,6 @@
 /* The rows that a batch touched: what `procedures.storage.row_digest` notes at each change, and their net changes by key.
  *
- * One rule: the same rows in the same order as the Python beside it, since digests of both are compared. A change of a table that
- * the batch has not touched yet, and of a table of the framework, goes to that Python.
+ * One rule: the same rows in the same order as the Python beside it, since digests of both are compared.
  */
 #include "native.h"
 
@@ -19,22 +18,29 @@ typedef struct {
     Py_ssize_t count;
 } TouchedRows;
 
-static PyObject *table_name, *new_name, *old_name, *checks_name, *unreadable_name;
-
 /* -- keys --------------------------------------------------------------------------------------------------------------- */
 
-/* The key of a row: the value of its only column, or a tuple. A new reference. */
-static PyObject *key_of(TouchedRows *self, PyObject *row)
+/* Whether a row has all columns of the key; 0 with an exception. */
+static int has_key(TouchedRows *self, PyObject *row)
 {
     if (!PyTuple_Check(row)) {
         PyErr_SetString(PyExc_TypeError, "a row is a tuple");
-        return NULL;
+        return 0;
     }
     for (Py_ssize_t at = 0; at < self->count; at++) {
         if (self->columns[at] >= PyTuple_GET_SIZE(row)) {
             PyErr_SetString(PyExc_IndexError, "tuple index out of range");
-            return NULL;
+            return 0;
         }
+    }
+    return 1;
+}
+
+/* The key of a row: the value of its only column, or a tuple. A new reference. */
+static PyObject *key_of(TouchedRows *self, PyObject *row)
+{
+    if (!has_key(self, row)) {
+        return NULL;
     }
     if (self->count == 1) {
         return Py_NewRef(PyTuple_GET_ITEM(row, self->columns[0]));
@@ -51,31 +57,58 @@ static PyObject *touched_key_of(TouchedRows *self, PyObject *row)
     return key_of(self, row);
 }
 
-/* Notes that the row with this key was `old` and is `now`. */
+/* Notes that the row with this key was `old` and is `now`. A key is in both dicts or in none, so the first row is kept. */
 static int note_row(TouchedRows *self, PyObject *key, PyObject *old, PyObject *now)
 {
-    /* A key is in both dicts or in none, so the first row is kept. */
+#if PY_VERSION_HEX < 0x030d0000 /* a tuple does not remember its hash: it is made once */
+    Py_hash_t hash = PyObject_Hash(key);
+    if (hash == -1) {
+        return -1;
+    }
+    if (_PyDict_GetItem_KnownHash(self->last, key, hash) == NULL &&
+        (PyErr_Occurred() || _PyDict_SetItem_KnownHash(self->first, key, old, hash) < 0)) {
+        return -1;
+    }
+    return _PyDict_SetItem_KnownHash(self->last, key, now, hash);
+#else
     return PyDict_SetDefault(self->first, key, old) == NULL ? -1 : PyDict_SetItem(self->last, key, now);
+#endif
 }
 
-static int note_change(TouchedRows *self, PyObject *now, PyObject *old)
+/* Whether both rows have the same key: 1, 0, or -1 with an exception. Both have all its columns. */
+static int same_key(TouchedRows *self, PyObject *one, PyObject *other)
 {
+    int same = 1;
+    for (Py_ssize_t at = 0; same == 1 && at < self->count; at++) {
+        PyObject *value = PyTuple_GET_ITEM(one, self->columns[at]);
+        same = PyObject_RichCompareBool(value, PyTuple_GET_ITEM(other, self->columns[at]), Py_EQ);
+    }
+    return same;
+}
+
+/* The row `old`, whose key is another one than that of the row after the change, is gone. */
+static int note_moved(TouchedRows *self, PyObject *old)
+{
+    PyObject *before = key_of(self, old);
+    int failed = before == NULL || note_row(self, before, old, Py_None) < 0;
+    Py_XDECREF(before);
+    return failed ? -1 : 0;
+}
+
+int note_change(PyObject *table, PyObject *now, PyObject *old)
+{
+    TouchedRows *self = (TouchedRows *)table;
     PyObject *key = key_of(self, now == Py_None ? old : now);
-    int failed = key == NULL;
-    if (!failed && now != Py_None && old != Py_None) {
-        PyObject *before = key_of(self, old);
-        int same = before == NULL ? -1 : PyObject_RichCompareBool(before, key, Py_EQ);
-        failed = same < 0;
-        if (same == 0) { /* the row moves to another key */
-            failed = note_row(self, before, old, Py_None) < 0;
-            old = Py_None;
-        }
-        Py_XDECREF(before);
+    if (key == NULL || (now != Py_None && old != Py_None && !has_key(self, old))) {
+        Py_XDECREF(key);
+        return -1;
     }
+    int same = now == Py_None || old == Py_None ? 1 : same_key(self, old, now);
+    int failed = same < 0 || (same == 0 && note_moved(self, old) < 0);
     if (!failed) {
-        failed = note_row(self, key, old, now) < 0;
+        failed = note_row(self, key, same ? old : Py_None, now) < 0;
     }
-    Py_XDECREF(key);
+    Py_DECREF(key);
     return failed ? -1 : 0;
 }
 
@@ -137,13 +170,16 @@ static int sort_as_numbers(PyObject *entries)
 /* [(key, row)] of the net changes. Keys of integers are sorted; others are left to the caller: (entries, sorted). */
 static PyObject *touched_net_changes(TouchedRows *self, PyObject *unused)
 {
-    PyObject *entries = PyList_New(0), *key, *row;
-    Py_ssize_t at = 0;
+    PyObject *entries = PyList_New(0), *key, *row, *first_key, *before;
+    Py_ssize_t at = 0, first_at = 0;
     if (entries == NULL) {
         return NULL;
     }
     while (PyDict_Next(self->last, &at, &key, &row)) {
-        PyObject *before = PyDict_GetItemWithError(self->first, key);
+        /* A key comes into both dicts at once, so they have one order, as long as nothing else changes them. */
+        if (!PyDict_Next(self->first, &first_at, &first_key, &before) || first_key != key) {
+            before = PyDict_GetItemWithError(self->first, key);
+        }
         Py_XINCREF(before);
         Py_INCREF(key);
         Py_INCREF(row);
@@ -242,129 +278,7 @@ PyTypeObject TouchedRowsType = {
     .tp_members = touched_members,
 };
 
-/* -- UpdateHook --------------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    PyObject *log;     /* RowLog: has `checks`, gets `unreadable` */
-    PyObject *touched; /* dict: name -> TouchedRows of the tables that the batch has touched */
-    PyObject *other;   /* the hook in Python, for the first change of a table */
-} UpdateHook;
-
-static int check_row(UpdateHook *self, PyObject *name, PyObject *update, PyObject *now)
-{
-    PyObject *checks = PyObject_GetAttr(self->log, checks_name);
-    if (checks == NULL) {
-        return -1;
-    }
-    PyObject *check = PyDict_Check(checks) ? PyDict_GetItemWithError(checks, name) : NULL;
-    PyObject *done = NULL;
-    if (check != NULL) {
-        PyObject *args[] = {update, now};
-        Py_INCREF(check); /* it may replace the checks */
-        done = PyObject_Vectorcall(check, args, 2, NULL);
-        Py_DECREF(check);
-    }
-    int failed = done == NULL && PyErr_Occurred();
-    Py_XDECREF(done);
-    Py_DECREF(checks);
-    return failed ? -1 : 0;
-}
-
-static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
-    UpdateHook *self = (UpdateHook *)callable;
-    if (PyVectorcall_NARGS(nargsf) != 1) {
-        PyErr_SetString(PyExc_TypeError, "the hook is called with one change");
-        return NULL;
-    }
-    PyObject *update = args[0], *now = NULL, *old = NULL;
-    PyObject *name = PyObject_GetAttr(update, table_name);
-    if (name == NULL) {
-        return NULL;
-    }
-    PyObject *table = PyDict_GetItemWithError(self->touched, name);
-    if (table == NULL || !PyObject_TypeCheck(table, &TouchedRowsType)) {
-        Py_DECREF(name);
-        return PyErr_Occurred() ? NULL : PyObject_CallOneArg(self->other, update);
-    }
-    Py_INCREF(table); /* a collection, at any allocation, may run code that begins another batch */
-    now = PyObject_GetAttr(update, new_name);
-    old = now == NULL ? NULL : PyObject_GetAttr(update, old_name);
-    int failed = old == NULL;
-    if (failed && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
-        PyErr_Clear();
-        failed = PyObject_SetAttr(self->log, unreadable_name, Py_True) < 0;
-    } else if (!failed) {
-        failed = note_change((TouchedRows *)table, now, old) < 0 || (now != Py_None && check_row(self, name, update, now) < 0);
-    }
-    Py_XDECREF(now);
-    Py_XDECREF(old);
-    Py_DECREF(table);
-    Py_DECREF(name);
-    if (failed) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    PyObject *log, *touched, *other;
-    if (!PyArg_ParseTuple(args, "OO!O", &log, &PyDict_Type, &touched, &other)) {
-        return NULL;
-    }
-    UpdateHook *self = (UpdateHook *)type->tp_alloc(type, 0);
-    if (self != NULL) {
-        self->vectorcall = hook_call;
-        self->log = Py_NewRef(log);
-        self->touched = Py_NewRef(touched);
-        self->other = Py_NewRef(other);
-    }
-    return (PyObject *)self;
-}
-
-static int hook_traverse(UpdateHook *self, visitproc visit, void *arg)
-{
-    Py_VISIT(self->log);
-    Py_VISIT(self->touched);
-    Py_VISIT(self->other);
-    return 0;
-}
-
-static void hook_dealloc(UpdateHook *self)
-{
-    PyObject_GC_UnTrack(self);
-    Py_CLEAR(self->log);
-    Py_CLEAR(self->touched);
-    Py_CLEAR(self->other);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-PyTypeObject UpdateHookType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "procedures.native.accelerator.UpdateHook",
-    .tp_basicsize = sizeof(UpdateHook),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_new = hook_new,
-    .tp_dealloc = (destructor)hook_dealloc,
-    .tp_traverse = (traverseproc)hook_traverse,
-    .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(UpdateHook, vectorcall),
-};
-
 int add_touched_rows(PyObject *module)
 {
-    table_name = PyUnicode_InternFromString("table_name");
-    new_name = PyUnicode_InternFromString("new");
-    old_name = PyUnicode_InternFromString("old");
-    checks_name = PyUnicode_InternFromString("checks");
-    unreadable_name = PyUnicode_InternFromString("unreadable");
-    if (table_name == NULL || new_name == NULL || old_name == NULL || checks_name == NULL || unreadable_name == NULL) {
-        return -1;
-    }
-    if (PyModule_AddType(module, &TouchedRowsType) < 0) {
-        return -1;
-    }
-    return PyModule_AddType(module, &UpdateHookType);
+    return PyModule_AddType(module, &TouchedRowsType);
 }

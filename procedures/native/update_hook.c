@@ -1,0 +1,132 @@
+/* What SQLite calls before each change of a row: the row is noted, and judged by the check of its table.
+ *
+ * One rule: the first change of a table in a batch, and those of the framework's tables, go to the hook in Python
+ * (`procedures.storage.row_digest`).
+ */
+#include "native.h"
+
+#include <structmember.h>
+
+static PyObject *table_name, *new_name, *old_name, *checks_name, *unreadable_name;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *log;     /* RowLog: has `checks`, gets `unreadable` */
+    PyObject *touched; /* dict: name -> TouchedRows of the tables that the batch has touched */
+    PyObject *other;   /* the hook in Python, for the first change of a table */
+} UpdateHook;
+
+static int check_row(UpdateHook *self, PyObject *name, PyObject *update, PyObject *now)
+{
+    PyObject *checks = PyObject_GetAttr(self->log, checks_name);
+    if (checks == NULL) {
+        return -1;
+    }
+    PyObject *check = PyDict_Check(checks) ? PyDict_GetItemWithError(checks, name) : NULL;
+    PyObject *done = NULL;
+    if (check != NULL) {
+        PyObject *args[] = {update, now};
+        Py_INCREF(check); /* it may replace the checks */
+        done = PyObject_Vectorcall(check, args, 2, NULL);
+        Py_DECREF(check);
+    }
+    int failed = done == NULL && PyErr_Occurred();
+    Py_XDECREF(done);
+    Py_DECREF(checks);
+    return failed ? -1 : 0;
+}
+
+static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    UpdateHook *self = (UpdateHook *)callable;
+    if (PyVectorcall_NARGS(nargsf) != 1) {
+        PyErr_SetString(PyExc_TypeError, "the hook is called with one change");
+        return NULL;
+    }
+    PyObject *update = args[0], *now = NULL, *old = NULL;
+    PyObject *name = PyObject_GetAttr(update, table_name);
+    if (name == NULL) {
+        return NULL;
+    }
+    PyObject *table = PyDict_GetItemWithError(self->touched, name);
+    if (table == NULL || !PyObject_TypeCheck(table, &TouchedRowsType)) {
+        Py_DECREF(name);
+        return PyErr_Occurred() ? NULL : PyObject_CallOneArg(self->other, update);
+    }
+    Py_INCREF(table); /* a collection, at any allocation, may run code that begins another batch */
+    now = PyObject_GetAttr(update, new_name);
+    old = now == NULL ? NULL : PyObject_GetAttr(update, old_name);
+    int failed = old == NULL;
+    if (failed && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+        PyErr_Clear();
+        failed = PyObject_SetAttr(self->log, unreadable_name, Py_True) < 0;
+    } else if (!failed) {
+        failed = note_change(table, now, old) < 0 || (now != Py_None && check_row(self, name, update, now) < 0);
+    }
+    Py_XDECREF(now);
+    Py_XDECREF(old);
+    Py_DECREF(table);
+    Py_DECREF(name);
+    if (failed) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *log, *touched, *other;
+    if (!PyArg_ParseTuple(args, "OO!O", &log, &PyDict_Type, &touched, &other)) {
+        return NULL;
+    }
+    UpdateHook *self = (UpdateHook *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->vectorcall = hook_call;
+        self->log = Py_NewRef(log);
+        self->touched = Py_NewRef(touched);
+        self->other = Py_NewRef(other);
+    }
+    return (PyObject *)self;
+}
+
+static int hook_traverse(UpdateHook *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->log);
+    Py_VISIT(self->touched);
+    Py_VISIT(self->other);
+    return 0;
+}
+
+static void hook_dealloc(UpdateHook *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->log);
+    Py_CLEAR(self->touched);
+    Py_CLEAR(self->other);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+PyTypeObject UpdateHookType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "procedures.native.accelerator.UpdateHook",
+    .tp_basicsize = sizeof(UpdateHook),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = hook_new,
+    .tp_dealloc = (destructor)hook_dealloc,
+    .tp_traverse = (traverseproc)hook_traverse,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(UpdateHook, vectorcall),
+};
+
+int add_update_hook(PyObject *module)
+{
+    table_name = PyUnicode_InternFromString("table_name");
+    new_name = PyUnicode_InternFromString("new");
+    old_name = PyUnicode_InternFromString("old");
+    checks_name = PyUnicode_InternFromString("checks");
+    unreadable_name = PyUnicode_InternFromString("unreadable");
+    if (table_name == NULL || new_name == NULL || old_name == NULL || checks_name == NULL || unreadable_name == NULL) {
+        return -1;
+    }
+    return PyModule_AddType(module, &UpdateHookType);
+}
