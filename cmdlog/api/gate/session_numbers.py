@@ -39,7 +39,7 @@ def named_call(scope: str, value: bytes, window: int) -> bytes:
     session, number, floor = _parts_of(scope, value)
     if number is None:
         raise invalid([(HEADER_NAME, "needs `; number=`: which of the session's calls this is")])
-    return _sent(session, int(number), int(floor or b"0"), window, HEADER_NAME)
+    return sent_number(session, int(number), int(floor or b"0"), window, HEADER_NAME)
 
 
 def _parts_of(scope: str, value: bytes) -> tuple[bytes, bytes | None, bytes | None]:
@@ -71,7 +71,7 @@ def named_line(scope: str, entry: dict[str, Any], lines: Window | None, window: 
     floor = entry.pop("floor", floor)
     if type(number) is not int or type(floor) is not int or floor < 0:
         raise invalid([("number" if type(number) is not int else "floor", "must be a whole number from 0")])
-    return _sent(session, number, floor, window, "number")
+    return sent_number(session, number, floor, window, "number")
 
 
 def checked_uuid(uuid: object) -> bytes:
@@ -88,7 +88,8 @@ def check_one_name(key: bytes | None) -> None:
         raise Problem("bad_request", f"send either Idempotency-Key or {HEADER_NAME}")
 
 
-def _sent(session: bytes, number: int, floor: int, window: int, field: str) -> bytes:
+def sent_number(session: bytes, number: int, floor: int, window: int, field: str = "number") -> bytes:
+    """What a call of a session brings to the log. Raises: Problem."""
     if not floor < number <= floor + window or number > NUMBER_MAX:
         told = f"number {number} must be above the floor {floor}, by at most {window} (session_window), and below 2^64"
         raise invalid([(field, told)])

@@ -1,4 +1,4 @@
-"""Steps of the gate in C, where a compiler built them: reading a call's request, and counting the members of its JSON.
+"""Steps of the gate in C, where a compiler built them: reading a call's request and a batch's lines.
 
 One rule: nothing needs them. `steps` is None where the module was not built or is switched off (`CMDLOG_NATIVE=0`); then the
 framer and the Python beside each caller do the same, with the same verdicts.
@@ -10,4 +10,4 @@ from typing import Any
 
 from procedures.native import built_module
 
-steps: Any = built_module("cmdlog.api.native.requests", ("count_keys", "read_call"))  # see requests.pyi
+steps: Any = built_module("cmdlog.api.native.requests", ("count_keys", "read_call", "read_line"))  # see requests.pyi

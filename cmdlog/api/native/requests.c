@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <string.h>
 
-enum { DEPTH_MAX = 64, TOO_DEEP = -2, LOOK_CLOSER = -1, NAME_BYTES_MAX = 64, LENGTH_DIGITS_MAX = 9, PATH_BYTES_MAX = 256 };
+enum { DEPTH_MAX = 64, TOO_DEEP = -2, LOOK_CLOSER = -1, NAME_BYTES_MAX = 64, LENGTH_DIGITS_MAX = 9, PATH_BYTES_MAX = 256, SURE_BYTES_MAX = 1024 };
 
 static const double FLOAT_SURE = 9223372036854775808.0; /* 2^63: a smaller float was no integer */
 
@@ -49,6 +49,84 @@ static Py_ssize_t count_keys(PyObject *value, int depth)
 static PyObject *module_count_keys(PyObject *module, PyObject *value)
 {
     return PyLong_FromSsize_t(count_keys(value, 0));
+}
+
+/* -- lines of a batch --------------------------------------------------------------------------------------------------- */
+
+static PyObject *procedure_name, *params_name, *number_name, *bind_name;
+
+/* Whether a text that orjson has parsed means that value alone: the cheap tests of `gate/strict_json.py`. */
+static int is_strict(const char *text, Py_ssize_t size, PyObject *value)
+{
+    Py_ssize_t colons = 0;
+    for (Py_ssize_t at = 0; at < size; at++) {
+        if (text[at] == '\\') { /* maybe a NUL: the Python looks */
+            return 0;
+        }
+        colons += text[at] == ':';
+    }
+    return count_keys(value, 0) == colons;
+}
+
+/* The number of a parsed line, None where it has none; NULL for a line that says anything else beside its call. Borrowed. */
+static PyObject *number_of(PyObject *value)
+{
+    if (!PyDict_CheckExact(value)) {
+        return NULL;
+    }
+    if (PyDict_GET_SIZE(value) == 2) {
+        return Py_None;
+    }
+    PyObject *number = PyDict_GET_SIZE(value) == 3 ? PyDict_GetItemWithError(value, number_name) : NULL;
+    return number != NULL && PyLong_CheckExact(number) ? number : NULL;
+}
+
+/* The parameters of a parsed line, bound by the procedure of its route, which goes to `route`. NULL: the Python says why. */
+static PyObject *bind_line(PyObject *value, PyObject *routes, PyObject **route)
+{
+    PyObject *name = PyDict_GetItemWithError(value, procedure_name), *params = PyDict_GetItemWithError(value, params_name);
+    if (name == NULL || params == NULL || !PyUnicode_CheckExact(name) || !PyDict_CheckExact(params)) {
+        return NULL;
+    }
+    PyObject *found = PyDict_GetItemWithError(routes, name);
+    if (found == NULL) {
+        return NULL;
+    }
+    *route = Py_NewRef(found);
+    PyObject *procedure = PyObject_GetAttr(found, procedure_name);
+    PyObject *bind = procedure == NULL ? NULL : PyObject_GetAttr(procedure, bind_name);
+    PyObject *bound = bind == NULL ? NULL : PyObject_CallOneArg(bind, params);
+    Py_XDECREF(bind);
+    Py_XDECREF(procedure);
+    return bound;
+}
+
+/* (route, bound parameters, number or None) of a line that says nothing else; None for what the Python reads. */
+static PyObject *read_line(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3 || !PyDict_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "read_line takes a line, a dict of routes, and what parses JSON");
+        return NULL;
+    }
+    if (!PyBytes_CheckExact(args[0]) || PyBytes_GET_SIZE(args[0]) > SURE_BYTES_MAX) {
+        Py_RETURN_NONE;
+    }
+    PyObject *value = PyObject_CallOneArg(args[2], args[0]), *number = NULL, *route = NULL;
+    PyObject *bound = NULL, *found = NULL;
+    if (value != NULL && is_strict(PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), value)) {
+        number = number_of(value);
+        bound = number == NULL ? NULL : bind_line(value, args[1], &route);
+    }
+    if (bound != NULL) {
+        found = PyTuple_Pack(3, route, bound, number);
+    } else {
+        PyErr_Clear(); /* the Python meets it again, and says it */
+        found = Py_NewRef(Py_None);
+    }
+    Py_XDECREF(bound);
+    Py_XDECREF(route);
+    Py_XDECREF(value);
+    return found;
 }
 
 /* -- requests ----------------------------------------------------------------------------------------------------------- */
@@ -259,6 +337,8 @@ static PyObject *read_call(PyObject *module, PyObject *const *args, Py_ssize_t c
 
 static PyMethodDef methods[] = {
     {"count_keys", module_count_keys, METH_O, "How many members there are; -1 when a number needs a closer look, -2: too deep."},
+    {"read_line", (PyCFunction)(void (*)(void))read_line, METH_FASTCALL,
+     "(route, bound parameters, number or None) of a line of a batch; None for what the Python must read."},
     {"read_call", (PyCFunction)(void (*)(void))read_call, METH_FASTCALL,
      "(path, headers, body) of a call that is all there; None for what the framer must read."},
     {NULL},
@@ -275,5 +355,12 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit_requests(void)
 {
     fill_lower();
+    procedure_name = PyUnicode_InternFromString("procedure");
+    params_name = PyUnicode_InternFromString("params");
+    number_name = PyUnicode_InternFromString("number");
+    bind_name = PyUnicode_InternFromString("bind");
+    if (number_name == NULL || procedure_name == NULL || params_name == NULL || bind_name == NULL) {
+        return NULL;
+    }
     return PyModule_Create(&definition);
 }

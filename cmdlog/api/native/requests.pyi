@@ -1,8 +1,12 @@
 """What `requests.c` holds; the Python beside each caller says what it does."""
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+def read_line(
+    line: bytes | None, routes: dict[str, Any], loads: Callable[[bytes], Any], /
+) -> tuple[Any, list[Any], int | None] | None: ...
 def count_keys(value: Any, /) -> int: ...
 def read_call(
     data: bytes, head_bytes_max: int, headers_max: int, read: AbstractSet[bytes], /

@@ -17,7 +17,7 @@ import contextlib
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,8 +28,9 @@ from cmdlog.api.gate.auth import scope_of
 from cmdlog.api.gate.problem import Problem, invalid, of_outcome, of_refused, preference_applied
 from cmdlog.api.gate.request import PREFER, SESSION, Incoming, idempotency_key, preferred_durability
 from cmdlog.api.gate.request_trace import Trace
-from cmdlog.api.gate.session_numbers import named_line, window_of_lines
+from cmdlog.api.gate.session_numbers import named_line, sent_number, window_of_lines
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
+from cmdlog.api.native import steps
 from cmdlog.api.routes.app_state import CallTaker, Service
 from cmdlog.api.routes.batch_lines import LineSplitter
 from cmdlog.api.routes.batch_window import BatchWindow
@@ -52,6 +53,16 @@ NDJSON: Final = [(b"content-type", b"application/x-ndjson")]
 
 Call = tuple["Route", list[Any], bytes, Durability | None]
 Prepared = tuple["Route", list[Any], bytes, Done, Durability | None]
+
+
+Plain = tuple["Route", list[Any], int | None]  # with the number of a session's call
+
+
+def _plain_reader(routes: Mapping[str, Route]) -> Callable[[bytes | None], Plain | None]:
+    """Reads a line that has a procedure, its parameters, and maybe a number, where that is quickly found; None: parse it."""
+    if steps is None or type(routes) is not dict:
+        return lambda _line: None
+    return lambda line: steps.read_line(line, routes, orjson.loads)
 
 
 class Group:
@@ -225,13 +236,19 @@ class BatchStream:
         self._groups.put_nowait(group)
         calls: list[Prepared] = []
         places: list[int] = []
+        read_plain, preferred, settle_line = _plain_reader(self._node.routes), self._preferred, group.settle_line
         for place, line in enumerate(lines):
             try:
-                route, params, key, durability = self._parse(line)
+                plain = read_plain(line)
+                if plain is None or (plain[2] is not None and self._session is None):
+                    route, params, key, durability = self._parse(line)
+                else:
+                    route, params, number = plain
+                    durability, key = preferred, b"" if number is None else self._numbered(number)
             except Problem as problem:
                 group.settle_line(place, error_line(self._trace.note_problem(problem, problem.procedure)))
             else:
-                calls.append((route, params, key, partial(group.settle_line, place), durability))
+                calls.append((route, params, key, partial(settle_line, place), durability))
                 places.append(place)
         group.calls, group.places = calls, places
         if calls:
@@ -270,6 +287,12 @@ class BatchStream:
         if key is not None:
             raise invalid([("number", "a line has either `key` or `number`")])
         return named_line(self._scope, entry, self._session, self._settings.session_window)
+
+    def _numbered(self, number: int) -> bytes:
+        """What a line brings that has a number of the request's session. Raises: Problem."""
+        assert self._session is not None
+        session, floor = self._session
+        return sent_number(session, number, floor, self._settings.session_window)
 
     def _durability(self, rest: dict[str, Any]) -> Durability | None:
         """The line's own promise: `rest` is what else the line says. Raises: Problem."""

@@ -59,38 +59,38 @@ class Router:
 
     def place_many(self, calls: Sequence[Placed]) -> list[int | None]:
         """Places calls in order. A refusal of all of them raises Refused; that of one is given to its `done`."""
-        partition_of = self.slots.partition_of
+        partition_of, dumps = self.slots.partition_of, orjson.dumps
         encoded = [
-            (
-                route, -1 if route.everywhere else partition_of(route.procedure, params), orjson.dumps(params), key, done,
-                durability,
-            )
+            (route, -1 if route.everywhere else partition_of(route.procedure, params), dumps(params), key, done, durability)
             for route, params, key, done, durability in calls
-        ]  # fmt: skip
+        ]
         self.place_encoded(encoded)
-        return [None if partition < 0 else partition for _, partition, *_ in encoded]
+        return [None if call[1] < 0 else call[1] for call in encoded]
 
     def place_encoded(self, calls: Sequence[Encoded]) -> None:
         """`place_many`, of calls whose parameters are encoded."""
-        plain: list[tuple[Encoded, Plain]] = []
+        given: list[Encoded] = []
+        plain: list[Plain] = []  # the same as the sequencer takes them
         told: list[tuple[Done, CallRefused]] = []
         elsewhere: list[tuple[Route, Done, CallOutcome]] = []
+        limit, lax_default, claim, settling = self._call_bytes_max, self._lax, self._keys.claim, self._settling
         for at, call in enumerate(calls):
             route, partition, body, key, done, durability = call
             if route.everywhere or route.read_only:
                 if plain:
-                    self._add_plain(plain, first=len(plain) + len(told) + len(elsewhere) == at)
-                    plain = []
+                    self._add_plain(given, plain, first=len(plain) + len(told) + len(elsewhere) == at)
+                    given, plain = [], []
                 self._place_or_reply(call)
-            elif len(body) > self._call_bytes_max:
+            elif len(body) > limit:
                 told.append((done, self._too_large(body)))
-            elif key and (owner := self._keys.claim(key, partition)) != partition:
+            elif key and (owner := claim(key, partition)) != partition:
                 elsewhere.append((route, done, _unclaimed(key, owner)))
             else:
-                lax = self._lax if durability is None else durability == "async"
-                plain.append((call, (partition, route.number, body, key or NO_KEY, self._settling(key, done), lax)))
+                lax = lax_default if durability is None else durability == "async"
+                given.append(call)
+                plain.append((partition, route.number, body, key or NO_KEY, settling(key, done) if key else done, lax))
         if plain:
-            self._add_plain(plain, first=len(plain) + len(told) + len(elsewhere) == len(calls))
+            self._add_plain(given, plain, first=len(plain) + len(told) + len(elsewhere) == len(calls))
         for done, refusal in told:
             done(refusal)
         for route, done, outcome in elsewhere:
@@ -155,26 +155,26 @@ class Router:
                 slot(refusal)
         return None
 
-    def _add_plain(self, calls: Sequence[tuple[Encoded, Plain]], *, first: bool) -> None:
+    def _add_plain(self, given: Sequence[Encoded], calls: Sequence[Plain], *, first: bool) -> None:
         """Places calls, all or none. Raises: CallRefused when they are the `first`; else each `done` is called with it.
 
         Where some are bound to replaced code, each is placed by itself.
         """
-        catalogs = {given[0].catalog for given, _ in calls}
+        catalogs = {call[0].catalog for call in given}
         try:
             if len(catalogs) > 1:
                 raise CodeChanged
-            self._sequencer.add_many([call for _, call in calls], catalog=catalogs.pop())
+            self._sequencer.add_many(calls, catalog=catalogs.pop())
         except CodeChanged:
-            for given, call in calls:
+            for each, call in zip(given, calls, strict=True):
                 self._unclaim(call[3])
-                self._place_or_reply(given)
+                self._place_or_reply(each)
         except CallRefused as refusal:
             if first:
-                for _, call in calls:
+                for call in calls:
                     self._unclaim(call[3])
                 raise
-            for _, call in calls:
+            for call in calls:
                 call[4](refusal.again())
 
     def _place_or_reply(self, call: Encoded) -> None:

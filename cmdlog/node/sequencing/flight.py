@@ -235,5 +235,6 @@ def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None, *, lax: bool |
     calls = zip(flight.dones, flight.txn_ids, outcomes, strict=True)
     if lax is not None:
         calls = (call for call, is_lax in zip(calls, flight.lax, strict=True) if is_lax is lax)  # type: ignore[assignment]
+    make = tuple.__new__  # half the time of the class's own, which fills in defaults
     for done, txn_id, (status, earlier, body) in calls:
-        done(CallOutcome(status, earlier or txn_id, body))
+        done(make(CallOutcome, (status, earlier or txn_id, body, None, None)))

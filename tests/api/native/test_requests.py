@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,9 @@ from cmdlog.api.gate import strict_json
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.request import READ, TWICE, Picked, pick_headers
 from cmdlog.api.native import steps
+from cmdlog.node.slot_map import make_routes
+from procedures import InvalidParameters
+from procedures.samples import bank
 
 pytestmark = pytest.mark.skipif(steps is None, reason="no C compiler")
 
@@ -172,6 +176,76 @@ def test_a_head_that_has_begun_is_not_begun_again() -> None:
     one = framer()
     assert one.feed(b"POST /x HTTP/1.1\r\n") == b""
     assert one.take_call(call(), READ) is None
+
+
+# -- lines of a batch ----------------------------------------------------------------------------------------------------
+
+ROUTES = make_routes(bank.db)
+LINES = (
+    b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":4}}',
+    b' { "params" : {"branch":1, "source":2,"target":3,"amount":4}, "procedure":"transfer" , "number": 7} ',
+    b'{"procedure":"set_rate","params":{"name":"a:b","basis_points":1}}',
+    b'{"procedure":"set_rate","params":{"name":"a","basis_points":1},"number":0}',
+)
+
+
+def parsed(line: bytes) -> tuple[str, list[Any], Any] | None:
+    """What a line says, by the gate's Python, if that is a call and maybe a number; else None."""
+    try:
+        entry = strict_json.loads_strict(line)
+    except strict_json.NotStrict:
+        return None
+    if type(entry) is not dict or not {"procedure", "params"} <= entry.keys() <= {"procedure", "params", "number"}:
+        return None
+    route = ROUTES.get(entry["procedure"]) if type(entry["procedure"]) is str else None
+    try:
+        return None if route is None else (route.name, route.procedure.bind(entry["params"]), entry.get("number"))
+    except InvalidParameters:
+        return None
+
+
+def read_line(line: bytes | None) -> tuple[str, list[Any], Any] | None:
+    """The same in C; None: left to the Python."""
+    found = steps.read_line(line, ROUTES, orjson.loads)
+    return None if found is None else (found[0].name, found[1], found[2])
+
+
+@pytest.mark.parametrize("line", [LINES[0], LINES[1], LINES[3]])
+def test_ordinary_line_is_read_at_once(line: bytes) -> None:
+    """Procedure and bound parameters, with a number or without."""
+    found = read_line(line)
+    assert found is not None
+    assert found == parsed(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        None, b"", b"{", b"[]", b"{}", LINES[2], LINES[0] + b"x", LINES[0][:-1],
+        b'{"procedure":"transfer","procedure":"transfer","params":{}}',
+        b'{"procedure":"transfer","params":{"branch":1,"branch":2,"source":2,"target":3,"amount":4}}',
+        b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":4},"key":"k"}',
+        b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":4},"number":true}',
+        b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":9223372036854775808}}',
+        b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":"4"}}',
+        b'{"procedure":"none","params":{}}', b'{"procedure":["transfer"],"params":{}}', b'{"procedure":"transfer","params":null}',
+        b'{"procedure":"set_rate","params":{"name":"\\u0000","basis_points":1}}',
+        b'{"procedure":"set_rate","params":{"name":"%b","basis_points":1}}' % (b"a" * 1024),
+    ],
+)  # fmt: skip
+def test_every_other_line_is_left_to_the_python(line: bytes | None) -> None:
+    """What is wrong, doubtful, long, or says more than its call and a number."""
+    assert read_line(line) is None
+
+
+@given(line=st.sampled_from(LINES), at=st.integers(0, 110), put=st.binary(min_size=1, max_size=3), over=st.booleans())
+@settings(max_examples=400)
+def test_no_line_is_read_in_two_ways(line: bytes, at: int, put: bytes, over: bool) -> None:
+    """With bytes changed or put in anywhere: what is read at once says the same to the Python."""
+    changed = line[:at] + put + line[at + len(put) if over else at :]
+    found = read_line(changed)
+    if found is not None:
+        assert found == parsed(changed)
 
 
 # -- members of JSON -----------------------------------------------------------------------------------------------------
