@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from cmdlog.node.embedded_logging import log_as_library
-from tests import one_trust, patient_requests, warm_start
+from tests import memory_disk, one_trust, patient_requests, warm_start
 from tests.skips import forbid
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 BY_NAME_ONLY = ("torture", "fuzz", "sim")
 """Markers of tests that run for minutes: left out unless `-m` names them, also under `-m 'not slow'`."""
+
+
+def names_long_suites(config: pytest.Config) -> list[str]:
+    """Which of the long suites `-m` names."""
+    return [name for name in BY_NAME_ONLY if name in config.option.markexpr]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(
             signal.SIGINT, signal.default_int_handler
         )  # a shell's run in the background ignores it, and so would programs
+    if not names_long_suites(config):
+        memory_disk.choose_root()
     log_as_library()
     one_trust.install()
     patient_requests.install()
@@ -146,7 +153,8 @@ def begin_order(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that run by name only, and put long files first."""
     items.sort(key=begin_order)
-    left_out = [name for name in BY_NAME_ONLY if name not in config.option.markexpr]
+    named = names_long_suites(config)
+    left_out = [name for name in BY_NAME_ONLY if name not in named]
     chosen: list[pytest.Item] = []
     deselected: list[pytest.Item] = []
     for item in items:
