@@ -11,9 +11,10 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input install --constraint constraints.txt
-# Two processes, one file each at a time: tests of one file may share an expensive fixture. With more of them on two cores the
-# nodes of real clusters get too little of the processor, and hold elections that no test expects.
-WORKERS ?= 2
+# Three processes for two cores, since tests wait for timers and other processes half of their time; one file each at a time:
+# tests of one file may share an expensive fixture. One process gets all clusters of real processes: with two clusters at once
+# their nodes get too little of the processor, and hold elections that no test expects.
+WORKERS ?= 3
 # Hundreds of processes import the product: once compiled, they do so in two thirds of the time, also where Python may write no
 # bytecode of its own (PYTHONDONTWRITEBYTECODE, as container images set it).
 COMPILE := $(BIN)/python -m compileall -q -j 0 cmdlog procedures replay snapshot tests bench

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import threading
 from functools import cache
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from cmdlog.node.embedded_logging import log_as_library
-from tests import one_trust, patient_requests, warm_start
+from tests import memory_disk, one_trust, patient_requests, warm_start
 from tests.skips import forbid
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 BY_NAME_ONLY = ("torture", "fuzz", "sim")
 """Markers of tests that run for minutes: left out unless `-m` names them, also under `-m 'not slow'`."""
+
+
+def names_long_suites(config: pytest.Config) -> list[str]:
+    """Which of the long suites `-m` names."""
+    return [name for name in BY_NAME_ONLY if name in config.option.markexpr]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(
             signal.SIGINT, signal.default_int_handler
         )  # a shell's run in the background ignores it, and so would programs
+    if not names_long_suites(config):
+        memory_disk.choose_root()
     log_as_library()
     one_trust.install()
     patient_requests.install()
@@ -107,18 +115,17 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
 
 
 SESSION = "tests/spark with the session"
+CLUSTERS = "clusters of real processes"
+REAL_CLUSTERS = re.compile(r"\b(?:Served|Nemesis|Member)Cluster\b|\bDemoCluster\(|\bClusterDemo\(")
 FIRST = (
-    SESSION, "tests/project/", "tests/cli/test_cluster_demo.py", "tests/cli/test_demo.py",
-    "tests/cluster/test_client_failover.py", "tests/cluster/test_served_operators.py", "tests/cluster/test_copied_nodes.py",
-    "tests/cluster/test_cluster_status.py", "tests/node/rejoin/test_copied_members.py", "tests/cluster/test_nemesis.py",
-    "tests/cluster/test_served.py", "tests/cluster/test_served_calls.py", "tests/api/test_schemathesis.py",
+    CLUSTERS, SESSION, "tests/project/", "tests/cli/test_demo.py",
+    "tests/node/rejoin/test_copied_members.py", "tests/api/test_schemathesis.py",
     "tests/node/test_member_scrub.py", "tests/node/rejoin/test_rejoin_steps.py",
     "tests/cluster/sim/members/test_member_stories.py", "tests/node/test_deployer.py", "tests/node/test_scrubber.py",
     "tests/node/test_killed_deploy.py", "tests/api/test_dashboard.py", "tests/cli/test_limits.py",
     "tests/testing/test_hashseed.py", "tests/procedures/test_check.py", "tests/cli/test_reload.py",
     "tests/replay/test_pitr.py", "tests/raft/test_sim.py", "tests/node/test_opening.py",
-    "tests/cluster/test_rolling_restart.py", "tests/client/test_client.py", "tests/procedures/test_migrations.py",
-    "tests/cluster/members/test_member_nemesis.py", "tests/api/test_flood.py", "tests/cluster/test_served_membership.py",
+    "tests/client/test_client.py", "tests/procedures/test_migrations.py", "tests/api/test_flood.py",
     "tests/node/migrating/test_evolution.py", "tests/raft/test_mutants.py",
 )  # fmt: skip
 """Files that take longest, which are handed out first: the processes then end together."""
@@ -126,15 +133,18 @@ FIRST = (
 
 @cache
 def handed_out_as(file: str) -> str:
-    """The file, or one name for files that one process gets: those of tests/spark that ask for the session, so that one JVM is
-    started, and the rules of the project, which parse every module once.
+    """The file, or one name for files that one process gets.
 
-    It is read from the text, since the process that hands out the files imports none.
+    Those of tests/spark that ask for the session get one JVM; the rules of the project parse every module once. Clusters of real
+    processes run one after the other: they wait for elections most of the time, and two at once would hold some that no test
+    expects. It is read from the text, since the process that hands out the files imports none.
     """
     if file.startswith("tests/project/"):
         return "tests/project/"
-    asks = file.startswith("tests/spark/") and "spark: SparkSession" in (warm_start.ROOT / file).read_text()
-    return SESSION if asks else file
+    text = (warm_start.ROOT / file).read_text()
+    if file.startswith("tests/spark/") and "spark: SparkSession" in text:
+        return SESSION
+    return CLUSTERS if REAL_CLUSTERS.search(text) else file
 
 
 def begin_order(item: pytest.Item) -> int:
@@ -146,7 +156,8 @@ def begin_order(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that run by name only, and put long files first."""
     items.sort(key=begin_order)
-    left_out = [name for name in BY_NAME_ONLY if name not in config.option.markexpr]
+    named = names_long_suites(config)
+    left_out = [name for name in BY_NAME_ONLY if name not in named]
     chosen: list[pytest.Item] = []
     deselected: list[pytest.Item] = []
     for item in items:

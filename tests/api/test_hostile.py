@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 CANARY = "canary7f3a9b"
 GOOD = TOKENS[ADMIN]
-LIMITS = ("--call-bytes-max", "64KiB", "--keys-max", "40", "--query-timeout-s", "2", "--queries-max", "1",
+LIMITS = ("--call-bytes-max", "64KiB", "--keys-max", "40", "--query-timeout-s", "1", "--queries-max", "1",
           "--slow-call-ms", "1")  # fmt: skip
 BODIES = {
     "call": b'{"item": 1, "name": "x"}',

@@ -100,7 +100,7 @@ def test_absent_server_is_named() -> None:
     """`status` without a server says where it looked and what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    done = cmdlog("status", "--url", f"http://127.0.0.1:{port}")
+    done = cmdlog("status", "--url", f"http://127.0.0.1:{port}", "--timeout", "0.5")
     assert done.returncode == 1
     assert f"http://127.0.0.1:{port}" in done.stderr
 

@@ -96,7 +96,7 @@ def test_somebody_at_a_terminal_is_told_that_it_takes_long(
 
     def told() -> str:
         with socket.create_server(("127.0.0.1", 0)) as nobody, pytest.raises(CommandFailed):
-            call(url=f"http://127.0.0.1:{nobody.getsockname()[1]}", timeout=1.0)
+            call(url=f"http://127.0.0.1:{nobody.getsockname()[1]}", timeout=0.2)
         return capsys.readouterr().err
 
     assert told() == ""

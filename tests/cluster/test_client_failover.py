@@ -34,8 +34,8 @@ PAUSE_S = 0.02  # of a caller between two calls: the processor is for the server
 class Callers:
     """Callers of every kind at once. `answers` holds for each kind the results, in the order of the calls."""
 
-    def __init__(self, urls: list[str]) -> None:
-        self._urls = urls
+    def __init__(self, urls: list[str], branch: int) -> None:
+        self._urls, self._branch = urls, branch
         self.answers: dict[str, list[Any]] = {kind: [] for kind in KINDS}
         self.failures: list[BaseException] = []
         self._over = threading.Event()
@@ -71,14 +71,14 @@ class Callers:
     def _call(self) -> None:
         with Client(self._urls) as client:
             for _ in self._numbers():
-                self.answers["call"].append(client.invoke("deposit_checking", account("call")).txn_id)
+                self.answers["call"].append(client.invoke("deposit_checking", account("call", self._branch)).txn_id)
 
     def _share(self) -> None:
         with Client(self._urls, auto_batch=True) as client:
 
             def work() -> None:
                 for _ in self._numbers():
-                    self.answers["shared"].append(client.invoke("deposit_checking", account("shared")).txn_id)
+                    self.answers["shared"].append(client.invoke("deposit_checking", account("shared", self._branch)).txn_id)
 
             threads = [threading.Thread(target=work) for _ in range(8)]
             for thread in threads:
@@ -88,7 +88,7 @@ class Callers:
 
     def _batch(self) -> None:
         with Client(self._urls) as client:
-            for answer in client.batch(("deposit_checking", account("batch")) for _ in self._numbers()):
+            for answer in client.batch(("deposit_checking", account("batch", self._branch)) for _ in self._numbers()):
                 assert isinstance(answer, Result), answer
                 self.answers["batch"].append(answer.txn_id)
 
@@ -99,7 +99,9 @@ class Callers:
                 async def work() -> None:
                     while not self._over.is_set():
                         await asyncio.to_thread(self._over.wait, PAUSE_S)
-                        self.answers["task"].append((await client.invoke("deposit_checking", account("task"))).txn_id)
+                        self.answers["task"].append(
+                            (await client.invoke("deposit_checking", account("task", self._branch))).txn_id
+                        )
 
                 await asyncio.gather(*(work() for _ in range(8)))
 
@@ -107,15 +109,15 @@ class Callers:
 
     def _feed(self) -> None:
         numbers = itertools.takewhile(lambda _number: not self._over.wait(PAUSE_S / 20), itertools.count())  # many at once
-        rows = (("deposit_checking", account("feed"), f"row {number}") for number in numbers)
+        rows = (("deposit_checking", account("feed", self._branch), f"row {number}") for number in numbers)
         for answer in Feeder(tuple(self._urls))(rows, began_ms=int(time.time() * 1000)):
             assert answer["ended"] == "ok", answer
             self.answers["feed"].append(answer["txn_id"])
 
 
-def account(kind: str) -> dict[str, Any]:
+def account(kind: str, branch: int) -> dict[str, Any]:
     """A deposit of 1 for callers of this kind."""
-    return {"branch": 1, "customer": KINDS.index(kind) + 1, "amount": 1}
+    return {"branch": branch, "customer": KINDS.index(kind) + 1, "amount": 1}
 
 
 @pytest.fixture(scope="module")
@@ -129,16 +131,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]
     served.close()
 
 
-def test_every_call_is_answered_once_whatever_becomes_of_the_leader(cluster: ServedCluster) -> None:
+@pytest.mark.parametrize(
+    "ends",
+    [[signal.SIGKILL], pytest.param([signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP], marks=pytest.mark.torture)],
+    ids=["kill", "all"],
+)
+def test_every_call_is_answered_once_whatever_becomes_of_the_leader(cluster: ServedCluster, ends: list[signal.Signals]) -> None:
     """The leader is killed, the next one stopped in order, the one after it sleeps past an election: calls alone, calls that
     share requests, batches, tasks and a feed are all answered; balances say that none was executed twice."""
-    urls = list(cluster.urls.values())
+    urls, branch = list(cluster.urls.values()), 10 + len(ends)
     with Client(urls) as client:
         for kind in KINDS:
-            opened = {key: value for key, value in account(kind).items() if key != "amount"}
+            opened = {key: value for key, value in account(kind, branch).items() if key != "amount"}
             client.invoke("open_account", {**opened, "savings": 0, "checking": 0})
-        with Callers(urls) as callers:
-            for end in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP):
+        with Callers(urls, branch) as callers:
+            for end in ends:
                 more_of_each(callers, 20)
                 first = cluster.leader()
                 if end == signal.SIGSTOP:
@@ -153,8 +160,8 @@ def test_every_call_is_answered_once_whatever_becomes_of_the_leader(cluster: Ser
         assert callers.failures == []
         for kind, answers in callers.answers.items():
             assert len(set(answers)) == len(answers)
-            branch = {key: value for key, value in account(kind).items() if key != "amount"}
-            assert client.call("balance", **branch) == len(answers), kind
+            owned = {key: value for key, value in account(kind, branch).items() if key != "amount"}
+            assert client.call("balance", **owned) == len(answers), kind
 
 
 def known_leader(cluster: ServedCluster, node: int) -> object:

@@ -55,6 +55,7 @@ def url_of_leader(cluster: ServedCluster) -> str:
     return cluster.urls[cluster.leader()]
 
 
+@pytest.mark.torture
 def test_emptied_follower_is_replaced_copied_and_level_again(cluster: ServedCluster) -> None:
     """Its disk is lost; an operator says that another one takes its place."""
     node = a_follower(cluster)
@@ -68,6 +69,7 @@ def test_emptied_follower_is_replaced_copied_and_level_again(cluster: ServedClus
     ask_for(lambda: is_level(cluster), why=cluster.logs)
 
 
+@pytest.mark.torture
 def test_damaged_follower_is_healed_without_an_operator(cluster: ServedCluster) -> None:
     """It was killed, and a byte of its log has changed meanwhile. What it had is in quarantine."""
     node = a_follower(cluster)

@@ -56,6 +56,7 @@ def level(cluster: ServedCluster, nodes: int = 3) -> object:
     return found if len(found) == nodes and len(set(found.values())) == 1 and all(a == b for a, b in found[1]) else None
 
 
+@pytest.mark.torture
 def test_nothing_is_lost_or_doubled_when_leaders_are_killed(cluster: ServedCluster, account: Account) -> None:
     """Deposits under keys; each key twice. The leader is killed twice, then all nodes at once."""
     first: dict[int, str] = {}

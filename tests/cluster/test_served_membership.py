@@ -39,14 +39,15 @@ def cluster(tmp_path: Path) -> Iterator[Watchful]:
     served.close()
 
 
-def test_a_stopped_node_is_given_up_and_votes_again_once_it_continues(cluster: Watchful) -> None:
+@pytest.mark.parametrize("followers", [1, pytest.param(2, marks=pytest.mark.torture)])
+def test_a_stopped_node_is_given_up_and_votes_again_once_it_continues(cluster: Watchful, followers: int) -> None:
     """Set 1 in the logs of the two that live, sets 1 and 2 in all three in the end; then the other follower likewise, 3 and 4."""
     leader = cluster.leader()
-    first, second = (node for node in cluster.nodes if node != leader)
+    stopped = [node for node in cluster.nodes if node != leader][:followers]
     account = {"branch": 1, "customer": 1}
     assert cluster.call("open_account", {**account, "savings": 0, "checking": 0}, "open")["status"] == 200
     expected: list[tuple[int, list[int]]] = []
-    for number, away in enumerate((first, second)):
+    for number, away in enumerate(stopped):
         before, expected = expected, [*expected, (2 * number + 1, [away])]
         wanted = {node: before if node == away else expected for node in cluster.nodes}
         cluster.pause(away)

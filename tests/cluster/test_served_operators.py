@@ -105,6 +105,7 @@ def test_node_joins_another_retires_and_one_comes_back_with_an_empty_disk(cluste
     assert cluster.call("balance", account, "read", only=[2, 3, 4])["status"] == 200
 
 
+@pytest.mark.torture
 def test_survivor_continues_alone_and_a_lost_node_comes_back(cluster: Operated) -> None:
     """unsafe-recover is refused while a majority lives; afterwards the survivor takes calls."""
     leader = cluster.leader()

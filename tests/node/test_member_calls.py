@@ -220,8 +220,11 @@ def test_window_of_a_link_refuses_and_comes_free(three: Members) -> None:
 
 
 def test_each_call_has_one_effect_when_the_leader_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers at every node, each call under a key until it has an outcome; the leader stops in order, and comes back."""
-    with members(tmp_path, monkeypatch, count=3) as made:
+    """Callers at every node, each call under a key until it has an outcome; the leader stops in order, and comes back.
+
+    The logs have room for whatever the callers write meanwhile, however busy the machine is.
+    """
+    with members(tmp_path, monkeypatch, count=3, segments=64) as made:
         made.join_all()
         old = number_of(made.leader())
         over = threading.Event()

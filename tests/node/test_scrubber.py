@@ -149,7 +149,7 @@ def test_a_damaged_archived_snapshot_is_set_aside(full_node: Node) -> None:
     assert not os.path.exists(damaged.path)
 
 
-def test_all_kinds_at_once(full_node: Node) -> None:
+def test_all_kinds_at_once(full_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """One pass finds damage in every kind of file, each by its own name."""
     items = items_of(full_node)
     paths = [
@@ -161,7 +161,7 @@ def test_all_kinds_at_once(full_node: Node) -> None:
     for seed, path in enumerate(paths):
         flip_bit(path, seed=seed, begin=8192, end=20_000)
     scrub = scrub_of(full_node)
-    scrub.status()
+    monkeypatch.setattr(scrub._repair, "advance", lambda _now: False)  # fresh snapshots would end the one that is read last
     seen: set[str] = set()
     for _ in range(1000):
         scrub.step(FAR)

@@ -36,6 +36,7 @@ COPIED: Final = (
     "tests/skips.py",
     "tests/waiting.py",
     "tests/one_trust.py",
+    "tests/memory_disk.py",
     "tests/warm_start.py",
     "tests/patient_requests.py",
 )

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 FILES = RealFiles()
 
 
-@pytest.mark.parametrize("sites", [0, 1], ids=["inline", "processes"])
+@pytest.mark.parametrize("sites", [0, pytest.param(1, marks=pytest.mark.torture)], ids=["inline", "processes"])
 def test_history_with_live_deploys_is_read_from_each_snapshot(
     versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sites: int
 ) -> None:

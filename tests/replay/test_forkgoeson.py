@@ -83,8 +83,13 @@ def told(report: ForkReport) -> dict[str, Any]:
     return {name: value for name, value in report.to_json().items() if name not in changing}
 
 
-@pytest.mark.parametrize("moment", ["in", "behind"])
-@pytest.mark.parametrize("middle", [False, True], ids=["start", "middle"])
+@pytest.mark.parametrize(
+    ("moment", "middle"),
+    [
+        *[("in", True), ("behind", False)],
+        *(pytest.param(*of, marks=pytest.mark.torture) for of in [("in", False), ("behind", True)]),
+    ],
+)
 def test_fork_goes_on_from_every_transaction(
     node: Path, versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, *, middle: bool
 ) -> None:

@@ -88,11 +88,17 @@ OTHER_NODES = {
     "repartitioned": ("recover", "--partitions", "3", "--to"),
     "forked": ("fork", "--at", "start", "--app", "procedures.samples.bank:db", "--to"),
 }
+MORE_FORMS = [("recovered", 1), ("repartitioned", 0), ("repartitioned", 2), ("forked", 0), ("forked", 1)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("taken", [0, 1, 2])
-@pytest.mark.parametrize("form", OTHER_NODES)
+@pytest.mark.parametrize(
+    ("form", "taken"),
+    [
+        *[("recovered", 0), ("recovered", 2), ("repartitioned", 1), ("forked", 2)],
+        *(pytest.param(form, taken, marks=pytest.mark.torture) for form, taken in MORE_FORMS),
+    ],
+)
 def test_node_whose_log_begins_after_an_entry_is_proven(tmp_path: Path, command: Command, form: str, taken: int) -> None:
     """Its log leads on from its own first snapshots alone: those are the oldest states, and nothing older is asked for."""
     ring = {"segments": 4, "segment_bytes": 4 << 20}

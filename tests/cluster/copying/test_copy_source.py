@@ -248,7 +248,7 @@ def test_source_that_stops_midway_is_lost(node: MadeUpNode, serve: Serve) -> Non
 
 def test_cancelled_copy_says_so(node: MadeUpNode, serve: Serve) -> None:
     """Between two pieces, however many were asked for."""
-    source = serve(rate=1 << 20)
+    source = serve(rate=4 << 20)
     with source.client() as client:
         manifest = begin(client)
         pieces = client.read_chunks(manifest.copy, manifest.files[3])

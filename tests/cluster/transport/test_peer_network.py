@@ -76,14 +76,14 @@ def test_garbage_on_the_port_is_refused(tmp_path: Path, garbage: bytes) -> None:
         wait_for(lambda: sum(one.network.status().faults.values()) == 1)
 
 
-def test_a_thousand_silent_strangers_keep_no_peer_out(tmp_path: Path) -> None:
+def test_a_crowd_of_silent_strangers_keeps_no_peer_out(tmp_path: Path) -> None:
     """Those that wait longest make room, so their number is bounded and a peer comes through at once."""
     one, two = make_node(tmp_path, 1, settings=replace(QUICK, strangers_max=50)), make_node(tmp_path, 2)
     strangers = []
     with running(one, two):
-        for _ in range(1000):
+        for _ in range(300):
             strangers.append(socket.create_connection(one.address, timeout=120))
-        wait_for(lambda: one.network.status().strangers_evicted >= 900)
+        wait_for(lambda: one.network.status().strangers_evicted >= 200)
         assert one.network.status().strangers <= 50
         one.network.set_peers({TWO: two.address})
         two.network.set_peers({ONE: one.address})
