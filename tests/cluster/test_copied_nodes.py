@@ -99,6 +99,7 @@ def test_copy_that_is_killed_is_resumed(cluster: ServedCluster) -> None:
 def test_replaced_node_that_runs_starts_again_and_is_copied(cluster: ServedCluster) -> None:
     """Its process gives up its life by itself: the same process serves again, under another incarnation."""
     node = a_follower(cluster)
+    ask_for(lambda: life_of(cluster, node).get("state") == "member", why=cluster.logs)  # an earlier replacement is over
     before, kept = life_of(cluster, node)["incarnation"], len(quarantine(cluster, node))
     cluster.run("cluster", "replace", str(node), "--url", url_of_leader(cluster))
     wait_for(lambda: len(quarantine(cluster, node)) > kept, why=cluster.logs)
