@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 
 import uvloop
 
@@ -16,6 +15,7 @@ from cmdlog.api.connections.connection_registry import Roster
 from cmdlog.api.connections.http_parser import Request
 from cmdlog.api.connections.http_server import HttpServer, listen, make_config
 from cmdlog.api.connections.request_cycle import QuickExchange
+from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.settings import Settings
 
 
@@ -44,8 +44,7 @@ def main() -> None:
     quick = Quick() if parser.parse_args().quick else None
     settings = Settings()
     roster = Roster(asgi_app(), settings, connections_max=settings.connections_max, quick=quick)
-    gc.collect()
-    gc.freeze()  # as the server does
+    settle_garbage_collection()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(roster))
 

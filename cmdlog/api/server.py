@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import socket
@@ -32,6 +31,7 @@ from cmdlog.api.fast_path import QuickCalls
 from cmdlog.api.gate.route_table import STREAMS
 from cmdlog.api.processes.process_set import ProcessSet
 from cmdlog.api.routes.app_state import SLOW_THREADS, Service
+from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
@@ -165,8 +165,7 @@ class _Runner:
                 self._loop
             )  # what the start has logged is still under way: a node whose sites nobody reads would wait for it
             return
-        gc.collect()
-        gc.freeze()  # modules, schemas and routes live as long as the process: later collections need not look at them
+        settle_garbage_collection()
         node.attach(self._loop)
         if self._processes is not None:
             self._processes.attach(node)

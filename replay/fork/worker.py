@@ -6,10 +6,10 @@ any moment: SQLite rolls an unfinished transaction back.
 
 from __future__ import annotations
 
-import gc
 import sys
 from typing import Any
 
+from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.wal.files import RealFiles
 from procedures.bundle import Bundle, load_bundle
 from replay.fork.bind_calls import Fitting
@@ -26,7 +26,7 @@ def run(order: dict[str, Any]) -> None:
     db = load_bundle(bundle)
     fitting = Fitting(db, bundle.hash, {int(v): value for v, value in order["catalogs"].items()}, order["slots"])
     source = source_from(RealFiles(), order["directory"], order["from_block"])
-    gc.freeze()  # modules live as long as the process: collections need not look at them
+    settle_garbage_collection()
     places = {int(place["partition"]): ForkPlace(**place) for place in order["places"]}
     streams = {int(p): ScannedStream.from_json(value) for p, value in order["streams"].items()}
     results, tally = run_calls(

@@ -6,7 +6,6 @@ record. SIGTERM, or the end of its parent, ends it at any moment: SQLite rolls a
 
 from __future__ import annotations
 
-import gc
 import mmap
 import os
 import sys
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.operator_error import OperatorError
 from cmdlog.wal.files import RealFiles
 from procedures.execution.process_guard import end_children
@@ -54,7 +54,7 @@ def run(order: dict[str, Any]) -> None:
         cell_writer(order["cell"]),
         order["careful"],
     )
-    gc.freeze()  # modules live as long as the process: collections need not look at them
+    settle_garbage_collection()
     done = replay_partitions(
         plan,
         parts,

@@ -7,7 +7,6 @@ placed. It ends when its node does, or when a link to it is over.
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 from collections.abc import Sequence
 from typing import Final
@@ -33,6 +32,7 @@ from cmdlog.api.processes.process_stats import encode_totals
 from cmdlog.api.processes.relay_sender import RelaySender
 from cmdlog.cluster.channels.sealed_frames import ChannelFrame
 from cmdlog.cluster.forwarding.call_rows import CallWindow
+from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.settings import Settings
 from cmdlog.operator_error import full_text
 from procedures.bundle import Bundle, load_bundle
@@ -172,8 +172,7 @@ class HttpProcessMain:
             node = self._node or self._join_node(told["partitions"], told["window"])
             node.serve_code(db, told["version"])
             self._decider.answer_by(node)
-            gc.collect()
-            gc.freeze()  # as the node's process does: modules and routes live as long as the process
+            settle_garbage_collection()
         self._control.write(encode_link_frame(LinkFrameKind.SERVES, problem.encode(), told["version"]))
 
     def _join_node(self, partitions: int, window: Sequence[int]) -> NodeLink:

@@ -15,6 +15,7 @@ from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, CodeChan
 from cmdlog.node.placing.combine_replies import Gather
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL
+from cmdlog.node.sequencing.flight import CallRow
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import Route, SlotMap, follow_route
@@ -26,7 +27,6 @@ _UNCLAIMED: Final = {FULL: Status.SESSIONS_FULL, EXPIRED: Status.SESSION_EXPIRED
 """What became of a call that did not get its name; any other owner means KEY_REUSED."""
 _NOTHING_STORED: Final = (Status.SESSION_EXPIRED, Status.SESSIONS_FULL)
 
-Plain = tuple[int, int, bytes, bytes, Done, bool]  # partition, procedure, parameters, key, done, lax
 Placed = tuple[Route, list[Any], bytes, Done, Durability | None]  # None: as the node's setting says
 Encoded = tuple[Route, int, bytes, bytes, Done, Durability | None]
 """Route, partition (-1 for all), parameters as JSON, key, done, durability: a call as another node has bound it."""
@@ -70,7 +70,7 @@ class Router:
     def place_encoded(self, calls: Sequence[Encoded]) -> None:
         """`place_many`, of calls whose parameters are encoded."""
         given: list[Encoded] = []
-        plain: list[Plain] = []  # the same as the sequencer takes them
+        plain: list[CallRow] = []  # the same as the sequencer takes them
         told: list[tuple[Done, CallRefused]] = []
         elsewhere: list[tuple[Route, Done, CallOutcome]] = []
         limit, lax_default, claim, settling = self._call_bytes_max, self._lax, self._keys.claim, self._settling
@@ -155,7 +155,7 @@ class Router:
                 slot(refusal)
         return None
 
-    def _add_plain(self, given: Sequence[Encoded], calls: Sequence[Plain], *, first: bool) -> None:
+    def _add_plain(self, given: Sequence[Encoded], calls: Sequence[CallRow], *, first: bool) -> None:
         """Places calls, all or none. Raises: CallRefused when they are the `first`; else each `done` is called with it.
 
         Where some are bound to replaced code, each is placed by itself.

@@ -24,6 +24,10 @@ T = TypeVar("T")
 RawOutcome = tuple[int, int, bytes]  # status, transaction id of an earlier execution or 0, JSON body
 
 
+CallRow = tuple[int, int, bytes, bytes, Done, bool]
+"""A call that is placed: partition, procedure, parameters, key, done, lax."""
+
+
 @dataclass(slots=True)
 class Pending:
     """Calls waiting to become a batch. `everywhere` marks the one call of a multi-partition step."""
@@ -48,6 +52,19 @@ class Pending:
         self.size_bytes += len(params) + CALL_OVERHEAD_BYTES
         if key is not NO_KEY:
             self.keyed = True
+
+    def extend(self, rows: Sequence[CallRow], now: float) -> None:
+        """Adds calls of one partition, placed now."""
+        if not self.params:
+            self.opened_at = now
+        _, procedures, params, keys, dones, lax = zip(*rows, strict=True)
+        self.procedures += procedures
+        self.params += params
+        self.keys += keys
+        self.dones += dones
+        self.lax += lax
+        self.size_bytes += sum(map(len, params)) + CALL_OVERHEAD_BYTES * len(params)
+        self.keyed = self.keyed or keys.count(NO_KEY) < len(keys)
 
     def open_at(self, now: float) -> None:
         """The first call is about to be placed."""

@@ -22,7 +22,7 @@ power cut. *Lax* calls and reads do not wait: durability is promised call by cal
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,13 +34,7 @@ from cmdlog.node.sequencing.block_builder import Closing, Taken
 from cmdlog.node.sequencing.code_switch import CodeSwitch
 from cmdlog.node.sequencing.commits import Commits
 from cmdlog.node.sequencing.control_records import Notes
-from cmdlog.node.sequencing.flight import (
-    BATCH_OVERHEAD_BYTES,
-    CALL_OVERHEAD_BYTES,
-    Pending,
-    RawOutcome,
-    answer,
-)
+from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES, CALL_OVERHEAD_BYTES, CallRow, Pending, RawOutcome, answer
 from cmdlog.node.sequencing.halted_partitions import Standstill
 from cmdlog.node.sequencing.opening import Opening, size_of
 from cmdlog.node.sequencing.partition_pipeline import Deliver, Limits, PartitionPipeline, TakenBlock
@@ -117,19 +111,19 @@ class Sequencer:
                 pending.open_at(self._now())
             pending.append(procedure, params, key, done, lax)
 
-    def add_many(self, calls: Sequence[tuple[int, int, bytes, bytes, Done, bool]], *, catalog: int = 0) -> None:
+    def add_many(self, calls: Sequence[CallRow], *, catalog: int = 0) -> None:
         """Places calls (partition, procedure, params, key, done, lax) in order, all or none; as `add`. Raises: CallRefused."""
-        now = self._now()
+        now, by_partition = self._now(), defaultdict[int, list[CallRow]](list)
+        for call in calls:
+            by_partition[call[0]].append(call)
         with self._lock:
             self.code.check_bound(catalog)
-            for partition in {call[0] for call in calls}:
+            for partition in by_partition:
                 self._streams[partition].raise_refusal()
-            self._admit(len(calls), sum(len(call[2]) for call in calls) + CALL_OVERHEAD_BYTES * len(calls))
-            for partition, procedure, params, key, done, lax in calls:
+            self._admit(len(calls), sum([len(call[2]) for call in calls]) + CALL_OVERHEAD_BYTES * len(calls))
+            for partition, rows in by_partition.items():
                 self._busy[partition] = stream = self._streams[partition]
-                if not stream.open.params:
-                    stream.open.open_at(now)
-                stream.open.append(procedure, params, key, done, lax)
+                stream.open.extend(rows, now)
 
     def add_everywhere(
         self, procedure: int, params: bytes, key: bytes, dones: Sequence[Done], *, lax: bool, catalog: int = 0

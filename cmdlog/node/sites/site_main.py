@@ -12,7 +12,6 @@ restores it and sends the batch again.
 from __future__ import annotations
 
 import contextlib
-import gc
 import mmap
 import os
 import select
@@ -24,6 +23,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
 from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, STEPS
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
@@ -148,8 +148,7 @@ class SiteProcess:
             traceback_locals=hello["traceback_locals"],
         )
         self._site = Site(plan, partial(self._progress.__setitem__, POSITION))
-        gc.collect()
-        gc.freeze()  # modules and caches live as long as the process: later collections need not look at them
+        settle_garbage_collection()
         self._send(FrameKind.READY, orjson.dumps({"positions": self._site.positions}, option=orjson.OPT_NON_STR_KEYS))
 
     def _count_step(self) -> bool:
