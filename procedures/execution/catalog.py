@@ -73,6 +73,7 @@ class Catalog:
         self.everywhere = [procedure.access in (Access.EVERYWHERE, Access.EACH) for procedure in self.procedures]
         self._side = side
         self.entries = [self._entry(procedure, side) for procedure in self.procedures]
+        self._used = sorted({procedure.access for procedure in self.procedures if procedure.read_only == (side == "read")})
         for access in self._transactions:
             self._count_references(access)
 
@@ -104,13 +105,13 @@ class Catalog:
 
     def open(self) -> None:
         """Calls begin: the transactions accept statements."""
-        for transaction in self._transactions.values():
-            transaction.open()
+        for access in self._used:
+            self._transactions[access].open()
 
     def close(self) -> None:
         """Calls are over: the transactions refuse."""
-        for transaction in self._transactions.values():
-            transaction.close()
+        for access in self._used:
+            self._transactions[access].close()
 
 
 class _ObservedTransaction(Transaction):
