@@ -92,6 +92,10 @@ class Model:
         self.plain.execute(f'ALTER TABLE "{self.name}" ADD COLUMN "{name}"')
         self.plain.execute(f'UPDATE "{self.name}" SET "{name}" = ?', (stored,))  # noqa: S608 - names of this test
 
+    def _has_null(self, name: str) -> bool:
+        """A default that came later does not fill the rows that were there."""
+        return bool(self.plain.execute(f'SELECT count(*) FROM "{self.name}" WHERE "{name}" IS NULL').get)  # noqa: S608 - as below
+
     def _change(self, operation: Operation, held: Col, tx: Any, op: Any) -> None:
         what, name, number = operation
         if what == "drop":
@@ -113,7 +117,7 @@ class Model:
             value: Any = f"text {number}" if held.kind == "text" else number
             tx.execute(update(table(self.name, column("id"), column(name))).values({name: value}).where(column("id") < number))
             self.plain.execute(f'UPDATE "{self.name}" SET "{name}" = ? WHERE id < ?', (value, number))  # noqa: S608 - as above
-        elif what == "require" and held.default is not None and not held.required:
+        elif what == "require" and held.default is not None and not held.required and not self._has_null(name):
             op.alter_column(self.name, name, nullable=False)
             self.columns[name] = replace(held, required=True)
         elif what == "free" and held.required:
