@@ -166,13 +166,10 @@ class _Nothing:
 
 
 def _copy(model: Model) -> Model:
-    """The model as it is now, over a plain table of its own."""
-    copied = Model(columns=dict(model.columns), indexes=dict(model.indexes), tables=model.tables)
-    if model.name != "t":
-        copied.plain.execute(f'ALTER TABLE t RENAME TO "{model.name}"')
-    for name in model.columns:
-        copied.plain.execute(f'ALTER TABLE "{model.name}" ADD COLUMN "{name}"')
-    copied.name = model.name
+    """The model as it is now, over a plain table of its own with the same rows."""
+    copied = Model(name=model.name, columns=dict(model.columns), indexes=dict(model.indexes), tables=model.tables)
+    with copied.plain.backup("main", model.plain, "main") as backup:
+        backup.step()
     return copied
 
 
