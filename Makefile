@@ -95,8 +95,8 @@ clean: ## remove what the tools wrote; .venv stays until `make distclean`
 	rm -rf build dist bench/out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find cmdlog procedures replay snapshot tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-distclean: clean ## clean, and remove .venv
-	rm -rf $(VENV)
+distclean: clean ## clean, and remove .venv and what was compiled
+	rm -rf $(VENV) procedures/native/*.so cmdlog/api/native/*.so
 
 $(BIN)/python:
 	@[[ -n "$(PYTHON)" ]] || { echo 'cmdlog needs Python 3.11 or newer with venv: make PYTHON=/path/to/python3.11' >&2; exit 1; }

@@ -18,14 +18,22 @@ def register(program: typer.Typer) -> None:
 
 
 def version(json: JsonFlag = False) -> None:
-    """Show the versions of cmdlog, Python, SQLite and the packages that replay depends on."""
+    """Show the versions of cmdlog, Python, SQLite and the packages that replay depends on.
+
+    `native` says which of the two modules in C are built: "engine" and "gate". Results are the same without them, and slower.
+    """
     import apsw
 
+    from cmdlog.api.native import steps
+    from procedures.native import accelerator
+
+    built = [name for name, module in (("engine", accelerator), ("gate", steps)) if module is not None]
     versions = {
         "cmdlog": version_of("cmdlog"),
         "python": platform.python_version(),
         "sqlite": apsw.sqlite_lib_version(),
         **{name: version_of(name) for name in ("apsw", "sqlalchemy", "fastapi", "uvicorn", "orjson")},
+        "native": ", ".join(built) or "none",
     }
     out.result(versions, lambda: out.text("\n".join(f"{name:12} {version}" for name, version in versions.items())))
 

@@ -13,6 +13,7 @@ import typer
 from cmdlog.cli.app import COMMANDS, make_program
 from cmdlog.cli.version import version_of
 from cmdlog.node.settings import TABLE
+from procedures.native import accelerator
 from tests.spark.reading import made
 
 pytestmark = pytest.mark.slow  # each test starts an interpreter
@@ -58,6 +59,7 @@ def test_version_is_machine_readable() -> None:
     """`--json` prints one JSON value on standard output and nothing else."""
     assert json.loads(cmdlog("version", "--json").stdout)["python"].startswith("3.")
     assert json.loads(cmdlog("--json", "version").stdout)["sqlite"]
+    assert json.loads(cmdlog("--json", "version").stdout)["native"] == ("engine, gate" if accelerator is not None else "none")
 
 
 @pytest.mark.parametrize(
