@@ -17,6 +17,7 @@ VALUES_MAX: Final = 8  # named in a message
 VALUE_CHARACTERS_MAX: Final = 60
 _COLUMNS: Final = re.compile(r"(?:UNIQUE|NOT NULL) constraint failed: (.+)|cannot store .* in \w+ column (.+)", re.DOTALL)
 _CHECK: Final = re.compile(r"CHECK constraint failed: (.+)", re.DOTALL)
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _RANGE: Final = re.compile(r"numeric\(([0-9]+),([0-9]+)\) (.+)", re.DOTALL)
 
 
@@ -98,5 +99,8 @@ def _shown_values(columns: tuple[str, ...], values: Mapping[str, Any]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset | dict):  # its order may differ between processes
         return f"({len(value)} elements)"
-    text = str(value) if not isinstance(value, str | bytes) else repr(value[:VALUE_CHARACTERS_MAX])
+    if isinstance(value, str | bytes):
+        text = repr(value[:VALUE_CHARACTERS_MAX])
+    else:
+        text = _ADDRESS.sub("", str(value))  # of a memoryview, say: another one in every process
     return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}…"

@@ -113,6 +113,14 @@ def test_keyed_calls_go_to_the_node_with_the_others(node: Any, post: Post) -> No
     assert runs == [4]
 
 
+def test_key_of_a_whole_batch_is_refused(node: Any, post: Post) -> None:
+    """A key names one call: sent with a batch it would protect nothing, and nobody would notice."""
+    answer = post("/v1/batch", line(0), headers=[("Idempotency-Key", "k")])
+    assert (answer.status, answer.json()["code"]) == (422, "invalid_parameters")
+    assert b"each line has its own `key`" in answer.body
+    assert node.logged == []
+
+
 def test_full_log_is_told_at_once(node: Any, post: Post) -> None:
     """`log_full` is the caller's to wait for: it comes in the line's place."""
     node.refuse = lambda calls: LogFullRefusal("no room")

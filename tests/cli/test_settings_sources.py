@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.cli.server.settings_sources import load_settings
+from cmdlog.cli.server.settings_sources import OTHER_VARIABLES, load_settings
 from cmdlog.node.settings import BadSetting
 
 
@@ -28,6 +28,12 @@ def test_file_of_the_data_directory_hides_the_one_beside(tmp_path: Path, monkeyp
     other = tmp_path / "other.toml"
     other.write_text("port = 7")
     assert load_settings(environ={}, data_dir=data, config=other).port == 7
+
+
+def test_variables_of_others_are_no_settings() -> None:
+    """The command line reads some for itself, and so do the modules in C."""
+    assert load_settings(environ=dict.fromkeys(OTHER_VARIABLES, "0")) == load_settings(environ={})
+    assert "CMDLOG_NATIVE" in OTHER_VARIABLES
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from starlette.types import Receive, Send
 
 from cmdlog.api.gate.auth import scope_of
 from cmdlog.api.gate.problem import Problem, invalid, of_outcome, of_refused, preference_applied
-from cmdlog.api.gate.request import PREFER, SESSION, Incoming, idempotency_key, preferred_durability
+from cmdlog.api.gate.request import IDEMPOTENCY_KEY, PREFER, SESSION, Incoming, idempotency_key, preferred_durability
 from cmdlog.api.gate.request_trace import Trace
 from cmdlog.api.gate.session_numbers import named_line, sent_number, window_of_lines
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
@@ -60,9 +60,8 @@ Plain = tuple["Route", list[Any], int | None]  # with the number of a session's 
 
 def _plain_reader(routes: Mapping[str, Route]) -> Callable[[bytes | None], Plain | None]:
     """Reads a line that has a procedure, its parameters, and maybe a number, where that is quickly found; None: parse it."""
-    if steps is None or type(routes) is not dict:
-        return lambda _line: None
-    return lambda line: steps.read_line(line, routes, orjson.loads)
+    quick = steps is not None and type(routes) is dict
+    return (lambda line: steps.read_line(line, routes, orjson.loads)) if quick else (lambda _line: None)
 
 
 class Group:
@@ -129,6 +128,8 @@ class BatchStream:
         self._front, self._trace = service.front, incoming.trace
         self._preferred = preferred_durability(incoming.headers.get(PREFER))  # by calls that do not say themselves
         session = incoming.headers.get(SESSION)
+        if IDEMPOTENCY_KEY in incoming.headers:
+            raise invalid([("Idempotency-Key", "names one call; of a batch each line has its own `key`")])
         self._session = None if session is None else window_of_lines(self._scope, session)  # of lines that do not say themselves
         self._receive, self._send = receive, send
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
@@ -141,8 +142,7 @@ class BatchStream:
         self._pace = BatchWindow(service.traffic, self._settings.stream_calls_max)
         self._stuck = False  # the client takes less than is written
         self._room = asyncio.Event()
-        self._started = False
-        self._more = True
+        self._started, self._more = False, True
         self._ending = False  # the server stops: no more lines are read
         self._receiving: asyncio.Task[Any] | None = None  # the reader, while it waits for the client
         self._streams = service.streams

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from cmdlog.node.settings import SIZE_UNITS, TABLE, BadSetting, SettingRow, Settings, check_value, fitted, known_setting
+from procedures.native import SWITCH
 
 ENVIRONMENT_PREFIX: Final = "CMDLOG_"
 CONFIG_NAME: Final = "cmdlog.toml"
-OTHER_VARIABLES: Final = ("CMDLOG_APP", "CMDLOG_CA_FILE", "CMDLOG_CONFIG", "CMDLOG_DATA", "CMDLOG_TOKEN", "CMDLOG_URL")
-"""Variables that the command line reads for itself; they are no settings of the node."""
+COMMAND_LINE: Final = ("CMDLOG_APP", "CMDLOG_CA_FILE", "CMDLOG_CONFIG", "CMDLOG_DATA", "CMDLOG_TOKEN", "CMDLOG_URL")
+OTHER_VARIABLES: Final = (*COMMAND_LINE, SWITCH)
+"""Variables that the command line or the modules in C read for themselves; they are no settings of the node."""
 
 SIZE: Final = re.compile(r"(\d+)\s*(|KiB|MiB|GiB)")
 TRUTHS: Final = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}

@@ -75,6 +75,22 @@ def test_messages_name_constraint_columns_and_values(make_site: MakeSite) -> Non
     ]
 
 
+def test_message_that_a_procedure_catches_holds_no_address(bench: StatementBench) -> None:
+    """It may return the text, and a replay compares that; a text that looks like an address is shown as it is."""
+
+    def body(tx: Transaction) -> list[str]:
+        found = []
+        for value in (memoryview(b"x"), "of a 1 at 0x7f00"):
+            try:
+                with tx.savepoint():
+                    tx.execute(insert(bench.rows), id=1, name="x", other=value)
+            except IntegrityError as error:
+                found.append(str(error).rpartition("values: ")[2])
+        return found
+
+    assert bench.run(body) == (Status.OK, ["other=<memory>", "other='of a 1 at 0x7f00'"])
+
+
 def test_exceptions_are_those_of_sqlalchemy_and_of_apsw(bench: StatementBench) -> None:
     """Code that knows either catches it, and finds constraint, table, columns and values in it."""
     rows = bench.rows
