@@ -99,8 +99,6 @@ def _shown_values(columns: tuple[str, ...], values: Mapping[str, Any]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset | dict):  # its order may differ between processes
         return f"({len(value)} elements)"
-    if isinstance(value, str | bytes):
-        text = repr(value[:VALUE_CHARACTERS_MAX])
-    else:
-        text = _ADDRESS.sub("", str(value))  # of a memoryview, say: another one in every process
+    plain = isinstance(value, str | bytes)  # of others, a memoryview say, the address is another one in every process
+    text = repr(value[:VALUE_CHARACTERS_MAX]) if plain else _ADDRESS.sub("", str(value))
     return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}…"
