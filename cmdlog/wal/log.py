@@ -327,7 +327,8 @@ class Log:
 
     def first_blocks(self) -> list[int]:
         """First block of every segment in use, ascending."""
-        return [segment.header.first_block for segment in self._space.segments.values()]
+        held = list(dict.values(self._space.segments))  # at once: another thread may be recycling one
+        return sorted([segment.header.first_block for segment in held])
 
     def status(self) -> dict[str, object]:
         """What an operator asks: room, watermarks, syncs, anchors."""

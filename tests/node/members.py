@@ -105,7 +105,7 @@ class Members:
     def leader(self, *, other_than: int = 0) -> MemberNode:
         """The node that takes calls, once there is one."""
         (found,) = self.wait_hurried(
-            lambda: [node for number, node in self.nodes.items() if number != other_than and leads(node)][:1]
+            lambda: [node for number, node in list(self.nodes.items()) if number != other_than and leads(node)][:1]
         )
         return found
 
