@@ -7,17 +7,15 @@ replaced.
 
 from __future__ import annotations
 
-import re
-
 import orjson
 
 from procedures.execution.context import Abort
 from procedures.idempotency.known_outcome import Status
+from procedures.statements.raised import ADDRESS
 
 MESSAGE_CHARACTERS_MAX = 1000
 MAIN = "__main__"
 BUNDLED_MAIN = "cmdlog_bundled_main"  # what a bundle calls the program's main module, see bundle.py
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class ResultTooLarge(Exception):
@@ -54,7 +52,7 @@ def _message_of(error: BaseException) -> str:
 
 def _clean(text: str) -> str:
     text = text.replace(BUNDLED_MAIN, MAIN)
-    text = _ADDRESS.sub("", text[: 2 * MESSAGE_CHARACTERS_MAX])[:MESSAGE_CHARACTERS_MAX]
+    text = ADDRESS.sub("", text[: 2 * MESSAGE_CHARACTERS_MAX])[:MESSAGE_CHARACTERS_MAX]
     return text.encode("utf-8", "replace").decode()
 
 

@@ -17,7 +17,7 @@ VALUES_MAX: Final = 8  # named in a message
 VALUE_CHARACTERS_MAX: Final = 60
 _COLUMNS: Final = re.compile(r"(?:UNIQUE|NOT NULL) constraint failed: (.+)|cannot store .* in \w+ column (.+)", re.DOTALL)
 _CHECK: Final = re.compile(r"CHECK constraint failed: (.+)", re.DOTALL)
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _RANGE: Final = re.compile(r"numeric\(([0-9]+),([0-9]+)\) (.+)", re.DOTALL)
 
 
@@ -100,5 +100,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset | dict):  # its order may differ between processes
         return f"({len(value)} elements)"
     plain = isinstance(value, str | bytes)  # of others, a memoryview say, the address is another one in every process
-    text = repr(value[:VALUE_CHARACTERS_MAX]) if plain else _ADDRESS.sub("", str(value))
+    text = repr(value[:VALUE_CHARACTERS_MAX]) if plain else ADDRESS.sub("", str(value))
     return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}…"

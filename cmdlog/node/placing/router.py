@@ -71,18 +71,18 @@ class Router:
         """`place_many`, of calls whose parameters are encoded."""
         given: list[Encoded] = []
         plain: list[CallRow] = []  # the same as the sequencer takes them
-        told: list[tuple[Done, CallRefused]] = []
+        refused_calls: list[tuple[Done, CallRefused]] = []
         elsewhere: list[tuple[Route, Done, CallOutcome]] = []
         limit, lax_default, claim, settling = self._call_bytes_max, self._lax, self._keys.claim, self._settling
         for at, call in enumerate(calls):
             route, partition, body, key, done, durability = call
             if route.everywhere or route.read_only:
                 if plain:
-                    self._add_plain(given, plain, first=len(plain) + len(told) + len(elsewhere) == at)
+                    self._add_plain(given, plain, first=len(plain) + len(refused_calls) + len(elsewhere) == at)
                     given, plain = [], []
                 self._place_or_reply(call)
             elif len(body) > limit:
-                told.append((done, self._too_large(body)))
+                refused_calls.append((done, self._too_large(body)))
             elif key and (owner := claim(key, partition)) != partition:
                 elsewhere.append((route, done, _unclaimed(key, owner)))
             else:
@@ -90,8 +90,8 @@ class Router:
                 given.append(call)
                 plain.append((partition, route.number, body, key or NO_KEY, settling(key, done) if key else done, lax))
         if plain:
-            self._add_plain(given, plain, first=len(plain) + len(told) + len(elsewhere) == len(calls))
-        for done, refusal in told:
+            self._add_plain(given, plain, first=len(plain) + len(refused_calls) + len(elsewhere) == len(calls))
+        for done, refusal in refused_calls:
             done(refusal)
         for route, done, outcome in elsewhere:
             self._answer_here(route, done, outcome)

@@ -17,7 +17,7 @@ from procedures.native import accelerator
 from procedures.statements.prepared import NamesDiffer
 from tests.procedures.sites import Call, Site
 
-needs_accelerator = pytest.mark.skipif(accelerator is None, reason="no compiler has built the steps in C, or they are off")
+needs_accelerator = pytest.mark.skipif(accelerator is None, reason="no C compiler")
 OF_APSW: Final = ("result", "extendedresult", "error_offset")
 
 

@@ -123,7 +123,7 @@ def open_files() -> set[str]:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells no open files")
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 @pytest.mark.parametrize("force", [False, True])
 def test_a_state_with_open_statements_closes(tmp_path: Path, force: bool) -> None:
     """Closing ends the statements and releases the file, after calls as after reads, and in an open transaction."""
