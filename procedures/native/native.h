@@ -32,6 +32,18 @@ typedef struct {
     char closed; /* everything goes through APSW */
 } Statements;
 
+/* The touched rows of one table. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *name;   /* str */
+    PyObject *read;   /* SQL that reads a row by its key */
+    PyObject *places; /* tuple of int: columns of the key */
+    PyObject *first;  /* dict: key -> row before the first change, None = there was none */
+    PyObject *last;   /* dict: key -> row after the last */
+    Py_ssize_t *columns; /* `places` */
+    Py_ssize_t count;
+} TouchedRows;
+
 #define PARAMETERS_MAX 64
 
 /* All that a statement refers to is given when it is made, so no cycle consists of such objects alone, and like a tuple it needs no
@@ -73,6 +85,9 @@ PyObject *statement_run(PyObject *statement, PyObject *const *values, PyObject *
 
 /* Notes a change of a row of the table, which is a TouchedRows: both are tuples, or None for no row. 0; -1 with an exception. */
 int note_change(PyObject *table, PyObject *now, PyObject *old);
+
+/* What goes into the digest; b"" when nothing has changed, None where Python has to make it. */
+PyObject *touched_net_bytes(TouchedRows *self, PyObject *unused);
 
 PyObject *module_slot_of(PyObject *module, PyObject *value);
 

@@ -1,22 +1,10 @@
-/* The rows that a batch touched: what `procedures.storage.row_digest` notes at each change, and their net changes by key.
+/* The rows that a batch touched: what `procedures.storage.row_digest` notes at each change.
  *
  * One rule: the same rows in the same order as the Python beside it, since digests of both are compared.
  */
 #include "native.h"
 
-#include <stdlib.h>
 #include <structmember.h>
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *name;   /* str */
-    PyObject *read;   /* SQL that reads a row by its key */
-    PyObject *places; /* tuple of int: columns of the key */
-    PyObject *first;  /* dict: key -> row before the first change, None = there was none */
-    PyObject *last;   /* dict: key -> row after the last */
-    Py_ssize_t *columns; /* `places` */
-    Py_ssize_t count;
-} TouchedRows;
 
 /* -- keys --------------------------------------------------------------------------------------------------------------- */
 
@@ -112,96 +100,6 @@ int note_change(PyObject *table, PyObject *now, PyObject *old)
     return failed ? -1 : 0;
 }
 
-/* -- net changes -------------------------------------------------------------------------------------------------------- */
-
-enum { NUMBERS_MAX = 2 }; /* columns of a key that is sorted as numbers; longer ones as Python sorts tuples */
-
-typedef struct {
-    long long numbers[NUMBERS_MAX];
-    PyObject *entry;
-} Numbered;
-
-static int compare_numbered(const void *left, const void *right)
-{
-    const Numbered *a = left, *b = right;
-    if (a->numbers[0] != b->numbers[0]) {
-        return a->numbers[0] < b->numbers[0] ? -1 : 1;
-    }
-    return a->numbers[1] == b->numbers[1] ? 0 : a->numbers[1] < b->numbers[1] ? -1 : 1;
-}
-
-static int read_number(PyObject *value, long long *number)
-{
-    int overflow = 1;
-    if (PyLong_CheckExact(value)) {
-        *number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    }
-    return !overflow;
-}
-
-/* Sorts entries (key, row) whose keys are integers; false where they are not. */
-static int sort_as_numbers(PyObject *entries)
-{
-    Py_ssize_t count = PyList_GET_SIZE(entries);
-    Numbered *keys = PyMem_Calloc((size_t)count + 1, sizeof(Numbered));
-    int numbers = keys != NULL;
-    for (Py_ssize_t at = 0; numbers && at < count; at++) {
-        PyObject *key = PyTuple_GET_ITEM(PyList_GET_ITEM(entries, at), 0);
-        keys[at].entry = PyList_GET_ITEM(entries, at);
-        if (!PyTuple_CheckExact(key)) {
-            numbers = read_number(key, &keys[at].numbers[0]);
-        } else if (PyTuple_GET_SIZE(key) == NUMBERS_MAX) {
-            numbers = read_number(PyTuple_GET_ITEM(key, 0), &keys[at].numbers[0]) &&
-                      read_number(PyTuple_GET_ITEM(key, 1), &keys[at].numbers[1]);
-        } else {
-            numbers = 0;
-        }
-    }
-    if (numbers) {
-        qsort(keys, (size_t)count, sizeof(Numbered), compare_numbered);
-        for (Py_ssize_t at = 0; at < count; at++) {
-            PyList_SET_ITEM(entries, at, keys[at].entry); /* the same references in another order */
-        }
-    }
-    PyMem_Free(keys);
-    return numbers;
-}
-
-/* [(key, row)] of the net changes. Keys of integers are sorted; others are left to the caller: (entries, sorted). */
-static PyObject *touched_net_changes(TouchedRows *self, PyObject *unused)
-{
-    PyObject *entries = PyList_New(0), *key, *row, *first_key, *before;
-    Py_ssize_t at = 0, first_at = 0;
-    if (entries == NULL) {
-        return NULL;
-    }
-    while (PyDict_Next(self->last, &at, &key, &row)) {
-        /* A key comes into both dicts at once, so they have one order, as long as nothing else changes them. */
-        if (!PyDict_Next(self->first, &first_at, &first_key, &before) || first_key != key) {
-            before = PyDict_GetItemWithError(self->first, key);
-        }
-        Py_XINCREF(before);
-        Py_INCREF(key);
-        Py_INCREF(row);
-        int differs = before == NULL ? -1 : PyObject_RichCompareBool(before, row, Py_NE);
-        PyObject *entry = differs == 1 ? PyTuple_Pack(2, key, row) : NULL;
-        int failed = differs < 0 || (differs == 1 && (entry == NULL || PyList_Append(entries, entry) < 0));
-        if (failed && !PyErr_Occurred()) {
-            PyErr_SetObject(PyExc_KeyError, key);
-        }
-        Py_XDECREF(entry);
-        Py_XDECREF(before);
-        Py_DECREF(key);
-        Py_DECREF(row);
-        if (failed) {
-            Py_DECREF(entries);
-            return NULL;
-        }
-    }
-    PyObject *sorted = sort_as_numbers(entries) ? Py_True : Py_False;
-    return Py_BuildValue("(NO)", entries, sorted);
-}
-
 /* -- TouchedRows -------------------------------------------------------------------------------------------------------- */
 
 static PyObject *touched_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -255,7 +153,7 @@ static void touched_dealloc(TouchedRows *self)
 
 static PyMethodDef touched_methods[] = {
     {"key_of", (PyCFunction)touched_key_of, METH_O, "The key of a row: its value, or a tuple of several."},
-    {"net_changes", (PyCFunction)touched_net_changes, METH_NOARGS, "([(key, row)] that differ from before, whether sorted)."},
+    {"net_bytes", (PyCFunction)touched_net_bytes, METH_NOARGS, "The net changes as bytes; None where Python makes them."},
     {NULL},
 };
 

@@ -71,10 +71,9 @@ class TouchedRows:
         self.first: Rows = {}
         self.last: Rows = {}
 
-    def net_changes(self) -> tuple[list[Entry], bool]:
-        """(key, row) of the net changes, and whether they are sorted by key."""
-        first = self.first
-        return [entry for entry in self.last.items() if first[entry[0]] != entry[1]], False
+    def net_bytes(self) -> bytes | None:
+        """What `_net_bytes` returns; None: it has to make it."""
+        return None
 
 
 _Touched = TouchedRows if accelerator is None else accelerator.TouchedRows
@@ -92,14 +91,22 @@ def touched_rows(connection: apsw.Connection, name: str) -> TouchedRows:
 
 def _changed(table: TouchedRows) -> list[Entry]:
     """(key, row) of the net changes, by key."""
-    rows, ordered = table.net_changes()
-    if ordered:
-        return rows
+    first = table.first
+    rows = [entry for entry in table.last.items() if first[entry[0]] != entry[1]]
     try:
         rows.sort()  # keys differ, so rows are never compared
     except TypeError:  # keys of several types in one column
         rows.sort(key=lambda entry: marshal.dumps(entry[0], MARSHAL_VERSION))
     return rows
+
+
+def _net_bytes(table: TouchedRows) -> bytes:
+    """What the net changes of a table add to the digest; b"" when there are none."""
+    made = table.net_bytes()
+    if made is None:
+        rows = _changed(table)
+        made = marshal.dumps((table.name, rows), MARSHAL_VERSION) if rows else b""
+    return made
 
 
 class RowLog:
@@ -182,10 +189,9 @@ class RowLog:
         hasher = hashlib.blake2b(digest_size=8)
         empty = True
         for name in sorted(self._touched):
-            rows = _changed(self._touched[name])
-            if rows:
+            if made := _net_bytes(self._touched[name]):
                 empty = False
-                hasher.update(marshal.dumps((name, rows), MARSHAL_VERSION))
+                hasher.update(made)
         return EMPTY if empty else int.from_bytes(hasher.digest()) or EMPTY
 
     def changed_rows(self) -> list[ChangedRow]:
