@@ -95,7 +95,7 @@ def test_a_rotation_waits_for_every_sync_of_the_segment_before() -> None:
     assert ring is not None
     pause = threading.Event()
     for _ in range(10_000):  # until the rotation waits, or has gone ahead
-        if files.exists(f"{LOG}/{segment_name(2)}") or ring._quiet.waiting:
+        if files.exists(f"{LOG}/{segment_name(2)}") or ring._quiet._parked:
             break
         pause.wait(0.001)
     assert not files.exists(f"{LOG}/{segment_name(2)}")

@@ -48,28 +48,37 @@ class RecordSource(Protocol):
 
 
 class Gate:
-    """A condition that costs nothing to open while nobody waits: most blocks meet no waiter. All methods under its lock."""
+    """A condition that costs nothing to open while nobody waits: most blocks meet no waiter. All methods under its lock.
 
-    __slots__ = ("_condition", "waiting")
+    `open_one` wakes who came last: of threads that do the same, the one whose stack is still in the processor's caches.
+    """
+
+    __slots__ = ("_lock", "_parked")
 
     def __init__(self, lock: threading.Lock) -> None:
-        self._condition = threading.Condition(lock)
-        self.waiting = 0
+        self._lock = lock
+        self._parked: list[threading.Lock] = []  # one per waiter, held until it is woken
 
     def wait(self, timeout_s: float | None = None) -> None:
-        self.waiting += 1
+        """Until it is opened, or so long."""
+        parked = threading.Lock()
+        parked.acquire()
+        self._parked.append(parked)
+        self._lock.release()
         try:
-            self._condition.wait(timeout_s)
+            parked.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
         finally:
-            self.waiting -= 1
+            self._lock.acquire()
+            if parked in self._parked:  # nobody opened
+                self._parked.remove(parked)
 
     def open_one(self) -> None:
-        if self.waiting:
-            self._condition.notify()
+        if self._parked:
+            self._parked.pop().release()
 
     def open_all(self) -> None:
-        if self.waiting:
-            self._condition.notify_all()
+        while self._parked:
+            self._parked.pop().release()
 
 
 class Watermarks:
