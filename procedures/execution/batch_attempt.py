@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from procedures.execution.invocations import Invocations
 from procedures.idempotency.key_table import Kind
@@ -18,6 +18,9 @@ class NeedsSavepoints(Exception):
     """A call raised after it began to change rows."""
 
 
+_NOTHING: Final = Fresh()
+
+
 @dataclass(slots=True)
 class BatchAttempt:
     """What one attempt at a batch has brought so far."""
@@ -25,7 +28,7 @@ class BatchAttempt:
     statuses: bytearray
     txn_ids: Sequence[int]
     bodies: list[bytes] = field(default_factory=list)
-    fresh: Fresh = field(default_factory=Fresh)  # outcomes to keep under the calls' names
+    fresh: Fresh = _NOTHING  # outcomes to keep under the calls' names
     straight: NumberedCalls | None = None  # the same, of a batch of session calls that ran straight through
     kind: Kind = "single"
 
@@ -36,6 +39,8 @@ class BatchAttempt:
 
     def keep_outcome(self, name: bytes, at: int, request: int, parameters: tuple[int, list[Any]]) -> None:
         """Collects the outcome of the call at a position. `parameters`: seed of its request hash, and what that is made of."""
+        if self.fresh is _NOTHING:
+            self.fresh = Fresh()
         self.fresh.add(name, request, self.statuses[at], self.txn_ids[at], self.bodies[at])
         if len(name) != KEY_BYTES:
             self.fresh.parameters[name] = parameters

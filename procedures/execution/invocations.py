@@ -44,9 +44,10 @@ class Applied:
 def check_batch(batch: Invocations, *, procedures: int, after: int) -> None:
     """Raises: BatchRefused when it contradicts itself, its catalog of so many procedures, or the TxnId of the last one."""
     count = len(batch.txn_ids)
-    lengths = {len(batch.procedures), len(batch.params), count if batch.keys is None else len(batch.keys)}
-    if lengths != {count} or not 0 < count < CALLS_MAX:
-        raise BatchRefused(f"batch {batch.index}: {count} transaction ids, but columns of {sorted(lengths)} calls")
+    named = count if batch.keys is None else len(batch.keys)
+    if not len(batch.procedures) == len(batch.params) == named == count or not 0 < count < CALLS_MAX:
+        lengths = sorted({len(batch.procedures), len(batch.params), named})
+        raise BatchRefused(f"batch {batch.index}: {count} transaction ids, but columns of {lengths} calls")
     if not 0 <= min(batch.procedures) <= max(batch.procedures) < procedures:
         raise BatchRefused(
             f"batch {batch.index}: calls procedure number {max(batch.procedures)}, but catalog version {batch.catalog} "

@@ -144,7 +144,7 @@ class KeyTable:
         self._hidden: dict[bytes, int] = {}  # place of a single-partition call whose key a call on all partitions used again
         self._figures = Figures.of(state.connection)
         self._mark = self._figures.mark
-        self._changes = _Changes(self._figures)
+        self._changes = self._unchanged = _Changes(self._figures)  # `_unchanged`: by a batch without keys while none is due
         self._load()
 
     def __len__(self) -> int:
@@ -251,6 +251,9 @@ class KeyTable:
 
         `keyed`: some call of the batch has a key, or a number in a session. Returns the activity clock of its kind of calls.
         """
+        if not (fresh.keys or self._due) and kind == "single":
+            self._changes = self._unchanged
+            return clock
         changes = self._changes = _Changes(self._figures)
         self._expire(self._due, clock, txn_ms)
         if kind == "everywhere":
@@ -334,6 +337,8 @@ class KeyTable:
     def accept(self) -> None:
         """The transaction of `store` is committed."""
         changes = self._changes
+        if changes is self._unchanged:
+            return
         for row in changes.done:
             (self._shared_due if row.shared else self._due).remove(_due_key(row.due, row.idx))
         for key, index in changes.forgotten:

@@ -72,12 +72,13 @@ class PartitionState:
         statements: that run on the connection without a cursor; None where everything goes through one.
     """
 
-    __slots__ = ("clock", "connection", "guard", "partition", "path", "position", "statements")
+    __slots__ = ("_cursor", "clock", "connection", "guard", "partition", "path", "position", "statements")
 
     def __init__(self, path: Path, partition: int, connection: apsw.Connection, guard: Authorizer) -> None:
         self.path = path
         self.partition = partition
         self.connection = connection
+        self._cursor = connection.cursor()
         self.guard = guard
         row = _read_meta(connection, path, partition)
         self.position = Position(*row[:4])
@@ -107,7 +108,7 @@ class PartitionState:
 
     def save(self, position: Position, clock: int) -> None:
         """Writes the position inside the open transaction; `accept` makes it known after COMMIT."""
-        self.connection.execute(_UPDATE_META, (position.index, position.term, position.checksum, position.txn_id, clock))
+        self._cursor.execute(_UPDATE_META, (position.index, position.term, position.checksum, position.txn_id, clock))
 
     def accept(self, position: Position, clock: int) -> None:
         self.position, self.clock = position, clock
