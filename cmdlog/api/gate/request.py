@@ -226,7 +226,7 @@ async def read_body(receive: Receive, *, limit_bytes: int) -> bytes:
 def json_object(body: bytes) -> dict[str, Any]:
     """The body as an object. Raises: Problem."""
     try:
-        value = loads_strict(body)
+        value = loads_strict(body, around=1)
     except NotStrict as error:
         raise invalid([("body", str(error))]) from None
     if type(value) is not dict:

@@ -260,7 +260,7 @@ class BatchStream:
             limit = self._settings.call_bytes_max
             raise Problem("too_large", f"the line has more than {limit + ENVELOPE_BYTES} bytes", limit_bytes=limit)
         try:
-            entry = loads_strict(line)
+            entry = loads_strict(line, around=2)  # the line and `params`
         except NotStrict as error:
             raise invalid([("line", str(error))]) from None
         if type(entry) is not dict:
