@@ -107,7 +107,7 @@ class Api:
             return
         if entry.kind == "call":
             incoming = Incoming(path, caller, picked, scope[SCOPE_KEY], scope["query_string"])
-            await call_procedure(self.service, incoming, receive, send)
+            await call_procedure(self.service, incoming, scope, receive, send)
         elif entry.kind == "batch":
             await BatchStream(self.service, Incoming(path, caller, picked, scope[SCOPE_KEY]), receive, send).run()
         elif entry.kind == "events":

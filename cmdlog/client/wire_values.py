@@ -53,13 +53,13 @@ def encode_params(params: Mapping[str, Any]) -> bytes:
 
 def to_wire(value: Any, depth: int = 1) -> Any:
     """The value as JSON types. Raises: NoWireForm."""
-    if depth > DEPTH_MAX:
-        raise NoWireForm(f"is nested deeper than {DEPTH_MAX}")
     if value is None or value is True or value is False:
         return value
     for kind, convert in _SCALARS:
         if isinstance(value, kind):
             return convert(value)
+    if depth > DEPTH_MAX:
+        raise NoWireForm(f"is nested deeper than {DEPTH_MAX} levels")
     if isinstance(value, Mapping):
         return {_text(key): to_wire(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -206,16 +206,26 @@ class Desk:
         if self._replica is not None and not self._replica.may_skip(fault.partition, fault.index):
             log.error("call_retried", partition=fault.partition, index=fault.index, reason=fault.message)
             return
+        call = self._sequencer.standstill.call_at(fault.partition, fault.index, fault.position)
         told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         value = {"position": fault.position, "reason": fault.message}
         self._sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], told.put)
         if not _heard(told):
             # A successor that left the call out would write a state that no replay of this log reaches.
-            call = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"
-            raise SkipNotLogged(f"{call} must be skipped ({fault.message}), but the skip could not be logged")
+            where = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"
+            raise SkipNotLogged(f"{where} must be skipped ({fault.message}), but the skip could not be logged")
+        known = {} if call is None else self._explain_skip(fault, *call)
         for partition, index in places:
             self.leave_out(partition, index, fault.position)
-        log.warning("call_skipped", partition=fault.partition, index=fault.index, position=fault.position, reason=fault.message)
+        at = {"partition": fault.partition, "index": fault.index, "position": fault.position, "attempts": fault.attempts}
+        log.warning("call_skipped", **at, **known, reason=fault.message)
+
+    def _explain_skip(self, fault: SiteFault, number: int, txn_id: int) -> dict[str, str]:
+        """Keeps for the call's caller why it is skipped, before it is answered; what the log says of it."""
+        name = self._sequencer.meter.names[number]
+        why = fault.why_skipped(name)
+        self.failures.add([FailureTrace(txn_id, name, file="", line=0, function="", error="Skipped", text=why, hint=why)])
+        return {"procedure": name, "txn_id": str(txn_id)}
 
     def leave_out(self, partition: int, index: int, position: int) -> None:
         """The log has a skip of this call: the site that runs it, and its successors, leave it out."""

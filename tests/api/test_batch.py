@@ -9,9 +9,12 @@ import orjson
 import pytest
 
 from cmdlog.api.app import Api
+from cmdlog.api.gate.strict_json import DEPTH_MAX
 from cmdlog.api.routes import batch
 from cmdlog.node.member.member_ground import NotLeading
 from cmdlog.node.outcome import CallRefused, CallTooLarge, LogFullRefusal, Overloaded, UnknownOutcome
+from cmdlog.node.slot_map import make_routes
+from procedures import Database, Transaction
 from procedures.idempotency.known_outcome import Status, key_fingerprint
 
 Post = Callable[..., Any]
@@ -25,6 +28,27 @@ def line(item: object, **more: Any) -> bytes:
 def results(answer: Any) -> list[Any]:
     """The result of each line, or its problem code."""
     return [entry["result"] if "result" in entry else entry["error"]["code"] for entry in answer.lines()]
+
+
+keepers = Database("keepers")
+
+
+@keepers.procedure(partition_by="item")
+def keep(tx: Transaction, item: int, value: Any) -> int:
+    """Takes any JSON."""
+    return item
+
+
+def test_line_takes_values_as_deep_as_a_single_call(node: Any, post: Post) -> None:
+    """The deepest value passes either way, and either refuses one of a level more, before the log."""
+    node.routes = make_routes(keepers)
+    for levels in (DEPTH_MAX - 1, DEPTH_MAX, DEPTH_MAX + 1):
+        params = b'{"item": 1, "value": %b%b}' % (b"[" * levels, b"]" * levels)
+        single = post("/v1/procedures/keep", params)
+        [answer] = post("/v1/batch", b'{"procedure": "keep", "params": %b}' % params).lines()
+        assert single.status == (200 if levels <= DEPTH_MAX else 422)
+        assert ("result" in answer) == (levels <= DEPTH_MAX)
+    assert len(node.logged) == 4
 
 
 def test_ten_thousand_lines_come_back_in_order(node: Any, post: Post) -> None:

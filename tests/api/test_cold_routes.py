@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.gate.problem import CODES
+from cmdlog.api.gate.route_table import TABLE, Entry
 from cmdlog.api.routes import cold_routes
 from cmdlog.node.queries.query import QueryLimit, QueryRefused, QueryResult
 from cmdlog.node.settings import Settings
@@ -69,6 +70,20 @@ def test_query_has_the_limit_of_calls(post: Post, settings: Settings) -> None:
     """A body over call_bytes_max is refused here too."""
     answer = post("/v1/query", b'{"sql": "' + b" " * settings.call_bytes_max + b'"}')
     assert (answer.status, answer.json()["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize("entry", [entry for entry in TABLE if entry.body == "json"], ids=lambda entry: entry.name)
+def test_no_route_waits_for_a_body_that_is_stated_to_be_too_large(node: Any, post: Post, entry: Entry) -> None:
+    """413 after the head, at every route that takes a body and is no stream."""
+
+    async def body() -> AsyncIterator[bytes]:
+        raise AssertionError("the body is read")
+        yield b""
+
+    path = entry.path.replace("{name}", "put").replace("{node}", "2")
+    answer = post(path, body(), headers=[("Content-Length", "40000000")])
+    assert (answer.status, answer.json()["code"], answer.headers["connection"]) == (413, "too_large", "close")
+    assert node.logged == []
 
 
 def test_refused_statement_is_the_callers_fault(node: Any, post: Post) -> None:

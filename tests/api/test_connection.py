@@ -14,6 +14,7 @@ from cmdlog.api.connections.connection import HELD_BYTES_MAX
 from cmdlog.api.connections.http_parser import Request
 from cmdlog.api.connections.request_cycle import QuickExchange
 from cmdlog.api.gate.problem import Problem
+from cmdlog.api.gate.request import read_body
 from cmdlog.api.routes.app_state import send_problem
 from tests.api.echo import READ_BYTES, Application, buffered, one_answer, post, problem_of
 from tests.api.served import PATIENCE_S, Served, read_all, served, status_of
@@ -115,20 +116,22 @@ def test_expectation_is_met_when_the_body_is_wanted(server: Served) -> None:
     assert b"connection: close" in refused
 
 
+async def reads_100(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with the body, which has at most 100 bytes on every path but one."""
+    try:
+        stream = scope["path"] == "/stream"
+        body = (await receive())["body"] if stream else await read_body(scope, receive, limit_bytes=100)
+    except Problem as problem:
+        await send_problem(send, problem)
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
 def test_expectation_of_too_much_is_not_met() -> None:
-    """Who asks before it sends more than a body may have is told so at once, and sends nothing; an unending stream may."""
-
-    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            body = (await receive())["body"]
-        except Problem as problem:
-            await send_problem(send, problem)
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
-        await send({"type": "http.response.body", "body": body})
-
+    """Who asks before it sends more than the route takes is refused at once, and sends nothing; an unending stream may."""
     head = b"POST %b HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
-    with served(reads, call_bytes_max=100) as server:
+    with served(reads_100, call_bytes_max=64) as server:
         answer = server.ask(head % (b"/", 101))
         assert (status_of(answer), answer.count(b"HTTP/1.1")) == (413, 1)
         assert b"connection: close" in answer
@@ -138,6 +141,28 @@ def test_expectation_of_too_much_is_not_met() -> None:
                 assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
                 client.sendall(b"x" * size)
                 assert one_answer(client) == (200, b"x" * size)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 1000000\r\n\r\n",
+        b"Content-Length: 40000000\r\n\r\nthe first of it",
+        b"Transfer-Encoding: chunked\r\n\r\n65\r\n" + b"x" * 101 + b"\r\nF4240\r\n",
+    ],
+    ids=["stated", "begun", "chunked"],
+)
+def test_body_that_is_too_large_is_refused_before_it_has_come(head: bytes) -> None:
+    """By its stated length, or once its chunks pass the limit; the client may send on and read its answer afterwards."""
+    with served(reads_100) as server:
+        with server.connect() as client:
+            client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n" + head)
+            assert problem_of(read_all(client))["code"] == "too_large"
+        with server.connect() as client:
+            client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n" + head)
+            for _ in range(9):
+                client.sendall(b"x" * 100_000)
+            assert problem_of(read_all(client))["limit_bytes"] == 100
 
 
 def test_half_closed_client_gets_its_answers(server: Served) -> None:

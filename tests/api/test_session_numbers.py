@@ -82,6 +82,11 @@ def entry(number: object = 1, **more: Any) -> bytes:
     return orjson.dumps({"procedure": "put", "params": {"item": 1}, "number": number, **more}) + b"\n"
 
 
+def unnumbered(**more: Any) -> bytes:
+    """A line that says which session, and not which call of it."""
+    return orjson.dumps({"procedure": "put", "params": {"item": 1}, **more}) + b"\n"
+
+
 def test_lines_have_numbers_in_the_session_of_the_header(node: Any, post: Post) -> None:
     """Or in one of their own, beside lines with keys and lines without names."""
     lines = [
@@ -119,8 +124,9 @@ def test_lines_have_numbers_in_the_session_of_the_header(node: Any, post: Post) 
         entry(13, session="order-18"),
         entry(13, session=7),
         entry(13, key="order-18"),
-        orjson.dumps({"procedure": "put", "params": {"item": 1}, "session": UUID}),
-        orjson.dumps({"procedure": "put", "params": {"item": 1}, "floor": 1}),
+        unnumbered(session=UUID),
+        unnumbered(floor=1),
+        unnumbered(session=UUID, key="order-18"),
     ],
 )
 def test_line_that_names_no_number_of_its_window_is_refused_alone(node: Any, post: Post, line: bytes) -> None:
@@ -130,6 +136,17 @@ def test_line_that_names_no_number_of_its_window_is_refused_alone(node: Any, pos
     assert ["result" in told for told in answer.lines()] == [True, False, True]
     assert answer.lines()[1]["error"]["code"] == "invalid_parameters"
     assert [key for _, _, key in node.logged] == [name(20, 12), name(21, 12)]
+
+
+@pytest.mark.parametrize(
+    ("more", "given"),
+    [({"session": UUID}, "`session`"), ({"floor": 1}, "`floor`"), ({"session": UUID, "floor": 1}, "`session` and `floor`")],
+)
+def test_line_that_lacks_its_number_is_told_so(post: Post, more: dict[str, Any], given: str) -> None:
+    """Session and floor are known members, so it is the number that is at fault; other unknown members are named as before."""
+    problems = [line["error"]["problems"] for line in post("/v1/batch", unnumbered(**more) + unnumbered(sesion=UUID)).lines()]
+    assert [problem["field"] for [problem] in problems] == ["number", "sesion"]
+    assert problems[0][0]["problem"] == f"is missing: a line with {given} says which of the session's calls it is"
 
 
 def test_line_with_a_number_needs_a_session(node: Any, post: Post) -> None:

@@ -254,6 +254,17 @@ def test_a_member_added_twice_is_always_found() -> None:
         assert verdict(loads_strict, text) == "refused"
 
 
+@pytest.mark.parametrize("load", LOADERS)
+@pytest.mark.parametrize("last", [b"", b'"\\u0001"', b"9e99"])
+def test_levels_around_a_value_do_not_count(load: Callable[..., Any], last: bytes) -> None:
+    """Whichever of the readers decides: a text may have as many more levels as are said to be around its values."""
+    for around in range(3):
+        deepest = b"[" * (DEPTH_MAX + around) + last + b"]" * (DEPTH_MAX + around)
+        assert repr(load(deepest, around=around)) == repr(orjson.loads(deepest))
+        with pytest.raises(NotStrict):
+            load(b"[%b]" % deepest, around=around)
+
+
 def test_messages_show_no_values() -> None:
     """A refusal names the kind of defect and a place, never what the text holds; of a repeated key its beginning."""
     secret = "hunter2" * 3

@@ -3,7 +3,6 @@
 import json
 import re
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,22 +87,28 @@ def test_call_is_repeated_until_it_is_answered(capsys: pytest.CaptureFixture[str
         assert another.requests[1].headers["idempotency-key"] == "mine"
 
 
-def test_somebody_at_a_terminal_is_told_that_it_takes_long(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once, with the address and until when; not in a pipe, and not with `--json`."""
+def test_user_learns_that_it_takes_long(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, with the address, until when and how long, off a terminal too; with `--json` as an object beside the results."""
     monkeypatch.setattr(server_options, "NOTICE_S", 0.0)
 
     def told() -> str:
         with socket.create_server(("127.0.0.1", 0)) as nobody, pytest.raises(CommandFailed):
             call(url=f"http://127.0.0.1:{nobody.getsockname()[1]}", timeout=0.2)
-        return capsys.readouterr().err
+        printed, said = capsys.readouterr()
+        assert printed == ""
+        return said
 
-    assert told() == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert re.fullmatch(r"no answer from http://127\.0\.0\.1:\d+ yet; retrying until \d\d:\d\d:\d\d\n", told())
+    says = r"no answer from http://127\.0\.0\.1:\d+ yet; retrying until \d\d:\d\d:\d\d, 0\.2 s in all"
+    assert re.fullmatch(rf"note: {says}\n", told())
     monkeypatch.setattr(out, "json", True)
-    assert told() == ""
+    assert re.fullmatch(says, json.loads(told())["note"])
+
+
+def test_answer_in_time_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that answers within a second leaves standard error empty."""
+    with ScriptedServer([LISTED]) as server:
+        call("bump", ["id=1"], url=server.url)
+    assert capsys.readouterr() == ("1\n", "")
 
 
 def test_procedures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,9 +147,8 @@ def test_doubt_names_the_key_that_dispels_it() -> None:
     with ScriptedServer([LISTED, *lost]) as server, pytest.raises(CommandFailed) as refused:
         call("bump", ["id=1"], url=server.url, timeout=1.5)
     assert "outcome_unknown" in str(refused.value)
-    key = server.requests[1].headers["idempotency-key"]
+    [key] = {request.headers["idempotency-key"] for request in server.requests if request.path.startswith("/v1/procedures/")}
     assert f"--key {key}" in refused.value.hint
-    assert {request.headers["idempotency-key"] for request in server.requests[1:]} == {key}
 
 
 def test_nodes_of_a_cluster_are_given_with_commas() -> None:
@@ -230,25 +234,32 @@ class Elapsed:
         pass
 
 
-def test_command_that_waits_names_the_call_that_its_server_is_at(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_that_waits_names_the_call_that_its_server_is_at(capsys: pytest.CaptureFixture[str]) -> None:
     """The server's own sentence follows; one that does not say, or refuses to, adds nothing."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     stalled = http(200, {"stalled": [{"message": "partition 1: reserve has been running for 1.2 s"}]})
     script = [Step(reply=stalled), Step(reply=http(200, {})), Step(reply=problem(403, "forbidden"))]
     with ScriptedServer(script) as server, Client(server.url) as client:
-        for last in ("partition 1: reserve has been running for 1.2 s\n", "", ""):
+        for last in ("note: partition 1: reserve has been running for 1.2 s\n", "", ""):
             with patience("http://here", 30.0, asked=client, timer=Elapsed):
                 pass
             assert capsys.readouterr().err.partition("\n")[2] == last
 
 
-def test_command_that_waits_says_what_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a second, and only at a terminal."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+def test_command_that_ends_asks_its_server_nothing_more(capsys: pytest.CaptureFixture[str]) -> None:
+    """The client may be closed when a second is over: that is no error of the command."""
+    with ScriptedServer([]) as server:
+        with Client(server.url) as client:
+            pass
+        with patience("http://here", 30.0, asked=client, timer=Elapsed):
+            pass
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_command_that_waits_says_what_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """After a second."""
     with patience("http://here", 30.0, doing="waiting for its snapshots", timer=Elapsed):
         pass
     assert re.fullmatch(
-        r"no answer from http://here yet; waiting for its snapshots until \d\d:\d\d:\d\d\n", capsys.readouterr().err
+        r"note: no answer from http://here yet; waiting for its snapshots until \d\d:\d\d:\d\d, 30 s in all\n",
+        capsys.readouterr().err,
     )

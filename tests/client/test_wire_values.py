@@ -111,9 +111,11 @@ def test_nesting_is_bounded() -> None:
     with pytest.raises(NoWireForm):
         to_wire(loop)
     deep: Any = 1
-    for _ in range(DEPTH_MAX - 1):
+    for _ in range(DEPTH_MAX):
         deep = [deep]
     assert to_wire(deep) == deep
+    with pytest.raises(NoWireForm):
+        to_wire([deep])
 
 
 @pytest.mark.parametrize(

@@ -84,11 +84,17 @@ def test_values_of_locals_are_for_development(tmp_path: Path, shown: bool) -> No
 
 
 def test_a_procedure_that_interrupts_is_skipped(tmp_path: Path) -> None:
-    """A procedure that raises KeyboardInterrupt at every try is taken out after `site_restarts_max` of them, and stays out."""
+    """A procedure that raises KeyboardInterrupt at every try is taken out after `site_restarts_max` of them, and stays out.
+
+    The error that its caller gets, and the status, say so.
+    """
     with reopen(tmp_path) as opened:
         assert opened.call("bump", id=1, amount=1) == 1
-        with pytest.raises(ProcedureFailed, match="Skipped"):
+        with pytest.raises(ProcedureFailed, match="Skipped") as failed:
             opened.submit("interrupt", id=1).result(120)
+        assert failed.value.hint.startswith("interrupt was left out after 3 attempts: interrupted while running procedure")
+        assert "KeyboardInterrupt()" in failed.value.hint
+        assert failed.value.hint in opened.status()["errors"][0]["text"]
         assert opened.call("bump", id=1, amount=2) == 3
     with reopen(tmp_path) as opened:
         assert opened.call("bump", id=1, amount=4) == 7

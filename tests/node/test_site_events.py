@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cmdlog.node import site_events as module
 from cmdlog.node.outcome import CallOutcome, Done, Reply, UnknownOutcome
@@ -15,6 +17,8 @@ from cmdlog.node.site_events import Desk, SkipNotLogged
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.wal.format.record import RecordKind
+from procedures.execution.outcome_bodies import SKIPPED
+from procedures.idempotency.known_outcome import Status
 from procedures.storage.state import PartitionState
 from replay.state.trust import state_path
 
@@ -35,6 +39,13 @@ class Log:
 
     def places_of(self, partition: int, index: int) -> list[tuple[int, int]]:
         return [(partition, index)]
+
+    def call_at(self, partition: int, index: int, position: int) -> tuple[int, int] | None:
+        return (1, 700 + position) if index == 1 else None
+
+    @property
+    def meter(self) -> SimpleNamespace:
+        return SimpleNamespace(names=["begin", "deposit"])
 
     def add_entries(self, entries: Sequence[tuple[int, RecordKind, dict[str, Any]]], done: Done) -> None:
         self.entries += [value for _, _, value in entries]
@@ -65,6 +76,26 @@ def test_a_durable_skip_is_given_to_the_next_site(tmp_path: Path) -> None:
     made.skip(HUNG)
     assert log.entries == [{"index": 1, "position": 3, "reason": "planted"}]
     assert made._skips == [(0, 1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempts", "why"),
+    [
+        ("hung", 1, "deposit was left out after 1 attempt: planted"),
+        ("recursion", 3, "deposit was left out after 3 attempts: planted"),
+        ("died", 2, "deposit was left out after 2 attempts: its site process ended, planted"),
+    ],
+)
+def test_caller_of_a_skipped_call_learns_why(tmp_path: Path, kind: str, attempts: int, why: str) -> None:
+    """Beside the outcome, whose bytes every replay repeats; the log of the node has it with procedure and transaction."""
+    made = make_desk(tmp_path, Log(CallOutcome(0, 1, b"")))
+    with capture_logs() as logged:
+        made.skip(replace(HUNG, kind=kind, attempts=attempts))
+    trace = made.failures.trace_of(CallOutcome(Status.FAILED, 703, SKIPPED))
+    assert trace is not None
+    assert (trace.procedure, trace.hint) == ("deposit", why)
+    [line] = logged
+    assert (line["event"], line["procedure"], line["txn_id"], line["attempts"]) == ("call_skipped", "deposit", "703", attempts)
 
 
 @pytest.mark.parametrize("reply", [None, UnknownOutcome("the log has failed")], ids=["log full", "log failed"])

@@ -308,11 +308,6 @@ class Connection(asyncio.Protocol):
         """The client sends nothing more."""
         return self._ended
 
-    @property
-    def body_bytes_max(self) -> int:
-        """Of a request that is no stream."""
-        return self._roster.settings.call_bytes_max
-
     def body_deadline(self) -> float:
         """When a body that begins now must be complete."""
         return self.loop.time() + self._roster.settings.body_timeout_s

@@ -117,11 +117,6 @@ class Framer:
         """Bytes of the body that nobody has taken yet."""
         return len(self._body)
 
-    @property
-    def stated_bytes(self) -> int:
-        """Length of the body by its head; 0 of a chunked one."""
-        return self._left + self.body_bytes if not self._chunked else 0
-
     def take_body(self) -> bytes:
         """The part of the body that has arrived since the last time."""
         body, self._body = self._body, b""

@@ -18,7 +18,6 @@ import structlog
 from starlette.types import ASGIApp, Message, Scope
 
 from cmdlog.api.connections.http_parser import Framer, Headers, Request
-from cmdlog.api.gate.problem import body_too_large
 
 if TYPE_CHECKING:
     from cmdlog.api.connections.connection import Connection
@@ -197,7 +196,7 @@ class Exchange:
         }
 
     async def receive(self) -> Message:
-        """The next of the request's body. Raises: TimeoutError; Problem, when the client asks before it sends too much.
+        """The next of the request's body. Raises: TimeoutError.
 
         After it, the client's end: who has closed its side may still read its answer, but nobody should work long for it.
         """
@@ -226,9 +225,6 @@ class Exchange:
     async def _wait(self, deadline: float) -> None:
         connection = self._connection
         if not self._continued and not self.started:
-            limit_bytes = connection.body_bytes_max
-            if not self._stream and connection.framer.stated_bytes > limit_bytes:
-                raise body_too_large(limit_bytes)  # as it would be anyway, but before it is sent
             self._continued = True
             connection.write_now(CONTINUE)
         self._arrived = connection.loop.create_future()

@@ -78,6 +78,10 @@ PLACE_FORGOTTEN: Final = (
     "file and line are no part of the outcome, and not known here any more: see the server's log of that time, "
     "event procedure_failed with this txn_id"
 )
+SKIP_FORGOTTEN: Final = (
+    "why it was left out is no part of the outcome, and not known here any more: see the server's log of that time, event "
+    "call_skipped, or the SKIP that `cmdlog log dump` shows; or the report of the recovery that set it aside"
+)
 OUTCOME_CODES: Final[Mapping[int, str]] = {
     Status.ABORTED: "aborted",
     Status.FAILED: "procedure_failed",
@@ -182,7 +186,8 @@ def of_refused(refused: CallRefused) -> Problem:
 def of_outcome(outcome: CallOutcome, trace: FailureTrace | None) -> Problem:
     """An outcome other than a result: decided, logged and the same at every repetition under its key.
 
-    `trace` adds where the procedure raised, as long as the node knows it; after a restart it does not, and says so.
+    `trace` adds where the procedure raised, or why the call was skipped, as long as the node knows it; after a restart it does
+    not, and says so.
     """
     code = OUTCOME_CODES[outcome.status]
     held = orjson.loads(outcome.body) if outcome.body else None
@@ -193,8 +198,9 @@ def of_outcome(outcome: CallOutcome, trace: FailureTrace | None) -> Problem:
         more["abort_code"] = told.get("code")
     if code == "procedure_failed":
         more["error"] = told.get("type")
-        if trace is None and outcome.body != SKIPPED:
-            more["hint"] = hint_of(f"{told.get('type')}: {detail}") or PLACE_FORGOTTEN
+        if trace is None:
+            forgotten = SKIP_FORGOTTEN if outcome.body == SKIPPED else PLACE_FORGOTTEN
+            more["hint"] = hint_of(f"{told.get('type')}: {detail}") or forgotten
     if trace is not None:
         more |= {"procedure": trace.procedure, **({"file": trace.file, "line": trace.line} if trace.file else {})}
         more |= {"hint": trace.hint} if trace.hint else {}

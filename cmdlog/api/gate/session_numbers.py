@@ -22,6 +22,7 @@ UUID7: Final = rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA
 UUID_BYTES: Final = 36
 BARE: Final = re.compile(UUID7)
 NUMBERS: Final = re.compile(rb"(?:;[ \t]*number=([0-9]{1,20}))?(?:;[ \t]*floor=([0-9]{1,20}))?")
+NAMES: Final = ("session", "number", "floor")  # of a line's members
 FORM: Final = "must be a UUID of version 7, `; number=` and `; floor=` with numbers of 64 bits"
 
 Window = tuple[bytes, int]
@@ -60,7 +61,10 @@ def window_of_lines(scope: str, value: bytes) -> Window:
 
 
 def named_line(scope: str, entry: dict[str, Any], lines: Window | None, window: int) -> bytes:
-    """What a line that has a number brings to the log; takes `session`, `number` and `floor` out of it. Raises: Problem."""
+    """What a line of a session brings to the log; takes the members `NAMES` out of it. Raises: Problem."""
+    if "number" not in entry:
+        given = " and ".join(f"`{name}`" for name in NAMES if name in entry)
+        raise invalid([("number", f"is missing: a line with {given} says which of the session's calls it is")])
     number = entry.pop("number")
     session, floor = lines or (b"", 0)
     if "session" in entry:

@@ -1,8 +1,9 @@
 """Strict JSON: one text has one meaning, and that meaning survives every hop to the log, to SQL and back.
 
 One rule: what could be read in two ways, or not be kept exactly, is refused: a key that comes twice, NaN and infinities, a number
-that overflows, an integer beyond 64 bits, a lone surrogate, the character U+0000 (SQLite's text functions stop at it), more than
-`DEPTH_MAX` levels. A number with a fraction or an exponent means the double that is nearest to it, as everywhere in JSON.
+that overflows, an integer beyond 64 bits, a lone surrogate, the character U+0000 (SQLite's text functions stop at it), a value of
+more than `DEPTH_MAX` levels; those of a body or a line *around* its values do not count. A number with a fraction or an exponent
+means the double that is nearest to it, as everywhere in JSON.
 
 `loads_strict` is on the hottest path. orjson parses, and cheap tests on its result and on the raw bytes *prove* the common case:
 
@@ -24,7 +25,7 @@ import orjson
 
 from cmdlog.api.native import steps
 
-DEPTH_MAX: Final = 64
+DEPTH_MAX: Final = 64  # of a value, wherever it comes; `cmdlog.client.wire_values` has the same
 INT_MIN: Final = -(1 << 63)  # SQLite's integers
 INT_MAX: Final = (1 << 63) - 1
 INT_CHARS_MAX: Final = 20  # of an integer within 64 bits; longer ones are not converted to find that out
@@ -48,19 +49,19 @@ class NotStrict(ValueError):
     """The text is not JSON, or not JSON with one meaning; `str()` says why and where, and shows none of its values."""
 
 
-def loads_strict(text: bytes) -> Any:
-    """The value of a JSON text in UTF-8. Raises: NotStrict."""
+def loads_strict(text: bytes, *, around: int = 0) -> Any:
+    """The value of a JSON text in UTF-8; `around` is how many more levels than a value it may have. Raises: NotStrict."""
     try:
         value = _loads(text)
     except orjson.JSONDecodeError as error:
         raise NotStrict(f"is not JSON: {error}") from None
-    keys = _count(value)
+    keys = _count(value, around)
     if keys != text.count(b":") and keys != _separators_at_most(text):
-        return loads_exactly(text)
+        return loads_exactly(text, around=around)
     if b"\\" in text and NUL in text:  # to look for one byte first is 100 times faster
-        return loads_exactly(text)
+        return loads_exactly(text, around=around)
     if len(text) > NUMBER_CHARS_MAX and _LONG_NUMBER in text.translate(_NUMBERS):
-        return loads_exactly(text)
+        return loads_exactly(text, around=around)
     return value
 
 
@@ -91,26 +92,26 @@ def _count_keys(value: Any, depth: int) -> int:
     return keys
 
 
-def _count_in_python(value: Any) -> int:
-    return _count_keys(value, 1) if type(value) in _CONTAINERS else _count_keys((value,), 0)
+def _count_in_python(value: Any, around: int = 0) -> int:
+    return _count_keys(value, 1 - around) if type(value) in _CONTAINERS else _count_keys((value,), 0)
 
 
-def _count_in_c(value: Any) -> int:
+def _count_in_c(value: Any, around: int) -> int:
     keys: int = _in_c(value)
-    return keys if keys != TOO_DEEP else _too_deep()
+    return keys if keys != TOO_DEEP else _count_in_python(value, around)  # it knows of no level around
 
 
 _in_c: Any = None if steps is None else steps.count_keys
 _count: Final = _count_in_python if steps is None else _count_in_c
 
 
-def loads_exactly(text: bytes) -> Any:
+def loads_exactly(text: bytes, *, around: int = 0) -> Any:
     """The same verdict and value as `loads_strict`, the long way. Raises: NotStrict."""
     try:
         decoded = text.decode()
     except UnicodeDecodeError as error:
         raise NotStrict(f"is not JSON: byte {error.start} is not UTF-8") from None
-    _check_depth(decoded)
+    _check_depth(decoded, DEPTH_MAX + around)
     try:
         value = _DECODER.decode(decoded)
     except json.JSONDecodeError as error:
@@ -119,13 +120,13 @@ def loads_exactly(text: bytes) -> Any:
     return value
 
 
-def _check_depth(text: str) -> None:
+def _check_depth(text: str, depth_max: int) -> None:
     """Before anything that calls itself: brackets outside of strings, counted."""
     depth = 0
     for char in _STRINGS.sub("", text):
         if char in "[{":
             depth += 1
-            if depth > DEPTH_MAX:
+            if depth > depth_max:
                 _too_deep()
         elif char in "]}":
             depth -= 1

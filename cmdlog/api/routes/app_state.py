@@ -18,7 +18,7 @@ from starlette.types import Send
 
 from cmdlog.api.gate.auth import make_gatekeeper
 from cmdlog.api.gate.login_page import SIGN_IN_PAGE
-from cmdlog.api.gate.problem import Problem, of_refused
+from cmdlog.api.gate.problem import Headers, Problem, of_refused
 from cmdlog.api.gate.spans import make_call_spans
 from cmdlog.api.routes.batch_window import Traffic
 from cmdlog.api.routes.query import Queries
@@ -205,8 +205,13 @@ def json_answer(value: Any) -> Response:
 async def send_problem(send: Send, problem: Problem) -> None:
     """Sends an error answer."""
     body = problem.body()
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers_of_problem(problem, body)})
+    await send({"type": "http.response.body", "body": body})
+
+
+def headers_of_problem(problem: Problem, body: bytes) -> Headers:
+    """Of an answer that may come before the request's body has."""
     headers = problem.headers(body)
     if problem.status in (408, 413):
         headers.append((b"connection", b"close"))  # what is left of the body must not be read as the next request
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return headers

@@ -28,7 +28,7 @@ from cmdlog.api.gate.auth import scope_of
 from cmdlog.api.gate.problem import Problem, invalid, of_outcome, of_refused, preference_applied
 from cmdlog.api.gate.request import IDEMPOTENCY_KEY, PREFER, SESSION, Incoming, idempotency_key, preferred_durability
 from cmdlog.api.gate.request_trace import Trace
-from cmdlog.api.gate.session_numbers import named_line, sent_number, window_of_lines
+from cmdlog.api.gate.session_numbers import NAMES, named_line, sent_number, window_of_lines
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
 from cmdlog.api.native import steps
 from cmdlog.api.routes.app_state import CallTaker, Service
@@ -260,13 +260,13 @@ class BatchStream:
             limit = self._settings.call_bytes_max
             raise Problem("too_large", f"the line has more than {limit + ENVELOPE_BYTES} bytes", limit_bytes=limit)
         try:
-            entry = loads_strict(line)
+            entry = loads_strict(line, around=2)  # the line and `params`
         except NotStrict as error:
             raise invalid([("line", str(error))]) from None
         if type(entry) is not dict:
             raise invalid([("line", "must be a JSON object")])
         name, params, key = entry.pop("procedure", None), entry.pop("params", None), entry.pop("key", None)
-        sent = self._number(entry, key) if "number" in entry else b""
+        sent = b"" if entry.keys().isdisjoint(NAMES) else self._number(entry, key)
         durability = self._durability(entry) if entry else self._preferred
         route = self._node.routes.get(name) if type(name) is str else None
         if route is None:
@@ -285,7 +285,7 @@ class BatchStream:
     def _number(self, entry: dict[str, Any], key: object) -> bytes:
         """What a line of a session brings. Raises: Problem."""
         if key is not None:
-            raise invalid([("number", "a line has either `key` or `number`")])
+            raise invalid([("key", "a line has either `key`, or `number` with `session` and `floor`")])
         return named_line(self._scope, entry, self._session, self._settings.session_window)
 
     def _numbered(self, number: int) -> bytes:

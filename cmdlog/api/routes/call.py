@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from cmdlog.api.gate.auth import scope_of
 from cmdlog.api.gate.problem import Headers, Problem, forbidden, invalid, of_outcome, of_refused, preference_applied
@@ -61,10 +61,10 @@ class Prepared:
     stale: bool = False  # whatever this node has will do
 
 
-async def call_procedure(service: Service, incoming: Incoming, receive: Receive, send: Send) -> None:
+async def call_procedure(service: Service, incoming: Incoming, scope: Scope, receive: Receive, send: Send) -> None:
     """Serves one call. Raises: Problem."""
     node, route = find_route(service, incoming)
-    body = await read_body(receive, limit_bytes=service.settings.call_bytes_max)
+    body = await read_body(scope, receive, limit_bytes=service.settings.call_bytes_max)
     call = prepare(service, incoming, node, route, body)
     waiter = Waiter()
     partition = place(call, waiter.done)

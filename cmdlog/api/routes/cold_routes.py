@@ -19,7 +19,7 @@ from cmdlog.api.gate.request import AUTHORIZATION, TXN, echoed_txn, json_object,
 from cmdlog.api.gate.request_trace import SCOPE_KEY
 from cmdlog.api.gate.route_table import TABLE
 from cmdlog.api.gate.session_numbers import checked_uuid, session_fingerprint
-from cmdlog.api.routes.app_state import Service, json_answer
+from cmdlog.api.routes.app_state import Service, headers_of_problem, json_answer
 from cmdlog.api.routes.cluster.cluster_routes import check_leading, cluster_handlers
 from cmdlog.api.routes.deploy import deploy_handlers
 from cmdlog.api.routes.docs_page import docs_page
@@ -60,7 +60,7 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         limits = service.settings
         stale = wants_stale(request.scope["query_string"])
         txn = echoed_txn(pick_headers(request.scope).get(TXN))
-        body = await read_body(request.receive, limit_bytes=limits.call_bytes_max)
+        body = await read_body(request.scope, request.receive, limit_bytes=limits.call_bytes_max)
         result = await service.queries.run(node, json_object(body), request.receive, stale=stale, txn=txn)
         return Response(result, media_type="application/json")
 
@@ -92,7 +92,7 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
     turn = asyncio.Lock()  # snapshots at once would wait for each other in the threads that status needs
 
     async def take_snapshot(request: Request) -> Response:
-        body = await read_body(request.receive, limit_bytes=service.settings.call_bytes_max)
+        body = await read_body(request.scope, request.receive, limit_bytes=service.settings.call_bytes_max)
         consistent = read_consistent(json_object(body)) if body.strip() else False
         async with turn:
             node = service.node()
@@ -183,7 +183,7 @@ async def _answer_problem(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
     request.scope[SCOPE_KEY].note_problem(problem)
     body = problem.body()
-    return Response(body, problem.status, headers={k.decode(): v.decode() for k, v in problem.headers(body)})
+    return Response(body, problem.status, headers={k.decode(): v.decode() for k, v in headers_of_problem(problem, body)})
 
 
 async def _answer_nobody(_: Request, __: Exception) -> Response:

@@ -74,7 +74,7 @@ def deploy_handlers(service: Service) -> dict[str, Callable[[Request], Awaitable
     """By the names of the route table."""
 
     async def deploy(request: Request) -> Response:
-        order = read_deploy(json_object(await read_body(request.receive, limit_bytes=BODY_BYTES_MAX)))
+        order = read_deploy(json_object(await read_body(request.scope, request.receive, limit_bytes=BODY_BYTES_MAX)))
         deployer = service.node().deployer
 
         def run() -> dict[str, Any]:

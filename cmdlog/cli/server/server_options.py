@@ -6,7 +6,6 @@ One rule: the client retries and tells the truth; here its errors become message
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8642"
 TIMEOUT_S: Final = 30.0
-NOTICE_S: Final = 1.0  # without an answer, before a user at a terminal sees that it is still retried
+NOTICE_S: Final = 1.0  # without an answer, before a user sees that it is still retried
 
 UrlOption = Annotated[
     str,
@@ -97,21 +96,22 @@ def patience(
     asked: Client | None = None,
     timer: Callable[..., Any] = Timer,
 ) -> Iterator[None]:
-    """Around one request: informs a user at a terminal when it takes long, what is waited for, and how long it may take.
+    """Around one request: says once, on standard error, that it takes long, what is waited for, and how long it may take.
 
-    A server that answers `asked` names the calls and sites that it waits for itself.
+    Also off a terminal: a script that is silent for half a minute looks as if it hung. A server that answers `asked` names the
+    calls and sites that it waits for itself.
     """
-    if out.json or not sys.stderr.isatty() or timeout_s <= NOTICE_S:
+    if timeout_s <= NOTICE_S:
         yield
         return
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + timeout_s))
     answered = Event()
 
     def notify() -> None:
-        sys.stderr.write(f"no answer from {url} yet; {doing} until {until}\n")
+        out.print_note(f"no answer from {url} yet; {doing} until {until}, {timeout_s:g} s in all")
         stalls = "" if asked is None else _stalls_of(asked)
         if stalls and not answered.is_set():
-            sys.stderr.write(f"{stalls}\n")
+            out.print_note(stalls)
 
     notice = timer(NOTICE_S, notify)
     notice.daemon = True
@@ -129,7 +129,7 @@ def _stalls_of(client: Client) -> str:
 
     try:
         stalled = client.status().get("stalled")
-    except CmdlogError:
+    except (CmdlogError, RuntimeError):  # RuntimeError: the command has ended meanwhile, and its client is closed
         return ""
     return "; ".join(str(stall.get("message")) for stall in stalled) if isinstance(stalled, list) else ""
 

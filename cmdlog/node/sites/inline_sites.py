@@ -14,6 +14,7 @@ import time
 from asyncio import AbstractEventLoop
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import orjson
@@ -234,7 +235,7 @@ class InlineSites:
             where = (partition, index, fault.position)
             self._attempts[where] += 1
             if self._attempts[where] >= self._restarts_max:
-                self._owner.skip(fault)
+                self._owner.skip(replace(fault, attempts=self._attempts[where]))
         self._site = self._make_site()
 
 

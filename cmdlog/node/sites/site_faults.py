@@ -29,6 +29,12 @@ class SiteFault:
     partition: int | None = None
     index: int = 0  # of the entry that it was at; 0 = none: it was reading, or idle
     position: int = 0  # of the call in the entry; -1 = none of them: the batch as a whole
+    attempts: int = 1  # at the call, by this run of the node; known when the call is skipped
+
+    def why_skipped(self, procedure: str) -> str:
+        """A sentence for people. It is no part of the outcome, which every replay has to repeat to the byte."""
+        tried = f"{procedure} was left out after {self.attempts} attempt{'s' if self.attempts > 1 else ''}"
+        return f"{tried}: {'its site process ended, ' if self.kind == 'died' else ''}{self.message}"
 
 
 class Remedies:
@@ -38,6 +44,10 @@ class Remedies:
         self._restarts_max = restarts_max
         self._deaths: Counter[tuple[int, int, int]] = Counter()  # per partition, index, position
         self._skipped: set[tuple[int, int, int]] = set()
+
+    def attempts_at(self, fault: SiteFault) -> int:
+        """How often a site has ended at the call."""
+        return self._deaths[fault.partition or 0, fault.index, fault.position]
 
     def choose(self, fault: SiteFault) -> Literal["restart", "skip", "wait"]:
         """Counts the fault."""

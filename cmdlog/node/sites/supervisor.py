@@ -269,7 +269,7 @@ class ProcessSites:
                 self._start_again(old.number, held=True)
             return
         if remedy == "skip":
-            self._owner.skip(fault)
+            self._owner.skip(replace(fault, attempts=self._remedies.attempts_at(fault)))
         self._start_again(old.number, held=False)
 
     def _note_outage(self, old: SiteChild, fault: SiteFault) -> None:

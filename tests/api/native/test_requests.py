@@ -226,6 +226,8 @@ def test_ordinary_line_is_read_at_once(line: bytes) -> None:
         b'{"procedure":"transfer","params":{"branch":1,"branch":2,"source":2,"target":3,"amount":4}}',
         b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":4},"key":"k"}',
         b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":4},"number":true}',
+        b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":4},"session":"s"}',
+        b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":4},"floor":1}',
         b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":9223372036854775808}}',
         b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":"4"}}',
         b'{"procedure":"none","params":{}}', b'{"procedure":["transfer"],"params":{}}', b'{"procedure":"transfer","params":null}',

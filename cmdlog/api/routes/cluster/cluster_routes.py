@@ -48,12 +48,13 @@ def cluster_handlers(service: Service) -> dict[str, Callable[[Request], Any]]:
         return json_answer({"node": node, "cancelled": cancelled})
 
     async def unsafe_recover(request: Request) -> Response:
-        asked = read_recovery(json_object(await read_body(request.receive, limit_bytes=service.settings.call_bytes_max)))
+        body = await read_body(request.scope, request.receive, limit_bytes=service.settings.call_bytes_max)
+        asked = read_recovery(json_object(body))
         return json_answer(await _ask_desk(service, lambda desk: desk.recovery.become_sole_voter(**asked)))
 
     async def change(request: Request, kind: Any) -> Response:
         node = _node_of(request)
-        body = await read_body(request.receive, limit_bytes=service.settings.call_bytes_max)
+        body = await read_body(request.scope, request.receive, limit_bytes=service.settings.call_bytes_max)
         options = read_change(json_object(body) if body.strip() else {})
         _desk(service)
         check_leading(service)
