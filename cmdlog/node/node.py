@@ -268,7 +268,6 @@ class Node:
             return
         sites.helped_by(threading.get_ident())
         self._wal.run_turn()
-        sites.helped_by(None)
         sites.drive()
 
     def call_inline(
@@ -281,10 +280,11 @@ class Node:
         self._check_ready()
         partition = self._placing.place(route, params, key, done, durability)
         sites.helped_by(threading.get_ident())
-        with contextlib.suppress(WalError):  # the log has failed: calls already placed are answered by `failed`
+        try:
             if not self._wal.run_turn():
                 self._wal.kick()
-        sites.helped_by(None)
+        except WalError:  # the log has failed: calls already placed are answered by `failed`
+            pass
         sites.drive()
         return partition
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from cmdlog.wal.format.batch import batch_catalog, batch_last_txn
+from cmdlog.wal.format.batch import batch_facts
 from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.control_record import (
     CatalogVersion,
@@ -219,9 +219,10 @@ class GroupStates:
         state.last_index, state.last_term, state.last_checksum = record.index, record.term, record.checksum
         kind = record.kind
         if kind is _BATCH:
-            state.last_txn = max(state.last_txn, batch_last_txn(record))
+            _, last_txn, _, version = batch_facts(record)
+            state.last_txn = max(state.last_txn, last_txn)
             cluster = self.by_partition.get(CLUSTER_GROUP)
-            used = cluster.catalogs.get(batch_catalog(record)) if cluster else None
+            used = cluster.catalogs.get(version) if cluster else None
             if used is not None:
                 used.used_block = lsn.block
         elif kind is RecordKind.CONFIGURATION:

@@ -132,14 +132,14 @@ class Executor:
         catalog = self._catalog(batch.catalog)
         self._check_follows(batch.index)
         check_batch(batch, procedures=len(catalog.entries), after=self._state.position.txn_id)
-        plain = self._is_plain(batch, catalog.kind_of(batch.procedures))
+        plain = self._is_plain(batch, kind := catalog.kind_of(batch.procedures))
         if self._savepoint_batches == 0:
             try:
-                return self._attempt(batch, catalog, self._run_straight if plain else self._run_guarded)
+                return self._attempt(batch, catalog, kind, self._run_straight if plain else self._run_guarded)
             except NeedsSavepoints:
                 self._savepoint_batches = SAVEPOINT_BATCHES
         self._savepoint_batches -= 1
-        return self._attempt(batch, catalog, self._run_guarded)
+        return self._attempt(batch, catalog, kind, self._run_guarded)
 
     def _catalog(self, version: int) -> Catalog:
         found = self._catalogs.get(version)
@@ -162,10 +162,10 @@ class Executor:
         self._known.begin_batch(batch.floors, txn_ms=self._millis_of(batch.txn_ids[-1]), kind=kind)
         return not batch.skips and (batch.keys is None or self._known.runs_plainly(batch.keys, kind=kind))
 
-    def _attempt(self, batch: Invocations, catalog: Catalog, run_calls: _RunCalls) -> Applied:
+    def _attempt(self, batch: Invocations, catalog: Catalog, kind: Kind, run_calls: _RunCalls) -> Applied:
         """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
         seeds = _SEEDS
-        run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids, kind=catalog.kind_of(batch.procedures))
+        run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids, kind=kind)
         self._call.begin_calls(batch.txn_ids)
         if self._tracer is not None:
             self._tracer.begin_attempt()

@@ -42,13 +42,14 @@ class Closing:
         """What the block of this size gets, and how many bytes of calls (`Pending.size_bytes`) that closes."""
         taken = self.take_entries(bytes_max)
         room = bytes_max - sum([len(flight.record) + RECORD_ALIGN for _, flight in taken])
-        closed_bytes = 0
+        closed_bytes, flights_max = 0, self._limits.site_batches_max
         for stream in list(self._busy.values()):
-            while not stream.entries and len(stream.flights) < self._limits.site_batches_max:
-                pending = self._next_pending(stream, room - stream.ended_bytes)
+            while (stream.open.params or stream.closed) and not stream.entries and len(stream.flights) < flights_max:
+                ended_bytes = stream.ended_bytes if stream.ended else 0
+                pending = self._next_pending(stream, room - ended_bytes)
                 if pending is None:
                     break
-                room -= pending.size_bytes + BATCH_OVERHEAD_BYTES + stream.ended_bytes
+                room -= pending.size_bytes + BATCH_OVERHEAD_BYTES + ended_bytes
                 closed_bytes += pending.size_bytes
                 first = self._clock.reserve(len(pending.params))
                 taken.append((stream, stream.launch(pending, tick=first, bits=stream.partition, catalog=self.catalog)))

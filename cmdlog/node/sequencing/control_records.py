@@ -55,9 +55,10 @@ class Notes:
         One that the rest of the segment is too short for waits: nothing that could wait for a free segment is taken.
         """
         taken: list[Note] = []
-        if not self._waiting or not self.fit:
+        log_bytes = self._room_bytes() if self._waiting else 0
+        if log_bytes < SECTOR_BYTES:
             return taken
-        room_bytes = min(block_bytes, self._room_bytes() - HEADER.bytes)
+        room_bytes = min(block_bytes, log_bytes - HEADER.bytes)
         if len(self._waiting[0][0]) > room_bytes:
             return taken
         total, bytes_max = 0, min(block_bytes // 2, room_bytes)

@@ -49,7 +49,7 @@ class PipelineSet:
 
     def pump(self, pipeline: PartitionPipeline, now: float = 0.0) -> None:
         """Gives the site what it may have."""
-        while (item := pipeline.next_to_send()) is not None:
+        while pipeline.unsent and (item := pipeline.next_to_send()) is not None:
             if isinstance(item, Flight):
                 item.send(now or self.now())
                 self._deliver.batch(pipeline.partition, item.record, item.index)

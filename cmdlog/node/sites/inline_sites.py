@@ -102,12 +102,13 @@ class InlineSites:
         """The share of its time that the site may give to the capture under way."""
         self._put(lambda: self._current.pace(partition, share))
 
-    def helped_by(self, thread: int | None) -> None:
+    def helped_by(self, thread: int) -> None:
         """The thread that is about to call `drive`, so nobody else needs waking for what it brings."""
         self._helper = thread
 
     def drive(self) -> None:
         """Does the work that is there, unless somebody else is at it, who will see it."""
+        self._helper = None
         while self._work:
             if not self._drive.acquire(blocking=False):
                 return

@@ -174,14 +174,6 @@ def decode_batch(record: Record) -> Batch:
     )
 
 
-def batch_catalog(record: Record) -> int:
-    """The catalog version that the batch's procedure numbers belong to, without decoding the batch."""
-    if len(record.raw) < RECORD.bytes + BATCH.bytes:
-        raise BadRecord("batch header")
-    catalog: int = BATCH.unpack_from(record.raw, RECORD.bytes)[2]
-    return catalog
-
-
 def batch_procedures(record: Record) -> memoryview:
     """The batch's procedure numbers, one per call, without decoding the batch. Raises: BadRecord."""
     raw = record.raw
@@ -194,27 +186,35 @@ def batch_procedures(record: Record) -> memoryview:
     return memoryview(raw)[at : at + 2 * count].cast("H")
 
 
+def batch_facts(record: Record) -> tuple[int, int, int, int]:
+    """(lowest TxnId, highest TxnId, number of calls, version of the code), without decoding the batch. Raises: BadRecord."""
+    raw = record.raw
+    if len(raw) < _COLUMNS_AT:
+        raise BadRecord("batch header")
+    first_txn, count, catalog, flags, _, _, _ = BATCH.unpack_from(raw, _HEADER_AT)
+    if not 0 < count <= CALLS_MAX:
+        raise BadRecord(f"batch count {count}")
+    if not flags & FLAG_TXN_COLUMN:
+        return first_txn, first_txn + (count - 1) * _TICK, count, catalog
+    end = _named_columns(raw, flags, count)[1] + 4 * count
+    if len(raw) < end:
+        raise BadRecord("batch columns")
+    return first_txn, first_txn + (int.from_bytes(raw[end - 4 : end], "little") << PARTITION_BITS), count, catalog
+
+
+def batch_catalog(record: Record) -> int:
+    """The catalog version that the batch's procedure numbers belong to, without decoding the batch. Raises: BadRecord."""
+    return batch_facts(record)[3]
+
+
 def batch_last_txn(record: Record) -> int:
-    """The batch's highest TxnId, without decoding the batch."""
-    return batch_span(record)[1]
+    """The batch's highest TxnId, without decoding the batch. Raises: BadRecord."""
+    return batch_facts(record)[1]
 
 
 def batch_span(record: Record) -> tuple[int, int, int]:
     """(lowest TxnId, highest TxnId, number of calls), without decoding the batch. Raises: BadRecord."""
-    raw = record.raw
-    if len(raw) < _COLUMNS_AT:
-        raise BadRecord("batch header")
-    first_txn: int
-    count: int
-    first_txn, count, _, flags, _, _, _ = BATCH.unpack_from(raw, _HEADER_AT)
-    if not 0 < count <= CALLS_MAX:
-        raise BadRecord(f"batch count {count}")
-    if not flags & FLAG_TXN_COLUMN:
-        return first_txn, first_txn + (count - 1) * _TICK, count
-    end = _named_columns(raw, flags, count)[1] + 4 * count
-    if len(raw) < end:
-        raise BadRecord("batch columns")
-    return first_txn, first_txn + (int.from_bytes(raw[end - 4 : end], "little") << PARTITION_BITS), count
+    return batch_facts(record)[:3]
 
 
 def _named_columns(raw: bytes, flags: int, count: int) -> tuple[int, int]:

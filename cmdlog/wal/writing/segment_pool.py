@@ -85,8 +85,10 @@ class Space:
 
     @property
     def available(self) -> int:
-        """Segments that a rotation can count on."""
-        return len(self._ready) + len(self._reserved) + (0 if self.disk_full else self.unmade)
+        """Segments that a rotation can count on; on a full disk those whose space is taken."""
+        if self.disk_full:
+            return len(self._ready) + len(self._reserved)
+        return self.instance.segments - len(self.segments) - (self._taken is not None)
 
     def oldest(self) -> SegmentFile:
         segment: SegmentFile = self.segments.peekitem(0)[1]

@@ -147,21 +147,22 @@ class Watermarks:
 
     def deliver(self) -> None:
         """Tells the source what is due, until nothing is."""
-        while True:
-            with self._lock:
-                if self.delivering or not self._news():
-                    return
-                self.delivering = True
-                error = self.error
-                written = _due(self._unwritten, self.written) if error is None else []
-                durable = _due(self._undurable, self._acknowledged) if error is None else []
-                self._told = error is not None
-            try:
-                self._notify_source(written, durable, error)
-            finally:
+        with self._lock:
+            if self.delivering or not (due := self._take_due()):
+                return
+            self.delivering = True
+        try:
+            while due:
+                self._notify_source(*due)
                 with self._lock:
-                    self.delivering = False
+                    due = self._take_due()
+                    self.delivering = due is not None  # under one lock with the look: who comes after it delivers
                     self._quiet.open_all()
+        except BaseException:
+            with self._lock:
+                self.delivering = False
+                self._quiet.open_all()
+            raise
 
     def _notify_source(self, written: Sequence[int], durable: Sequence[int], error: WalError | None) -> None:
         for block in written:
@@ -171,11 +172,15 @@ class Watermarks:
         if error is not None:
             self._source.failed(error)
 
-    def _news(self) -> bool:
+    def _take_due(self) -> tuple[Sequence[int], Sequence[int], WalError | None] | None:
+        """Blocks that are written, and durable, and the error, as far as the source does not know; None for no news."""
         if self.error is not None:
-            return not self._told
-        unwritten, undurable = self._unwritten, self._undurable
-        return bool((unwritten and unwritten[0] <= self.written) or (undurable and undurable[0] <= self._acknowledged))
+            told, self._told = self._told, True
+            return None if told else ((), (), self.error)
+        unwritten, undurable, acknowledged = self._unwritten, self._undurable, self._acknowledged
+        written = _due(unwritten, self.written) if unwritten and unwritten[0] <= self.written else ()
+        durable = _due(undurable, acknowledged) if undurable and undurable[0] <= acknowledged else ()
+        return (written, durable, None) if written or durable else None
 
     @property
     def _acknowledged(self) -> int:
