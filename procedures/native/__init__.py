@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SWITCH: Final = "CMDLOG_NATIVE"
 _ENTRY: Final = "cmdlog_sqlite_init"
-_HOLDS: Final = ("Bind", "RowPlace", "Runner", "Statement", "Statements", "TouchedRows", "UpdateHook", "configure", "slot_of")
+INTERFACE: Final = 2  # what the Python here asks of the module; in accelerator.c the same
 
 
 def error_of(code: int, message: str, offset: int) -> apsw.Error:
@@ -30,20 +30,20 @@ def error_of(code: int, message: str, offset: int) -> apsw.Error:
     return error  # type: ignore[no-any-return] # of a class that the code chooses
 
 
-def built_module(name: str, holds: tuple[str, ...]) -> ModuleType | None:
-    """A module in C; None where it was not built, was built of older sources, which lack a name, or is switched off."""
+def built_module(name: str, interface: int) -> ModuleType | None:
+    """A module in C; None where it was not built, was built of other sources, with another `INTERFACE`, or is switched off."""
     if os.environ.get(SWITCH) == "0":
         return None
     try:
         found = importlib.import_module(name)
     except ImportError:
         return None
-    return found if all(hasattr(found, each) for each in holds) else None
+    return found if getattr(found, "INTERFACE", 0) == interface else None
 
 
 def _load() -> ModuleType | None:
     """The engine's module, with the routines of APSW's SQLite; None where it cannot be used."""
-    found = built_module("procedures.native.accelerator", _HOLDS)
+    found = built_module("procedures.native.accelerator", INTERFACE)
     if found is None:
         return None
     connection = apsw.Connection(":memory:")

@@ -1,6 +1,8 @@
 /* The module: what it holds, how it is configured, and the door by which SQLite gives it its routines. */
 #include "native.h"
 
+enum { INTERFACE = 2 }; /* one more with each change that older Python, or newer, does not know */
+
 const Routine *sqlite_routines;
 Configured configured;
 
@@ -53,6 +55,9 @@ PyMODINIT_FUNC PyInit_accelerator(void)
     int (*const parts[])(PyObject *) = {add_statements, add_statement, add_runner, add_touched_rows, add_update_hook, add_row_place,
                                         add_binding};
     PyObject *module = PyModule_Create(&definition);
+    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) {
+        Py_CLEAR(module);
+    }
     for (size_t at = 0; module != NULL && at < sizeof parts / sizeof *parts; at++) {
         if (parts[at](module) < 0) {
             Py_CLEAR(module);

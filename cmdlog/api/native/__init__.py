@@ -6,8 +6,10 @@ framer and the Python beside each caller do the same, with the same verdicts.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from procedures.native import built_module
 
-steps: Any = built_module("cmdlog.api.native.requests", ("count_keys", "read_call", "read_line"))  # see requests.pyi
+INTERFACE: Final = 2  # what the Python here asks of the module; in requests.c the same
+
+steps: Any = built_module("cmdlog.api.native.requests", INTERFACE)  # see requests.pyi

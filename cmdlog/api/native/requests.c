@@ -7,6 +7,8 @@
 #include <Python.h>
 #include <string.h>
 
+enum { INTERFACE = 2 }; /* one more with each change that older Python, or newer, does not know */
+
 enum { DEPTH_MAX = 64, TOO_DEEP = -2, LOOK_CLOSER = -1, NAME_BYTES_MAX = 64, LENGTH_DIGITS_MAX = 9, PATH_BYTES_MAX = 256, SURE_BYTES_MAX = 1024 };
 
 static const double FLOAT_SURE = 9223372036854775808.0; /* 2^63: a smaller float was no integer */
@@ -362,5 +364,9 @@ PyMODINIT_FUNC PyInit_requests(void)
     if (number_name == NULL || procedure_name == NULL || params_name == NULL || bind_name == NULL) {
         return NULL;
     }
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) {
+        Py_CLEAR(module);
+    }
+    return module;
 }

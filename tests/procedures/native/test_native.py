@@ -85,13 +85,16 @@ class NoLoading(apsw.Connection):
 
 
 def test_what_cannot_be_used_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switched off, not built, refused by APSW, or of another SQLite: then there is none."""
+    """Switched off, not built, of other sources, refused by APSW, or of another SQLite: then there is none."""
     with monkeypatch.context() as patched:
         patched.setenv(native.SWITCH, "0")
         assert native._load() is None
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "procedures.native.accelerator", None)
         patched.delattr(native, "accelerator")
+        assert native._load() is None
+    with monkeypatch.context() as patched:
+        patched.setattr(native, "INTERFACE", native.INTERFACE + 1)
         assert native._load() is None
     with monkeypatch.context() as patched:
         patched.setattr(apsw, "Connection", NoLoading)
