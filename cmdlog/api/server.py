@@ -14,6 +14,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 LOG_THREADS: Final = 2  # beside those that write it: the keeper, and who prepares segments
 NODE_THREADS: Final = 7  # flush, watch of the sites, archive, snapshots, page checks, drills, scrub
 LEFT_OVER_S: Final = 2.0  # for HTTP processes of a node that was killed to be gone with their copies of its socket
+SWITCH_INTERVAL_S: Final = 0.001  # Python's 5 ms keep the log and the sites waiting while lines of a batch are read
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 Open = Callable[[Callable[[Any], None]], "Node"]  # opens the node; is given what to report progress to
@@ -166,6 +168,7 @@ class _Runner:
             )  # what the start has logged is still under way: a node whose sites nobody reads would wait for it
             return
         settle_garbage_collection()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         node.attach(self._loop)
         if self._processes is not None:
             self._processes.attach(node)
