@@ -78,8 +78,9 @@ def await_more(tellers: list[Tellers]) -> None:
     wait_for(lambda: all(len(t.answers) > b + 3 for t, b in zip(tellers, before, strict=True)), why=tellers[0].cluster.logs)
 
 
-def test_calls_at_every_node_have_one_effect_when_a_leader_is_killed(cluster: ServedCluster) -> None:
-    """Each node has its callers; a leader gets SIGKILL. The model: every key once, in the balance and in its answer."""
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.torture)])
+def test_calls_at_every_node_have_one_effect_when_a_leader_is_killed(cluster: ServedCluster, kills: int) -> None:
+    """Each node has its callers; leaders get SIGKILL. The model: every key once, in the balance and in its answer."""
     for node in cluster.nodes:
         opened = cluster.call("open_account", account(node, savings=0, checking=0), f"open{node}")
         assert opened["status"] == 200
@@ -88,12 +89,13 @@ def test_calls_at_every_node_have_one_effect_when_a_leader_is_killed(cluster: Se
         teller.start()
     try:
         await_more(tellers)
-        killed = cluster.leader()
-        cluster.kill(killed)
-        cluster.leader([node for node in cluster.nodes if node != killed])
-        await_more([teller for teller in tellers if teller.node != killed])
-        cluster.start(killed)
-        await_more(tellers)
+        for _ in range(kills):
+            killed = cluster.leader()
+            cluster.kill(killed)
+            cluster.leader([node for node in cluster.nodes if node != killed])
+            await_more([teller for teller in tellers if teller.node != killed])
+            cluster.start(killed)
+            await_more(tellers)
     finally:
         for teller in tellers:
             teller.over.set()
