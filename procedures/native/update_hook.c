@@ -1,20 +1,20 @@
 /* What SQLite calls before each change of a row: the row is noted, and judged by the check of its table.
  *
- * One rule: the first change of a table in a batch, and those of the framework's tables, go to the hook in Python
- * (`procedures.storage.row_digest`).
+ * One rule: what is no change of a table of the application goes to the hook in Python (`procedures.storage.row_digest`), but for
+ * that of the position, which every batch makes and nobody wants to know.
  */
 #include "native.h"
 
 #include <structmember.h>
 
-static PyObject *table_name, *new_name, *old_name, *checks_name, *unreadable_name;
+static PyObject *table_name, *new_name, *old_name, *checks_name, *unreadable_name, *tables_name, *internal, *position_table;
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *log;     /* RowLog: has `checks`, gets `unreadable` */
+    PyObject *log;     /* RowLog: has `checks` and `_tables`, gets `unreadable` */
     PyObject *touched; /* dict: name -> TouchedRows of the tables that the batch has touched */
-    PyObject *other;   /* the hook in Python, for the first change of a table */
+    PyObject *other;   /* the hook in Python, for all else */
 } UpdateHook;
 
 static int check_row(UpdateHook *self, PyObject *name, PyObject *update, PyObject *now)
@@ -37,6 +37,21 @@ static int check_row(UpdateHook *self, PyObject *name, PyObject *update, PyObjec
     return failed ? -1 : 0;
 }
 
+/* The touched rows of a table, which the batch has touched from now on; borrowed. NULL where Python has to say, or with an error. */
+static PyObject *touched_table(UpdateHook *self, PyObject *name)
+{
+    PyObject *table = PyDict_GetItemWithError(self->touched, name);
+    if (table == NULL && !PyErr_Occurred() && PyUnicode_Tailmatch(name, internal, 0, PY_SSIZE_T_MAX, -1) == 0) {
+        PyObject *tables = PyObject_GetAttr(self->log, tables_name); /* of the application; the log of rows keeps them */
+        table = tables != NULL && PyDict_Check(tables) ? PyDict_GetItemWithError(tables, name) : NULL;
+        if (table != NULL && PyDict_SetItem(self->touched, name, table) < 0) {
+            table = NULL;
+        }
+        Py_XDECREF(tables);
+    }
+    return table != NULL && PyObject_TypeCheck(table, &TouchedRowsType) ? table : NULL;
+}
+
 static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     UpdateHook *self = (UpdateHook *)callable;
@@ -49,9 +64,13 @@ static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nar
     if (name == NULL) {
         return NULL;
     }
-    PyObject *table = PyDict_GetItemWithError(self->touched, name);
-    if (table == NULL || !PyObject_TypeCheck(table, &TouchedRowsType)) {
+    PyObject *table = touched_table(self, name);
+    if (table == NULL) {
+        int position = !PyErr_Occurred() && PyUnicode_Compare(name, position_table) == 0;
         Py_DECREF(name);
+        if (position) {
+            Py_RETURN_NONE;
+        }
         return PyErr_Occurred() ? NULL : PyObject_CallOneArg(self->other, update);
     }
     Py_INCREF(table); /* a collection, at any allocation, may run code that begins another batch */
@@ -125,7 +144,11 @@ int add_update_hook(PyObject *module)
     old_name = PyUnicode_InternFromString("old");
     checks_name = PyUnicode_InternFromString("checks");
     unreadable_name = PyUnicode_InternFromString("unreadable");
-    if (table_name == NULL || new_name == NULL || old_name == NULL || checks_name == NULL || unreadable_name == NULL) {
+    tables_name = PyUnicode_InternFromString("_tables");
+    internal = PyUnicode_InternFromString("_cmdlog_"); /* how tables of the framework begin */
+    position_table = PyUnicode_InternFromString("_cmdlog_meta");
+    if (table_name == NULL || new_name == NULL || old_name == NULL || checks_name == NULL || unreadable_name == NULL ||
+        tables_name == NULL || internal == NULL || position_table == NULL) {
         return -1;
     }
     return PyModule_AddType(module, &UpdateHookType);
