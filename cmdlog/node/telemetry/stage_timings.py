@@ -207,6 +207,8 @@ class StageTimings:
 
     def stages_of(self, txn_id: int) -> dict[str, float]:
         """`queue_ms`, `log_ms`, ... of a slow batch that holds this transaction; {} when it was not slow, or long ago."""
+        if not self.slow:
+            return {}
         ends = next((ends for txn_ids, ends in reversed(list(self.slow)) if txn_id in txn_ids), ())
         return {f"{stage}_ms": round((b - a) * 1000, 3) for stage, (a, b) in zip(STAGES, pairwise(ends), strict=False)}
 
