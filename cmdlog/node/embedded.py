@@ -8,10 +8,11 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Self, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Self, overload
 
 import orjson
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from procedures import Transaction
     from procedures.declaration.procedure import EverywhereFunction
 
+INLINE_FRAMES_MAX: Final = 150  # of a caller whose thread executes its call: a procedure needs room for its own recursion
+CALL_FRAMES: Final = 150  # that a call, a query or the close needs of the caller's stack; with fewer none is begun
 SCOPE = "embedded"  # idempotency keys belong to a caller; here there is one
 
 
@@ -127,9 +130,10 @@ class Embedded:
         bound = _bind(route, params)
         waiter, began = self._own_waiter(), self._node.front.now()
         key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
+        place = self._node.call if _deeper_than(INLINE_FRAMES_MAX) else self._node.call_inline
         try:
             with self._interrupts:
-                partition = self._node.call_inline(route, bound, key=key, done=waiter.put, durability=durability)
+                partition = place(route, bound, key=key, done=waiter.put, durability=durability)
             reply = waiter.get()
         except BaseException as error:
             self._waiter.it = None  # the answer may still come (after Ctrl-C): it must not be the next call's
@@ -233,6 +237,10 @@ class Embedded:
                 f"the directory was opened by process {self._pid}, and {os.getpid()} is a fork of it; "
                 "call there, or start the process by `spawn` and open another directory in it"
             )
+        if _deeper_than(sys.getrecursionlimit() - CALL_FRAMES):
+            raise RecursionError(
+                f"the stack of the caller leaves less than {CALL_FRAMES} frames of the recursion limit; nothing was called"
+            )
         if self._closed:
             raise NotReady("the database is closed; `cmdlog.open` opens its directory again")
 
@@ -269,6 +277,15 @@ class _Waiter:
         if reply is None:
             raise RuntimeError("woken without a reply")
         return reply
+
+
+def _deeper_than(frames: int) -> bool:
+    """Whether the calling thread's stack has more frames than that."""
+    try:
+        sys._getframe(max(frames, 0))  # noqa: SLF001 - the only way to ask that does not walk the whole stack
+    except ValueError:
+        return False
+    return True
 
 
 def decode_reply(route: Route, reply: Reply, trace: FailureTrace | None) -> Any:

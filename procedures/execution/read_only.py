@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from sys import getrefcount
-from typing import Any
+from typing import Any, Final
 
 from procedures.declaration.database import Database
 from procedures.declaration.procedure import Procedure
@@ -19,6 +19,9 @@ from procedures.guard.authorizer import Mode
 from procedures.idempotency.known_outcome import Status
 from procedures.native import open_statements
 from procedures.storage.state import PartitionState, open_reader, rows_of
+
+OF_THE_READ: Final = (MemoryError, RecursionError, KeyboardInterrupt)
+"""Faults that are the outcome of a read: it left nothing behind, and no replay has to repeat it."""
 
 
 class Reader:
@@ -96,28 +99,32 @@ class Reader:
     def _run(self, entry: Entry, params: list[Any], procedure: Procedure) -> tuple[int, bytes]:
         function, decode, encode, tx = entry
         call = self._call
-        status, body = Status.OK, b""
         try:
             body = encode(function(tx, *(params if decode is None else decode(params))))
             if (tried := process_guard.take_attempt()) is not None:
                 raise tried
         except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
-            if fault_kind(error) is None and not isinstance(error, SiteFailed) and call.fault is None:
-                error = process_guard.take_attempt() or error
-                status, body = outcome_of(error)
-                if self._tracer is not None and status == Status.FAILED:
-                    self._tracer.add(error, call.txn_ids[call.at], procedure)
-                return status, body
-            call.note_fault(error)
-        if call.fault is None:
-            return status, body
-        raise EnvironmentFault(
-            fault_kind(call.fault) or "io",
-            txn_id=call.txn_ids[call.at],
-            procedure=procedure.name,
-            position=call.at,
-            cause=repr(call.fault),
-        ) from call.fault
+            return self._failed(error, procedure)
+        return (Status.OK, body) if call.fault is None else self._failed(call.fault, procedure)  # it swallowed that
+
+    def _failed(self, error: BaseException, procedure: Procedure) -> tuple[int, bytes]:
+        """The outcome of a call that raised. Raises: EnvironmentFault, where that failed which the next call needs."""
+        call = self._call
+        fault = call.fault or (error if fault_kind(error) is not None or isinstance(error, SiteFailed) else None)
+        if fault is not None and not isinstance(fault, OF_THE_READ):
+            raise EnvironmentFault(
+                fault_kind(fault) or "io",
+                txn_id=call.txn_ids[call.at],
+                procedure=procedure.name,
+                position=call.at,
+                cause=repr(fault),
+            ) from fault
+        call.fault = None
+        error = fault or process_guard.take_attempt() or error
+        status, body = outcome_of(error)
+        if self._tracer is not None and status == Status.FAILED:
+            self._tracer.add(error, call.txn_ids[call.at], procedure)
+        return status, body
 
     def close(self) -> None:
         if self._statements is not None:
