@@ -192,19 +192,21 @@ def test_every_interrupt_point_leaves_no_half_batch(make_site: MakeSite) -> None
 
 def test_fault_in_a_read_names_the_call(make_site: MakeSite) -> None:
     """A read that meets a failure of the machine raises it as well, and the next read works."""
-    failing = True
+    failing: list[BaseException] = [apsw.IOError("disk I/O error")]
 
     def break_it() -> None:
         if failing:
-            raise MemoryError
+            raise failing.pop()
 
     site = make_site(fragile(break_it))
     site.apply(store(1))
     number = site.numbers["look_up"]
     with pytest.raises(EnvironmentFault) as caught:
         site.executor.read([(number, [1])], catalog=1)
-    assert (caught.value.kind, caught.value.procedure) == ("memory", "look_up")
-    failing = False
+    assert (caught.value.kind, caught.value.procedure) == ("io", "look_up")
+    for error in (MemoryError(), RecursionError(), KeyboardInterrupt()):  # of the procedure: no replay has to repeat them
+        failing.append(error)
+        assert site.executor.read([(number, [1])], catalog=1)[1][0][0] == Status.FAILED
     assert site.executor.read([(number, [1])], catalog=1)[1][0][0] == Status.OK
 
 
