@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from procedures.declaration.procedure import EverywhereFunction
 
 INLINE_FRAMES_MAX: Final = 150  # of a caller whose thread executes its call: a procedure needs room for its own recursion
-CALL_FRAMES: Final = 150  # that a call, a query or the close needs of the caller's stack; with fewer none is begun
+CALL_FRAMES: Final = 150  # that a call needs of its caller's stack to be placed and answered; with fewer it is not begun
 SCOPE = "embedded"  # idempotency keys belong to a caller; here there is one
 
 
@@ -125,12 +125,12 @@ class Embedded:
 
     def _invoke(self, call: Call[Any], idempotency_key: str | None, durability: Durability | None) -> Result[Any]:
         name, params = call.procedure, call.params
-        self._check_usable()
+        executes = self._check_caller()
         route = self._route(name)
         bound = _bind(route, params)
         waiter, began = self._own_waiter(), self._node.front.now()
         key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
-        place = self._node.call if _deeper_than(INLINE_FRAMES_MAX) else self._node.call_inline
+        place = self._node.call_inline if executes else self._node.call
         try:
             with self._interrupts:
                 partition = place(route, bound, key=key, done=waiter.put, durability=durability)
@@ -162,7 +162,7 @@ class Embedded:
 
         It cannot be cancelled: what is placed will be executed.
         """
-        self._check_usable()
+        self._check_caller()
         call = named_call(procedure, args, params)
         route = self._route(call.procedure)
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -182,7 +182,7 @@ class Embedded:
 
     def query(self, sql: str, params: tuple[Any, ...] = (), *, partition: int | None = None) -> QueryResult:
         """Runs a SELECT on a frozen state of one partition or of all, one after the other."""
-        self._check_usable()
+        self._check_caller()
         return self._node.query(sql, params, partition)
 
     def status(self) -> dict[str, Any]:
@@ -231,18 +231,16 @@ class Embedded:
         if seconds > front.slow_s:
             front.slow(seconds, lambda: facts_of(self._node, reply, procedure=name, partition=partition, request_id=""))
 
-    def _check_usable(self) -> None:
+    def _check_caller(self) -> bool:
+        """Whether the calling thread has the stack to execute a call itself. Raises: WrongProcess, NotReady, RecursionError."""
         if os.getpid() != self._pid:
             raise WrongProcess(
                 f"the directory was opened by process {self._pid}, and {os.getpid()} is a fork of it; "
                 "call there, or start the process by `spawn` and open another directory in it"
             )
-        if _deeper_than(sys.getrecursionlimit() - CALL_FRAMES):
-            raise RecursionError(
-                f"the stack of the caller leaves less than {CALL_FRAMES} frames of the recursion limit; nothing was called"
-            )
         if self._closed:
             raise NotReady("the database is closed; `cmdlog.open` opens its directory again")
+        return not _is_deep()
 
     def _route(self, name: str) -> Route:
         route = self._node.routes.get(name)
@@ -279,10 +277,20 @@ class _Waiter:
         return reply
 
 
-def _deeper_than(frames: int) -> bool:
+def _is_deep() -> bool:
+    """Whether the calling thread's stack is too deep for a procedure. Raises: RecursionError, where it is for the call itself."""
+    limit = sys.getrecursionlimit() - CALL_FRAMES
+    if not _has_frames(min(INLINE_FRAMES_MAX, limit)):
+        return False
+    if _has_frames(limit):
+        raise RecursionError(f"the caller has less than {CALL_FRAMES} frames left of the recursion limit; nothing was called")
+    return True
+
+
+def _has_frames(count: int) -> bool:
     """Whether the calling thread's stack has more frames than that."""
     try:
-        sys._getframe(max(frames, 0))  # noqa: SLF001 - the only way to ask that does not walk the whole stack
+        sys._getframe(max(count, 0))  # noqa: SLF001 - the only way to ask that does not walk the whole stack
     except ValueError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""Which exceptions are the machine's: never an outcome of a call, because another replica would not see them."""
+"""Which exceptions are the machine's: never an outcome of a logged call, because another replica would not see them."""
 
 from __future__ import annotations
 

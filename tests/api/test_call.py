@@ -126,9 +126,9 @@ def test_outcome_without_result_is_a_problem(node: Any, post: Post, status: int,
 def test_failure_of_before_a_restart_says_where_to_look(node: Any, post: Post, body: Any, hint: str) -> None:
     """The outcome alone has no place: the answer says so, or what its text still tells; of a skipped call it has no reason."""
     node.outcome = lambda route, params: (Status.FAILED, orjson.dumps(body))
-    told = post("/v1/procedures/put", b'{"item": 7}').json()
-    assert hint in told["hint"]
-    assert "file" not in told
+    problem = post("/v1/procedures/put", b'{"item": 7}').json()
+    assert hint in problem["hint"]
+    assert "file" not in problem
 
 
 @pytest.mark.parametrize(

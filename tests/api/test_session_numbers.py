@@ -133,7 +133,7 @@ def test_line_that_names_no_number_of_its_window_is_refused_alone(node: Any, pos
     """Its neighbours are executed."""
     body = entry(20) + line.rstrip() + b"\n" + entry(21)
     answer = post("/v1/batch", body, headers=[("Cmdlog-Session", f"{UUID}; floor=12")])
-    assert ["result" in told for told in answer.lines()] == [True, False, True]
+    assert ["result" in line for line in answer.lines()] == [True, False, True]
     assert answer.lines()[1]["error"]["code"] == "invalid_parameters"
     assert [key for _, _, key in node.logged] == [name(20, 12), name(21, 12)]
 

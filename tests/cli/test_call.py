@@ -91,7 +91,7 @@ def test_user_learns_that_it_takes_long(capsys: pytest.CaptureFixture[str], monk
     """Once, with the address, until when and how long, off a terminal too; with `--json` as an object beside the results."""
     monkeypatch.setattr(server_options, "NOTICE_S", 0.0)
 
-    def told() -> str:
+    def written() -> str:
         with socket.create_server(("127.0.0.1", 0)) as nobody, pytest.raises(CommandFailed):
             call(url=f"http://127.0.0.1:{nobody.getsockname()[1]}", timeout=0.2)
         printed, said = capsys.readouterr()
@@ -99,9 +99,9 @@ def test_user_learns_that_it_takes_long(capsys: pytest.CaptureFixture[str], monk
         return said
 
     says = r"no answer from http://127\.0\.0\.1:\d+ yet; retrying until \d\d:\d\d:\d\d, 0\.2 s in all"
-    assert re.fullmatch(rf"note: {says}\n", told())
+    assert re.fullmatch(rf"note: {says}\n", written())
     monkeypatch.setattr(out, "json", True)
-    assert re.fullmatch(says, json.loads(told())["note"])
+    assert re.fullmatch(says, json.loads(written())["note"])
 
 
 def test_answer_in_time_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> None:

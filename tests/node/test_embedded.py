@@ -84,7 +84,7 @@ def test_values_of_locals_are_for_development(tmp_path: Path, shown: bool) -> No
 
 
 def test_a_procedure_that_interrupts_is_skipped(tmp_path: Path) -> None:
-    """A procedure that raises KeyboardInterrupt at every try is taken out after `site_restarts_max` of them, and stays out.
+    """A procedure that raises KeyboardInterrupt at every try is left out after `site_restarts_max` of them, and stays out.
 
     The error that its caller gets, and the status, say so.
     """

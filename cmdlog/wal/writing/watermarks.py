@@ -94,7 +94,7 @@ class Watermarks:
         self.written = self.durable = start
         self.error: WalError | None = None
         self.delivering = False
-        self._told = False  # of the error
+        self._reported = False  # the error
         self._wrote: set[int] = set()  # written before their predecessors
         self._left: set[int] = set()  # written, and without a sync of their own
         self._synced: set[int] = set()  # before their predecessors
@@ -175,8 +175,8 @@ class Watermarks:
     def _take_due(self) -> tuple[Sequence[int], Sequence[int], WalError | None] | None:
         """Blocks that are written, and durable, and the error, as far as the source does not know; None for no news."""
         if self.error is not None:
-            told, self._told = self._told, True
-            return None if told else ((), (), self.error)
+            reported, self._reported = self._reported, True
+            return None if reported else ((), (), self.error)
         unwritten, undurable, acknowledged = self._unwritten, self._undurable, self._acknowledged
         written = _due(unwritten, self.written) if unwritten and unwritten[0] <= self.written else ()
         durable = _due(undurable, acknowledged) if undurable and undurable[0] <= acknowledged else ()
