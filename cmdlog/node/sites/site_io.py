@@ -31,7 +31,6 @@ class LoopReader:
         self._loop = loop
         self._selector = selectors.DefaultSelector()
         self._channels: dict[Channel, Callable[[], None]] = {}
-        self._writing: set[Channel] = set()  # that wait until they are writable
         self._soon(lambda: loop.add_reader(self._selector, self._ready))
 
     def add(self, channel: Channel, readable: Callable[[], None]) -> None:
@@ -42,7 +41,6 @@ class LoopReader:
     def remove(self, channel: Channel) -> None:
         """Only in the loop's thread, before the channel is closed."""
         if self._channels.pop(channel, None) is not None:
-            self._writing.discard(channel)
             self._selector.unregister(channel)
 
     def close(self) -> None:
@@ -59,14 +57,9 @@ class LoopReader:
 
     def _write_interest(self, channel: Channel, wanted: bool) -> None:
         if channel in self._channels:
-            (self._writing.add if wanted else self._writing.discard)(channel)
             self._selector.modify(channel, READ_WRITE if wanted else selectors.EVENT_READ, channel)
 
     def _ready(self) -> None:
-        if len(self._channels) == 1 and not self._writing:  # nothing to choose from: that would take longer than reading
-            for readable in list(self._channels.values()):
-                readable()
-            return
         for key, events in self._selector.select(0):
             if events & selectors.EVENT_WRITE:
                 key.data.flush()
