@@ -75,7 +75,7 @@ class Operator:
         def look() -> dict[str, Any]:
             told = self.await_verdict(18, f"unreachable {node}")
             lags = told["health"]["lag"].get(str(node), {}).values()
-            seen = any(lag["entries"] and lag["seconds"] > 0 for lag in lags)
+            seen = any(lag["entries"] and (lag["seconds"] or 0) > 0 for lag in lags)
             return told if seen and {lag["seen"] for lag in lags} == {"leader"} else {}
 
         return wait_for(look, why=self.cluster.logs, every_s=LOOK_EVERY_S)
