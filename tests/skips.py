@@ -23,6 +23,7 @@ MAY_LACK: Final = (
     "mounting is not allowed here",
     "the limit of open files does not allow so many connections",
     "this file system does not keep when a file was made",
+    "this file system has no direct writes",
     "needs Linux",
     "needs /proc",
     "other C libraries are not asked",

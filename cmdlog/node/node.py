@@ -161,7 +161,7 @@ class Node:
         settings, sequencer, wal = self.settings, self.sequencer, self._wal
         wal.start(
             sequencer, threads=settings.log_threads, sync=sync, async_window_s=settings.async_window_ms / 1000,
-            waits=lambda: sequencer.waits, early=True, timed=self.meter.syncs.add,
+            waits=lambda: sequencer.waits, lax=lambda: sequencer.lax, early=True, timed=self.meter.syncs.add,
             whole_ring=settings.preallocate == "ring",
         )  # fmt: skip
         if left:
@@ -281,7 +281,7 @@ class Node:
         partition = self._placing.place(route, params, key, done, durability)
         sites.helped_by(threading.get_ident())
         try:
-            if not self._wal.run_turn():
+            if not self._wal.run_turn(sites.drive):
                 self._wal.kick()
         except WalError:  # the log has failed: calls already placed are answered by `failed`
             pass

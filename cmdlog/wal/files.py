@@ -25,6 +25,7 @@ from cmdlog.wal.file_birth import birth_ns
 from cmdlog.wal.machine import read_boot_id, read_machine_id
 from cmdlog.wal.os_errors import locked, raise_read_error, raise_write_error, write_errors
 from cmdlog.wal.process_limits import await_descriptor
+from cmdlog.wal.writing.direct_write import DirectWriter, open_direct_writer
 
 Data = bytes | bytearray | memoryview
 
@@ -143,6 +144,10 @@ class Files(Protocol):
         """Tells machines apart, over boots; "" where that is unknown."""
         return ""
 
+    def open_direct_writer(self) -> DirectWriter | None:
+        """None where there is no such thing."""
+        return None
+
     def read_file(self, path: str) -> bytes:
         """The whole file. Raises: FileNotFoundError, Corrupt."""
         file = self.open(path, read_only=True)
@@ -155,8 +160,7 @@ class Files(Protocol):
         """Makes or replaces a small file; on return content and name are durable. One writer per path at a time.
 
         A crash on the way leaves the old or the new whole file, and perhaps `path` + TEMP_SUFFIX, which the next call replaces.
-        An error before the rename leaves the old file and no temporary one; an error after it (the sync of the folder) leaves the
-        new file in sight, durable or not.
+        An error before the rename leaves the old file alone; one after it (the folder's sync) leaves the new one, durable or not.
         """
         temporary = path + TEMP_SUFFIX
         if self.exists(temporary):
@@ -362,6 +366,9 @@ class RealFiles(Files):
 
     def links(self, path: str) -> int:
         return os.stat(path).st_nlink
+
+    def open_direct_writer(self) -> DirectWriter | None:
+        return open_direct_writer() if type(self) is RealFiles else None  # what changes the files of `open` changes those alone
 
     def boot_id(self) -> str:
         return read_boot_id()

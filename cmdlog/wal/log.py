@@ -176,6 +176,7 @@ class Log:
         sync: Sync = "sync",
         async_window_s: float = 0.010,
         waits: Callable[[], bool] | None = None,
+        lax: Callable[[], bool] = lambda: False,
         early: bool = False,
         timed: Callable[[float], None] = lambda seconds: None,
         whole_ring: bool = False,
@@ -184,7 +185,8 @@ class Log:
         """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written.
 
         `waits` says of the records that were taken last whether somebody waits until they are durable: then they are synced at
-        once, else within `async_window_s`. None: always (`sync`), or never (`async`). With `early`
+        once, else within `async_window_s`. None: always (`sync`), or never (`async`). `lax` says whether
+        something of them is answered when they are only written. With `early`
         `RecordSource.written` is called before the sync of a block, not after it. `timed` gets the seconds of every sync, a
         block's own with its write. All of them are called under a lock and must be quick. `whole_ring`: the space of segments
         that is not in use yet is allocated in the background.
@@ -195,7 +197,7 @@ class Log:
         self._space.whole = whole_ring
         settings = RingSettings(
             threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
-            settle=self._save_hard_state, waits=waits, early=early, timed=timed, clock=clock,
+            settle=self._save_hard_state, waits=waits, lax=lax, early=early, timed=timed, clock=clock,
         )  # fmt: skip
         self._ring = Ring(self._files, self._tail, self._space, source, settings)
         if threads:
@@ -211,12 +213,13 @@ class Log:
         if self._ring is not None:
             self._ring.hasten()
 
-    def run_turn(self) -> bool:
+    def run_turn(self, beside: Callable[[], None] | None = None) -> bool:
         """Takes, writes, syncs and acknowledges in the calling thread; False when others are at it, or nothing was taken.
 
+        `beside`, if the system can do that, is called after `RecordSource.written` and while the block is being synced.
         The caller must hold no lock that its source's methods need. Raises: Wedged.
         """
-        return self._running.run_turn()
+        return self._running.run_turn(beside)
 
     def run_background_work(self) -> None:
         """What the background threads do: recycles, prepares files, syncs what is only written, seals when nothing is in flight.

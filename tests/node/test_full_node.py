@@ -6,6 +6,7 @@ import itertools
 import os
 import resource
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -184,11 +185,11 @@ def test_a_caller_in_the_window_of_a_wedge_is_told_once(tmp_path: Path, monkeypa
     """A call placed after the log failed, but before everybody was told, is neither raised at nor left waiting."""
     node = open_node(tmp_path / "data", inline=True)
 
-    def wedged() -> NoReturn:
+    def wedged(_beside: Callable[[], None] | None = None) -> NoReturn:
         raise Wedged("planted")
 
     ring = node._wal._running
-    wait_for(lambda: not (ring._turn or ring._kicked or ring._in_flight))
+    wait_for(lambda: not (ring._turn or ring._kicked or ring.status()["in_flight"]))
     monkeypatch.setattr(node._wal, "run_turn", wedged)
     monkeypatch.setattr(node._wal, "kick", wedged)
     monkeypatch.setattr(node.sequencer._pipelines, "log", replace(node.sequencer._pipelines.log, kick=wedged))

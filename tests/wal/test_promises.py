@@ -109,7 +109,7 @@ def test_a_slow_write_that_nobody_waits_for_keeps_nobody_waiting(sync: Sync) -> 
     source.wait(lambda: source.sent == [0])
     ring = log._ring
     assert ring is not None
-    wait_for(lambda: ring._in_flight == 1)  # its place in the order is given, and with it what was said about waiting
+    wait_for(lambda: ring.status()["in_flight"] == 1)  # its place in the order is given, and with it what was said about waiting
     waits[0] = True
     before = syncs(files)
     source.put(1)

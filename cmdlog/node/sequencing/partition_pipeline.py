@@ -284,13 +284,13 @@ class TakenBlock:
     flights: list[tuple[PartitionPipeline, Flight]]
     note_dones: list[Callable[[], None]]
 
-    def mark_taken(self, now: float) -> bool:
-        """The log has it now; whether somebody waits until it is durable."""
-        waits = bool(self.note_dones)
+    def mark_taken(self, now: float) -> tuple[bool, bool]:
+        """The log has it now; whether some wait until it is durable, and whether some do not."""
+        waits, lax = bool(self.note_dones), False
         for _, flight in self.flights:
             flight.mark_taken(now)
-            waits = waits or flight.strict
-        return waits
+            waits, lax = waits or flight.strict, lax or flight.lax_calls > 0
+        return waits, lax
 
     def drop(self) -> tuple[list[Done], list[int]]:
         """Who waits until it is durable, for entries and for the answers of batches that were executed; their procedures."""

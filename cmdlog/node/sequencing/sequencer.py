@@ -75,6 +75,7 @@ class Sequencer:
         self.clock, self.limits, self._log = clock, limits, log
         self.blocks = 0  # taken so far
         self.waits = False  # somebody waits until what was taken last is durable
+        self.lax = False  # some of its calls do not
         self._written_block, self._votes_alone = start.block, start.votes_alone
         self._pipelines = PipelineSet(streams, deliver, log, now=meter.now, proposes=start.votes_alone)
         self._lock, self._streams, self._busy = self._pipelines.lock, self._pipelines.by_partition, self._pipelines.busy
@@ -248,7 +249,7 @@ class Sequencer:
         self.blocks += 1
         self.admission.took(bytes_max)
         block = TakenBlock(taken, note_dones)
-        self.waits = block.mark_taken(self._now())
+        self.waits, self.lax = block.mark_taken(self._now())
         self._taken.append(block)
         self._unwritten.append(block)
 

@@ -19,6 +19,7 @@ from cmdlog.wal.errors import LogFull, WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.block import SECTOR_BYTES, BlockFlag
 from cmdlog.wal.os_errors import wal_error
+from cmdlog.wal.writing.block_writes import BlockWrites
 from cmdlog.wal.writing.group_commit import GroupCommit
 from cmdlog.wal.writing.late_sync import LateSync
 from cmdlog.wal.writing.segment_pool import Space
@@ -38,6 +39,7 @@ class RingSettings:
     async_window_s: float
     settle: Callable[[], None]  # a block is placed: what must be durable before it is written
     waits: Callable[[], bool] | None
+    lax: Callable[[], bool]
     early: bool
     timed: Callable[[float], None]
     clock: Callable[[], float]
@@ -49,7 +51,7 @@ class Ring:
     def __init__(self, files: Files, tail: Tail, space: Space, source: RecordSource, settings: RingSettings) -> None:
         self._files, self._tail, self._space, self._source = files, tail, space, source
         self._count, self._sync, self._seal_after_s = settings.threads, settings.sync, settings.seal_after_s
-        self._settle, self._clock, self._early = settings.settle, settings.clock, settings.early
+        self._settle, self._clock, self._lax = settings.settle, settings.clock, settings.lax
         self._waits = settings.waits or (lambda: self._sync == "sync")
         lock = threading.Lock()
         self._lock = lock
@@ -57,7 +59,6 @@ class Ring:
         self._quiet = Gate(lock)  # who waits for the turn, or for nothing in flight
         self._timer = Gate(lock)  # the keeper
         self._turn = self._kicked = False
-        self._in_flight = 0
         self._marks = Watermarks(lock, self._quiet, source, start=tail.number, sync=settings.sync)
         self._held: Sequence[bytes] | None = None  # taken, and waiting for a free segment
         self._closing = self._stopping = False
@@ -65,8 +66,10 @@ class Ring:
         self._times = SyncTimes(settings.timed)
         self._group = GroupCommit(lock, threads=settings.threads, times=self._times, clock=settings.clock)
         self._late = LateSync(files, lock, self._marks, self._window, self._times, clock=settings.clock, wedge=self.wedge)
-        self._last_done = 0.0
-        self._blocks = self._block_bytes = 0
+        self._writes = BlockWrites(
+            files, self._marks, self._window, self._times,
+            early=settings.early, clock=settings.clock, idle=self._note_idle, wedge=self.wedge,
+        )  # fmt: skip
         self._inline_file = ThreadFile(files)  # of callers' threads: with nothing else in flight one is enough
         self._keeper_sleeps = True
         self._threads: list[threading.Thread] = []
@@ -100,22 +103,24 @@ class Ring:
                 self._window.hasten()
                 self._timer.open_one()
 
-    def run_turn(self) -> bool:
+    def run_turn(self, beside: Callable[[], None] | None = None) -> bool:
         """Takes, writes, syncs and notifies the source in the calling thread; False when that is not possible now.
 
-        Raises: Wedged.
+        Where it can be, `beside` is called while the block is on its way to the disk. Raises: Wedged.
         """
         with self._lock:
             self._marks.raise_error()
-            if self._turn or self._in_flight or self._stopping:
+            if self._turn or self._writes.in_flight or self._stopping:
                 return False
             if self._threads and not self._tail.worth_filling:
                 return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
             self._turn, self._kicked = True, False
         try:
-            placed = self._take_block()
-            if placed is not None:
-                self._write(placed, self._inline_file)
+            placed, started = self._take_block(starts=beside is not None)
+            if placed is not None and started and beside is not None:
+                self._writes.run_beside(placed, beside)
+            elif placed is not None:
+                self._writes.write(placed, self._inline_file)
         except BaseException as error:
             # A signal handler's exception, in the middle of a turn or a sync: what is on disk is not known any more.
             self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))
@@ -137,12 +142,13 @@ class Ring:
                     self._quiet.wait()
                 self._marks.raise_error()
                 self._turn, self._kicked = True, False
-            placed = self._take_block()
+            placed, _ = self._take_block()
             if placed is None:
                 break
-            self._write(placed, self._inline_file)
+            self._writes.write(placed, self._inline_file)
+        self._writes.land()
         with self._lock:
-            while (self._in_flight or self._turn or self._marks.delivering) and self._marks.error is None:
+            while (self._writes.in_flight or self._turn or self._marks.delivering) and self._marks.error is None:
                 self._quiet.wait()
             self._marks.raise_error()
             self._turn = True  # kept until the seal is placed: the keeper may be about to write one
@@ -166,6 +172,7 @@ class Ring:
             if thread.ident is not None:  # else it could not be started
                 thread.join()
         self._inline_file.close()
+        self._writes.close()
         self._late.close()
 
     def wedge(self, error: WalError) -> None:
@@ -189,9 +196,9 @@ class Ring:
             return {
                 "written_block": self._marks.written,
                 "durable_block": self._marks.durable,
-                "in_flight": self._in_flight,
-                "blocks": self._blocks,
-                "block_bytes": self._block_bytes,
+                "in_flight": self._writes.in_flight,
+                "blocks": self._writes.blocks,
+                "block_bytes": self._writes.block_bytes,
                 "syncs": self._times.count,
                 "sync_us": self._times.summary(),
                 "error": full_text(self._marks.error) if self._marks.error else None,
@@ -202,9 +209,9 @@ class Ring:
     def _serve(self) -> None:
         file = ThreadFile(self._files)
         while self._await_turn():
-            placed = self._take_block()
+            placed, _ = self._take_block()
             if placed is not None:
-                self._write(placed, file)
+                self._writes.write(placed, file)
         file.close()
 
     def _await_turn(self) -> bool:
@@ -221,7 +228,7 @@ class Ring:
             return False
 
     def _delay_s(self) -> float:
-        return self._group.delay_s(in_flight=self._in_flight, pending_bytes=self._source.pending_bytes)
+        return self._group.delay_s(in_flight=self._writes.in_flight, pending_bytes=self._source.pending_bytes)
 
     def _open_gates(self) -> None:
         """Every waiting thread looks again: nothing more will come."""
@@ -229,17 +236,23 @@ class Ring:
         for gate in (self._idle, self._quiet, self._timer):
             gate.open_all()
 
-    def _take_block(self) -> PlacedBlock | None:
-        """One turn: closes and places a block. The turn is passed on before it is written."""
-        placed = None
+    def _take_block(self, *, starts: bool = False) -> tuple[PlacedBlock | None, bool]:
+        """One turn: closes and places a block. The turn is passed on before it is written, or once its write has begun."""
+        placed, started = None, False
         try:
             placed = self._place()
+            started = starts and placed is not None and not self._lax() and self._writes.start(placed)
         except (WalError, OSError) as error:
             self.wedge(wal_error(error, "rotation of the log failed"))
         except Exception as error:  # noqa: BLE001 -- what the source took cannot be given back: its error ends the log
             self.wedge(WalError(f"the source of the log failed: {error!r}"))
         self._pass_turn()
-        return placed
+        return placed, started
+
+    def _note_idle(self) -> None:
+        """Locked. Nothing is in flight any more."""
+        self._group.release()
+        self._quiet.open_all()
 
     def _pass_turn(self) -> None:
         with self._lock:
@@ -267,9 +280,7 @@ class Ring:
         placed = tail.place(records, flags=BlockFlag.NONE, durable_upto=self._marks.durable)
         self._settle()
         with self._lock:
-            self._in_flight += 1
-            self._blocks += 1
-            self._block_bytes += len(placed.data)
+            self._writes.add(placed)
             self._marks.placed(placed.number)
             if self._waits() and self._sync != "off":
                 self._window.want(placed.number)
@@ -286,8 +297,9 @@ class Ring:
 
     def _rotate(self) -> bool:
         """Everything so far durable, then the next segment. False when none became free before the end."""
+        self._writes.land()
         with self._lock:
-            while self._in_flight and self._marks.error is None:
+            while self._writes.in_flight and self._marks.error is None:
                 self._quiet.wait()
         self._late.flush()
         if not self._space.ready:
@@ -301,52 +313,6 @@ class Ring:
         with self._lock:
             self._marks.restart_at(self._tail.number)
         return True
-
-    # -- writing ---------------------------------------------------------------------------------------------------------
-
-    def _write(self, placed: PlacedBlock, own: ThreadFile) -> None:
-        try:
-            file = own.of_block(placed)
-            begin = self._clock()
-            file.pwrite(placed.data, placed.offset)
-            upto = self._note_written(placed)
-            if upto is not None:
-                file.fdatasync()
-            self._finish(placed, self._clock() - begin, upto)
-        except (WalError, OSError) as error:
-            self.wedge(wal_error(error, f"writing {placed.path}"))
-
-    def _note_written(self, placed: PlacedBlock) -> int | None:
-        """The block is in the page cache. Up to where its sync will reach; None when it is left without one."""
-        with self._lock:
-            self._marks.wrote(placed.number)
-            upto = self._marks.written if placed.number <= self._window.wanted else None
-        if upto is not None and self._early:
-            self._marks.deliver()
-        return upto
-
-    def _finish(self, placed: PlacedBlock, seconds: float, upto: int | None) -> None:
-        """The block is written, and synced unless it is left. Watermarks advance over every gap that this closes."""
-        now = self._clock()
-        with self._lock:
-            self._in_flight -= 1
-            self._last_done = now
-            if upto is not None:
-                self._times.add(seconds)
-            self._times.smooth(seconds)
-            if self._marks.error is not None:
-                return
-            if upto is None:
-                self._marks.leave(placed.number)
-                self._window.leave(placed, now)
-            else:
-                self._marks.synced(upto, own=placed.number)
-                if self._window.open and not self._marks.any_left:
-                    self._window.cover()
-            if not self._in_flight:
-                self._group.release()
-                self._quiet.open_all()
-        self._marks.deliver()
 
     # -- the keeper: seals and delayed syncs -----------------------------------------------------------------------------
 
@@ -372,13 +338,13 @@ class Ring:
             return self._window.left_s(self._clock())
         if self._tail.sealed or self._sync == "off":
             return None
-        if self._in_flight or self._turn:
+        if self._writes.in_flight or self._turn:
             return self._seal_after_s
-        return self._last_done + self._seal_after_s - self._clock()
+        return self._writes.last_done + self._seal_after_s - self._clock()
 
     def _seal_when_idle(self) -> None:
         with self._lock:
-            if self._turn or self._in_flight or self._kicked or self._stopping or self._marks.error is not None:
+            if self._turn or self._writes.in_flight or self._kicked or self._stopping or self._marks.error is not None:
                 return
             self._turn = True
         try:
@@ -393,7 +359,7 @@ class Ring:
             return
         placed = tail.place([], flags=BlockFlag.SEAL, durable_upto=self._marks.durable)
         with self._lock:
-            self._in_flight += 1
+            self._writes.add_seal()
             if self._sync == "sync":
                 self._window.want(placed.number)
-        self._write(placed, self._inline_file)
+        self._writes.write(placed, self._inline_file)

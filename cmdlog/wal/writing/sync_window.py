@@ -77,9 +77,11 @@ class SyncTimes:
         self.smoothed_s = LATENCY_FIRST_S
         self._kept: deque[float] = deque(maxlen=LATENCIES_KEPT)
 
-    def add(self, seconds: float) -> None:
-        """A sync took so long."""
+    def add(self, seconds: float | None) -> None:
+        """A sync took so long; None: nobody saw its end."""
         self.count += 1
+        if seconds is None:
+            return
         self._kept.append(seconds)
         self._report(seconds)
 

@@ -89,7 +89,8 @@ class Watermarks:
     """
 
     def __init__(self, lock: threading.Lock, quiet: Gate, source: RecordSource, *, start: int, sync: Sync) -> None:
-        self._lock, self._quiet, self._source = lock, quiet, source
+        self.lock = self._lock = lock
+        self._quiet, self._source = quiet, source
         self._never_synced = sync == "off"
         self.written = self.durable = start
         self.error: WalError | None = None

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Literal, NamedTuple, get_args
 
-from cmdlog.wal.errors import ShortWrite
+from cmdlog.wal.errors import ShortWrite, WalError
 from cmdlog.wal.files import OWNER_BYTES_MAX, Data, Files, write_owner
 from cmdlog.wal.os_errors import locked, raise_read_error, raise_write_error
 from tests.wal.sim.simdisk import Disk, Entry, Folder, Inode, Keep, os_error, sectors_of
@@ -190,6 +190,35 @@ class SimLock:
         self._file.close()
 
 
+class SimDirectWriter:
+    """Writes when it begins and syncs when it finishes, as two operations; a write that fails says so at the end."""
+
+    def __init__(self, files: SimFiles) -> None:
+        self._files = files
+        self._file: SimFile | None = None
+        self._failure: WalError | OSError | None = None
+
+    def start(self, path: str, data: bytes, offset: int) -> bool:
+        if self._file is None or self._file.path != path:
+            self._file = self._files.open(path)
+        self._failure = None
+        try:
+            self._file.pwrite(data, offset)
+        except (WalError, OSError) as error:
+            self._failure = error
+        return True
+
+    def finish(self) -> bool:
+        if self._failure is not None:
+            raise self._failure
+        if self._file is not None:
+            self._file.fdatasync()
+        return True
+
+    def close(self) -> None:
+        self._file = None
+
+
 class SimFiles(Files):
     """A simulated machine with one file system, that holds the folder "/"; any thread may use it."""
 
@@ -271,6 +300,9 @@ class SimFiles(Files):
                 raise locked(path, file.pread(OWNER_BYTES_MAX, 0))
             self._locked.add(inode)
             return SimLock(file, self._locked)
+
+    def open_direct_writer(self) -> SimDirectWriter:
+        return SimDirectWriter(self)
 
     def boot_id(self) -> str:
         return f"simulated boot {self.boot}"

@@ -1,0 +1,137 @@
+"""Blocks on their way to the disk: written, synced, and reported to the watermarks.
+
+One rule: all blocks are written and synced in the threads that call, side by side, except one: a block that is *started* is on
+its way while its thread does other work. Until it has landed nobody writes to its file; a thread that must finishes it first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import Files
+from cmdlog.wal.os_errors import wal_error
+from cmdlog.wal.writing.direct_write import DirectWriter
+from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
+from cmdlog.wal.writing.tail import PlacedBlock
+from cmdlog.wal.writing.thread_file import ThreadFile
+from cmdlog.wal.writing.watermarks import Watermarks
+
+
+class BlockWrites:
+    """Any thread; methods marked *locked* under the ring's lock, the others without it."""
+
+    def __init__(
+        self, files: Files, marks: Watermarks, window: SyncWindow, times: SyncTimes, *,
+        early: bool, clock: Callable[[], float], idle: Callable[[], None], wedge: Callable[[WalError], None],
+    ) -> None:  # fmt: skip
+        """`idle` is called under the lock when nothing is in flight any more, `wedge` without it."""
+        self._files, self._lock, self._marks, self._window, self._times = files, marks.lock, marks, window, times
+        self._early, self._clock, self._idle, self._wedge = early, clock, idle, wedge
+        self._started: tuple[PlacedBlock, float] | None = None  # and since when
+        self._landing = threading.Lock()
+        self._direct: DirectWriter | None = None
+        self._direct_asked = False
+        self.in_flight = self.blocks = self.block_bytes = 0
+        self.last_done = 0.0
+
+    def add(self, placed: PlacedBlock) -> None:
+        """Locked. The block has its place."""
+        self.in_flight += 1
+        self.blocks += 1
+        self.block_bytes += len(placed.data)
+
+    def add_seal(self) -> None:
+        """Locked. A seal has its place."""
+        self.in_flight += 1
+
+    def write(self, placed: PlacedBlock, own: ThreadFile) -> None:
+        """Writes the block, and syncs it unless nobody waits for that."""
+        if self._started is not None:
+            self.land()
+        try:
+            file = own.of_block(placed)
+            begin = self._clock()
+            file.pwrite(placed.data, placed.offset)
+            upto = self._note_written(placed)
+            if upto is not None:
+                file.fdatasync()
+            self._finish(placed, self._clock() - begin, upto)
+        except (WalError, OSError) as error:
+            self._wedge(wal_error(error, f"writing {placed.path}"))
+
+    def start(self, placed: PlacedBlock) -> bool:
+        """Starts to make the block durable, if it is alone in flight; False: it must be written. Before the turn is passed."""
+        if self.in_flight != 1 or self._window.open or placed.number > self._window.wanted:
+            return False
+        if not self._direct_asked:
+            self._direct, self._direct_asked = self._files.open_direct_writer(), True
+        if self._direct is None or not self._direct.start(placed.path, placed.data, placed.offset):
+            return False
+        self._started = placed, self._clock()
+        return True
+
+    def run_beside(self, placed: PlacedBlock, work: Callable[[], None]) -> None:
+        """Does the work while the block that was started is on its way; it has landed on return."""
+        self._note_written(placed)
+        work()
+        self.land()
+
+    def land(self) -> None:
+        """Waits for the block that was started, if one was and no other thread is faster, and finishes it."""
+        with self._landing:
+            if self._started is None or self._direct is None:
+                return
+            (placed, since), seconds, failure = self._started, None, None
+            try:
+                seconds = self._clock() - since if self._direct.finish() else None
+            except (WalError, OSError) as error:
+                failure = wal_error(error, f"writing {placed.path}")
+            self._started = None
+        if failure is None:
+            self._finish(placed, seconds, placed.number)
+        else:
+            self._wedge(failure)
+
+    def close(self) -> None:
+        """Gives up what was started: the log has ended."""
+        with self._landing:
+            self._started = None
+            if self._direct is not None:
+                self._direct.close()
+
+    def _note_written(self, placed: PlacedBlock) -> int | None:
+        """The block survives a kill. Up to where its sync will reach; None when it is left without one."""
+        with self._lock:
+            self._marks.wrote(placed.number)
+            upto = self._marks.written if placed.number <= self._window.wanted else None
+        if upto is not None and self._early:
+            self._marks.deliver()
+        return upto
+
+    def _finish(self, placed: PlacedBlock, seconds: float | None, upto: int | None) -> None:
+        """The block is written, and synced unless it is left. Watermarks advance over every gap that this closes.
+
+        `seconds`: None of a sync whose end nobody saw.
+        """
+        now = self._clock()
+        with self._lock:
+            self.in_flight -= 1
+            self.last_done = now
+            if upto is not None:
+                self._times.add(seconds)
+            if seconds is not None:
+                self._times.smooth(seconds)
+            if self._marks.error is not None:
+                return
+            if upto is None:
+                self._marks.leave(placed.number)
+                self._window.leave(placed, now)
+            else:
+                self._marks.synced(upto, own=placed.number)
+                if self._window.open and not self._marks.any_left:
+                    self._window.cover()
+            if not self.in_flight:
+                self._idle()
+        self._marks.deliver()
