@@ -21,11 +21,11 @@ from typing import Protocol
 
 from cmdlog.file_lock import LockHeld, lock
 from cmdlog.wal.errors import DiskFull, ShortWrite, WriteFailed
-from cmdlog.wal.file_birth import birth_ns
-from cmdlog.wal.machine import read_boot_id, read_machine_id
 from cmdlog.wal.os_errors import locked, raise_read_error, raise_write_error, write_errors
 from cmdlog.wal.process_limits import await_descriptor
-from cmdlog.wal.writing.direct_write import DirectWriter, open_direct_writer
+from cmdlog.wal.system.direct_write import DirectWriter, open_direct_writer
+from cmdlog.wal.system.file_birth import birth_ns
+from cmdlog.wal.system.machine import read_boot_id, read_machine_id
 
 Data = bytes | bytearray | memoryview
 

@@ -22,8 +22,8 @@ from typing import Final
 import apsw
 import orjson
 
-from cmdlog.wal.file_birth import birth_ns
 from cmdlog.wal.files import Files
+from cmdlog.wal.system.file_birth import birth_ns
 from procedures.storage.state import FORMAT, Position
 from replay.state.file_seals import Content, bring_in, difference
 from snapshot.catalog import remove_state

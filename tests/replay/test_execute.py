@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cmdlog.wal.errors import Locked
-from cmdlog.wal.file_birth import birth_ns
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.log import Log
+from cmdlog.wal.system.file_birth import birth_ns
 from procedures.idempotency.known_outcome import KeyPolicy
 from replay.errors import Divergence
 from replay.plan.node_plan import Plan

@@ -16,7 +16,7 @@ import pytest
 
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.files import Files, RealFiles
-from cmdlog.wal.writing.direct_write import DIRECT_BYTES_MAX, DirectWriter, open_direct_writer
+from cmdlog.wal.system.direct_write import DIRECT_BYTES_MAX, DirectWriter, open_direct_writer
 from tests.wal.sim.simfiles import SimFiles
 
 LACKING = "this file system has no direct writes"
@@ -142,7 +142,7 @@ def test_an_error_of_the_disk_names_file_and_offset(tmp_path: Path, monkeypatch:
 
 KILLED = """
 import os, signal, sys
-from cmdlog.wal.writing.direct_write import open_direct_writer
+from cmdlog.wal.system.direct_write import open_direct_writer
 writer = open_direct_writer()
 began = writer is not None and writer.start(sys.argv[1], b"k" * 65536, 4096)
 if not began:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.wal import machine
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import Locked, WrongDirectory
 from cmdlog.wal.fault_log import FaultLog
@@ -20,6 +19,7 @@ from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.hard_state import open_hardstate
 from cmdlog.wal.log import Log
 from cmdlog.wal.opening.home import CopiedNode, Home, LinkedNode, adopt
+from cmdlog.wal.system import machine
 from replay.log.source import open_source
 from replay.plan.cluster_planner import make_joint_plan
 from replay.plan.planner import make_plan

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.wal import machine
+from cmdlog.wal.system import machine
 
 
 @pytest.mark.parametrize("held", [None, "", "uninitialized\n", "A" * 32, "a" * 31])
