@@ -76,6 +76,11 @@ class NodeGround:
     skips: Sequence[tuple[int, int, int]] = ()  # partition, index, position: of entries that the start leaves to the sites
     run_upto: Mapping[int, int] | None = None  # index up to which each state holds all; None: this node votes alone
 
+    @property
+    def writes_lone_calls(self) -> bool:
+        """Whether the event loop's thread may write calls that are alone: what is durable is committed, and all wait for it."""
+        return self.run_upto is None and not self.inline and self.settings.durability == "sync"
+
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:

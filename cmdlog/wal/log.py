@@ -9,7 +9,6 @@ keeps files ready, `groups` is the fold that makes checkpoints and `recovered`.
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from cmdlog.wal.directory.instance import (
     FOLDERS,
     LOG_FOLDER,
+    RESERVE_BYTES,
+    SEGMENT_BYTES,
+    SEGMENTS,
     Identity,
     Instance,
     Origin,
@@ -40,20 +42,11 @@ from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.reader import read_records
 from cmdlog.wal.writing.anchors import Anchors
-from cmdlog.wal.writing.log_files import create_log_files
-from cmdlog.wal.writing.ring import Ring, RingSettings
+from cmdlog.wal.writing.log_files import create_log_files, random_generation
+from cmdlog.wal.writing.ring import Ring
 from cmdlog.wal.writing.segment_pool import Space
 from cmdlog.wal.writing.tail import Tail
-from cmdlog.wal.writing.watermarks import RecordSource, Sync
-
-SEGMENT_BYTES: int = 16 << 20  # default: a rotation costs about 2 ms, a start reads one segment
-SEGMENTS: int = 64  # default: 1 GiB of log
-RESERVE_BYTES: int = 1 << 20  # default: some hundred control records
-
-
-def random_generation() -> int:
-    """A generation that no earlier life of any file had; never 0 or 1, which mean "zeros" and "unknown"."""
-    return secrets.randbits(63) + 2
+from cmdlog.wal.writing.watermarks import RecordSource, RingSettings, Sync
 
 
 class Log:
@@ -65,7 +58,6 @@ class Log:
     ) -> None:  # fmt: skip
         self._files, self.directory, self.instance = files, directory, survey.instance
         self.recovered: Recovered = mended.recovered
-        self.anchors = Anchors(self._anchor_moved)
         self._hard, self._hard_lock = hard, threading.Lock()
         self._owner, self._closed = owner, False
         self._ring: Ring | None = None
@@ -73,6 +65,7 @@ class Log:
             files, survey.log_dir, survey.instance, survey.segments, survey.free,
             oldest_needed=self._oldest_needed, note_oldest=self._note_oldest,
         )  # fmt: skip
+        self.anchors = Anchors(self._space.ask)
         self._tail = Tail(
             files, self._space, mended.groups,
             segment=survey.segments[-1], offset=mended.offset, number=mended.place.header.number, chain=mended.chain,
@@ -221,6 +214,22 @@ class Log:
         """
         return self._running.run_turn(beside)
 
+    def start_turn(self) -> bool:
+        """Takes a block and gives it to the disk in the calling thread, which waits for nothing; False where that is impossible.
+
+        The block is acknowledged when `land` is called, after its end was announced (`notify`). Raises: Wedged.
+        """
+        return self._running.start_turn()
+
+    def notify(self, eventfd: int) -> bool:
+        """After `start`: the end of what `start_turn` gives to the disk is announced there. False: it would give nothing."""
+        return self._running.notify(eventfd)
+
+    def land(self) -> None:
+        """Acknowledges what was announced."""
+        if self._ring is not None:
+            self._ring.land()
+
     def run_background_work(self) -> None:
         """What the background threads do: recycles, prepares files, syncs what is only written, seals when nothing is in flight.
 
@@ -364,9 +373,6 @@ class Log:
         if self._ring is None or self._closed:
             raise Wedged("the log is not started, or closed")
         return self._ring
-
-    def _anchor_moved(self) -> None:
-        self._space.ask()
 
     def _oldest_needed(self) -> int | None:
         oldest = self.anchors.oldest()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
-from cmdlog.node.sequencing.log_wakeup import Waker
+import pytest
+
+from cmdlog.node.sequencing.log_wakeup import ALONE_BEFORE, Waker
 from cmdlog.wal.errors import WalError
+
+WAIT_S = 60.0  # a bound that is only met when something is broken
 
 
 class Kicks:
@@ -75,3 +80,79 @@ def test_a_log_that_has_failed_is_no_error_here() -> None:
 
     asyncio.run(place())
     assert kicks.count == 3
+
+
+class LoneLog:
+    """Says what is asked of it; a turn ends when the test signals so."""
+
+    def __init__(self, *, able: bool = True) -> None:
+        self.able = able
+        self.busy = False
+        self.eventfd = -1
+        self.turns = 0
+        self.has_landed = asyncio.Event()
+
+    def start_turn(self) -> bool:
+        if self.busy:
+            return False
+        self.turns += 1
+        return True
+
+    def notify(self, eventfd: int) -> bool:
+        self.eventfd = eventfd
+        return self.able
+
+    def land(self) -> None:
+        self.has_landed.set()
+
+
+async def woken(waker: Waker, times: int) -> None:
+    """So many turns of the loop that each place something."""
+    for _ in range(times):
+        waker.wake()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="needs Linux")
+def test_a_caller_that_stays_alone_is_served_by_the_loop() -> None:
+    """After some calls in a row that were alone no thread is woken; one call beside it, and they are again."""
+    kicks, log, alone = Kicks(), LoneLog(), [True]
+
+    async def place() -> None:
+        waker = Waker(kicks, log, lambda: alone[0])
+        waker.attach(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        await woken(waker, ALONE_BEFORE + 3)
+        assert (kicks.count, log.turns) == (ALONE_BEFORE, 3)
+        log.busy = True
+        await woken(waker, 1)
+        assert (kicks.count, log.turns) == (ALONE_BEFORE + 1, 3), "what the log cannot take now is for its threads"
+        log.busy, alone[0] = False, False
+        await woken(waker, 1)
+        alone[0] = True
+        await woken(waker, ALONE_BEFORE)
+        assert (kicks.count, log.turns) == (2 * ALONE_BEFORE + 2, 3)
+        os.eventfd_write(log.eventfd, 1)
+        await asyncio.wait_for(log.has_landed.wait(), WAIT_S)
+        waker.close()
+        await woken(waker, 2)
+        assert log.turns == 3
+        with pytest.raises(OSError, match="Bad file"):
+            os.eventfd_write(log.eventfd, 1)
+
+    asyncio.run(place())
+
+
+def test_without_such_writes_threads_serve_everybody() -> None:
+    """The system has none."""
+    kicks, log = Kicks(), LoneLog(able=False)
+
+    async def place() -> None:
+        waker = Waker(kicks, log, lambda: True)
+        waker.attach(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        await woken(waker, ALONE_BEFORE + 3)
+        waker.close()
+
+    asyncio.run(place())
+    assert (kicks.count, log.turns) == (ALONE_BEFORE + 3, 0)

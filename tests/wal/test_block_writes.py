@@ -4,6 +4,7 @@ thread that must finishes it first.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from pathlib import Path
@@ -224,3 +225,77 @@ def test_the_real_log_lands_beside_its_pool(tmp_path: Path) -> None:
     again = Log.open(files, directory)
     assert numbers_in(again) == list(range(count))
     again.close()
+
+
+def test_a_thread_that_must_not_wait_gives_a_block_to_the_disk() -> None:
+    """Nothing is acknowledged before the block has landed, which is announced; then everything is."""
+    files, source = sim(), ListSource()
+    log = started(files, source)
+    eventfd = os.eventfd(0, os.EFD_NONBLOCK)
+    assert log.notify(eventfd)
+    source.put(1)
+    assert log.start_turn()
+    assert (source.written_numbers, source.acknowledged) == ([1], [])
+    assert os.eventfd_read(eventfd) == 1
+    assert numbers_in(started(files.power_cut(random.Random(0), "none"), ListSource())) == []
+    log.land()
+    assert source.acknowledged == [1]
+    log.land()  # announced for one that another thread has landed: nothing is left to do
+    assert source.acknowledged == [1]
+    assert not log.start_turn(), "nothing to take"
+    log.close()
+    os.close(eventfd)
+
+
+def test_it_takes_no_turn_while_anything_is_in_flight() -> None:
+    """The next block is for the pool, or for it once the first has landed."""
+    files, source = sim(), ListSource()
+    log = started(files, source)
+    source.put(1)
+    assert log.start_turn()
+    source.put(2)
+    assert not log.start_turn()
+    assert not log.run_turn(lambda: None)
+    log.land()
+    assert log.start_turn()
+    log.land()
+    assert source.acknowledged == [1, 2]
+    log.close()
+
+
+def test_a_block_that_cannot_be_started_is_written_by_the_keeper() -> None:
+    """Its thread takes it, and must not write it: for a lax call, say."""
+    files, source = sim(), WaitSource()
+    log = started(files, source, threads=2, lax=True)
+    for number in range(5):
+        source.put(number)
+        if not log.start_turn():  # the segment is full
+            log.kick()
+        source.wait(lambda number=number: source.acknowledged == list(range(number + 1)))  # type: ignore[misc]
+    log.close()
+    again = Log.open(files, NODE, generation=generations(7000))
+    assert numbers_in(again) == list(range(5))
+
+
+def test_closing_lands_what_was_given_to_the_disk() -> None:
+    """Also when nobody calls `land` any more."""
+    files, source = sim(), WaitSource()
+    log = started(files, source, threads=2)
+    source.put(1)
+    assert log.start_turn()
+    log.close()
+    assert source.acknowledged == [1]
+
+
+def test_a_failed_write_of_a_loop_wedges_the_log() -> None:
+    """`land` reports it as any other thread does."""
+    files, source = sim(), ListSource()
+    log = started(files, source)
+    source.put(1)
+    files.fail_at(1, Fault.IO_ERROR, kinds=frozenset({"fdatasync"}))
+    assert log.start_turn()
+    log.land()
+    assert source.acknowledged == []
+    assert len(source.errors) == 1
+    with pytest.raises(Wedged):
+        log.start_turn()

@@ -38,8 +38,14 @@ class Place:
 
 def start(place: Place, data: bytes, offset: int) -> None:
     """Starts, or skips the test: the test's folder may be on a file system without direct I/O."""
-    if not place.writer.start(place.path, data, offset):
+    start_at(place.writer, place.path, data, offset)
+
+
+def start_at(writer: DirectWriter, path: str, data: bytes, offset: int) -> None:
+    """The same, of any writer."""
+    if not writer.can_start(path, len(data)):
         pytest.skip(LACKING)
+    writer.start(data, offset)
 
 
 @pytest.fixture(params=["real", "simulated"])
@@ -88,10 +94,10 @@ def test_a_long_write_is_left_to_a_thread(tmp_path: Path) -> None:
     """More than the writer's memory is not started, and the next short write is."""
     writer = _real_writer()
     path = _zeros(tmp_path / "file", 2 * DIRECT_BYTES_MAX)
-    assert not writer.start(path, bytes(DIRECT_BYTES_MAX + PAGE), 0)
-    if writer.start(path, b"x" * DIRECT_BYTES_MAX, 0):
-        writer.finish()
-        assert Path(path).read_bytes()[: DIRECT_BYTES_MAX + 1] == b"x" * DIRECT_BYTES_MAX + b"\0"
+    assert not writer.can_start(path, DIRECT_BYTES_MAX + PAGE)
+    start_at(writer, path, b"x" * DIRECT_BYTES_MAX, 0)
+    writer.finish()
+    assert Path(path).read_bytes()[: DIRECT_BYTES_MAX + 1] == b"x" * DIRECT_BYTES_MAX + b"\0"
     writer.close()
 
 
@@ -99,23 +105,49 @@ def test_a_file_system_that_refuses_gets_an_ordinary_write(tmp_path: Path) -> No
     """What the kernel takes and then refuses (here for its offset) is written by `finish`, and nothing is started any more."""
     writer = _real_writer()
     path = _zeros(tmp_path / "file", FILE_BYTES)
-    if not writer.start(path, b"x" * PAGE, 1000):
-        pytest.skip(LACKING)
+    start_at(writer, path, b"x" * PAGE, 1000)
     writer.finish()
     assert Path(path).read_bytes()[999 : 1001 + PAGE] == b"\0" + b"x" * PAGE + b"\0"
-    assert not writer.start(path, b"x" * PAGE, 0), "started again where it was refused"
+    assert not writer.can_start(path, PAGE), "started again where it was refused"
     writer.close()
 
 
 def test_a_file_that_cannot_be_opened_is_left_to_the_ordinary_way(tmp_path: Path) -> None:
     """Which will say why."""
     writer = _real_writer()
-    assert not writer.start(str(tmp_path / "missing"), bytes(PAGE), 0)
+    assert not writer.can_start(str(tmp_path / "missing"), PAGE)
     path = _zeros(tmp_path / "file", FILE_BYTES)
-    if writer.start(path, b"x" * PAGE, 0):
-        writer.finish()
-        assert Path(path).read_bytes()[:PAGE] == b"x" * PAGE
+    start_at(writer, path, b"x" * PAGE, 0)
+    writer.finish()
+    assert Path(path).read_bytes()[:PAGE] == b"x" * PAGE
     writer.close()
+
+
+def test_a_kernel_that_takes_no_more_gets_an_ordinary_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that the kernel does not take at all is done by `finish`, and its end is announced all the same."""
+    writer = _real_writer()
+    path = _zeros(tmp_path / "file", FILE_BYTES)
+    eventfd = os.eventfd(0, os.EFD_NONBLOCK)
+    writer.notify(eventfd)
+    monkeypatch.setattr(writer, "_call", lambda *_arguments: -1)
+    start_at(writer, path, b"x" * PAGE, PAGE)
+    assert os.eventfd_read(eventfd) == 1
+    assert not writer.finish()
+    assert Path(path).read_bytes()[PAGE - 1 : 2 * PAGE + 1] == b"\0" + b"x" * PAGE + b"\0"
+    monkeypatch.undo()
+    writer.close()
+    os.close(eventfd)
+
+
+def test_the_end_of_a_write_is_announced(place: Place) -> None:
+    """Once for each, where the caller has asked for it."""
+    eventfd = os.eventfd(0)
+    place.writer.notify(eventfd)
+    for number in range(3):
+        start(place, bytes([number]) * PAGE, number * PAGE)
+        assert os.eventfd_read(eventfd) == 1  # waits for it
+        assert not place.writer.finish() or isinstance(place.files, SimFiles), "announced before it had ended"
+    os.close(eventfd)
 
 
 def test_an_error_of_the_disk_names_file_and_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +155,7 @@ def test_an_error_of_the_disk_names_file_and_offset(tmp_path: Path, monkeypatch:
     writer = _real_writer()
     path = _zeros(tmp_path / "file", FILE_BYTES)
     for number, kind in ((errno.EIO, WriteFailed), (errno.ENOSPC, DiskFull)):
-        if not writer.start(path, b"x" * PAGE, PAGE):
-            pytest.skip(LACKING)
+        start_at(writer, path, b"x" * PAGE, PAGE)
         original = writer._reap  # type: ignore[attr-defined]
 
         def failing(call: tuple[object, ...], number: int = number, original: Callable[..., int] = original) -> int:
@@ -144,9 +175,9 @@ KILLED = """
 import os, signal, sys
 from cmdlog.wal.system.direct_write import open_direct_writer
 writer = open_direct_writer()
-began = writer is not None and writer.start(sys.argv[1], b"k" * 65536, 4096)
-if not began:
+if writer is None or not writer.can_start(sys.argv[1], 65536):
     sys.exit(7)
+writer.start(b"k" * 65536, 4096)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -165,8 +196,7 @@ def test_a_kill_takes_nothing_that_was_started(tmp_path: Path) -> None:
 def test_the_device_is_asked_for_durability(tmp_path: Path) -> None:
     """No power cut can be had here: the file is open for writes that are on the device when they end."""
     writer = _real_writer()
-    if not writer.start(_zeros(tmp_path / "file", FILE_BYTES), b"x" * PAGE, 0):
-        pytest.skip(LACKING)
+    start_at(writer, _zeros(tmp_path / "file", FILE_BYTES), b"x" * PAGE, 0)
     flags = fcntl.fcntl(writer._fd, fcntl.F_GETFL)  # type: ignore[attr-defined]
     assert flags & os.O_DIRECT
     assert flags & os.O_DSYNC
@@ -178,8 +208,7 @@ def test_closing_waits_for_what_was_started(tmp_path: Path) -> None:
     """Its memory may be given back on return."""
     path = _zeros(tmp_path / "file", FILE_BYTES)
     writer = _real_writer()
-    if not writer.start(path, b"x" * 65536, 0):
-        pytest.skip(LACKING)
+    start_at(writer, path, b"x" * 65536, 0)
     writer.close()
     assert Path(path).read_bytes()[:65536] == b"x" * 65536
 

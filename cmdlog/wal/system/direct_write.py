@@ -1,7 +1,7 @@
 """A write that becomes durable while its caller does something else, without a thread: Linux AIO on a file opened for direct I/O.
 
-One rule: never needed. Where kernel, processor or file system have no such thing, `start` says so, nothing was written, and
-the caller writes as always.
+One rule: never needed. Where kernel, processor or file system have no such thing, `can_start` says so, and the caller writes
+as always; what is refused later `finish` writes.
 
 `io_submit` of a write with O_DIRECT and O_DSYNC hands the request to the device and returns; the completion says that it is
 durable, which is `pwrite` and `fdatasync` in one. A thread that sits in `fdatasync` loses its processor's caches, and one more
@@ -29,11 +29,19 @@ DIRECT_BYTES_MAX: Final = 64 << 10  # of one write: a longer one is worth a thre
 class DirectWriter(Protocol):
     """One write at a time. Not thread-safe."""
 
-    def start(self, path: str, data: bytes, offset: int) -> bool:
-        """Begins to make `data` durable at `offset`, both multiples of 4096; False when that is impossible here.
+    def can_start(self, path: str, size: int) -> bool:
+        """Whether a write of so many bytes to this file can be started; asked before each."""
+        ...
+
+    def start(self, data: bytes, offset: int) -> None:
+        """Starts to make `data` durable at `offset` of the file that was asked for, both multiples of 4096.
 
         No other write to the file may take place until `finish`: one to the same page would spoil both.
         """
+        ...
+
+    def notify(self, eventfd: int) -> None:
+        """From now on the end of every write is announced there."""
         ...
 
     def finish(self) -> bool:
@@ -54,6 +62,7 @@ class _Calls:
 
 _NUMBERS: Final = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
 _PWRITE: Final = 1  # IOCB_CMD_PWRITE
+_RESFD: Final = 1  # IOCB_FLAG_RESFD
 _IOCB: Final = struct.Struct("<QIIHhIQQqQII")  # data, key, flags, opcode, priority, fd, buffer, size, offset, -, flags, eventfd
 _EVENT: Final = struct.Struct("<QQqq")  # data, iocb, result, -
 _ONE: Final = ctypes.c_long(1)
@@ -91,22 +100,29 @@ class _AioWriter:
         self._wait = (calls.getevents, self._queue, _ONE, _ONE, self._event, ctypes.c_void_p(None))
         self._fd, self._path = -1, ""
         self._size = self._offset = 0
-        self._usable = True
+        self._announces = (0, 0)  # IOCB_FLAG_RESFD or nothing, and the eventfd
+        self._usable = self._submitted = True
 
-    def start(self, path: str, data: bytes, offset: int) -> bool:
-        if not self._usable or len(data) > DIRECT_BYTES_MAX or not self._open(path):
-            return False
+    def can_start(self, path: str, size: int) -> bool:
+        return self._usable and size <= DIRECT_BYTES_MAX and self._open(path)
+
+    def start(self, data: bytes, offset: int) -> None:
         self._size, self._offset = len(data), offset
         self._memory[: self._size] = data
-        _IOCB.pack_into(self._request, 0, 0, 0, 0, _PWRITE, 0, self._fd, self._address, self._size, offset, 0, 0, 0)
-        return bool(self._call(*self._submit) == 1)
+        _IOCB.pack_into(self._request, 0, 0, 0, 0, _PWRITE, 0, self._fd, self._address, self._size, offset, 0, *self._announces)
+        self._submitted = self._call(*self._submit) == 1
+        if not self._submitted and self._announces[0]:
+            os.eventfd_write(self._announces[1], 1)
+
+    def notify(self, eventfd: int) -> None:
+        self._announces = (_RESFD, eventfd)
 
     def finish(self) -> bool:
-        waited = self._reap(self._look) == 0
+        waited = self._submitted and self._reap(self._look) == 0
         if waited:
             self._reap(self._wait)
-        result = _EVENT.unpack_from(self._event)[2]
-        if result == -errno.EINVAL:  # the file system's refusal: it has written nothing
+        result = _EVENT.unpack_from(self._event)[2] if self._submitted else -errno.EINVAL
+        if result == -errno.EINVAL:  # a refusal: nothing is written
             self._usable = False
             self._write_ordinarily()
         elif result < 0:

@@ -62,30 +62,41 @@ class BlockWrites:
             self._wedge(wal_error(error, f"writing {placed.path}"))
 
     def start(self, placed: PlacedBlock) -> bool:
-        """Starts to make the block durable, if it is alone in flight; False: it must be written. Before the turn is passed."""
+        """Starts to make the block durable, if it is alone in flight; False: it must be written. Before the turn is passed.
+
+        It is announced as written first: what may be done then takes longer than starting. So the thread that calls must be the
+        one by which answers leave, or nobody may be answered for it before it is durable.
+        """
         if self.in_flight != 1 or self._window.open or placed.number > self._window.wanted:
             return False
-        if not self._direct_asked:
-            self._direct, self._direct_asked = self._files.open_direct_writer(), True
-        if self._direct is None or not self._direct.start(placed.path, placed.data, placed.offset):
+        direct = self._open_direct()
+        if direct is None or not direct.can_start(placed.path, len(placed.data)):
             return False
-        self._started = placed, self._clock()
+        self._note_written(placed)
+        since = self._clock()
+        direct.start(placed.data, placed.offset)
+        self._started = placed, since
         return True
 
-    def run_beside(self, placed: PlacedBlock, work: Callable[[], None]) -> None:
-        """Does the work while the block that was started is on its way; it has landed on return."""
-        self._note_written(placed)
-        work()
-        self.land()
+    def notify(self, eventfd: int) -> bool:
+        """From now on the end of the write of a block that was started is announced there; False: none ever is."""
+        direct = self._open_direct()
+        if direct is not None:
+            direct.notify(eventfd)
+        return direct is not None
 
-    def land(self) -> None:
-        """Waits for the block that was started, if one was and no other thread is faster, and finishes it."""
+    def land(self, *, seen: bool = False) -> None:
+        """Waits for the block that was started, if one was and no other thread is faster, and finishes it.
+
+        `seen`: its write has just ended; else it may have ended long ago, after an unknown time.
+        """
         with self._landing:
             if self._started is None or self._direct is None:
                 return
             (placed, since), seconds, failure = self._started, None, None
             try:
-                seconds = self._clock() - since if self._direct.finish() else None
+                waited = self._direct.finish()
+                seconds = self._clock() - since if waited or seen else None
             except (WalError, OSError) as error:
                 failure = wal_error(error, f"writing {placed.path}")
             self._started = None
@@ -100,6 +111,11 @@ class BlockWrites:
             self._started = None
             if self._direct is not None:
                 self._direct.close()
+
+    def _open_direct(self) -> DirectWriter | None:
+        if not self._direct_asked:
+            self._direct, self._direct_asked = self._files.open_direct_writer(), True
+        return self._direct
 
     def _note_written(self, placed: PlacedBlock) -> int | None:
         """The block survives a kill. Up to where its sync will reach; None when it is left without one."""

@@ -6,6 +6,7 @@ One rule: on return everything is durable, names too; an error or a crash on the
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 
 from cmdlog.wal.directory.instance import Instance
@@ -20,6 +21,11 @@ from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.opening.survey import identity_text
 from cmdlog.wal.os_errors import no_room
 from cmdlog.wal.writing.tail import encode_head
+
+
+def random_generation() -> int:
+    """A generation that no earlier life of any file had; never 0 or 1, which mean "zeros" and "unknown"."""
+    return secrets.randbits(63) + 2
 
 
 def create_log_files(

@@ -3,16 +3,15 @@
 One rule: exactly one thread holds the *turn*, in which a block is taken from the source and placed; everything that needs order
 happens there. The writing and syncing after it runs in parallel; watermarks advance in block order, not in that of completion.
 
-A thread is woken only when there is something to take: at most one hand-over per block, which costs 20-50 us in CPython.
-A block whose durability somebody waits for (`waits`) is synced by the thread that wrote it; so is one before it that is written
-later. Other blocks are left to the next sync, at the end of the window at the latest. So one log serves callers of both promises.
+A thread is woken only when there is something to take: at most one hand-over per block, 20-50 us. A block whose durability
+somebody waits for is synced by the thread that wrote it; so is one before it that is written later. Others are left to the next
+sync, at the end of the window at the latest. So one log serves callers of both promises.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import LogFull, WalError
@@ -26,23 +25,7 @@ from cmdlog.wal.writing.segment_pool import Space
 from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock, Tail
 from cmdlog.wal.writing.thread_file import ThreadFile
-from cmdlog.wal.writing.watermarks import Gate, RecordSource, Sync, Watermarks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingSettings:
-    """See `cmdlog.wal.log.Log.start`. The functions are called under a lock: quick."""
-
-    threads: int
-    sync: Sync
-    seal_after_s: float
-    async_window_s: float
-    settle: Callable[[], None]  # a block is placed: what must be durable before it is written
-    waits: Callable[[], bool] | None
-    lax: Callable[[], bool]
-    early: bool
-    timed: Callable[[float], None]
-    clock: Callable[[], float]
+from cmdlog.wal.writing.watermarks import Gate, RecordSource, RingSettings, Watermarks
 
 
 class Ring:
@@ -71,6 +54,7 @@ class Ring:
             early=settings.early, clock=settings.clock, idle=self._note_idle, wedge=self.wedge,
         )  # fmt: skip
         self._inline_file = ThreadFile(files)  # of callers' threads: with nothing else in flight one is enough
+        self._left_block: PlacedBlock | None = None  # for the keeper to write
         self._keeper_sleeps = True
         self._threads: list[threading.Thread] = []
 
@@ -108,27 +92,49 @@ class Ring:
 
         Where it can be, `beside` is called while the block is on its way to the disk. Raises: Wedged.
         """
-        with self._lock:
-            self._marks.raise_error()
-            if self._turn or self._writes.in_flight or self._stopping:
-                return False
-            if self._threads and not self._tail.worth_filling:
-                return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
-            self._turn, self._kicked = True, False
+        if not self._enter_turn():
+            return False
         try:
             placed, started = self._take_block(starts=beside is not None)
             if placed is not None and started and beside is not None:
-                self._writes.run_beside(placed, beside)
+                beside()
+                self._writes.land()
             elif placed is not None:
                 self._writes.write(placed, self._inline_file)
         except BaseException as error:
-            # A signal handler's exception, in the middle of a turn or a sync: what is on disk is not known any more.
-            self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))
+            self._wedge_interrupted(error)
             raise
         return placed is not None
 
+    def start_turn(self) -> bool:
+        """`run_turn`, but the calling thread waits for nothing; False when that is not possible now. Raises: Wedged.
+
+        When the block's end is announced (`notify`) somebody must call `land`.
+        """
+        if not self._enter_turn():
+            return False
+        try:
+            placed, started = self._take_block(starts=True)
+            if placed is not None and not started:
+                with self._lock:
+                    self._left_block = placed
+                    self._timer.open_one()
+        except BaseException as error:
+            self._wedge_interrupted(error)
+            raise
+        return placed is not None
+
+    def notify(self, eventfd: int) -> bool:
+        """From now on the end of the write of a block is announced there, if `start_turn` started it; False: none ever is."""
+        return self._writes.notify(eventfd)
+
+    def land(self) -> None:
+        """The write of a block that was started has ended."""
+        self._writes.land(seen=True)
+
     def rest(self) -> None:
-        """Syncs what is only written, and seals if nothing is in flight: the keeper's work, for a ring without threads."""
+        """Writes, syncs and seals what is left to do: the keeper's work, for a ring without threads."""
+        self._write_left_block()
         self._late.flush()
         self._seal_when_idle()
 
@@ -147,6 +153,7 @@ class Ring:
                 break
             self._writes.write(placed, self._inline_file)
         self._writes.land()
+        self._write_left_block()
         with self._lock:
             while (self._writes.in_flight or self._turn or self._marks.delivering) and self._marks.error is None:
                 self._quiet.wait()
@@ -203,6 +210,21 @@ class Ring:
                 "sync_us": self._times.summary(),
                 "error": full_text(self._marks.error) if self._marks.error else None,
             }
+
+    def _enter_turn(self) -> bool:
+        """Whether the calling thread has the turn now, and nothing is in flight. Raises: Wedged."""
+        with self._lock:
+            self._marks.raise_error()
+            if self._turn or self._writes.in_flight or self._stopping:
+                return False
+            if self._threads and not self._tail.worth_filling:
+                return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
+            self._turn, self._kicked = True, False
+        return True
+
+    def _wedge_interrupted(self, error: BaseException) -> None:
+        """A signal handler's exception in a turn or a sync: what is on disk is not known any more."""
+        self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))
 
     # -- pool threads ----------------------------------------------------------------------------------------------------
 
@@ -327,13 +349,25 @@ class Ring:
                     self._timer.wait(wait_s)
                     self._keeper_sleeps = False
                     continue
+            if self._write_left_block():
+                continue
             if self._window.open:
                 self._late.flush()
             else:
                 self._seal_when_idle()
 
+    def _write_left_block(self) -> bool:
+        """Writes the block of a thread that must not; whether there was one."""
+        with self._lock:
+            placed, self._left_block = self._left_block, None
+        if placed is not None:
+            self._writes.write(placed, self._inline_file)
+        return placed is not None
+
     def _keeper_wait(self) -> float | None:
         """Seconds until something is due; None when nothing will be."""
+        if self._left_block is not None:
+            return 0.0
         if self._window.open and self._sync != "off":
             return self._window.left_s(self._clock())
         if self._tail.sealed or self._sync == "off":

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cmdlog.wal.errors import WalError, Wedged
@@ -45,6 +46,22 @@ class RecordSource(Protocol):
     def failed(self, error: WalError) -> None:
         """The log is wedged; reported once, and nothing is acknowledged after it."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingSettings:
+    """See `cmdlog.wal.log.Log.start`. The functions are called under a lock: quick."""
+
+    threads: int
+    sync: Sync
+    seal_after_s: float
+    async_window_s: float
+    settle: Callable[[], None]  # a block is placed: what must be durable before it is written
+    waits: Callable[[], bool] | None
+    lax: Callable[[], bool]
+    early: bool
+    timed: Callable[[float], None]
+    clock: Callable[[], float]
 
 
 class Gate:

@@ -20,6 +20,7 @@ Simpler than a disk: space is counted by file sizes, holes included; a full disk
 from __future__ import annotations
 
 import errno
+import os
 import random
 import threading
 import zlib
@@ -197,16 +198,25 @@ class SimDirectWriter:
         self._files = files
         self._file: SimFile | None = None
         self._failure: WalError | OSError | None = None
+        self._eventfd = -1
 
-    def start(self, path: str, data: bytes, offset: int) -> bool:
+    def can_start(self, path: str, size: int) -> bool:
         if self._file is None or self._file.path != path:
             self._file = self._files.open(path)
+        return True
+
+    def start(self, data: bytes, offset: int) -> None:
         self._failure = None
         try:
-            self._file.pwrite(data, offset)
+            if self._file is not None:
+                self._file.pwrite(data, offset)
         except (WalError, OSError) as error:
             self._failure = error
-        return True
+        if self._eventfd >= 0:
+            os.eventfd_write(self._eventfd, 1)
+
+    def notify(self, eventfd: int) -> None:
+        self._eventfd = eventfd
 
     def finish(self) -> bool:
         if self._failure is not None:
