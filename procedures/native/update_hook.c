@@ -7,7 +7,34 @@
 
 #include <structmember.h>
 
-static PyObject *table_name, *new_name, *old_name, *checks_name, *unreadable_name, *tables_name, *internal, *position_table;
+static PyObject *checks_name, *unreadable_name, *tables_name, *internal, *position_table;
+
+/* A member that is read of each change, and its getter once it is known: the look for it takes longer than what it does. */
+typedef struct {
+    const char *text;
+    PyObject *name;
+    PyTypeObject *type; /* of whose objects `get` is right; NULL at first */
+    PyGetSetDef *get;
+} Member;
+
+static Member table_member = {.text = "table_name"}, new_member = {.text = "new"}, old_member = {.text = "old"};
+
+/* The member of a change; a new reference. */
+static PyObject *member_of(PyObject *update, Member *member)
+{
+    if (Py_TYPE(update) == member->type) {
+        return member->get->get(update, member->get->closure);
+    }
+    PyObject *found = PyObject_GetAttr((PyObject *)Py_TYPE(update), member->name);
+    if (found == NULL) {
+        PyErr_Clear();
+    } else if (Py_IS_TYPE(found, &PyGetSetDescr_Type) && !PyType_HasFeature(Py_TYPE(update), Py_TPFLAGS_HEAPTYPE)) {
+        member->get = ((PyGetSetDescrObject *)found)->d_getset; /* a static type keeps it as long as the process lives */
+        member->type = member->get->get == NULL ? NULL : Py_TYPE(update);
+    }
+    Py_XDECREF(found);
+    return PyObject_GetAttr(update, member->name);
+}
 
 typedef struct {
     PyObject_HEAD
@@ -15,6 +42,7 @@ typedef struct {
     PyObject *log;     /* RowLog: has `checks` and `_tables`, gets `unreadable` */
     PyObject *touched; /* dict: name -> TouchedRows of the tables that the batch has touched */
     PyObject *other;   /* the hook in Python, for all else */
+    PyObject *newest;  /* TouchedRows of the table that was touched last, or NULL */
 } UpdateHook;
 
 static int check_row(UpdateHook *self, PyObject *name, PyObject *update, PyObject *now)
@@ -40,6 +68,10 @@ static int check_row(UpdateHook *self, PyObject *name, PyObject *update, PyObjec
 /* The touched rows of a table, which the batch has touched from now on; borrowed. NULL where Python has to say, or with an error. */
 static PyObject *touched_table(UpdateHook *self, PyObject *name)
 {
+    TouchedRows *newest = (TouchedRows *)self->newest; /* a table that has touched rows is among `touched` */
+    if (newest != NULL && PyDict_GET_SIZE(newest->last) > 0 && PyUnicode_Compare(newest->name, name) == 0) {
+        return self->newest;
+    }
     PyObject *table = PyDict_GetItemWithError(self->touched, name);
     if (table == NULL && !PyErr_Occurred() && PyUnicode_Tailmatch(name, internal, 0, PY_SSIZE_T_MAX, -1) == 0) {
         PyObject *tables = PyObject_GetAttr(self->log, tables_name); /* of the application; the log of rows keeps them */
@@ -49,7 +81,11 @@ static PyObject *touched_table(UpdateHook *self, PyObject *name)
         }
         Py_XDECREF(tables);
     }
-    return table != NULL && PyObject_TypeCheck(table, &TouchedRowsType) ? table : NULL;
+    if (table == NULL || !PyObject_TypeCheck(table, &TouchedRowsType)) {
+        return NULL;
+    }
+    Py_XSETREF(self->newest, Py_NewRef(table));
+    return table;
 }
 
 static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -60,7 +96,7 @@ static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nar
         return NULL;
     }
     PyObject *update = args[0], *now = NULL, *old = NULL;
-    PyObject *name = PyObject_GetAttr(update, table_name);
+    PyObject *name = member_of(update, &table_member);
     if (name == NULL) {
         return NULL;
     }
@@ -74,8 +110,8 @@ static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nar
         return PyErr_Occurred() ? NULL : PyObject_CallOneArg(self->other, update);
     }
     Py_INCREF(table); /* a collection, at any allocation, may run code that begins another batch */
-    now = PyObject_GetAttr(update, new_name);
-    old = now == NULL ? NULL : PyObject_GetAttr(update, old_name);
+    now = member_of(update, &new_member);
+    old = now == NULL ? NULL : member_of(update, &old_member);
     int failed = old == NULL;
     if (failed && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
         PyErr_Clear();
@@ -114,6 +150,7 @@ static int hook_traverse(UpdateHook *self, visitproc visit, void *arg)
     Py_VISIT(self->log);
     Py_VISIT(self->touched);
     Py_VISIT(self->other);
+    Py_VISIT(self->newest);
     return 0;
 }
 
@@ -123,6 +160,7 @@ static void hook_dealloc(UpdateHook *self)
     Py_CLEAR(self->log);
     Py_CLEAR(self->touched);
     Py_CLEAR(self->other);
+    Py_CLEAR(self->newest);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -139,15 +177,15 @@ PyTypeObject UpdateHookType = {
 
 int add_update_hook(PyObject *module)
 {
-    table_name = PyUnicode_InternFromString("table_name");
-    new_name = PyUnicode_InternFromString("new");
-    old_name = PyUnicode_InternFromString("old");
+    table_member.name = PyUnicode_InternFromString(table_member.text);
+    new_member.name = PyUnicode_InternFromString(new_member.text);
+    old_member.name = PyUnicode_InternFromString(old_member.text);
     checks_name = PyUnicode_InternFromString("checks");
     unreadable_name = PyUnicode_InternFromString("unreadable");
     tables_name = PyUnicode_InternFromString("_tables");
     internal = PyUnicode_InternFromString("_cmdlog_"); /* how tables of the framework begin */
     position_table = PyUnicode_InternFromString("_cmdlog_meta");
-    if (table_name == NULL || new_name == NULL || old_name == NULL || checks_name == NULL || unreadable_name == NULL ||
+    if (table_member.name == NULL || new_member.name == NULL || old_member.name == NULL || checks_name == NULL || unreadable_name == NULL ||
         tables_name == NULL || internal == NULL || position_table == NULL) {
         return -1;
     }
