@@ -10,6 +10,7 @@ What the watchdog sees and does:
     it does nothing for `call_timeout_s`, though it was sent something, or said why it ends and does not end -> kill it
     one call ended it `site_restarts_max` times, or one call runs longer than `call_timeout_s`
                                             -> log a *skip* of that call, durable, then start another
+    a read ran longer, or ended it          -> nothing is logged: the owner answers that read, and another site starts
     it said disk_full, io or refused, it keeps ending where no call is to blame, or does not start
                                             -> refuse calls, try again after 1, 2, 4, up to 10 s, or when room came free, until
                                                a site has run what none could; on a full volume a successor serves reads
@@ -33,7 +34,7 @@ import orjson
 import structlog
 
 from cmdlog.node.sites.frames import BatchAnswer, Frame, FrameKind, decode_applied, decode_read_answer, encode_frame
-from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, POSITION, NotStarted, SiteChild
+from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, POSITION, READ, NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import FULL, OutageStage, Remedies, SiteFault, SiteOutage
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 from cmdlog.node.sites.site_progress import SiteStall
@@ -253,8 +254,8 @@ class ProcessSites:
     def _hung(self, at: Sequence[int]) -> SiteFault:
         """Why a site is killed: its call does not end; or no call runs, and a system call or a capture does not return."""
         if at[BUSY]:
-            message = f"the call ran longer than call_timeout_s={self._call_timeout_s:g}"
-            return SiteFault("hung", message, at[PARTITION], at[INDEX], at[POSITION])
+            message = f"the {'read' if at[READ] else 'call'} ran longer than call_timeout_s={self._call_timeout_s:g}"
+            return SiteFault("hung", message, at[PARTITION], at[INDEX], at[POSITION], read=at[READ])
         return SiteFault("hung", f"the site did not read its input for call_timeout_s={self._call_timeout_s:g}")
 
     def _replace(self, old: SiteChild) -> None:
