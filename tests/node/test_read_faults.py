@@ -5,6 +5,8 @@ On a server a read may hang or end its site process. It is answered as failed, s
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from cmdlog.wal.format.record import RecordKind
 from procedures import Database, Transaction
 from procedures.idempotency.known_outcome import Status
 from tests.node.members import ask_retried, members
-from tests.node.rig import Pending, ask, kill, open_node, partition, send
+from tests.node.rig import Pending, ask, open_node, partition, send
 from tests.waiting import wait_for
 
 
@@ -160,12 +162,17 @@ def ask_again(node: Node, flag: Path) -> int:
 
 
 @pytest.mark.slow
-def test_site_that_is_killed_while_a_read_runs_is_no_failure(node: Node) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_site_that_is_killed_or_stopped_while_a_read_runs_is_no_failure(tmp_path: Path, number: int) -> None:
     """From outside, before the time is up: the read is refused, and safe to repeat."""
-    reading = send(node, "hang_reading", id=1)
-    wait_for(node.stalls)
-    kill(node.status()["sites"][0])
-    assert isinstance(reading.wait(), NotReady)
+    node = open_node(tmp_path / "data", partitions=2, call_timeout_s=3.0)
+    try:
+        reading = send(node, "hang_reading", id=1)
+        wait_for(node.stalls)
+        os.kill(node.status()["sites"][0], number)
+        assert isinstance(reading.wait(), NotReady)
+    finally:
+        node.close()
 
 
 @pytest.mark.slow

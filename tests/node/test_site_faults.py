@@ -55,6 +55,7 @@ READ = b"[[4,[1],1]]"
     ("kind", "number", "blamed"),
     [
         ("hung", 0, [True, True]),
+        ("hung", signal.SIGSTOP, [False, True]),
         ("died", 0, [True, True]),
         ("died", signal.SIGSEGV, [True, True]),
         ("died", signal.SIGABRT, [True, True]),

@@ -1,6 +1,7 @@
 """Why a site ended, what is done about it, and how it is tried again when no other try would help at once.
 
-One rule: decisions only; the supervisor acts on them. The watch thread owns everything here, but for `SiteOutage.note_applied`.
+One rule: decisions only; the supervisor acts on them. The watch thread owns everything here, but for `SiteOutage.note_applied`,
+and for `ReadSuspects`, which belongs to the lock of the reads.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class SiteFault:
     position: int = 0  # of the call in the entry; -1 = none of them: the batch as a whole
     attempts: int = 1  # at the call, by this run of the node; known when the call is skipped
     read: int = 0  # the node's number for the read that ran; 0 = none
-    signal: int = 0  # that ended it; 0 = none
+    signal: int = 0  # that ended it, or had stopped it; 0 = none
 
     def why_skipped(self, procedure: str) -> str:
         """A sentence for people. It is no part of the outcome, which every replay has to repeat to the byte."""
@@ -90,7 +91,7 @@ class ReadSuspects:
         """Whether the read that ran has ended its site; remembers one that may have."""
         if fault.kind in LASTING:
             return False
-        if fault.kind == "hung" or (fault.kind == "died" and fault.signal in (0, *OWN_SIGNALS)):
+        if fault.kind in ("hung", "died") and fault.signal in (0, *OWN_SIGNALS):
             return True
         again = (partition, calls) in self._reads
         self._reads[partition, calls] = None
