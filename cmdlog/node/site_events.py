@@ -30,10 +30,13 @@ from cmdlog.wal.skips import skips_by_partition
 from procedures import Database
 from procedures.bundle import bundle_of
 from procedures.execution.failure_trace import FailureTrace
+from procedures.execution.outcome_bodies import failure_body
+from procedures.idempotency.known_outcome import Status
 from procedures.procedure_versions import facts_of, partitions_of
 from replay.engine import Catalogs
-from replay.state.trust import state_path
+from replay.state.trust import read_position, state_path
 
+SITE_ENDED: Final = "SiteEnded"  # the kind of error of a read that ended its site
 SKIP_TIMEOUT_S: Final = 30.0  # for the log to take a skip; after that the next start finds the call again
 
 log = structlog.get_logger("cmdlog.node")
@@ -124,10 +127,24 @@ class Desk:
         self.changes.add_report(partition, report)
 
     def site_down(self, partitions: Sequence[int], fault: SiteFault) -> None:
+        """Their site has ended: a read that ended it fails, since each repetition would end its successor, too."""
         self.changes.lose(partitions, fault.message)
+        number = self._sequencer.reads.find_culprit(fault) if fault.read else None
         for partition in partitions:
-            self._sequencer.site_down(partition)
+            self._sequencer.site_down(partition, culprit=0 if number is None else fault.read)
         self._snapshots.lost(partitions)
+        if number is not None and fault.partition is not None:
+            self._fail_read(fault.partition, number, fault)
+
+    def _fail_read(self, partition: int, number: int, fault: SiteFault) -> None:
+        """Answers the read that ended its site. No replay repeats it: nothing is logged."""
+        name = self._sequencer.meter.names[number]
+        why = fault.why_failed(name)
+        at = read_position(state_path(self._directory, partition), partition)  # the site ran nothing after the read
+        as_of = 0 if isinstance(at, str) else at.txn_id
+        trace = FailureTrace(as_of, name, file="", line=0, function="", error=f"{SITE_ENDED}: {why}", text=why, hint=why)
+        self._sequencer.reads.answered(fault.read, CallOutcome(Status.FAILED, as_of, failure_body(SITE_ENDED, why), trace))
+        log.warning("read_failed", partition=partition, procedure=name, reason=fault.message)
 
     def site_up(self, positions: dict[int, int]) -> None:
         self._snapshots.lost(list(positions))  # a capture that was asked for in the meantime went to the dead site

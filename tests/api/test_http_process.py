@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
+import orjson
 import pytest
 import trustme
 
 from cmdlog.api.processes.http_process import ServedCode
 from cmdlog.child_process import ChildProcess
+from cmdlog.testing import Server as ServerOf
 from tests.api.bankserver import APPLICATION, ROOT, Server
 from tests.api.test_tls import context_of, write
 from tests.waiting import ASK_EVERY_S, eventually
@@ -63,6 +66,26 @@ def test_the_answer_to_an_older_version_counts_for_nothing() -> None:
     assert not code.known.is_set()
     code.note_answer(2, "no such module")
     assert (code.loaded, code.problem, code.known.is_set()) == (0, "no such module", True)
+
+
+@slow
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_read_that_ends_its_site_is_answered_with_the_reason(tmp_path: Path, processes: int) -> None:
+    """A call of its own and a line of a batch, by the node or by an HTTP process: a failure, which no client repeats."""
+    server = ServerOf("tests.node.apps.faulty:db", tmp_path, sites=1, http_processes=processes, call_timeout_s=1)
+    try:
+        server.start()
+        hint = "hang_reading was stopped: the read ran longer than call_timeout_s=1"
+        answer = httpx.post(f"{server.url}/v1/procedures/hang_reading", json={"id": 1}, timeout=60)
+        told = answer.json()
+        assert (answer.status_code, told["code"], told["error"], told["hint"]) == (500, "procedure_failed", "SiteEnded", hint)
+        read = partial(httpx.post, f"{server.url}/v1/procedures/peek", json={"id": 1}, timeout=60)
+        assert eventually(lambda: read().status_code == 200, every_s=ASK_EVERY_S)
+        line = b'{"procedure": "end_reading", "params": {"id": 1, "how": "exit"}}\n'
+        told = orjson.loads(httpx.post(server.url + "/v1/batch", content=line, timeout=60).content)["error"]
+        assert (told["code"], told["hint"]) == ("procedure_failed", "end_reading ended its site process: exit code 3")
+    finally:
+        server.close()
 
 
 @slow

@@ -37,6 +37,26 @@ def test_a_refusal_comes_before_an_outcome() -> None:
     assert isinstance(got[0], NotReady)
 
 
+def test_of_a_read_a_failure_comes_before_a_refusal() -> None:
+    """A part that ended its site takes those of other partitions with it, and a client would repeat what is refused."""
+    got: list[Reply] = []
+    slots = Gather(3, got.append, read=True).slots()
+    slots[0](NotReady("restored"))
+    slots[2](CallOutcome(2, 3, b'{"type":"x"}'))
+    slots[1](OK[1])
+    assert got == [CallOutcome(2, 3, b'{"type":"x"}')]
+
+
+def test_read_without_a_failure_is_refused_with_its_part() -> None:
+    """Nothing else is known of it."""
+    got: list[Reply] = []
+    refusal = NotReady("restored")
+    slots = Gather(2, got.append, read=True).slots()
+    slots[0](OK[0])
+    slots[1](refusal)
+    assert got == [refusal]
+
+
 def test_the_first_failure_in_partition_order_speaks() -> None:
     """Several aborts give that of the lowest partition."""
     got: list[Reply] = []

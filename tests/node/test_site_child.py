@@ -13,7 +13,7 @@ from cmdlog.child_process import ChildProcess
 from cmdlog.node.sites import site_child
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, encode_frame
-from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, NotStarted, SiteChild
+from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, READ, NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import FULL, SiteFault
 from cmdlog.node.sites.site_progress import SiteStall
 
@@ -127,7 +127,17 @@ def test_end_is_blamed_on_the_call_that_ran(site: SiteChild) -> None:
     """A site that was killed says nothing: the page names partition and call, and nobody when none ran."""
     assert site.await_end() == SiteFault("died", "killed by signal 9", None, 0, 0)
     site.progress[:4] = memoryview(bytearray(b"".join(n.to_bytes(8, "little") for n in (1, 3, 70, 2)))).cast("Q")
-    assert site.await_end() == SiteFault("died", "killed by signal 9", 3, 70, 2)
+    assert site.await_end() == SiteFault("died", "killed by signal 9", 3, 70, 2, signal=9)
+
+
+@pytest.mark.parametrize(("code", "reason", "signal"), [(3, "exit code 3", 0), (-11, "killed by signal 11", 11)])
+def test_end_names_the_read_that_ran(site: SiteChild, code: int, reason: str, signal: int) -> None:
+    """Its number is there as long as it runs, and what is left of it counts for nothing in a site that is idle."""
+    site.popen = cast(ChildProcess, Ended(code))
+    site.progress[PARTITION], site.progress[READ] = 3, 41
+    assert site.await_end() == SiteFault("died", reason, None)
+    site.progress[BUSY] = 1
+    assert site.await_end() == SiteFault("died", reason, 3, read=41, signal=signal)
 
 
 def test_what_a_site_said_counts_before_what_others_say(site: SiteChild) -> None:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
-from cmdlog.node.sites.site_faults import FULL, ROOM_BYTES, OutageStage, Remedies, SiteFault, SiteOutage
+from cmdlog.node.sites.site_faults import (
+    FULL,
+    ROOM_BYTES,
+    SUSPECTS_MAX,
+    OutageStage,
+    ReadSuspects,
+    Remedies,
+    SiteFault,
+    SiteOutage,
+)
 
 ROOM = 100 * ROOM_BYTES
 
@@ -35,6 +46,44 @@ def test_a_call_is_skipped_once_and_only_where_one_is_to_blame(faults: list[Site
     """A fault of the machine waits, a first end is tried again, and a second one at the same call skips it."""
     chosen = Remedies(restarts_max=2)
     assert [chosen.choose(each) for each in faults] == remedies
+
+
+READ = b"[[4,[1],1]]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "blamed"),
+    [
+        ("hung", 0, [True, True]),
+        ("hung", signal.SIGSTOP, [False, True]),
+        ("died", 0, [True, True]),
+        ("died", signal.SIGSEGV, [True, True]),
+        ("died", signal.SIGABRT, [True, True]),
+        ("died", signal.SIGKILL, [False, True]),
+        ("died", signal.SIGHUP, [False, True]),
+        ("memory", 0, [False, True]),
+        (FULL, 0, [False, False]),
+        ("io", 0, [False, False]),
+        ("refused", 0, [False, False]),
+    ],
+)
+def test_a_read_is_blamed_at_once_a_second_time_or_never(kind: str, number: int, blamed: list[bool]) -> None:
+    """As it is certain, may have come from outside, or is met by any other call as well."""
+    suspects, cause = ReadSuspects(), SiteFault(kind, "planted", partition=3, read=9, signal=number)
+    assert [suspects.is_to_blame(cause, 3, READ) for _ in blamed] == blamed
+
+
+def test_a_read_that_was_answered_is_no_suspect_any_more() -> None:
+    """Nor is another call, the same on another partition, or one from before many others."""
+    suspects, cause = ReadSuspects(), SiteFault("died", "planted", partition=3, read=9, signal=signal.SIGKILL)
+    for _ in range(2):
+        assert not suspects.is_to_blame(cause, 3, READ)
+        suspects.acquit(2, READ)
+        suspects.acquit(3, READ)
+    assert [suspects.is_to_blame(cause, p, calls) for p, calls in ((3, READ), (2, READ), (3, b"[]"))] == [False] * 3
+    for number in range(SUSPECTS_MAX):
+        suspects.is_to_blame(cause, 3, b"[%d]" % number)
+    assert not suspects.is_to_blame(cause, 3, READ)
 
 
 def test_an_outage_ends_when_its_batch_is_applied() -> None:

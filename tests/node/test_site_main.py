@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
+import orjson
 import pytest
 
-from cmdlog.node.sites.site_child import PROGRESS_BYTES
+from cmdlog.node.sites.frames import FrameKind, FrameReader, encode_frame
+from cmdlog.node.sites.site_child import BUSY, PARTITION, PROGRESS_BYTES, READ
 from cmdlog.node.sites.site_executor import Site
+from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.node.sites.site_main import SiteProcess
+from procedures.errors import EnvironmentFault
 
 
 class Copying:
@@ -48,3 +53,73 @@ def test_idle_site_rests_before_every_step_of_a_copy(monkeypatch: pytest.MonkeyP
         process.run()
     assert len(waits) == 5
     assert min(waits) > 0
+
+
+class Reading:
+    """A site with a capture under way that notes what its page says, in each read, each step and each answer."""
+
+    capturing = True
+
+    def __init__(self, page: memoryview, fails: EnvironmentFault | None = None) -> None:
+        self._page, self._fails = page, fails
+        self.seen: list[tuple[str, int, int]] = []  # what it did, busy, number of the read
+
+    def note(self, what: str) -> None:
+        self.seen.append((what, self._page[BUSY], self._page[READ]))
+
+    def read(self, partition: int, _call: object) -> tuple[int, list[tuple[int, bytes]]]:
+        assert self._page[PARTITION] == partition
+        self.note("read")
+        if self._fails is not None:
+            raise self._fails
+        return 70, [(0, b"1")]
+
+    def read_traces(self) -> tuple[()]:
+        return ()
+
+    def pace(self, _partition: int, _share: float) -> None:
+        self.note("pace")
+
+    def step_captures(self) -> list[tuple[int, int, dict[str, Any]]]:
+        self.note("step")
+        return []
+
+
+def handle(process: SiteProcess, *frames: bytes) -> None:
+    """Has it do what it was sent."""
+    for frame in FrameReader().feed(b"".join(frames)):
+        process._handle(frame)
+
+
+def test_page_has_the_number_of_a_read_only_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while its answer is sent, a capture steps, or another frame is handled: what ends the site there is no read's doing."""
+    ours, theirs = socket.socketpair()
+    page = memoryview(bytearray(PROGRESS_BYTES)).cast("Q")
+    process, site = SiteProcess(theirs, page), Reading(page)
+    process._site = cast(Site, site)
+    monkeypatch.setattr(process, "_send", lambda kind, *_, **__: site.note(kind.name))
+    with ours, theirs:
+        read = encode_frame(FrameKind.READ, b"[[4,[],1]]", partition=3, ident=41)
+        handle(process, read, encode_frame(FrameKind.PACE, b"0.5", partition=3, ident=9))
+    assert site.seen == [("read", 1, 41), ("READ_ANSWER", 1, 0), ("step", 1, 0), ("pace", 1, 0), ("step", 1, 0)]
+    assert (page[BUSY], page[READ]) == (0, 0)
+
+
+def test_site_that_ends_in_a_read_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the machine, such as memory, is said with the number of the read."""
+    ours, theirs = socket.socketpair()
+    page = memoryview(bytearray(PROGRESS_BYTES)).cast("Q")
+    process = SiteProcess(theirs, page)
+    fault = EnvironmentFault("memory", txn_id=70, procedure="look", position=0, cause="NoMemError()")
+    process._site = cast(Site, Reading(page, fault))
+
+    def end(code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", end)
+    with ours, theirs:
+        with pytest.raises(SystemExit):
+            handle(process, encode_frame(FrameKind.READ, b"[[4,[],1]]", partition=3, ident=41))
+        (frame,) = FrameReader().feed(ours.recv(1 << 16))
+    said = SiteFault(**orjson.loads(frame.payload))
+    assert (frame.kind, said.kind, said.partition, said.index, said.read) == (FrameKind.FAULT, "memory", 3, 0, 41)

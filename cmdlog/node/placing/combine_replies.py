@@ -15,11 +15,12 @@ class Gather:
 
     All partitions OK: the body is a JSON list of results in partition order, the TxnId the highest one (for a write they are all
     the same). Else the first reply in partition order that is not OK; a refusal comes before an outcome, since it is unknown.
-    With `each`, where partitions decide for themselves, its message also says on which the call failed.
+    Of a `read` a failure comes first: a part that ends its site takes the parts of the site's other partitions with it, and these
+    are only refused. With `each`, where partitions decide for themselves, its message also says on which the call failed.
     """
 
-    def __init__(self, count: int, done: Done, *, each: bool = False) -> None:
-        self._each = each
+    def __init__(self, count: int, done: Done, *, each: bool = False, read: bool = False) -> None:
+        self._each, self._read = each, read
         self._replies: list[Reply | None] = [None] * count
         self._missing = count
         self._done = done
@@ -36,9 +37,14 @@ class Gather:
                 self._missing -= 1
                 complete = not self._missing
             if complete:
-                self._done(_combine([reply for reply in self._replies if reply is not None], each=self._each))
+                replies = [reply for reply in self._replies if reply is not None]
+                self._done((_find_failed(replies) if self._read else None) or _combine(replies, each=self._each))
 
         return take_reply
+
+
+def _find_failed(replies: list[Reply]) -> CallOutcome | None:
+    return next((reply for reply in replies if isinstance(reply, CallOutcome) and reply.status), None)
 
 
 def _combine(replies: list[Reply], *, each: bool) -> Reply:

@@ -148,7 +148,7 @@ class Router:
             dated = _dated(partition, done)
             place(partition, next(self._idents), calls, dated, procedure=route.number, lax=True, stale=True)
             return partition
-        for partition, slot in enumerate(Gather(self._partitions, self._counted(route, done)).slots()):
+        for partition, slot in enumerate(Gather(self._partitions, self._counted(route, done), read=True).slots()):
             try:
                 place(partition, next(self._idents), calls, _dated(partition, slot), procedure=-1, lax=True, stale=True)
             except CallRefused as refusal:
@@ -187,7 +187,7 @@ class Router:
         count = self._partitions
         if route.read_only:
             idents = [next(self._idents) for _ in range(count)]
-            self._sequencer.reads.place_everywhere(idents, _read_of(route, body), Gather(count, done).slots(), lax=lax)
+            self._sequencer.reads.place_everywhere(idents, _read_of(route, body), Gather(count, done, read=True).slots(), lax=lax)
             return
         if key and (owner := self._keys.claim_everywhere(key)) != EVERYWHERE:
             done(_unclaimed(key, owner))

@@ -17,6 +17,7 @@ from cmdlog.node.sequencing.flight import Read
 from cmdlog.node.sequencing.opening import Opening
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.node.sites.site_faults import ReadSuspects, SiteFault
 from cmdlog.node.telemetry.stage_timings import StageTimings
 
 
@@ -26,6 +27,7 @@ class ReadRequests:
     def __init__(self, pipelines: PipelineSet, admission: Admission, opening: Opening, meter: StageTimings) -> None:
         self._pipelines, self._admission, self._opening, self._meter = pipelines, admission, opening, meter
         self._reads: dict[int, Read] = {}  # by ident, from call to the site's answer
+        self._suspects = ReadSuspects()
         self._held = 0  # answers that wait until something is durable
 
     @property
@@ -68,15 +70,25 @@ class ReadRequests:
         """Number of the procedure of the read that the partition's site has had for longest; None when it has none."""
         with self._pipelines.lock:
             read = next((read for read in self._reads.values() if read.partition == partition), None)
-        return None if read is None else int(orjson.loads(read.calls)[0][0])
+        return None if read is None else _procedure_of(read)
+
+    def find_culprit(self, fault: SiteFault) -> int | None:
+        """Number of the procedure of the read that ended its site; None when there is none, or its answer came before the end."""
+        with self._pipelines.lock:
+            read = self._reads.get(fault.read)
+            if read is None or not self._suspects.is_to_blame(fault, read.partition, read.calls):
+                return None
+            return _procedure_of(read)
 
     def answered(self, ident: int, reply: Reply) -> None:
-        """The site has served a read."""
+        """The site has served a read, or the read has ended it."""
         now = self._pipelines.now()
         with self._pipelines.lock:
             if self._pipelines.ended:
                 return
             read = self._reads.pop(ident)
+            if isinstance(reply, CallOutcome) and not reply.status:
+                self._suspects.acquit(read.partition, read.calls)
             if read.procedure >= 0 and isinstance(reply, CallOutcome):
                 self._meter.reads.add(now - read.placed_at)
                 self._meter.calls[read.procedure][reply.status] += 1
@@ -111,9 +123,9 @@ class ReadRequests:
         self._held -= len(released)
         return released
 
-    def lose(self, partition: int) -> list[Done]:
-        """The site is gone: who waited for its answer. Repeating a read is safe."""
-        lost = [ident for ident, read in self._reads.items() if read.partition == partition]
+    def lose(self, partition: int, culprit: int) -> list[Done]:
+        """The site is gone: who waited for its answer. Repeating a read is safe, but for the one that ended the site."""
+        lost = [ident for ident, read in self._reads.items() if read.partition == partition and ident != culprit]
         return [self._reads.pop(ident).done for ident in lost]
 
     def drop(self) -> tuple[list[Done], list[int]]:
@@ -146,3 +158,7 @@ class ReadRequests:
         self._held += 1
         self._pipelines.log.hasten()
         return True
+
+
+def _procedure_of(read: Read) -> int:
+    return int(orjson.loads(read.calls)[0][0])

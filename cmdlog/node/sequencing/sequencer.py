@@ -319,10 +319,10 @@ class Sequencer:
         if not waits or flight.lax_calls:
             answer(flight, outcomes, lax=True if waits else None)
 
-    def site_down(self, partition: int) -> None:
-        """The site is gone: batches wait for its successor, reads are refused (repeating them is safe)."""
+    def site_down(self, partition: int, *, culprit: int = 0) -> None:
+        """The site is gone: batches wait for its successor, reads are refused (repeating them is safe), but for the `culprit`."""
         with self._lock:
-            dones = self.reads.lose(partition)
+            dones = self.reads.lose(partition, culprit)
             self._streams[partition].lose_site()
         for done in dones:
             done(NotReady(f"partition {partition} is being restored"))

@@ -30,7 +30,9 @@ from procedures.hash_seed import PINNED
 START_TIMEOUT_S: Final = 60.0  # of a site: imports, opening its state files
 START_LOOK_S: Final = 0.05  # at whether the caller has given up
 END_TIMEOUT_S: Final = 5.0  # of a site whose socket is closed: it has nothing left to do
-BUSY, PARTITION, INDEX, POSITION, HANDLED, STEPS = range(6)  # words of the progress page; frames handled, steps of captures
+BUSY, PARTITION, INDEX, POSITION, HANDLED, STEPS, READ = range(7)
+"""Words of the progress page: HANDLED counts frames, STEPS those of captures; READ is the number of the read that runs, or 0."""
+PAGE_WORDS: Final = READ + 1
 PROGRESS_BYTES: Final = 4096
 
 
@@ -105,7 +107,7 @@ class SiteChild:
 
     def stands_still(self, now: float, *, within_s: float) -> tuple[int, ...] | None:
         """Its progress page, if that has not changed for so long although the site has something to do."""
-        at = tuple(self.progress[: STEPS + 1])
+        at = tuple(self.progress[:PAGE_WORDS])
         idle = not at[BUSY] and self.fault is None and self.channel.frames_sent == at[HANDLED]
         if at != self.seen or idle:
             self.seen, self.seen_at = at, now
@@ -136,9 +138,11 @@ class SiteChild:
         code = self.popen.end(after_s=END_TIMEOUT_S)
         if self.fault is not None:
             return self.fault
-        busy, partition, index, position = self.progress[:4]
+        at = self.progress
         reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        return SiteFault("died", reason, partition if busy else None, index, position)
+        if not at[BUSY]:
+            return SiteFault("died", reason, None, at[INDEX], at[POSITION])
+        return SiteFault("died", reason, at[PARTITION], at[INDEX], at[POSITION], read=at[READ], signal=max(0, -code))
 
     def discard(self) -> None:
         """Ends the process, and gives up what it used."""

@@ -1,11 +1,13 @@
 """Why a site ended, what is done about it, and how it is tried again when no other try would help at once.
 
-One rule: decisions only; the supervisor acts on them. The watch thread owns everything here, but for `SiteOutage.note_applied`.
+One rule: decisions only; the supervisor acts on them. The watch thread owns everything here, but for `SiteOutage.note_applied`,
+and for `ReadSuspects`, which belongs to the lock of the reads.
 """
 
 from __future__ import annotations
 
 import math
+import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ RETRY_S: Final = 1.0  # before the first try of a site that cannot run; each fur
 RETRY_MAX_S: Final = 10.0
 ROOM_BYTES: Final = 1 << 20  # that came free since the last try are worth another one at once
 LASTING: Final = (FULL, "io", "refused")  # faults that another try at once would meet again
+OWN_SIGNALS: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS)
+"""What a process is ended by for what it does itself; others are sent by an operator, or by the out-of-memory killer."""
+SUSPECTS_MAX: Final = 16  # reads at which a site ended; a read that is forgotten is refused once more before it fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +35,17 @@ class SiteFault:
     index: int = 0  # of the entry that it was at; 0 = none: it was reading, or idle
     position: int = 0  # of the call in the entry; -1 = none of them: the batch as a whole
     attempts: int = 1  # at the call, by this run of the node; known when the call is skipped
+    read: int = 0  # the node's number for the read that ran; 0 = none
+    signal: int = 0  # that ended it, or had stopped it; 0 = none
 
     def why_skipped(self, procedure: str) -> str:
         """A sentence for people. It is no part of the outcome, which every replay has to repeat to the byte."""
         tried = f"{procedure} was left out after {self.attempts} attempt{'s' if self.attempts > 1 else ''}"
         return f"{tried}: {'its site process ended, ' if self.kind == 'died' else ''}{self.message}"
+
+    def why_failed(self, procedure: str) -> str:
+        """A sentence for people about the read that ran."""
+        return f"{procedure} {'was stopped' if self.kind == 'hung' else 'ended its site process'}: {self.message}"
 
 
 class Remedies:
@@ -63,6 +74,35 @@ class Remedies:
             return "wait"
         self._skipped.add(where)
         return "skip"
+
+
+class ReadSuspects:
+    """Which read has ended its site, so that its caller gets a failure instead of a refusal, which clients repeat.
+
+    it ran too long; it ended the process by itself                  -> at once
+    a signal that others send, a fault of the machine such as memory -> when the same read was running the last time, too
+    a fault that lasts, which another call would have met            -> never
+    """
+
+    def __init__(self) -> None:
+        self._reads: dict[tuple[int, bytes], None] = {}  # partition and call, the oldest first; none was answered since
+
+    def is_to_blame(self, fault: SiteFault, partition: int, calls: bytes) -> bool:
+        """Whether the read that ran has ended its site; remembers one that may have."""
+        if fault.kind in LASTING:
+            return False
+        if fault.kind in ("hung", "died") and fault.signal in (0, *OWN_SIGNALS):
+            return True
+        again = (partition, calls) in self._reads
+        self._reads[partition, calls] = None
+        if len(self._reads) > SUSPECTS_MAX:
+            del self._reads[next(iter(self._reads))]
+        return again
+
+    def acquit(self, partition: int, calls: bytes) -> None:
+        """The read was answered."""
+        if self._reads:
+            self._reads.pop((partition, calls), None)
 
 
 class OutageStage(Enum):

@@ -25,7 +25,7 @@ import orjson
 
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
-from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, STEPS
+from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
 from cmdlog.signal_handlers import ignore
 from cmdlog.wal.errors import Locked
@@ -77,7 +77,8 @@ class SiteProcess:
     def _handle(self, frame: Frame) -> None:
         progress = self._progress
         progress[PARTITION], progress[INDEX], progress[POSITION] = frame.partition, _entry_index(frame), 0
-        progress[BUSY] = 1
+        progress[READ] = _read_number(frame)
+        progress[BUSY] = 1  # last: the other words count from then on, wherever the process ends
         try:
             self._dispatch(frame)
         except EnvironmentFault as error:
@@ -88,7 +89,7 @@ class SiteProcess:
         progress[BUSY] = 0
 
     def _end(self, frame: Frame, kind: str, message: str, position: int) -> NoReturn:
-        where = {"partition": frame.partition, "index": _entry_index(frame), "position": position}
+        where = {"partition": frame.partition, "index": _entry_index(frame), "position": position, "read": _read_number(frame)}
         fault = {"kind": kind, "message": message, **where}
         self._send(FrameKind.FAULT, orjson.dumps(fault))
         sys.stderr.flush()
@@ -107,6 +108,7 @@ class SiteProcess:
             self._send(FrameKind.APPLIED, answer, partition=frame.partition, ident=frame.ident)
         elif frame.kind is FrameKind.READ:
             as_of, replies = site.read(frame.partition, orjson.loads(frame.payload)[0])
+            self._progress[READ] = 0  # neither the answer's way nor a capture's step is the read's doing
             status, body = replies[0]
             answer = encode_read_answer(as_of, status, body, site.read_traces())
             self._send(FrameKind.READ_ANSWER, answer, partition=frame.partition, ident=frame.ident)
@@ -168,6 +170,11 @@ class SiteProcess:
 def _entry_index(frame: Frame) -> int:
     """The log entry that the frame holds; 0 for others, whose idents are numbers of another kind."""
     return frame.ident if frame.kind is FrameKind.ENTRY else 0
+
+
+def _read_number(frame: Frame) -> int:
+    """The node's number for the read that the frame holds; 0 for others."""
+    return frame.ident if frame.kind is FrameKind.READ else 0
 
 
 def pack_applied(applied: Applied) -> bytes:

@@ -10,6 +10,7 @@ What the watchdog sees and does:
     it does nothing for `call_timeout_s`, though it was sent something, or said why it ends and does not end -> kill it
     one call ended it `site_restarts_max` times, or one call runs longer than `call_timeout_s`
                                             -> log a *skip* of that call, durable, then start another
+    a read ran longer, or ended it          -> nothing is logged: the owner answers that read, and another site starts
     it said disk_full, io or refused, it keeps ending where no call is to blame, or does not start
                                             -> refuse calls, try again after 1, 2, 4, up to 10 s, or when room came free, until
                                                a site has run what none could; on a full volume a successor serves reads
@@ -22,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import signal
 import threading
 import time
 from asyncio import AbstractEventLoop
@@ -33,10 +35,10 @@ import orjson
 import structlog
 
 from cmdlog.node.sites.frames import BatchAnswer, Frame, FrameKind, decode_applied, decode_read_answer, encode_frame
-from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, POSITION, NotStarted, SiteChild
+from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, POSITION, READ, NotStarted, SiteChild
 from cmdlog.node.sites.site_faults import FULL, OutageStage, Remedies, SiteFault, SiteOutage
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
-from cmdlog.node.sites.site_progress import SiteStall
+from cmdlog.node.sites.site_progress import SiteStall, is_stopped
 from cmdlog.wal.os_errors import NO_ROOM
 from procedures.execution.failure_trace import FailureTrace
 from snapshot.lineage import Wish
@@ -247,14 +249,14 @@ class ProcessSites:
         for site in self._sites:
             at = site.stands_still(now, within_s=self._call_timeout_s)
             if at is not None:
-                site.blame(self._hung(at))
+                site.blame(self._hung(at, signal.SIGSTOP if is_stopped(site.popen.pid) else 0))
                 site.popen.kill()
 
-    def _hung(self, at: Sequence[int]) -> SiteFault:
+    def _hung(self, at: Sequence[int], stopped_by: int) -> SiteFault:
         """Why a site is killed: its call does not end; or no call runs, and a system call or a capture does not return."""
         if at[BUSY]:
-            message = f"the call ran longer than call_timeout_s={self._call_timeout_s:g}"
-            return SiteFault("hung", message, at[PARTITION], at[INDEX], at[POSITION])
+            message = f"the {'read' if at[READ] else 'call'} ran longer than call_timeout_s={self._call_timeout_s:g}"
+            return SiteFault("hung", message, at[PARTITION], at[INDEX], at[POSITION], read=at[READ], signal=stopped_by)
         return SiteFault("hung", f"the site did not read its input for call_timeout_s={self._call_timeout_s:g}")
 
     def _replace(self, old: SiteChild) -> None:

@@ -174,6 +174,28 @@ def hang_reading(tx: Transaction, id: int) -> int:  # noqa: A002
         pass
 
 
+@db.procedure(partition_by="id", read_only=True)
+def end_reading(tx: Transaction, id: int, how: str) -> int:  # noqa: A002
+    """Ends the process: by `exit`, by the signal of that name, or by SIGKILL as long as the file exists, which it removes."""
+    if how == "exit":
+        os._exit(3)
+    if how.startswith("/"):
+        if os.path.exists(how):
+            os.unlink(how)
+            os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        os.kill(os.getpid(), signal.Signals[how])
+    return id
+
+
+@db.procedure(partition_by=None, read_only=True)
+def hang_somewhere(tx: Transaction, total: int) -> int:
+    """Never returns where the counters have this sum."""
+    while (found := int(tx.execute(SUM).scalar() or 0)) == total:
+        pass
+    return found
+
+
 @db.procedure(partition_by=None)
 def set_rate(tx: Transaction, name: str, value: int) -> int:
     """Writes the replicated table on every partition; answers with the value before."""
