@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import ssl
+from functools import partial
 from typing import Any
 
 import httpx
@@ -220,6 +222,22 @@ def test_rows_that_are_none_are_not_believed(value: Any) -> None:
     """So it is with queries."""
     with pytest.raises(BadAnswer):
         read_rows(value)
+
+
+def test_refused_connection_says_that_nobody_listens() -> None:
+    """Of both kinds of client; a connection that is lost later is another matter."""
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            await client.get("http://127.0.0.1:9")
+
+    for attempt in (partial(httpx.get, "http://127.0.0.1:9", trust_env=False), lambda: asyncio.run(ask())):
+        with pytest.raises(httpx.ConnectError) as failed:
+            attempt()
+        assert lost(failed.value, begun=False) == Lost(
+            reached=False, reason="nobody listens there (connection refused)", refused=True
+        )
+    assert not lost(httpx.ConnectTimeout("too long"), begun=False).refused
 
 
 @pytest.mark.parametrize("line", [b"{", b"[]", b"7", b'{"error": 7}', b'{"error": {}}', b'{"error": {"status": "409"}}'])

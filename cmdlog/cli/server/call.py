@@ -104,7 +104,7 @@ def call(
             "--key is empty", hint="omit --key for a key of its own; is a variable of the shell unset?", exit_code=2
         )
     with server(url, token_file, timeout, ca_file) as client:
-        with patience(url, timeout):
+        with patience(client, url, timeout):
             catalog = _catalog(client)
         if not name:
             out.result(list(catalog.values()), lambda: _show_catalog(list(catalog.values())))
@@ -112,7 +112,7 @@ def call(
         if name not in catalog:
             raise CommandFailed(f"there is no procedure {name}", hint=_known_names(name, catalog), exit_code=2)
         body = read_params(params or [], catalog[name]["parameters"]["properties"])
-        with patience(url, timeout, asked=client):
+        with patience(client, url, timeout):
             result = client.invoke(name, body, idempotency_key=NEW_KEY if key is None else key)
     answer = {"txn_id": str(result.txn_id), "partition": result.partition, "result": result.value}
     out.result(answer, lambda: out.text(orjson.dumps(result.value, option=orjson.OPT_INDENT_2).decode()))
