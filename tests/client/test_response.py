@@ -31,6 +31,7 @@ from cmdlog.client.response import (
     read_rows,
 )
 from cmdlog.errors import BadAnswer
+from procedures.execution.outcome_bodies import SKIPPED
 
 PROBLEM = {"content-type": "application/problem+json"}
 
@@ -307,6 +308,17 @@ def test_errors_cross_processes() -> None:
     for error in made:
         again = copy.copy(error)  # by the means that pickle uses
         assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def test_skipped_call_did_not_raise_a_class_of_that_name() -> None:
+    """Its error says that it was skipped, with or without the procedure; an exception of the application keeps its own name."""
+    skip = orjson.loads(SKIPPED)
+    why = f"was skipped: {skip['message']}"
+    one = errors.ProcedureFailed(skip["message"], error_type=skip["type"], procedure="p", hint="p was left out after 3 attempts")
+    assert str(one) == f"procedure p {why}; p was left out after 3 attempts"
+    assert str(errors.ProcedureFailed(skip["message"], error_type=skip["type"])) == f"the call {why}"
+    own = errors.ProcedureFailed("m", error_type="Skipped", procedure="p", file="shop.py", line=7)
+    assert str(own) == "procedure p raised Skipped: m (shop.py, line 7)"
 
 
 def test_every_error_has_one_root_and_a_code() -> None:
