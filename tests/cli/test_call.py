@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -231,6 +232,15 @@ def test_text_for_a_number_is_no_riddle_about_json() -> None:
         read_params(["count=seven"], PROPERTIES)
     with pytest.raises(CommandFailed, match=r"^tags: '\[a\]' is not JSON"):
         read_params(["tags=[a]"], PROPERTIES)
+
+
+def test_parameter_of_any_type_says_how_a_text_is_written() -> None:
+    """Its schema is empty, which names nothing; the hint can be pasted, whatever the text holds."""
+    with pytest.raises(CommandFailed, match=r"^value: \"it's\" is not JSON") as refused:
+        read_params(["value=it's"], {"value": {}})
+    assert refused.value.hint.startswith("its type is any JSON; ")
+    [pasted] = shlex.split(refused.value.hint.rpartition(": ")[2])
+    assert read_params([pasted], {"value": {}}) == {"value": "it's"}
 
 
 def test_empty_key_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -148,7 +149,15 @@ def _value(name: str, text: str, schema: dict[str, Any]) -> Any:
         problem = (
             f"{text!r} is not of type {kinds}" if kinds and len(text.split()) == 1 and text.isalnum() else f"{text!r} {error}"
         )
-        raise CommandFailed(f"{name}: {problem}", hint=f"its type is {orjson.dumps(schema).decode()}", exit_code=2) from None
+        raise CommandFailed(f"{name}: {problem}", hint=_type_of(name, text, schema), exit_code=2) from None
+
+
+def _type_of(name: str, text: str, schema: dict[str, Any]) -> str:
+    """The parameter's type. One of no type (`Any`) takes texts too, and only their quotes tell them from other JSON."""
+    if schema:
+        return f"its type is {orjson.dumps(schema).decode()}"
+    quoted = shlex.quote(f"{name}={orjson.dumps(text).decode()}")
+    return f"its type is any JSON; a text is written with its quotes, and those again for the shell: {quoted}"
 
 
 def _known_names(wrong: str, names: Iterable[str]) -> str:
