@@ -199,7 +199,7 @@ def of_outcome(outcome: CallOutcome, trace: FailureTrace | None) -> Problem:
     held = orjson.loads(outcome.body) if outcome.body else None
     told = held if isinstance(held, dict) else {}
     detail = str(told.get("message") or CODES[code][1])
-    more: dict[str, Any] = {"txn_id": str(outcome.txn_id)}
+    more: dict[str, Any] = {"txn_id": str(outcome.txn_id)} if outcome.txn_id else {}  # a name that another partition knows
     if code == "aborted":
         more["abort_code"] = told.get("code")
     if code == "procedure_failed":
