@@ -118,6 +118,7 @@ class Embedded:
 
         `procedure` is a name, or a `Call`, which may have a key and a durability already. `durability`: "async" returns once the
         call is executed, and a power cut may take it for a moment; "sync" once it is durable. None: as the directory was opened.
+        There is no `consistency`, unlike in clients: a read here sees every call that returned before it.
         """
         call = procedure if isinstance(procedure, Call) else named_call(procedure, (), params)
         own_key = call.idempotency_key if isinstance(call.idempotency_key, str) else None

@@ -10,11 +10,13 @@ import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import cmdlog
 from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
 from cmdlog.node import embedded as embedded_module
 from cmdlog.node.embedded import Embedded, open_embedded
@@ -98,6 +100,16 @@ def test_a_procedure_that_interrupts_is_skipped(tmp_path: Path) -> None:
         assert opened.call("bump", id=1, amount=2) == 3
     with reopen(tmp_path) as opened:
         assert opened.call("bump", id=1, amount=4) == 7
+
+
+def test_embedded_reads_have_no_consistency_to_choose(tmp_path: Path) -> None:
+    """Clients may ask any node of a cluster for a stale read; this is a node alone, and the page on stale reads says so."""
+    with reopen(tmp_path) as opened:
+        for stale in (partial(opened.invoke, "balance", {"id": 1}), partial(opened.query, "SELECT 1")):
+            with pytest.raises(TypeError, match="consistency"):
+                stale(consistency="stale")  # type: ignore[call-arg]
+    page = " ".join(Path(cmdlog.__file__).with_name("OPERATING.md").read_text().split())
+    assert "What `cmdlog.open` gives has no such argument" in page
 
 
 def in_a_fork(work: Callable[[], object]) -> str:
