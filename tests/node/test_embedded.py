@@ -19,12 +19,15 @@ import pytest
 import cmdlog
 from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
 from cmdlog.node import embedded as embedded_module
+from cmdlog.node.deferred_interrupts import Unfinished
 from cmdlog.node.embedded import Embedded, open_embedded
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.settings import BadSetting
+from cmdlog.wal.errors import Locked
 from procedures import InvalidParameters
 from tests.node.apps.faulty import Mixed, db
 from tests.node.rig import SMALL
+from tests.waiting import wait_for
 
 
 def reopen(directory: Path, **settings: Any) -> Embedded:
@@ -105,9 +108,10 @@ def test_a_procedure_that_interrupts_is_skipped(tmp_path: Path) -> None:
 def test_embedded_reads_have_no_consistency_to_choose(tmp_path: Path) -> None:
     """Clients may ask any node of a cluster for a stale read; this is a node alone, and the page on stale reads says so."""
     with reopen(tmp_path) as opened:
-        for stale in (partial(opened.invoke, "balance", {"id": 1}), partial(opened.query, "SELECT 1")):
+        calls: tuple[Callable[..., Any], ...] = partial(opened.invoke, "balance", {"id": 1}), partial(opened.query, "SELECT 1")
+        for stale in calls:
             with pytest.raises(TypeError, match="consistency"):
-                stale(consistency="stale")  # type: ignore[call-arg]
+                stale(consistency="stale")
     page = " ".join(Path(cmdlog.__file__).with_name("OPERATING.md").read_text().split())
     assert "What `cmdlog.open` gives has no such argument" in page
 
@@ -257,6 +261,57 @@ def test_interrupts_in_the_main_thread_leave_the_directory_usable(tmp_path: Path
     assert signal.getsignal(signal.SIGINT) is before
     with reopen(tmp_path) as opened:
         assert opened.call("peek", id=1) >= calls
+
+
+def interrupt_close(opened: Embedded, *, meanwhile: Callable[[], object] = lambda: None) -> BaseException | None:
+    """Closes it in this thread, with Ctrl-C as soon as that is under way; what the KeyboardInterrupt was raised during."""
+
+    def poke() -> None:
+        wait_for(lambda: not opened.node.ready)
+        os.kill(os.getpid(), signal.SIGINT)
+        meanwhile()
+
+    poker = threading.Thread(target=poke)
+    poker.start()
+    with pytest.raises(KeyboardInterrupt) as ended:
+        opened.close()
+    poker.join()
+    return ended.value.__context__
+
+
+@pytest.mark.slow
+def test_interrupt_ends_the_wait_of_close(tmp_path: Path) -> None:
+    """Ctrl-C while a call does not end: close says what is left, the directory stays locked, and its next opening has all."""
+    lasts = tmp_path / "lasts"
+    lasts.touch()
+    opened = reopen(tmp_path, drain_timeout_s=300)
+    assert opened.call("bump", id=1, amount=7) == 7
+    running = opened.submit("stay", id=1, path=str(lasts))
+    wait_for(lambda: opened.status()["stalled"])
+    left = interrupt_close(opened)
+    assert isinstance(left, Unfinished)
+    assert "the next opening replays" in str(left)
+    with pytest.raises(Locked):
+        reopen(tmp_path)
+    lasts.unlink()
+    assert running.result(120) == 8
+    wait_for(lambda: all(thread.name != "last-work" for thread in threading.enumerate()))
+    with reopen(tmp_path) as again:
+        assert again.call("peek", id=1) == 8
+
+
+@pytest.mark.slow
+def test_interrupted_close_is_orderly_where_it_can_be(tmp_path: Path) -> None:
+    """A call that ends soon after Ctrl-C leaves nothing behind; KeyboardInterrupt is raised when all is closed."""
+    lasts = tmp_path / "lasts"
+    lasts.touch()
+    opened = reopen(tmp_path, drain_timeout_s=300)
+    running = opened.submit("stay", id=1, path=str(lasts))
+    wait_for(lambda: opened.status()["stalled"])
+    assert interrupt_close(opened, meanwhile=lasts.unlink) is None
+    assert running.result(120) == 1
+    with reopen(tmp_path) as again:
+        assert again.call("peek", id=1) == 1
 
 
 def test_the_last_work_of_a_busy_moment_is_not_left_lying(tmp_path: Path) -> None:
