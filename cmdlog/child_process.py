@@ -28,6 +28,10 @@ import orjson
 from cmdlog.die_with_parent import ERROR_BYTES_MAX
 
 PIPE: Final = subprocess.PIPE
+KILLED_HINT: Final = (
+    "the kernel kills a process when memory runs out, and `dmesg` then says so: give it more memory or let fewer processes run, "
+    "and start again; what is durable is complete"
+)
 
 
 class ChildProcess(subprocess.Popen[bytes]):
@@ -121,6 +125,20 @@ class ChildProcess(subprocess.Popen[bytes]):
 
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         self.close()
+
+
+def describe_end(code: int) -> str:
+    """How a process with this exit code ended, as the predicate of a sentence."""
+    if code >= 0:
+        return f"ended with code {code}"
+    with contextlib.suppress(ValueError):  # a real-time signal has no name
+        return f"was ended by signal {-code} ({signal.Signals(-code).name})"
+    return f"was ended by signal {-code}"
+
+
+def hint_at_end(code: int) -> str:
+    """What to do about such an end; "" where the end says nothing about it."""
+    return KILLED_HINT if code == -signal.SIGKILL else ""
 
 
 def without_settings() -> dict[str, str]:

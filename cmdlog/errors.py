@@ -15,6 +15,9 @@ The branch of the tree says what was done:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+SKIP_TYPE: Final = "Skipped"  # of the outcome of a call that was skipped; logs hold it
 
 
 class CmdlogError(Exception):
@@ -58,11 +61,11 @@ class Aborted(CallError):
 
 
 class ProcedureFailed(CallError):
-    """The procedure raised: a defect of the application, and an outcome like any other.
+    """The procedure raised, or was skipped: a defect of the application, and an outcome like any other.
 
     `error_type` and `message` are the exception's class and text; `procedure`, `file` and `line` say where it was raised, ""
     and 0 where that is not known any more; `hint` is what to do instead, where that is known. In the process that ran the call
-    the exception itself is `__cause__`.
+    the exception itself is `__cause__`. A call that was skipped raised nothing: its `error_type` is "Skipped", `hint` says why.
     """
 
     code = "procedure_failed"
@@ -78,9 +81,13 @@ class ProcedureFailed(CallError):
         hint: str = "",
         txn_id: int = 0,
     ) -> None:
-        raised = ": ".join(filter(None, (error_type, message)))
+        is_skip = error_type == SKIP_TYPE and not file  # an exception of the application has a place
+        raised = message if is_skip else ": ".join(filter(None, (error_type, message)))
         place = f" ({file}, line {line})" if file else ""
-        text = f"procedure {procedure} raised {raised}{place}" if procedure else f"{raised}{place}"
+        if is_skip:
+            text = f"{f'procedure {procedure}' if procedure else 'the call'} was skipped: {raised}"
+        else:
+            text = f"procedure {procedure} raised {raised}{place}" if procedure else f"{raised}{place}"
         super().__init__(f"{text}; {hint}" if hint else text, txn_id=txn_id)
         self.error_type, self.message = error_type, message
         self.procedure, self.file, self.line, self.hint = procedure, file, line, hint

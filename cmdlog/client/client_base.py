@@ -90,12 +90,28 @@ class ClientCore:
         self._sessions = ClientSessions(window=self.options.session_window)
         self._names: CallNames = KeyPerCall(KeyGenerator()) if self.options.keys == "single" else self._sessions
         self._request_ids = request_ids()
+        self._newest_request: httpx.Request | None = None
         self._lock = threading.Lock()
 
     @property
     def url(self) -> httpx.URL:
         """The server that is asked next: of several, the one that answered last, or has not been asked."""
         return self._servers.preferred.url
+
+    @property
+    def newest_failure(self) -> str:
+        """Why the newest attempt of a request gave no result; "" if it did, or none has ended yet."""
+        return self._servers.newest_failure()
+
+    @property
+    def nobody_listens(self) -> bool:
+        """Whether all attempts of all requests so far were refused a connection."""
+        return self._servers.only_refused and self.newest_failure != ""
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether the newest request has left us: it had a connection."""
+        return self._newest_request is not None and begun(self._newest_request)
 
     # -- requests --------------------------------------------------------------------------------------------------------
 
@@ -194,7 +210,11 @@ class ClientCore:
         sent = [server.host, *self._headers, *headers, ("Content-Length", str(len(body))), (REQUEST_ID, next(self._request_ids))]
         if self.txn_id and self.options.causality == "echo":
             sent.append((TXN, str(self.txn_id)))
-        return httpx.Request(method, server.address_of(path), headers=sent, stream=Body(body), extensions={"timeout": timeouts})
+        request = httpx.Request(
+            method, server.address_of(path), headers=sent, stream=Body(body), extensions={"timeout": timeouts}
+        )
+        self._newest_request = request
+        return request
 
     # -- answers ---------------------------------------------------------------------------------------------------------
 

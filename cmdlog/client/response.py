@@ -56,6 +56,7 @@ class Lost:
     reached: bool
     reason: str
     hopeless: bool = False  # the next attempt would fail alike
+    refused: bool = False  # the machine answered that nobody listens at the port
 
 
 Attempt = Response | Lost
@@ -280,13 +281,16 @@ def lost(error: BaseException, *, begun: bool) -> Lost:
     Only what has not begun was surely not executed. After that even a reset in the middle of the request proves nothing: what the
     socket took may have arrived, and something on the way may have sent a copy.
     """
-    hopeless = _bad_certificate(error) or isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
+    if not begun and _comes_of(error, ConnectionRefusedError):
+        return Lost(reached=False, reason="nobody listens there (connection refused)", refused=True)
+    hopeless = _comes_of(error, ssl.SSLCertVerificationError)
+    hopeless = hopeless or isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
     return Lost(reached=begun, reason=str(error) or type(error).__name__, hopeless=hopeless and not begun)
 
 
-def _bad_certificate(error: BaseException | None) -> bool:
+def _comes_of(error: BaseException | None, kind: type[OSError]) -> bool:
     while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
+        if isinstance(error, kind):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -18,6 +18,7 @@ waits (`server_set.py`); what one of them refuses for its certificate may go to 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,9 +39,10 @@ class RetryPolicy:
     backoff_max_s: float = 2.0
     attempts_max: int = 100  # of several servers: rounds
     failover_s: float = 3.0  # of several servers: silence of one before another is asked; doubles for a call that met silence
+    refused_s: float = math.inf  # of a client all of whose attempts were refused a connection: nobody listens there
 
     def __post_init__(self) -> None:
-        for name in ("connect_s", "attempt_s", "backoff_first_s", "backoff_max_s", "attempts_max", "failover_s"):
+        for name in ("connect_s", "attempt_s", "backoff_first_s", "backoff_max_s", "attempts_max", "failover_s", "refused_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0")
 

@@ -56,7 +56,8 @@ def exchange(
     renames: bool = False,
 ) -> Steps:
     """Returns the JSON of the answer. `renames`: the call's name was made here, and may be made again. Raises: CmdlogError."""
-    deadline = clock() + timeout_s
+    began = clock()
+    deadline, refused_until = began + timeout_s, began + min(timeout_s, policy.refused_s)
     tries = Tries(began=servers.mark(), mark=servers.mark())
     known = True  # a caller who leaves has no name to ask by
     try:
@@ -72,7 +73,8 @@ def exchange(
                 ask, renames = ask.under(name), False
                 continue
             fresh = found.elsewhere and servers.has_fresh(tries.mark)
-            step = decide(found, tries, ask.effect, policy, left_s=deadline - clock(), chance=chance(), fresh=fresh)
+            left_s = (refused_until if servers.only_refused else deadline) - clock()
+            step = decide(found, tries, ask.effect, policy, left_s=left_s, chance=chance(), fresh=fresh)
             if isinstance(step, CmdlogError):
                 known = is_known(found, tries, step)
                 step.idempotency_key = key_to_ask_by(ask, known=known)

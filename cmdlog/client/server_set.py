@@ -56,6 +56,9 @@ class ServerSet:
         self._by_url = {str(server.url): server for server in self.servers}
         self._failures = 0
         self._passed = 0  # the last failure before the last success
+        self._newest: tuple[ListedServer, Attempt] | None = None
+        self.only_refused = True
+        """Until an attempt ends in anything but a refused connection: from then on one is that of a server that starts again."""
         self._lock = threading.Lock()
 
     @property
@@ -72,6 +75,8 @@ class ServerSet:
 
     def note_attempt(self, server: ListedServer, attempt: Attempt) -> Attempt:
         """The result of asking the server. Returns the attempt."""
+        self._newest = server, attempt
+        self.only_refused = self.only_refused and isinstance(attempt, Lost) and attempt.refused
         if isinstance(attempt, Response) and attempt.status == 200:
             self._passed = self._failures
         elif points_elsewhere(attempt):
@@ -98,6 +103,12 @@ class ServerSet:
             return self._by_url.get(str(base_url(url)))
         except ValueError:
             return None
+
+    def newest_failure(self) -> str:
+        """Why the newest attempt gave no result, "" if it did or there was none; of several servers with its address."""
+        if self._newest is None or (isinstance(attempt := self._newest[1], Response) and attempt.status == 200):
+            return ""
+        return (f"{self._newest[0].url}: " if self.several else "") + _why(attempt)
 
     def name_failures(self, error: CmdlogError, since: int) -> CmdlogError:
         """The error, which then says what each server did since the mark; of one server it says so already."""

@@ -8,8 +8,18 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Final
+
+from cmdlog.operator_error import OperatorError
+
+LOOK_S: Final = 0.05
+GRACE_S: Final = 2.0  # for the end of a work that hurries
+
+
+class Unfinished(OperatorError):
+    """Ctrl-C ended the wait for a work that could not hurry. It is the context of the KeyboardInterrupt."""
 
 
 class Interrupts:
@@ -40,6 +50,31 @@ class Interrupts:
         if self._missed and not self._depth:
             self._missed = False
             self._before(signal.SIGINT, None)
+
+    def wait_for(self, work: Callable[[Callable[[], bool]], None]) -> bool:
+        """Does the work beside a main thread that waits; False if Ctrl-C ended the wait, and the work is still under way.
+
+        The work is given a function that says whether it should hurry. What it raises is raised.
+        """
+        if threading.get_ident() != self._thread:
+            work(lambda: False)
+            return True
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                work(lambda: self._missed)
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                errors.append(error)
+
+        worker, left_s = threading.Thread(target=run, name="last-work", daemon=True), GRACE_S
+        worker.start()
+        while worker.is_alive() and left_s > 0:
+            worker.join(LOOK_S)
+            left_s -= LOOK_S if self._missed else 0.0
+        if errors:
+            raise errors[0]
+        return not worker.is_alive()
 
     def restore(self) -> None:
         """Gives the signal back, unless somebody else has taken it since."""

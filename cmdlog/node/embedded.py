@@ -20,7 +20,7 @@ import procedures
 from cmdlog import errors
 from cmdlog.errors import Aborted, KeyReused, ProcedureFailed, SessionExpired, Unavailable, UnknownProcedure
 from cmdlog.node.assembly import MACHINE, Outside
-from cmdlog.node.deferred_interrupts import Interrupts
+from cmdlog.node.deferred_interrupts import Interrupts, Unfinished
 from cmdlog.node.embedded_logging import log_as_library
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, NotReady, Reply, UnknownOutcome
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 
 INLINE_FRAMES_MAX: Final = 150  # of a caller whose thread executes its call: a procedure needs room for its own recursion
 CALL_FRAMES: Final = 150  # that a call needs of its caller's stack to be placed and answered; with fewer it is not begun
+LEFT_OPEN: Final = (
+    "close was interrupted while calls ran: what was acknowledged is in the log, which the next opening replays; "
+    "until this process ends, the directory stays locked"
+)
 SCOPE = "embedded"  # idempotency keys belong to a caller; here there is one
 
 
@@ -118,6 +122,7 @@ class Embedded:
 
         `procedure` is a name, or a `Call`, which may have a key and a durability already. `durability`: "async" returns once the
         call is executed, and a power cut may take it for a moment; "sync" once it is durable. None: as the directory was opened.
+        There is no `consistency`, unlike in clients: a read here sees every call that returned before it.
         """
         call = procedure if isinstance(procedure, Call) else named_call(procedure, (), params)
         own_key = call.idempotency_key if isinstance(call.idempotency_key, str) else None
@@ -194,13 +199,18 @@ class Embedded:
         return self._node
 
     def close(self) -> None:
-        """Answers what is under way, seals the log, closes everything. Idempotent."""
+        """Answers what is under way, seals the log, closes everything. Idempotent.
+
+        Ctrl-C meanwhile ends the waits. Where a call still runs after that, the context of the KeyboardInterrupt is `Unfinished`:
+        the directory stays locked until this process ends, and its next opening recovers, as after a kill.
+        """
         if os.getpid() != self._pid:
             return
         self._closed = True
         try:
             with self._interrupts:
-                self._node.close()
+                if not self._interrupts.wait_for(lambda hurried: self._node.close(hurried=hurried)):
+                    raise Unfinished(LEFT_OPEN)
         finally:
             self._interrupts.restore()
 

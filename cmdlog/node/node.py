@@ -121,8 +121,7 @@ class Node:
         """Creates the node if the directory is empty or missing, else recovers it: restart table, snapshot, replay.
 
         `progress` is called first when the directory is known to be a node's and ours, then during the replay.
-        Returns when every partition's state is at the log's end and the sites run; `attach` then accepts calls. `log_sync` "off"
-        acknowledges what is only written: for benchmarks.
+        Returns when all states are at the log's end and sites run; `attach` accepts calls. `log_sync` "off" is for benchmarks.
         Raises: WalError and the errors of procedures and replay; the directory is then as it was, or further recovered.
         """
         files, directory = outside.files, os.path.abspath(directory)
@@ -189,13 +188,13 @@ class Node:
         """Orderly: no new calls, those under way are answered, states and log are sealed, sites end. Idempotent.
 
         They are waited for as long as `drain_s`, else the setting `drain_timeout_s`, says; what is in the log stays there.
-        `hurried` ends the sealing of the states, which reads them.
+        `hurried` ends the wait, and the sealing of the states, which reads them.
         """
         if self._closed:
             return
         self._closed, self._ready = True, False
         self.sequencer.refuse(NotReady("the node is stopping"))
-        self._drain(self.settings.drain_timeout_s if drain_s is None else drain_s)
+        self._drain(self.settings.drain_timeout_s if drain_s is None else drain_s, hurried)
         self._checks.stop()
         self._snapshots.stop()
         self._parts.copier.stop()
@@ -211,8 +210,9 @@ class Node:
         self._waker.close()
         self._wal.close()
 
-    def _drain(self, timeout_s: float) -> None:
-        left = self.sequencer.standstill.drain_calls(timeout_s, lambda: self.sequencer.idle or self.error is not None, self.help)
+    def _drain(self, timeout_s: float, hurried: Callable[[], bool]) -> None:
+        calls = self.sequencer
+        left = calls.standstill.drain_calls(timeout_s, lambda: calls.idle or hurried() or self.error is not None, self.help)
         if left is not None:
             why = {p: trouble.message for p, trouble in self.troubles.by_partition().items()}
             log.warning("stopped_with_calls_in_flight", waited_s=round(timeout_s, 1), calls=left, why=why)

@@ -37,6 +37,7 @@ from replay.engine import Catalogs
 from replay.state.trust import read_position, state_path
 
 SITE_ENDED: Final = "SiteEnded"  # the kind of error of a read that ended its site
+LEFT_OUT: Final = "the call was skipped"  # it raised nothing; the hint beside it says why
 SKIP_TIMEOUT_S: Final = 30.0  # for the log to take a skip; after that the next start finds the call again
 
 log = structlog.get_logger("cmdlog.node")
@@ -241,7 +242,7 @@ class Desk:
         """Keeps for the call's caller why it is skipped, before it is answered; what the log says of it."""
         name = self._sequencer.meter.names[number]
         why = fault.why_skipped(name)
-        self.failures.add([FailureTrace(txn_id, name, file="", line=0, function="", error="Skipped", text=why, hint=why)])
+        self.failures.add([FailureTrace(txn_id, name, file="", line=0, function="", error=LEFT_OUT, text=why, hint=why)])
         return {"procedure": name, "txn_id": str(txn_id)}
 
     def leave_out(self, partition: int, index: int, position: int) -> None:

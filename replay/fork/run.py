@@ -173,10 +173,10 @@ class _ForkWorkers:
             error = message["error"]
             raise KNOWN_ERRORS[error["kind"]](error["message"]) if error["kind"] in KNOWN_ERRORS else RemoteError(error)
 
-    def follow(self, worker: ReplayWorker, incident: Incident) -> ReplayWorker:
+    def follow(self, worker: ReplayWorker, incident: Incident | None) -> ReplayWorker:
         """After the second time the call is known. Raises: CallStuck, WorkerFailed."""
-        if not worker.careful:
-            return self.start(careful=True)
+        if incident is None or not worker.careful:
+            return self.start(careful=worker.careful or incident is not None)
         place = _place_of(self._rest, incident)
         if incident.position == IN_BATCH:
             raise WorkerFailed(f"the other code ended its process in {place}, outside of a call: {incident.words}")

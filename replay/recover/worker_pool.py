@@ -21,7 +21,7 @@ from typing import IO, Any, Final, cast
 
 import orjson
 
-from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.child_process import PIPE, ChildProcess, describe_end, hint_at_end
 from procedures.hash_seed import PINNED
 from replay.errors import Divergence, DivergencePlace, Poison, RemoteError, WorkerFailed
 from replay.plan.node_plan import PartitionPlan, Plan
@@ -61,6 +61,7 @@ class ReplayWorker:
     killed: str = ""  # why, when it was us
     fatal_calls: dict[int, dict[int, tuple[int, str, str]]] = field(default_factory=dict)
     incidents: int = 0
+    was_killed: bool = False  # or the process that it follows, while no call ran
     done: bool = False
 
     @property
@@ -126,9 +127,12 @@ class WorkerPool:
         kind: str,
         hang_after_s: float,
         read_message: Callable[[ReplayWorker, dict[str, Any]], None],
-        on_incident: Callable[[ReplayWorker, Incident], ReplayWorker],
+        on_incident: Callable[[ReplayWorker, Incident | None], ReplayWorker],
     ) -> None:
-        """`kind` names a process in errors. `read_message` marks a worker as done; `on_incident` gives the next, or raises."""
+        """`kind` names a process in errors. `read_message` marks a worker as done; `on_incident` gives the next, or raises.
+
+        Without an incident, a signal ended the process while no call ran: the next one does the same work. That happens once.
+        """
         self.workers: list[ReplayWorker] = []
         self._kind, self._hang_after_s = kind, hang_after_s
         self._read_message, self._on_incident = read_message, on_incident
@@ -170,12 +174,16 @@ class WorkerPool:
     def _replace(self, worker: ReplayWorker, code: int) -> None:
         """A process that ended before its work did."""
         running = worker.running()
-        if code == DEFECT_CODE or running is None or worker.incidents >= INCIDENTS_MAX:
-            raise WorkerFailed(f"{self._kind} ended with code {code}; see its output above")
-        ended = f"the process was ended by signal {-code}" if code < 0 else f"the process ended with code {code}"
+        is_killed = running is None and code < 0 and not worker.was_killed
+        if not is_killed and (code == DEFECT_CODE or running is None or worker.incidents >= INCIDENTS_MAX):
+            again = ", as the one before it" if worker.was_killed else ""
+            output = "" if code < 0 else "; see its output above"
+            raise WorkerFailed(f"{self._kind} {describe_end(code)}{again}{output}", hint=hint_at_end(code))
         worker.done = True
-        follower = self._on_incident(worker, Incident(*running, worker.killed or ended))
-        follower.incidents = worker.incidents + 1
+        ended = f"the process {describe_end(code)}"
+        follower = self._on_incident(worker, None if running is None else Incident(*running, worker.killed or ended))
+        follower.incidents = worker.incidents + (running is not None)
+        follower.was_killed = worker.was_killed or is_killed
         self.add(follower)
 
 
@@ -208,11 +216,11 @@ class _RecoveryWorkers:
         else:
             raise RemoteError(message["error"])
 
-    def follow(self, worker: ReplayWorker, incident: Incident) -> ReplayWorker:
+    def follow(self, worker: ReplayWorker, incident: Incident | None) -> ReplayWorker:
         """Starts a process that goes to the same end more carefully, or without the call. Raises: WorkerFailed."""
-        partition, index = incident.partition, incident.index
         fatal_calls = {p: dict(of) for p, of in worker.fatal_calls.items()}
-        if worker.careful:
+        if incident is not None and worker.careful:
+            partition, index = incident.partition, incident.index
             if incident.position == IN_BATCH:
                 raise WorkerFailed(
                     f"a replay process failed in the batch of partition {partition} at index {index}: {incident.words}"
@@ -224,7 +232,8 @@ class _RecoveryWorkers:
         for part in rest.partitions:
             if part.partition in worker.partitions:
                 self._meter.resume_partition(part.partition, part.calls)
-        return _spawn(rest, worker.partitions, self._target, self._terms, careful=True, fatal_calls=fatal_calls)
+        careful = worker.careful or incident is not None
+        return _spawn(rest, worker.partitions, self._target, self._terms, careful=careful, fatal_calls=fatal_calls)
 
 
 def _spawn(

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from cmdlog.api.gate.strict_json import DEPTH_MAX
 from cmdlog.api.routes import batch
 from cmdlog.node.member.member_ground import NotLeading
 from cmdlog.node.outcome import CallRefused, CallTooLarge, LogFullRefusal, Overloaded, UnknownOutcome
+from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import make_routes
 from procedures import Database, Transaction
 from procedures.idempotency.known_outcome import Status, key_fingerprint
@@ -92,7 +94,7 @@ def test_bad_line_has_an_error_in_its_place(node: Any, post: Post, bad: bytes) -
     assert len(node.logged) == 2
 
 
-def test_each_kind_of_outcome_has_its_line(node: Any, post: Post) -> None:
+def test_each_kind_of_outcome_has_its_line(node: Any, post: Post, settings: Settings) -> None:
     """Results, aborts, unknown procedures and lines over the limit stand side by side."""
     node.outcome = lambda route, params: (
         (Status.ABORTED, b'{"code":"odd","message":"is odd"}') if params[0] % 2 else (0, b"%d" % params[0])
@@ -100,6 +102,11 @@ def test_each_kind_of_outcome_has_its_line(node: Any, post: Post) -> None:
     huge = b'{"procedure": "put", "params": {"item": 6, "raw": "' + b"A" * (2 << 20) + b'"}}\n'
     answer = post("/v1/batch", [line(4), line(5), b'{"procedure": "nope"}\n', huge[:70_000], huge[70_000:], line(8)[:-1]])
     assert results(answer) == [4, "aborted", "unknown_procedure", "too_large", 8]
+    large = answer.lines()[3]["error"]
+    limit = settings.call_bytes_max
+    assert large["limit_bytes"] == limit
+    assert re.findall(r"\d+", large["detail"]) == [str(limit)], "one number: the setting's"
+    assert "parameters" in large["detail"]
     aborted = answer.lines()[1]["error"]
     assert (aborted["abort_code"], aborted["detail"], aborted["status"], aborted["txn_id"]) == ("odd", "is odd", 409, "1002")
 

@@ -289,6 +289,8 @@ def test_a_key_belongs_to_its_caller_and_its_call(server: Running) -> None:
     for body in ({"item": 1, "name": "b"}, *({"item": item, "name": "a"} for item in range(2, 8))):
         answer = server.post("/v1/procedures/put", body, token=TOKENS[INVOKE], headers=key)
         assert (answer.status_code, answer.json()["code"]) == (409, "key_reused")
+        assert answer.json().get("txn_id", "none") != "0", "where the key is owned, a transaction decided; elsewhere none did"
+        assert answer.json().get("txn_id") == answer.headers.get("cmdlog-txn")
     assert server.post("/v1/procedures/get", {"item": 1}).json()["result"] == "a"
     other = server.post("/v1/procedures/put", {"item": 1, "name": "c"}, token=OTHER, headers=key)
     assert other.status_code == 200

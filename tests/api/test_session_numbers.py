@@ -10,8 +10,9 @@ import orjson
 import pytest
 
 from cmdlog.api.app import Api
-from cmdlog.node.outcome import NotReady
-from procedures.idempotency.known_outcome import Status, key_fingerprint
+from cmdlog.api.gate.problem import of_outcome
+from cmdlog.node.outcome import CallOutcome, NotReady
+from procedures.idempotency.known_outcome import Status, key_fingerprint, session_refusal
 from procedures.idempotency.session_calls import sent_name
 
 Post = Callable[..., Any]
@@ -182,3 +183,12 @@ def test_refusals_of_a_session_have_the_codes_of_keys(node: Any, post: Post) -> 
         node.outcome = lambda _route, _params, status=status: (status, b'{"message": "of a session"}')
         answer = post(*CALL, headers=[("Cmdlog-Session", f"{UUID}; number=1")])
         assert (answer.status, answer.json()["code"], answer.json()["detail"]) == (http, code, "of a session")
+
+
+@pytest.mark.parametrize("status", [Status.SESSION_EXPIRED, Status.KEY_REUSED, Status.SESSIONS_FULL])
+def test_refusal_before_any_transaction_names_none(status: Status) -> None:
+    """The node knows that another partition owns the name: neither a member nor a header says that number 0 decided."""
+    problem = of_outcome(CallOutcome(status, 0, session_refusal(status).body), None)
+    assert "txn_id" not in problem.members()
+    assert b"cmdlog-txn" not in dict(problem.headers(problem.body()))
+    assert of_outcome(CallOutcome(status, 7, b""), None).members()["txn_id"] == "7"

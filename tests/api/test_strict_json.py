@@ -265,6 +265,17 @@ def test_levels_around_a_value_do_not_count(load: Callable[..., Any], last: byte
             load(b"[%b]" % deepest, around=around)
 
 
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'["\xc3\xa9",'])
+@pytest.mark.parametrize("levels", [DEPTH_MAX + 1, 1023, 1024, 1025, 100_000])
+def test_whatever_is_too_deep_is_refused_alike(opening: bytes, levels: int) -> None:
+    """The parser's own limit is no other one; what is malformed before it gets deep is named as that."""
+    for load in LOADERS:
+        with pytest.raises(NotStrict, match=f"^is nested deeper than {DEPTH_MAX} levels$"):
+            load(opening * levels + b"1" + (b"]" if opening[:1] == b"[" else b"}") * levels)
+    with pytest.raises(NotStrict, match="is not JSON"):
+        loads_strict(b"[," + b"[" * levels)
+
+
 def test_messages_show_no_values() -> None:
     """A refusal names the kind of defect and a place, never what the text holds; of a repeated key its beginning."""
     secret = "hunter2" * 3

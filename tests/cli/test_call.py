@@ -2,8 +2,10 @@
 
 import json
 import re
+import shlex
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,15 @@ import typer
 
 from cmdlog.cli.app import make_program
 from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.directory.snapshot import take
 from cmdlog.cli.output import out
 from cmdlog.cli.server import server_options
 from cmdlog.cli.server.call import call, complete_parameter, complete_procedure, read_params
+from cmdlog.cli.server.deploy import deploy
 from cmdlog.cli.server.server_options import patience
+from cmdlog.cli.server.status import status
 from cmdlog.client import Client
+from cmdlog.errors import Unavailable
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
 PROPERTIES: dict[str, Any] = {
@@ -89,19 +95,44 @@ def test_call_is_repeated_until_it_is_answered(capsys: pytest.CaptureFixture[str
 
 def test_user_learns_that_it_takes_long(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, with the address, until when and how long, off a terminal too; with `--json` as an object beside the results."""
-    monkeypatch.setattr(server_options, "NOTICE_S", 0.0)
+    monkeypatch.setattr(server_options, "NOTICE_S", 0.1)
 
     def written() -> str:
         with socket.create_server(("127.0.0.1", 0)) as nobody, pytest.raises(CommandFailed):
-            call(url=f"http://127.0.0.1:{nobody.getsockname()[1]}", timeout=0.2)
+            call(url=f"http://127.0.0.1:{nobody.getsockname()[1]}", timeout=0.4)
         printed, said = capsys.readouterr()
         assert printed == ""
         return said
 
-    says = r"no answer from http://127\.0\.0\.1:\d+ yet; retrying until \d\d:\d\d:\d\d, 0\.2 s in all"
+    says = r"the request is sent, and http://127\.0\.0\.1:\d+ has not answered yet; "
+    says += r"waiting for its answer until \d\d:\d\d:\d\d, 0\.4 s in all"
     assert re.fullmatch(rf"note: {says}\n", written())
     monkeypatch.setattr(out, "json", True)
     assert re.fullmatch(says, json.loads(written())["note"])
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "call": partial(call, "bump", ["id=1"]),
+    "status": status,
+    "snapshot take": partial(take, consistent=False),
+    "deploy": partial(deploy, rollback=True),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_address_where_nobody_listens_is_given_up_soon(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the command's own patience: the error names the address, and how to start or name a server."""
+    monkeypatch.setattr(server_options, "REFUSED_S", 0.2)
+    monkeypatch.setattr(server_options, "NOTICE_S", 0.05)
+    with pytest.raises(CommandFailed, match=r"^no answer from http://127\.0\.0\.1:9: nobody listens there") as refused:
+        COMMANDS[command](url="http://127.0.0.1:9", timeout=600.0)
+    assert refused.value.hint.startswith("start the server with `cmdlog serve APP`, or name its address by --url")
+    why = r"no answer from http://127\.0\.0\.1:9 yet: nobody listens there \(connection refused\)"
+    assert re.fullmatch(
+        rf"(note: {why}; retrying until .*, 0\.2 s in all\n)?", capsys.readouterr().err
+    )  # chance may end it before the note
 
 
 def test_answer_in_time_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,6 +234,15 @@ def test_text_for_a_number_is_no_riddle_about_json() -> None:
         read_params(["tags=[a]"], PROPERTIES)
 
 
+def test_parameter_of_any_type_says_how_a_text_is_written() -> None:
+    """Its schema is empty, which names nothing; the hint can be pasted, whatever the text holds."""
+    with pytest.raises(CommandFailed, match=r"^value: \"it's\" is not JSON") as refused:
+        read_params(["value=it's"], {"value": {}})
+    assert refused.value.hint.startswith("its type is any JSON; ")
+    [pasted] = shlex.split(refused.value.hint.rpartition(": ")[2])
+    assert read_params([pasted], {"value": {}}) == {"value": "it's"}
+
+
 def test_empty_key_is_refused() -> None:
     """It comes from a variable that is not set; a call under a fresh key would run at every retry."""
     with pytest.raises(CommandFailed, match="--key is empty") as refused:
@@ -234,32 +274,46 @@ class Elapsed:
         pass
 
 
+SENT = "the request is sent, and http://here has not answered yet"
+
+
 def test_command_that_waits_names_the_call_that_its_server_is_at(capsys: pytest.CaptureFixture[str]) -> None:
     """The server's own sentence follows; one that does not say, or refuses to, adds nothing."""
     stalled = http(200, {"stalled": [{"message": "partition 1: reserve has been running for 1.2 s"}]})
-    script = [Step(reply=stalled), Step(reply=http(200, {})), Step(reply=problem(403, "forbidden"))]
+    script = [Step(reply=http(200, {})), Step(reply=stalled), Step(reply=http(200, {})), Step(reply=problem(403, "forbidden"))]
     with ScriptedServer(script) as server, Client(server.url) as client:
+        client.status()
         for last in ("note: partition 1: reserve has been running for 1.2 s\n", "", ""):
-            with patience("http://here", 30.0, asked=client, timer=Elapsed):
+            with patience(client, "http://here", 30.0, timer=Elapsed):
                 pass
             assert capsys.readouterr().err.partition("\n")[2] == last
 
 
 def test_command_that_ends_asks_its_server_nothing_more(capsys: pytest.CaptureFixture[str]) -> None:
     """The client may be closed when a second is over: that is no error of the command."""
-    with ScriptedServer([]) as server:
+    with ScriptedServer([Step(reply=http(200, {}))]) as server:
         with Client(server.url) as client:
-            pass
-        with patience("http://here", 30.0, asked=client, timer=Elapsed):
+            client.status()
+        with patience(client, "http://here", 30.0, timer=Elapsed):
             pass
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_command_that_waits_says_what_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """After a second."""
-    with patience("http://here", 30.0, doing="waiting for its snapshots", timer=Elapsed):
-        pass
-    assert re.fullmatch(
-        r"note: no answer from http://here yet; waiting for its snapshots until \d\d:\d\d:\d\d, 30 s in all\n",
-        capsys.readouterr().err,
-    )
+    """For a connection, a retry, or the answer to a request that the server has: a long run is no lost server."""
+    script = [Step(reply=problem(503, "log_full", "Retry-After: 60")), Step(reply=http(200, {}))]
+    with ScriptedServer(script) as server, Client(server.url) as client:
+
+        def said() -> str:
+            with patience(client, "http://here", 30.0, doing="waiting for its snapshots", timer=Elapsed):
+                pass
+            note = re.fullmatch(r"note: (.*) until \d\d:\d\d:\d\d, 30 s in all\n", capsys.readouterr().err)
+            assert note is not None
+            return note[1]
+
+        assert said() == "no connection to http://here yet; trying"
+        with pytest.raises(Unavailable):
+            client.take_snapshot(timeout_s=1.0)
+        assert said() == "no answer from http://here yet: 503 log_full; retrying"
+        client.status()
+        assert said() == f"{SENT}; waiting for its snapshots"

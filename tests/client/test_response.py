@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import ssl
+from functools import partial
 from typing import Any
 
 import httpx
@@ -29,6 +31,7 @@ from cmdlog.client.response import (
     read_rows,
 )
 from cmdlog.errors import BadAnswer
+from procedures.execution.outcome_bodies import SKIPPED
 
 PROBLEM = {"content-type": "application/problem+json"}
 
@@ -222,6 +225,22 @@ def test_rows_that_are_none_are_not_believed(value: Any) -> None:
         read_rows(value)
 
 
+def test_refused_connection_says_that_nobody_listens() -> None:
+    """Of both kinds of client; a connection that is lost later is another matter."""
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            await client.get("http://127.0.0.1:9")
+
+    for attempt in (partial(httpx.get, "http://127.0.0.1:9", trust_env=False), lambda: asyncio.run(ask())):
+        with pytest.raises(httpx.ConnectError) as failed:
+            attempt()
+        assert lost(failed.value, begun=False) == Lost(
+            reached=False, reason="nobody listens there (connection refused)", refused=True
+        )
+    assert not lost(httpx.ConnectTimeout("too long"), begun=False).refused
+
+
 @pytest.mark.parametrize("line", [b"{", b"[]", b"7", b'{"error": 7}', b'{"error": {}}', b'{"error": {"status": "409"}}'])
 def test_line_that_is_none_is_told(line: bytes) -> None:
     """A line of a batch that is neither a result nor an error has no answer in it."""
@@ -289,6 +308,17 @@ def test_errors_cross_processes() -> None:
     for error in made:
         again = copy.copy(error)  # by the means that pickle uses
         assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def test_skipped_call_did_not_raise_a_class_of_that_name() -> None:
+    """Its error says that it was skipped, with or without the procedure; an exception of the application keeps its own name."""
+    skip = orjson.loads(SKIPPED)
+    why = f"was skipped: {skip['message']}"
+    one = errors.ProcedureFailed(skip["message"], error_type=skip["type"], procedure="p", hint="p was left out after 3 attempts")
+    assert str(one) == f"procedure p {why}; p was left out after 3 attempts"
+    assert str(errors.ProcedureFailed(skip["message"], error_type=skip["type"])) == f"the call {why}"
+    own = errors.ProcedureFailed("m", error_type="Skipped", procedure="p", file="shop.py", line=7)
+    assert str(own) == "procedure p raised Skipped: m (shop.py, line 7)"
 
 
 def test_every_error_has_one_root_and_a_code() -> None:

@@ -16,7 +16,16 @@ from cmdlog.client.response import Attempt, AttemptFailure, Fate, Lost, Response
 from cmdlog.client.retry import RetryPolicy, Tries, decide, patience_s, pause
 from cmdlog.client.retry_loop import Pause, SendAttempt, await_ready, exchange
 from cmdlog.client.server_set import ServerSet
-from cmdlog.errors import CallError, CmdlogError, OutcomeUnknown, RequestRefused, ServerFault, SessionExpired, Unavailable
+from cmdlog.errors import (
+    CallError,
+    CmdlogError,
+    OutcomeUnknown,
+    RequestRefused,
+    ServerFault,
+    SessionExpired,
+    Unavailable,
+    Unreachable,
+)
 from tests.client.renaming import Renaming
 
 POLICY = RetryPolicy()
@@ -65,7 +74,9 @@ def test_wait_grows_to_its_cap() -> None:
     assert longest[-1] == POLICY.backoff_max_s
 
 
-@pytest.mark.parametrize("name", ["connect_s", "attempt_s", "backoff_first_s", "backoff_max_s", "attempts_max", "failover_s"])
+@pytest.mark.parametrize(
+    "name", ["connect_s", "attempt_s", "backoff_first_s", "backoff_max_s", "attempts_max", "failover_s", "refused_s"]
+)
 def test_policy_without_patience_is_refused(name: str) -> None:
     """Nothing and less than nothing are no times."""
     for value in (0, -1):
@@ -271,6 +282,38 @@ def test_fresh_key_is_not_replaced_once_there_is_doubt() -> None:
     with pytest.raises(OutcomeUnknown):
         steps.send(Response(409, {"code": "session_expired", "status": 409}))
     assert names.finished == [("k", False)]
+
+
+NOBODY = Lost(reached=False, reason="nobody listens there", refused=True)
+
+
+@pytest.mark.parametrize(("answered", "waits_s"), [(None, 3.0), (Response(503, {"code": "not_ready"}), 60.0)])
+def test_only_a_server_that_never_listened_is_given_up_soon(answered: Attempt | None, waits_s: float) -> None:
+    """Refused connections alone end with `refused_s`; a server that did anything else before is waited for."""
+    servers, now = one_server(), 0.0
+    if answered is not None:
+        servers.note_attempt(servers.preferred, answered)
+    steps = exchange(
+        ASKS[Effect.KEYED],
+        RetryPolicy(refused_s=3.0),
+        servers=servers,
+        timeout_s=60.0,
+        clock=lambda: now,
+        chance=lambda: 0.5,
+        names=Renaming(lambda _name, _date: None),
+    )
+
+    def attempt_until_it_ends() -> None:
+        nonlocal now
+        while True:
+            next(steps)
+            step = steps.send(servers.note_attempt(servers.preferred, NOBODY))
+            assert isinstance(step, Pause)
+            now += step.seconds
+
+    with pytest.raises(Unreachable, match="nobody listens there"):
+        attempt_until_it_ends()
+    assert waits_s - POLICY.backoff_max_s < now < waits_s
 
 
 ELSEWHERE = Response(503, {"code": "not_ready", "status": 503}, retry_after_s=5.0)

@@ -10,19 +10,24 @@ import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import cmdlog
 from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
 from cmdlog.node import embedded as embedded_module
+from cmdlog.node.deferred_interrupts import Unfinished
 from cmdlog.node.embedded import Embedded, open_embedded
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.settings import BadSetting
+from cmdlog.wal.errors import Locked
 from procedures import InvalidParameters
 from tests.node.apps.faulty import Mixed, db
 from tests.node.rig import SMALL
+from tests.waiting import wait_for
 
 
 def reopen(directory: Path, **settings: Any) -> Embedded:
@@ -90,14 +95,25 @@ def test_a_procedure_that_interrupts_is_skipped(tmp_path: Path) -> None:
     """
     with reopen(tmp_path) as opened:
         assert opened.call("bump", id=1, amount=1) == 1
-        with pytest.raises(ProcedureFailed, match="Skipped") as failed:
+        with pytest.raises(ProcedureFailed, match=r"^procedure interrupt was skipped: ") as failed:
             opened.submit("interrupt", id=1).result(120)
         assert failed.value.hint.startswith("interrupt was left out after 3 attempts: interrupted while running procedure")
         assert "KeyboardInterrupt()" in failed.value.hint
-        assert failed.value.hint in opened.status()["errors"][0]["text"]
+        assert opened.status()["errors"][0]["text"] == f"the call was skipped; {failed.value.hint}"
         assert opened.call("bump", id=1, amount=2) == 3
     with reopen(tmp_path) as opened:
         assert opened.call("bump", id=1, amount=4) == 7
+
+
+def test_embedded_reads_have_no_consistency_to_choose(tmp_path: Path) -> None:
+    """Clients may ask any node of a cluster for a stale read; this is a node alone, and the page on stale reads says so."""
+    with reopen(tmp_path) as opened:
+        calls: tuple[Callable[..., Any], ...] = partial(opened.invoke, "balance", {"id": 1}), partial(opened.query, "SELECT 1")
+        for stale in calls:
+            with pytest.raises(TypeError, match="consistency"):
+                stale(consistency="stale")
+    page = " ".join(Path(cmdlog.__file__).with_name("OPERATING.md").read_text().split())
+    assert "What `cmdlog.open` gives has no such argument" in page
 
 
 def in_a_fork(work: Callable[[], object]) -> str:
@@ -245,6 +261,57 @@ def test_interrupts_in_the_main_thread_leave_the_directory_usable(tmp_path: Path
     assert signal.getsignal(signal.SIGINT) is before
     with reopen(tmp_path) as opened:
         assert opened.call("peek", id=1) >= calls
+
+
+def interrupt_close(opened: Embedded, *, meanwhile: Callable[[], object] = lambda: None) -> BaseException | None:
+    """Closes it in this thread, with Ctrl-C as soon as that is under way; what the KeyboardInterrupt was raised during."""
+
+    def poke() -> None:
+        wait_for(lambda: not opened.node.ready)
+        os.kill(os.getpid(), signal.SIGINT)
+        meanwhile()
+
+    poker = threading.Thread(target=poke)
+    poker.start()
+    with pytest.raises(KeyboardInterrupt) as ended:
+        opened.close()
+    poker.join()
+    return ended.value.__context__
+
+
+@pytest.mark.slow
+def test_interrupt_ends_the_wait_of_close(tmp_path: Path) -> None:
+    """Ctrl-C while a call does not end: close says what is left, the directory stays locked, and its next opening has all."""
+    lasts = tmp_path / "lasts"
+    lasts.touch()
+    opened = reopen(tmp_path, drain_timeout_s=300)
+    assert opened.call("bump", id=1, amount=7) == 7
+    running = opened.submit("stay", id=1, path=str(lasts))
+    wait_for(lambda: opened.status()["stalled"])
+    left = interrupt_close(opened)
+    assert isinstance(left, Unfinished)
+    assert "the next opening replays" in str(left)
+    with pytest.raises(Locked):
+        reopen(tmp_path)
+    lasts.unlink()
+    assert running.result(120) == 8
+    wait_for(lambda: all(thread.name != "last-work" for thread in threading.enumerate()))
+    with reopen(tmp_path) as again:
+        assert again.call("peek", id=1) == 8
+
+
+@pytest.mark.slow
+def test_interrupted_close_is_orderly_where_it_can_be(tmp_path: Path) -> None:
+    """A call that ends soon after Ctrl-C leaves nothing behind; KeyboardInterrupt is raised when all is closed."""
+    lasts = tmp_path / "lasts"
+    lasts.touch()
+    opened = reopen(tmp_path, drain_timeout_s=300)
+    running = opened.submit("stay", id=1, path=str(lasts))
+    wait_for(lambda: opened.status()["stalled"])
+    assert interrupt_close(opened, meanwhile=lasts.unlink) is None
+    assert running.result(120) == 1
+    with reopen(tmp_path) as again:
+        assert again.call("peek", id=1) == 1
 
 
 def test_the_last_work_of_a_busy_moment_is_not_left_lying(tmp_path: Path) -> None:

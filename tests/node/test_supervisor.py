@@ -291,6 +291,37 @@ def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
     node.close()
 
 
+@pytest.mark.parametrize("kills", [1, 2])
+def test_site_that_is_killed_while_the_node_starts_gets_a_second_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    """As one that ends later does. A second kill ends the start, and its error names site, signal and what to do."""
+    greeted: list[int] = []
+    real = SiteChild.greet
+
+    def greet(site: SiteChild, hello: dict[str, Any]) -> None:
+        if site.number == 0:
+            greeted.append(site.popen.pid)
+            if len(greeted) <= kills:
+                os.kill(site.popen.pid, signal.SIGKILL)
+                site.popen.wait()
+        real(site, hello)
+
+    monkeypatch.setattr(SiteChild, "greet", greet)
+    if kills == 2:
+        words = r"^site 0 did not start: it was ended by signal 9 \(SIGKILL\) and reported no error"
+        with pytest.raises(NotStarted, match=words) as failed:
+            open_node(tmp_path / "data", partitions=2)
+        assert "memory" in failed.value.hint
+        return
+    node = open_node(tmp_path / "data", partitions=2)
+    try:
+        assert node.status()["sites"][0] == greeted[1]
+        assert ask(node, "bump", id=1, amount=1) == 1
+    finally:
+        node.close()
+
+
 def test_a_site_that_cannot_start_again_leaks_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempt after attempt, descriptors are given back, calls are kept, and all is well once it starts."""
     from cmdlog.node.sites import site_faults

@@ -72,7 +72,8 @@ def test_process_that_ends_within_a_call_is_followed_by_another() -> None:
     """The incident names what ran and how it ended; the follower's messages count like those of the first."""
     incidents: list[Incident] = []
 
-    def follow(_worker: ReplayWorker, incident: Incident) -> ReplayWorker:
+    def follow(_worker: ReplayWorker, incident: Incident | None) -> ReplayWorker:
+        assert incident is not None
         incidents.append(incident)
         return program("print('{\"done\": true}')")
 
@@ -90,7 +91,7 @@ def test_process_that_ends_within_a_call_is_followed_by_another() -> None:
 def test_process_that_fails_by_itself_is_an_error() -> None:
     """A defect of ours, an end outside of any call, and one incident too many are no fault of a call."""
 
-    def follow(_worker: ReplayWorker, _incident: Incident) -> ReplayWorker:
+    def follow(_worker: ReplayWorker, _incident: Incident | None) -> ReplayWorker:
         raise AssertionError("no call is to blame")
 
     defect, outside, often = program(f"import os; os._exit({DEFECT_CODE})"), program(""), program("")
@@ -102,3 +103,33 @@ def test_process_that_fails_by_itself_is_an_error() -> None:
         with pytest.raises(WorkerFailed, match=f"a test process ended with code {code}"):
             pool.listen()
         pool.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 2])
+def test_process_that_is_killed_outside_of_calls_has_one_successor(kills: int) -> None:
+    """It does the same work. A second kill is an error that names process, signal and what to do."""
+    followed: list[tuple[int, Incident | None]] = []
+
+    def started(number: int) -> ReplayWorker:
+        one = program("print('{\"done\": true}')" if number == kills else "import os; os.kill(os.getpid(), 9)")
+        CELL.pack_into(one.cell, 0, 3, 17, IDLE)
+        return one
+
+    def follow(worker: ReplayWorker, incident: Incident | None) -> ReplayWorker:
+        followed.append((worker.incidents, incident))
+        return started(len(followed))
+
+    pool = WorkerPool("a test process", 60.0, read_done, follow)
+    try:
+        pool.add(started(0))
+        if kills == 1:
+            pool.listen()
+        else:
+            words = r"^a test process was ended by signal 9 \(SIGKILL\), as the one before it\n"
+            with pytest.raises(WorkerFailed, match=words) as failed:
+                pool.listen()
+            assert "memory" in failed.value.hint
+    finally:
+        pool.close()
+    assert followed == [(0, None)]

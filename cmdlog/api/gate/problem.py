@@ -167,6 +167,12 @@ def body_too_large(limit_bytes: int) -> Problem:
     return Problem("too_large", f"the body has more than {limit_bytes} bytes", limit_bytes=limit_bytes)
 
 
+def line_too_long(limit_bytes: int) -> Problem:
+    """For a line of a batch that is longer than a call can make it."""
+    what = f"the line is too long: a call's parameters may take {limit_bytes} bytes (call_bytes_max)"
+    return Problem("too_large", what, limit_bytes=limit_bytes)
+
+
 def redirected(leader: str, path: str) -> Problem:
     """307 to the same route of the node that leads. `path` is quoted again: it may hold what a header must not."""
     return Problem("redirected", f"the node at {leader} leads the cluster", location=leader.rstrip("/") + quote(path))
@@ -193,7 +199,7 @@ def of_outcome(outcome: CallOutcome, trace: FailureTrace | None) -> Problem:
     held = orjson.loads(outcome.body) if outcome.body else None
     told = held if isinstance(held, dict) else {}
     detail = str(told.get("message") or CODES[code][1])
-    more: dict[str, Any] = {"txn_id": str(outcome.txn_id)}
+    more: dict[str, Any] = {"txn_id": str(outcome.txn_id)} if outcome.txn_id else {}  # a name that another partition knows
     if code == "aborted":
         more["abort_code"] = told.get("code")
     if code == "procedure_failed":

@@ -35,6 +35,7 @@ FLOAT_SURE: Final = float(1 << 63)  # a smaller float was no integer
 CLOSER: Final = -(1 << 62)  # less than 0 whatever is added to it
 TOO_DEEP: Final = -2  # of `requests.count_keys`
 NUL: Final = b"\\u0000"
+OPENERS: Final = ("[", "{")
 
 _CONTAINERS: Final = (dict, list)
 _NUMBERS: Final = bytes(0x30 if chr(byte) in "0123456789.eE+-" else 0x20 for byte in range(256))
@@ -54,6 +55,8 @@ def loads_strict(text: bytes, *, around: int = 0) -> Any:
     try:
         value = _loads(text)
     except orjson.JSONDecodeError as error:
+        if error.doc[error.pos - 1 : error.pos] in OPENERS:  # orjson has a depth of its own, which is not what we promise
+            _check_depth(error.doc[: error.pos], DEPTH_MAX + around)
         raise NotStrict(f"is not JSON: {error}") from None
     keys = _count(value, around)
     if keys != text.count(b":") and keys != _separators_at_most(text):

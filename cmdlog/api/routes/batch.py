@@ -25,7 +25,7 @@ import orjson
 from starlette.types import Receive, Send
 
 from cmdlog.api.gate.auth import scope_of
-from cmdlog.api.gate.problem import Problem, invalid, of_outcome, of_refused, preference_applied
+from cmdlog.api.gate.problem import Problem, invalid, line_too_long, of_outcome, of_refused, preference_applied
 from cmdlog.api.gate.request import IDEMPOTENCY_KEY, PREFER, SESSION, Incoming, idempotency_key, preferred_durability
 from cmdlog.api.gate.request_trace import Trace
 from cmdlog.api.gate.session_numbers import NAMES, named_line, sent_number, window_of_lines
@@ -44,7 +44,7 @@ from procedures.idempotency.known_outcome import key_fingerprint
 if TYPE_CHECKING:
     from cmdlog.node.slot_map import Route
 
-ENVELOPE_BYTES: Final = 1024  # of a line, beside its parameters
+ENVELOPE_BYTES: Final = 1024  # of a line, beside its parameters; names and keys take less
 GROUP_CALLS_MAX: Final = 1024
 OVERLOAD_WAIT_S: Final = 10.0  # then the calls of the group get `not_ready`
 OVERLOAD_PAUSE_S: Final = 0.005
@@ -257,8 +257,7 @@ class BatchStream:
     def _parse(self, line: bytes | None) -> Call:
         """Raises: Problem."""
         if line is None:
-            limit = self._settings.call_bytes_max
-            raise Problem("too_large", f"the line has more than {limit + ENVELOPE_BYTES} bytes", limit_bytes=limit)
+            raise line_too_long(self._settings.call_bytes_max)
         try:
             entry = loads_strict(line, around=2)  # the line and `params`
         except NotStrict as error:

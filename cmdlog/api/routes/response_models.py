@@ -54,7 +54,9 @@ class ProblemDetails(ClosedObject):
     detail: str
     code: str = Field(json_schema_extra={"enum": list(CODES)}, description="stable; programs should decide by this field")
     request_id: str = absent("as in the header X-Request-Id and in the server's log")
-    txn_id: TxnIdText = absent("transaction that decided this outcome, if any")
+    txn_id: TxnIdText = absent(
+        "transaction that decided this outcome; none did where the key or number was used on another partition"
+    )
     abort_code: str | None = absent("the procedure's own code, with code=aborted")
     error: str | None = absent("the kind of error, with code=procedure_failed")
     procedure: str = absent("that raised, with code=procedure_failed, while the server knows where")

@@ -114,7 +114,7 @@ def take(
     """One of every partition; waits until they are verified. With --consistent, prints the transaction id to recover to."""
     with (
         server(url, token_file, timeout, ca_file) as client,
-        patience(url, timeout, doing="waiting for its snapshots", asked=client),
+        patience(client, url, timeout, doing="waiting for its snapshots"),
     ):
         if not consistent:
             _show(client.take_snapshot(), "Taken")

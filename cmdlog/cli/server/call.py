@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -104,7 +105,7 @@ def call(
             "--key is empty", hint="omit --key for a key of its own; is a variable of the shell unset?", exit_code=2
         )
     with server(url, token_file, timeout, ca_file) as client:
-        with patience(url, timeout):
+        with patience(client, url, timeout):
             catalog = _catalog(client)
         if not name:
             out.result(list(catalog.values()), lambda: _show_catalog(list(catalog.values())))
@@ -112,7 +113,7 @@ def call(
         if name not in catalog:
             raise CommandFailed(f"there is no procedure {name}", hint=_known_names(name, catalog), exit_code=2)
         body = read_params(params or [], catalog[name]["parameters"]["properties"])
-        with patience(url, timeout, asked=client):
+        with patience(client, url, timeout):
             result = client.invoke(name, body, idempotency_key=NEW_KEY if key is None else key)
     answer = {"txn_id": str(result.txn_id), "partition": result.partition, "result": result.value}
     out.result(answer, lambda: out.text(orjson.dumps(result.value, option=orjson.OPT_INDENT_2).decode()))
@@ -148,7 +149,15 @@ def _value(name: str, text: str, schema: dict[str, Any]) -> Any:
         problem = (
             f"{text!r} is not of type {kinds}" if kinds and len(text.split()) == 1 and text.isalnum() else f"{text!r} {error}"
         )
-        raise CommandFailed(f"{name}: {problem}", hint=f"its type is {orjson.dumps(schema).decode()}", exit_code=2) from None
+        raise CommandFailed(f"{name}: {problem}", hint=_type_of(name, text, schema), exit_code=2) from None
+
+
+def _type_of(name: str, text: str, schema: dict[str, Any]) -> str:
+    """The parameter's type. One of no type (`Any`) takes texts too, and only their quotes tell them from other JSON."""
+    if schema:
+        return f"its type is {orjson.dumps(schema).decode()}"
+    quoted = shlex.quote(f"{name}={orjson.dumps(text).decode()}")
+    return f"its type is any JSON; a text is written with its quotes, and those again for the shell: {quoted}"
 
 
 def _known_names(wrong: str, names: Iterable[str]) -> str:

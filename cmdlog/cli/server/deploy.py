@@ -60,7 +60,7 @@ def deploy(
       cmdlog deploy --rollback
     """
     order = _order_of(app, rollback=rollback, to=to)
-    with server(url, token_file, timeout, ca_file) as client, patience(url, timeout, doing="waiting for its check", asked=client):
+    with server(url, token_file, timeout, ca_file) as client, patience(client, url, timeout, doing="waiting for its check"):
         answer = client.deploy(**order, migrate=migrate, plan=plan, timeout_s=timeout)
     out.result(answer, lambda: _show(answer, plan=plan))
 

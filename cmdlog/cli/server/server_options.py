@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8642"
 TIMEOUT_S: Final = 30.0
-NOTICE_S: Final = 1.0  # without an answer, before a user sees that it is still retried
+REFUSED_S: Final = 5.0  # at an address where nobody listens: as long as a server that is started again takes, and no longer
+NOTICE_S: Final = 1.0  # without an answer, before a user sees why
 
 UrlOption = Annotated[
     str,
@@ -53,8 +54,8 @@ CaOption = Annotated[
 
 HINTS: Final = {
     "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN",
-    "unreachable": "check that `cmdlog serve` is running there, and whether it takes http or https; "
-    "use --url for another address, --ca-file for a private CA",
+    "unreachable": "start the server with `cmdlog serve APP`, or name its address by --url or CMDLOG_URL; "
+    "check whether it takes http or https; --ca-file is for a private CA",
     "bad_answer": "check that cmdlog is listening there",
     "session_expired": "the outcome is no longer known; check the data before you call again with a new key",
     "log_full": "reads continue; writes resume as soon as a snapshot frees a segment",
@@ -70,14 +71,14 @@ def listed_urls(text: str) -> list[str]:
 @contextlib.contextmanager
 def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | None) -> Iterator[Client]:
     """A client of the server, or of the nodes of a cluster. Its errors leave as CommandFailed."""
-    from cmdlog.client import Client
+    from cmdlog.client import Client, RetryPolicy
     from cmdlog.errors import CmdlogError
 
     if ca_file is not None:
         check_certificates(ca_file)
     try:
-        verify = str(ca_file) if ca_file else True
-        client = Client(listed_urls(url), token_file=token_file, timeout_s=timeout_s, verify=verify, keys="single")
+        verify, retry = str(ca_file) if ca_file else True, RetryPolicy(refused_s=REFUSED_S)
+        client = Client(listed_urls(url), token_file=token_file, timeout_s=timeout_s, retry=retry, verify=verify, keys="single")
     except ValueError as error:
         raise CommandFailed(str(error), hint="such as http://127.0.0.1:8642", exit_code=2) from None
     with client:
@@ -89,27 +90,27 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
 
 @contextlib.contextmanager
 def patience(
+    client: Client,
     url: str,
     timeout_s: float,
     *,
-    doing: str = "retrying",
-    asked: Client | None = None,
+    doing: str = "waiting for its answer",
     timer: Callable[..., Any] = Timer,
 ) -> Iterator[None]:
-    """Around one request: says once, on standard error, that it takes long, what is waited for, and how long it may take.
+    """Around one request: says once, on standard error, that it takes long, why, and how long it may take.
 
-    Also off a terminal: a script that is silent for half a minute looks as if it hung. A server that answers `asked` names the
-    calls and sites that it waits for itself.
+    Also off a terminal: a script that is silent for half a minute looks as if it hung. A server that has the request and answers
+    others names the calls and sites that it waits for itself.
     """
     if timeout_s <= NOTICE_S:
         yield
         return
-    until = time.strftime("%H:%M:%S", time.localtime(time.time() + timeout_s))
-    answered = Event()
+    began, answered = time.time(), Event()
 
     def notify() -> None:
-        out.print_note(f"no answer from {url} yet; {doing} until {until}, {timeout_s:g} s in all")
-        stalls = "" if asked is None else _stalls_of(asked)
+        has_sent = client.has_sent and not client.newest_failure
+        out.print_note(_why_it_takes_long(client, url, began, timeout_s, doing))
+        stalls = _stalls_of(client) if has_sent else ""
         if stalls and not answered.is_set():
             out.print_note(stalls)
 
@@ -121,6 +122,17 @@ def patience(
     finally:
         answered.set()
         notice.cancel()
+
+
+def _why_it_takes_long(client: Client, url: str, began: float, timeout_s: float, doing: str) -> str:
+    """One of three: an attempt failed and is repeated, the server has the request, or there is no connection yet."""
+    longest_s = min(timeout_s, REFUSED_S) if client.nobody_listens else timeout_s
+    until = f"until {time.strftime('%H:%M:%S', time.localtime(began + longest_s))}, {longest_s:g} s in all"
+    if why := client.newest_failure:
+        return f"no answer from {url} yet: {why}; retrying {until}"
+    if client.has_sent:
+        return f"the request is sent, and {url} has not answered yet; {doing} {until}"
+    return f"no connection to {url} yet; trying {until}"
 
 
 def _stalls_of(client: Client) -> str:

@@ -52,7 +52,7 @@ def status(
       cmdlog status --url http://10.0.0.7:8642 --json
     """
     with server(url, token_file, timeout, ca_file) as client:
-        with patience(url, timeout):
+        with patience(client, url, timeout):
             told = client.status()
         if watch:
             _watch(client, told, every)

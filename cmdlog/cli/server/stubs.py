@@ -48,7 +48,7 @@ def write_stubs(
     from cmdlog.client.stub_module import stub_module
 
     if "://" in source:
-        with server(source, token_file, timeout, ca_file) as client, patience(source, timeout):
+        with server(source, token_file, timeout, ca_file) as client, patience(client, source, timeout):
             procedures: list[dict[str, Any]] = client.procedures()
         default = "Server"
     else:

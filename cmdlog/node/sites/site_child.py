@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.child_process import ChildProcess
+from cmdlog.child_process import ChildProcess, describe_end, hint_at_end
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, encode_frame
 from cmdlog.node.sites.site_faults import FULL, SiteFault
@@ -87,9 +87,14 @@ class SiteChild:
                         raise NotStarted(SiteFault(told["kind"], told["message"]))
                     positions = orjson.loads(frame.payload)["positions"]
                     return {int(partition): index for partition, index in positions.items()}
-        code = self.popen.end(after_s=0.0 if given_up() or time.monotonic() >= deadline else START_TIMEOUT_S)
-        why = self.popen.last_error() or f"it ended with exit code {code} and reported no error"
-        raise NotStarted(SiteFault("died", f"site {self.number} did not start: {why}"))
+        late = given_up() or time.monotonic() >= deadline
+        code = self.popen.end(after_s=0.0 if late else START_TIMEOUT_S)
+        why = self.popen.last_error()
+        killed_by = 0 if why or late else max(0, -code)
+        why = why or (
+            f"it did not answer for {START_TIMEOUT_S:g} s" if late else f"it {describe_end(code)} and reported no error"
+        )
+        raise NotStarted(SiteFault("died", f"site {self.number} did not start: {why}"), killed_by=killed_by)
 
     def report(self, fault: SiteFault) -> None:
         """The site says why it ends."""
@@ -159,9 +164,11 @@ class SiteChild:
 
 
 class NotStarted(OperatorError, RuntimeError):
-    """A site ended before it served, or was silent; `fault` is what it said."""
+    """A site ended before it served, or was silent; `fault` is what it said. `killed_by`: the signal that ended it, or 0."""
 
-    def __init__(self, fault: SiteFault) -> None:
+    def __init__(self, fault: SiteFault, *, killed_by: int = 0) -> None:
         hint = "free space on the volume of the directory, then start again" if fault.kind == FULL else ""
+        hint = hint or hint_at_end(-killed_by)
+        self.killed_by = killed_by
         super().__init__(fault.message, hint=hint, exit_code={FULL: 14, "io": 15}.get(fault.kind, 1))
         self.fault = fault

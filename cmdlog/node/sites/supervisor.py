@@ -112,8 +112,9 @@ class ProcessSites:
                 self._sites.append(SiteChild.spawn(number, group))
             for site in self._sites:
                 site.greet(self._owner.hello(site.partitions))
-            for site in self._sites:
-                positions |= site.wait_ready(lambda: False)
+            for number in range(len(self._sites)):
+                positions |= self._await_first(number)
+                site = self._sites[number]
                 for partition in site.partitions:
                     self._site_of[partition] = site
         except BaseException:
@@ -121,6 +122,20 @@ class ProcessSites:
                 site.discard()
             raise
         return positions
+
+    def _await_first(self, number: int) -> dict[int, int]:
+        """Positions of a site as the node starts. One that is killed gets a second attempt, as later. Raises: NotStarted."""
+        site = self._sites[number]
+        try:
+            return site.wait_ready(lambda: False)
+        except NotStarted as error:
+            if not error.killed_by:
+                raise
+            log.warning("site_start_failed", site=number, kind=error.fault.kind, reason=error.fault.message)
+        site.discard()
+        site = self._sites[number] = SiteChild.spawn(number, site.partitions)
+        site.greet(self._owner.hello(site.partitions))
+        return site.wait_ready(lambda: False)
 
     def attach(self, loop: AbstractEventLoop | None) -> None:
         """From now on sites are read, by this event loop or (None) by a thread of its own, and watched."""
