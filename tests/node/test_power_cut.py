@@ -62,7 +62,6 @@ class Machine:
         self.chance = random.Random(seed)
         self.files = SimFiles(seed)
         create(self.files, initial=[hard_state(1, 7, partition=p) for p in range(PARTITIONS)])
-        self.files.before = self.before
         self.calls: list[Call] = []
         self.reads: list[Seen] = []
         self.order: list[int] = []  # calls in the order of the log
@@ -85,6 +84,7 @@ class Machine:
         self.log.start(sequencer, threads=0, sync=sync, waits=lambda: sequencer.waits, lax=lambda: sequencer.lax, early=True)
         for p in range(PARTITIONS):
             self.sequencer.site_up(p, 0)
+        self.files.before = self.before
 
     # -- the sites (Deliver) ---------------------------------------------------------------------------------------------
 
@@ -160,6 +160,11 @@ class Machine:
         if operation.kind == "fdatasync" and "/log/" in operation.path:
             for _ in range(self.chance.randrange(4)):
                 self.serve(self.chance.randrange(PARTITIONS))
+            if (
+                self.chance.random() < 0.3 and self.log._tail.worth_filling
+            ):  # as another thread may, while this one is in the sync
+                self.call()
+                self.chance.choice([self.run_turn_beside, self.start_turn])()
             if self.chance.random() < 0.3:
                 self.check(self.files.power_cut(random.Random(self.chance.random())), lost="power")
 

@@ -4,6 +4,7 @@ thread that must finishes it first.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -16,7 +17,7 @@ from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.log import Log
 from tests.waiting import wait_for
 from tests.wal.logkit import NODE, ListSource, create, generations, numbers_in, sim
-from tests.wal.sim.simfiles import Fault, Operation, SimFiles
+from tests.wal.sim.simfiles import Fault, Operation, SimDirectWriter, SimFiles
 from tests.wal.threadkit import WAIT_S, WaitSource
 
 
@@ -299,3 +300,104 @@ def test_a_failed_write_of_a_loop_wedges_the_log() -> None:
     assert len(source.errors) == 1
     with pytest.raises(Wedged):
         log.start_turn()
+
+
+def test_a_block_beside_a_late_sync_brings_nothing_else_to_the_disk() -> None:
+    """While the sync of a block that was left is under way, a later one is not acknowledged before it."""
+    files, source = sim(), ListSource()
+    log = Log.open(files, NODE, generation=generations(2000))
+    waiting = [False]
+    log.start(source, threads=0, early=True, waits=lambda: waiting[0], async_window_s=60.0)
+    source.put(1)
+    log.run_turn()
+    seen: list[list[int]] = []
+
+    def in_the_sync(operation: Operation) -> None:
+        if operation.kind == "fdatasync" and "/log/seg-" in operation.path and not seen:
+            seen.append([])
+            waiting[0] = True
+            source.put(2)
+            log.run_turn(lambda: None)
+            log.land()
+            seen.append(list(source.acknowledged))
+            dark = files.power_cut(random.Random(0), "none")
+            assert set(source.acknowledged) <= set(numbers_in(started(dark, ListSource())))
+
+    files.before = in_the_sync
+    log.run_background_work()
+    files.before = None
+    assert len(seen) == 2
+    assert source.acknowledged == [1, 2]
+
+
+class StruckWriter(SimDirectWriter):
+    """A signal handler raises when the writer was called: before its work, or after it."""
+
+    strikes: tuple[str, str] | None = None
+    error: type[Exception] = TimeoutError
+
+    def start(self, data: bytes, offset: int) -> None:
+        self._strike("start", "before")
+        super().start(data, offset)
+        self._strike("start", "after")
+
+    def finish(self) -> bool:
+        self._strike("finish", "before")
+        waited = super().finish()
+        self._strike("finish", "after")
+        return waited
+
+    def _strike(self, method: str, when: str) -> None:
+        if StruckWriter.strikes == (method, when):
+            StruckWriter.strikes = None
+            raise self.error("planted by a signal handler")
+
+
+class StruckFiles(SimFiles):
+    """Whose direct writer is struck."""
+
+    def open_direct_writer(self) -> StruckWriter:
+        return StruckWriter(self)
+
+
+@pytest.mark.parametrize("error", [TimeoutError, ValueError])  # an OSError, and none
+@pytest.mark.parametrize("method", ["start", "finish"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_signal_handler_that_raises_wedges_and_leaves_nobody_waiting(
+    method: str, when: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written a second time, no thread waits for an end that was taken, and closing comes back."""
+    files = StruckFiles()
+    create(files)
+    source = WaitSource()
+    log = started(files, source, threads=2)
+    monkeypatch.setattr(StruckWriter, "error", error)
+    StruckWriter.strikes = (method, when)
+    writes: list[int] = []
+    files.before = lambda operation: writes.append(operation.offset) if "/log/seg-" in operation.path else None
+    source.put(1)
+    with contextlib.suppress(error):
+        log.run_turn(lambda: None)
+    source.wait(lambda: bool(source.errors))
+    assert len([offset for offset in writes if offset]) <= 1, "the block was written twice"
+
+    def call() -> None:
+        with pytest.raises(Wedged):
+            log.run_turn(lambda: None)
+
+    other = threading.Thread(target=call)
+    other.start()
+    other.join(WAIT_S)
+    assert not other.is_alive()
+    with pytest.raises(Wedged):
+        log.close()
+    assert source.acknowledged == []
+
+
+def test_a_long_work_keeps_nobody_from_the_disk() -> None:
+    """A block whose thread works long lands without it: who waits for the disk alone is served."""
+    files, source = sim(), WaitSource()
+    log = started(files, source, threads=2)
+    source.put(1)
+    assert log.run_turn(lambda: source.wait(lambda: source.acknowledged == [1]))
+    log.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
@@ -17,6 +18,8 @@ from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock
 from cmdlog.wal.writing.thread_file import ThreadFile
 from cmdlog.wal.writing.watermarks import Watermarks
+
+_ITSELF: Final = 0  # up to where the sync of a block reaches that brings nothing else to the disk
 
 
 class BlockWrites:
@@ -67,8 +70,8 @@ class BlockWrites:
         It is announced as written first: what may be done then takes longer than starting. So the thread that calls must be the
         one by which answers leave, or nobody may be answered for it before it is durable.
         """
-        if self.in_flight != 1 or self._window.open or placed.number > self._window.wanted:
-            return False
+        if self.in_flight != 1 or placed.number > self._window.wanted or self._window.open or self._marks.any_left:
+            return False  # what was left needs a sync of the whole file
         direct = self._open_direct()
         if direct is None or not direct.can_start(placed.path, len(placed.data)):
             return False
@@ -94,16 +97,21 @@ class BlockWrites:
             if self._started is None or self._direct is None:
                 return
             (placed, since), seconds, failure = self._started, None, None
+            self._started = None  # first: after a signal handler's exception no other thread waits for the same end
             try:
                 waited = self._direct.finish()
                 seconds = self._clock() - since if waited or seen else None
             except (WalError, OSError) as error:
                 failure = wal_error(error, f"writing {placed.path}")
-            self._started = None
         if failure is None:
-            self._finish(placed, seconds, placed.number)
+            self._finish(placed, seconds, _ITSELF)
         else:
             self._wedge(failure)
+
+    def under_way_s(self, now: float) -> float | None:
+        """For how long the block that was started is on its way; None when none is."""
+        started = self._started
+        return None if started is None else now - started[1]
 
     def close(self) -> None:
         """Gives up what was started: the log has ended."""
@@ -127,7 +135,7 @@ class BlockWrites:
         return upto
 
     def _finish(self, placed: PlacedBlock, seconds: float | None, upto: int | None) -> None:
-        """The block is written, and synced unless it is left. Watermarks advance over every gap that this closes.
+        """The block is written, and synced unless it is left; `upto` as in `Watermarks.synced`. Marks advance over closed gaps.
 
         `seconds`: None of a sync whose end nobody saw.
         """

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import LogFull, WalError
@@ -26,6 +27,8 @@ from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
 from cmdlog.wal.writing.tail import PlacedBlock, Tail
 from cmdlog.wal.writing.thread_file import ThreadFile
 from cmdlog.wal.writing.watermarks import Gate, RecordSource, RingSettings, Watermarks
+
+LAND_AFTER_S: Final = 0.005  # a block that was started: its thread's work takes long, and others wait for the block
 
 
 class Ring:
@@ -92,40 +95,22 @@ class Ring:
 
         Where it can be, `beside` is called while the block is on its way to the disk. Raises: Wedged.
         """
-        if not self._enter_turn():
-            return False
-        try:
-            placed, started = self._take_block(starts=beside is not None)
-            if placed is not None and started and beside is not None:
+
+        def go_on(placed: PlacedBlock, started: bool) -> None:
+            if started and beside is not None:
                 beside()
                 self._writes.land()
-            elif placed is not None:
+            else:
                 self._writes.write(placed, self._inline_file)
-        except BaseException as error:
-            self._wedge_interrupted(error)
-            raise
-        return placed is not None
+
+        return self._run_callers_turn(go_on, starts=beside is not None)
 
     def start_turn(self) -> bool:
-        """`run_turn`, but the calling thread waits for nothing; False when that is not possible now. Raises: Wedged.
-
-        When the block's end is announced (`notify`) somebody must call `land`.
-        """
-        if not self._enter_turn():
-            return False
-        try:
-            placed, started = self._take_block(starts=True)
-            if placed is not None and not started:
-                with self._lock:
-                    self._left_block = placed
-                    self._timer.open_one()
-        except BaseException as error:
-            self._wedge_interrupted(error)
-            raise
-        return placed is not None
+        """`run_turn`, but the calling thread waits for nothing: `land` is due when the end is announced. Raises: Wedged."""
+        return self._run_callers_turn(self._leave_unstarted, starts=True)
 
     def notify(self, eventfd: int) -> bool:
-        """From now on the end of the write of a block is announced there, if `start_turn` started it; False: none ever is."""
+        """From now on the end of a block that `start_turn` started is announced there; False: none ever is."""
         return self._writes.notify(eventfd)
 
     def land(self) -> None:
@@ -211,8 +196,8 @@ class Ring:
                 "error": full_text(self._marks.error) if self._marks.error else None,
             }
 
-    def _enter_turn(self) -> bool:
-        """Whether the calling thread has the turn now, and nothing is in flight. Raises: Wedged."""
+    def _run_callers_turn(self, go_on: Callable[[PlacedBlock, bool], None], *, starts: bool) -> bool:
+        """Takes a block in the calling thread, if nothing is in flight, and goes on with it; whether there was one."""
         with self._lock:
             self._marks.raise_error()
             if self._turn or self._writes.in_flight or self._stopping:
@@ -220,11 +205,22 @@ class Ring:
             if self._threads and not self._tail.worth_filling:
                 return False  # a rotation may wait for a free segment, which is nothing for a caller's thread
             self._turn, self._kicked = True, False
-        return True
+        try:
+            placed, started = self._take_block(starts=starts)
+            if placed is not None:
+                go_on(placed, started)
+        except BaseException as error:
+            # Of a signal handler, in the middle of a turn or a sync: what is on disk is not known any more.
+            self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))
+            raise
+        return placed is not None
 
-    def _wedge_interrupted(self, error: BaseException) -> None:
-        """A signal handler's exception in a turn or a sync: what is on disk is not known any more."""
-        self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))
+    def _leave_unstarted(self, placed: PlacedBlock, started: bool) -> None:
+        """The keeper writes a block that the calling thread must not."""
+        if not started:
+            with self._lock:
+                self._left_block = placed
+                self._timer.open_one()
 
     # -- pool threads ----------------------------------------------------------------------------------------------------
 
@@ -265,8 +261,10 @@ class Ring:
             placed = self._place()
             started = starts and placed is not None and not self._lax() and self._writes.start(placed)
         except (WalError, OSError) as error:
+            placed = None  # its write may have started
             self.wedge(wal_error(error, "rotation of the log failed"))
         except Exception as error:  # noqa: BLE001 -- what the source took cannot be given back: its error ends the log
+            placed = None
             self.wedge(WalError(f"the source of the log failed: {error!r}"))
         self._pass_turn()
         return placed, started
@@ -351,7 +349,9 @@ class Ring:
                     continue
             if self._write_left_block():
                 continue
-            if self._window.open:
+            if self._writes.under_way_s(self._clock()) is not None:
+                self._writes.land()
+            elif self._window.open:
                 self._late.flush()
             else:
                 self._seal_when_idle()
@@ -368,6 +368,8 @@ class Ring:
         """Seconds until something is due; None when nothing will be."""
         if self._left_block is not None:
             return 0.0
+        if (under_way_s := self._writes.under_way_s(self._clock())) is not None:
+            return LAND_AFTER_S - under_way_s
         if self._window.open and self._sync != "off":
             return self._window.left_s(self._clock())
         if self._tail.sealed or self._sync == "off":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Literal, NamedTuple, TypeVar
 
 SECTOR = 512  # bytes that a disk writes whole or not at all
@@ -67,16 +67,24 @@ class Inode:
         del self.cached[size:]
         self.dirty(sectors_of(size, old), stamp, cut=True)
 
-    def settle(self, upto: int, *, lost: bool) -> None:
-        """Ends a sync: what has a stamp up to `upto` is pending no longer; it is on the disk, or nowhere if `lost`."""
+    def settle(self, upto: int, *, lost: bool, sectors: Container[int] | None = None) -> None:
+        """Ends a sync: what has a stamp up to `upto` is pending no longer; it is on the disk, or nowhere if `lost`.
+
+        `sectors`: of a write that is durable itself, and brings nothing else to the disk.
+        """
         pending: dict[int, list[Image]] = {}
         for sector, images in self.images.items():
+            if sectors is not None and sector not in sectors:
+                pending[sector] = images
+                continue
             settled = [image for image in images if image.stamp <= upto]
             if settled and not lost:
                 _put(self.disk, sector, settled[-1].data)
             if rest := images[len(settled) :]:
                 pending[sector] = rest
         self.images = pending
+        if sectors is not None:
+            return
         sizes = [size for stamp, size in self.sizes if stamp <= upto]
         if sizes and not lost:
             self.disk_size = sizes[-1]

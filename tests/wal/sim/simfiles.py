@@ -24,7 +24,7 @@ import os
 import random
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import Literal, NamedTuple, get_args
@@ -198,6 +198,7 @@ class SimDirectWriter:
         self._files = files
         self._file: SimFile | None = None
         self._failure: WalError | OSError | None = None
+        self._sectors: set[int] = set()
         self._eventfd = -1
 
     def can_start(self, path: str, size: int) -> bool:
@@ -206,7 +207,7 @@ class SimDirectWriter:
         return True
 
     def start(self, data: bytes, offset: int) -> None:
-        self._failure = None
+        self._failure, self._sectors = None, set(sectors_of(offset, offset + len(data)))
         try:
             if self._file is not None:
                 self._file.pwrite(data, offset)
@@ -221,8 +222,8 @@ class SimDirectWriter:
     def finish(self) -> bool:
         if self._failure is not None:
             raise self._failure
-        if self._file is not None:
-            self._file.fdatasync()
+        if self._file is not None and self._file.inode is not None:
+            self._files.sync(self._file.inode, self._file.path, "fdatasync", self._sectors)
         return True
 
     def close(self) -> None:
@@ -410,11 +411,11 @@ class SimFiles(Files):
         if done < len(data):
             raise ShortWrite(f"{action} {path} took {done} of {len(data)} bytes")
 
-    def sync(self, inode: Inode, path: str, kind: Kind) -> None:
+    def sync(self, inode: Inode, path: str, kind: Kind, sectors: Container[int] | None = None) -> None:
         """Runs a sync of what was there when it began; the hook may hold it, and other calls go on meanwhile."""
         begun = self._begin(kind, path)
         with self.living():
-            inode.settle(begun.stamp, lost=begun.fault is not None)
+            inode.settle(begun.stamp, lost=begun.fault is not None, sectors=sectors)
             _refuse(begun.fault, f"{kind} of", path)
 
     def _begin(self, kind: Kind, path: str, *, offset: int = 0, size: int = 0, crc: int = 0, target: str = "") -> Begun:
