@@ -9,7 +9,6 @@ import concurrent.futures
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Self, overload
@@ -24,6 +23,7 @@ from cmdlog.node.deferred_interrupts import Interrupts, Unfinished
 from cmdlog.node.embedded_logging import log_as_library
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, NotReady, Reply, UnknownOutcome
+from cmdlog.node.placing.thread_waiter import ThreadWaiter
 from cmdlog.node.queries.query import QueryResult
 from cmdlog.node.settings import Settings, fitted
 from cmdlog.node.slot_map import Route
@@ -74,7 +74,7 @@ class Embedded:
         self._pid = os.getpid()
         self._closed = False
         self._interrupts = Interrupts()
-        self._waiter = threading.local()
+        self._waiter = ThreadWaiter()
 
     @overload
     def call(self, procedure: EverywhereFunction[P, Any, R], /, *args: P.args, **params: P.kwargs) -> R: ...
@@ -133,7 +133,7 @@ class Embedded:
         executes = self._check_caller()
         route = self._route(name)
         bound = _bind(route, params)
-        waiter, began = self._own_waiter(), self._node.front.now()
+        waiter, began = self._waiter.own(), self._node.front.now()
         key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
         place = self._node.call_inline if executes else self._node.call
         try:
@@ -141,7 +141,7 @@ class Embedded:
                 partition = place(route, bound, key=key, done=waiter.put, durability=durability)
             reply = waiter.get()
         except BaseException as error:
-            self._waiter.it = None  # the answer may still come (after Ctrl-C): it must not be the next call's
+            self._waiter.forget()  # the answer may still come (after Ctrl-C): it must not be the next call's
             if isinstance(error, CallRefused):
                 self._count_call(name, None, error, began)
             raise
@@ -165,7 +165,7 @@ class Embedded:
     def submit(self, procedure: Any, /, *args: Any, idempotency_key: Any = None, **params: Any) -> Any:
         """Places a call and returns at once; the future gets what `call` would return or raise, in a thread of the node.
 
-        It cannot be cancelled: what is placed will be executed.
+        It cannot be cancelled: what is placed will be executed. Its callbacks may `submit`, but not `call` or `invoke`.
         """
         self._check_caller()
         call = named_call(procedure, args, params)
@@ -174,12 +174,13 @@ class Embedded:
         future.set_running_or_notify_cancel()
 
         def done(reply: Reply) -> None:
+            self._waiter.note_answering(True)
             try:
-                result = self._decode(route, reply)
+                future.set_result(self._decode(route, reply))
             except Exception as error:  # noqa: BLE001 - it is the caller's to see
                 future.set_exception(error)
-                return
-            future.set_result(result)
+            finally:
+                self._waiter.note_answering(False)
 
         key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
         self._node.call(route, _bind(route, call.params), key=key, done=done)
@@ -221,10 +222,10 @@ class Embedded:
         self.close()
 
     def _decode(self, route: Route, reply: Reply) -> Any:
-        if not isinstance(reply, CallOutcome) or reply.status != Status.FAILED:
-            return decode_reply(route, reply, None)
-        trace = self._node.trace_of(reply)
-        self._node.front.error(ProcedureFailed.code, route.name, "", trace=trace)
+        trace = None
+        if isinstance(reply, CallOutcome) and reply.status == Status.FAILED:
+            trace = self._node.trace_of(reply)
+            self._node.front.error(ProcedureFailed.code, route.name, "", trace=trace)
         return decode_reply(route, reply, trace)
 
     def _count_call(self, name: str, partition: int | None, reply: Reply, began: float) -> None:
@@ -257,34 +258,6 @@ class Embedded:
         if route is None:
             raise UnknownProcedure(f"no procedure {name!r}; there are {', '.join(sorted(self._node.routes))}")
         return route
-
-    def _own_waiter(self) -> _Waiter:
-        waiter: _Waiter | None = getattr(self._waiter, "it", None)
-        if waiter is None:
-            waiter = self._waiter.it = _Waiter()
-        return waiter
-
-
-class _Waiter:
-    """One thread's place for one reply: a lock is the cheapest thing to wait on."""
-
-    __slots__ = ("_lock", "_reply")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self._reply: Reply | None = None
-
-    def put(self, reply: Reply) -> None:
-        self._reply = reply
-        self._lock.release()
-
-    def get(self) -> Reply:
-        self._lock.acquire()
-        reply, self._reply = self._reply, None
-        if reply is None:
-            raise RuntimeError("woken without a reply")
-        return reply
 
 
 def _is_deep() -> bool:

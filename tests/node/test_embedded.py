@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
+import queue
 import shutil
 import signal
 import threading
@@ -18,10 +20,10 @@ import pytest
 
 import cmdlog
 from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
-from cmdlog.node import embedded as embedded_module
 from cmdlog.node.deferred_interrupts import Unfinished
 from cmdlog.node.embedded import Embedded, open_embedded
 from cmdlog.node.outcome import NotReady
+from cmdlog.node.placing.thread_waiter import ReplyWaiter
 from cmdlog.node.settings import BadSetting
 from cmdlog.wal.errors import Locked
 from procedures import InvalidParameters
@@ -219,7 +221,7 @@ def test_an_interrupted_wait_leaves_no_answer_behind(tmp_path: Path, monkeypatch
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(embedded_module._Waiter, "get", interrupted)
+            patch.setattr(ReplyWaiter, "get", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 opened.call("bump", id=1, amount=7)
         for n in range(20):
@@ -361,3 +363,22 @@ def test_what_is_no_database_is_refused_by_its_type(tmp_path: Path, given: Any, 
     with pytest.raises(TypeError, match=says):
         open_embedded(tmp_path / "data", given)
     assert not (tmp_path / "data").exists()
+
+
+def test_a_future_s_callback_may_submit_and_not_call(tmp_path: Path) -> None:
+    """It runs in a thread that serves calls: a call there would wait for itself, and is refused with what to do instead."""
+    with reopen(tmp_path) as opened:
+        refused: list[BaseException] = []
+        followed: queue.SimpleQueue[concurrent.futures.Future[Any]] = queue.SimpleQueue()
+
+        def go_on(_future: concurrent.futures.Future[Any]) -> None:
+            try:
+                opened.call("bump", id=1, amount=1)
+            except RuntimeError as error:
+                refused.append(error)
+            followed.put(opened.submit("bump", id=1, amount=1))
+
+        opened.submit("bump", id=1, amount=1).add_done_callback(go_on)
+        followed.get(timeout=120).result(120)
+        assert "use submit() there" in str(refused[0])
+        assert opened.call("bump", id=1, amount=1) == 3

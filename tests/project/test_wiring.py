@@ -12,7 +12,6 @@ PARAMETERS_MAX = 8
 WIRED = (Path("cmdlog/node"), Path("cmdlog/api"))
 
 FOREIGN_ASSIGNMENTS = {
-    "cmdlog/node/embedded.py": {"self._waiter.it"},  # a threading.local has no other way
     "cmdlog/node/queries/exact_columns.py": {"connection.authorizer"},  # apsw's way
     "cmdlog/node/queries/query.py": {
         "guard.mode",  # what the statement about to run may do; as in procedures/execution

@@ -96,14 +96,14 @@ class Ring:
         Where it can be, `beside` is called while the block is on its way to the disk. Raises: Wedged.
         """
 
-        def go_on(placed: PlacedBlock, started: bool) -> None:
+        def proceed(placed: PlacedBlock, started: bool) -> None:
             if started and beside is not None:
                 beside()
                 self._writes.land()
             else:
                 self._writes.write(placed, self._inline_file)
 
-        return self._run_callers_turn(go_on, starts=beside is not None)
+        return self._run_callers_turn(proceed, starts=beside is not None)
 
     def start_turn(self) -> bool:
         """`run_turn`, but the calling thread waits for nothing: `land` is due when the end is announced. Raises: Wedged."""
@@ -196,8 +196,8 @@ class Ring:
                 "error": full_text(self._marks.error) if self._marks.error else None,
             }
 
-    def _run_callers_turn(self, go_on: Callable[[PlacedBlock, bool], None], *, starts: bool) -> bool:
-        """Takes a block in the calling thread, if nothing is in flight, and goes on with it; whether there was one."""
+    def _run_callers_turn(self, proceed: Callable[[PlacedBlock, bool], None], *, starts: bool) -> bool:
+        """Takes a block in the calling thread, if nothing is in flight, and proceeds with it; whether there was one."""
         with self._lock:
             self._marks.raise_error()
             if self._turn or self._writes.in_flight or self._stopping:
@@ -208,10 +208,9 @@ class Ring:
         try:
             placed, started = self._take_block(starts=starts)
             if placed is not None:
-                go_on(placed, started)
+                proceed(placed, started)
         except BaseException as error:
-            # Of a signal handler, in the middle of a turn or a sync: what is on disk is not known any more.
-            self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))
+            self.wedge(WalError(f"the calling thread was interrupted while it wrote the log: {error!r}"))  # what is on disk?
             raise
         return placed is not None
 
