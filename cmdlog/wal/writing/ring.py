@@ -28,7 +28,7 @@ from cmdlog.wal.writing.tail import PlacedBlock, Tail
 from cmdlog.wal.writing.thread_file import ThreadFile
 from cmdlog.wal.writing.watermarks import Gate, RecordSource, RingSettings, Watermarks
 
-LAND_AFTER_S: Final = 0.005  # a block that was started: its thread's work takes long, and others wait for the block
+LAND_AFTER_S: Final = 0.010  # a block that was started: its thread's work takes long, and others wait for the block
 
 
 class Ring:
