@@ -128,12 +128,12 @@ class ChildProcess(subprocess.Popen[bytes]):
 
 
 def describe_end(code: int) -> str:
-    """How a process with this exit code ended, as the predicate of a sentence."""
+    """How a process with this exit code ended, for people."""
     if code >= 0:
-        return f"ended with code {code}"
+        return f"exit code {code}"
     with contextlib.suppress(ValueError):  # a real-time signal has no name
-        return f"was ended by signal {-code} ({signal.Signals(-code).name})"
-    return f"was ended by signal {-code}"
+        return f"killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"killed by signal {-code}"
 
 
 def hint_at_end(code: int) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+NO_DIRECT_WRITES: Final = "this file system has no direct writes"
 MAY_LACK: Final = (
     "needs a browser: Debian's chromium and chromium-driver",  # `.ci/run` has tried to install them
     "wrk is not installed",
@@ -23,7 +24,7 @@ MAY_LACK: Final = (
     "mounting is not allowed here",
     "the limit of open files does not allow so many connections",
     "this file system does not keep when a file was made",
-    "this file system has no direct writes",
+    NO_DIRECT_WRITES,
     "needs Linux",
     "needs /proc",
     "other C libraries are not asked",

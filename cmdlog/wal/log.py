@@ -180,10 +180,10 @@ class Log:
         `waits` says of the records that were taken last whether somebody waits until they are durable: then they are synced at
         once, else within `async_window_s`. None: always (`sync`), or never (`async`). `lax` says whether
         something of them is answered when they are only written. With `early`
-        `RecordSource.written` is called before the sync of a block, not after it. `timed` gets the seconds of every sync, a
-        block's own with its write. All of them are called under a lock and must be quick. `whole_ring`: the space of segments
-        that is not in use yet is allocated in the background.
-        With `threads=0` there are none at all: the caller runs turns and calls `tend`, and everything happens in a stated order.
+        `RecordSource.written` is called before the sync of a block, not after it. `timed` gets the seconds
+        of every sync whose end was seen, a block's own with its write. All of them are called under a lock and must be quick.
+        `whole_ring`: the space of segments that is not in use yet is allocated in the background. With `threads=0` there are
+        none: the caller runs turns and `run_background_work`, and everything happens in a stated order.
         """
         if self._ring is not None:
             raise RuntimeError("the log is started already")

@@ -178,9 +178,9 @@ class WorkerPool:
         if not is_killed and (code == DEFECT_CODE or running is None or worker.incidents >= INCIDENTS_MAX):
             again = ", as the one before it" if worker.was_killed else ""
             output = "" if code < 0 else "; see its output above"
-            raise WorkerFailed(f"{self._kind} {describe_end(code)}{again}{output}", hint=hint_at_end(code))
+            raise WorkerFailed(f"{self._kind} ended: {describe_end(code)}{again}{output}", hint=hint_at_end(code))
         worker.done = True
-        ended = f"the process {describe_end(code)}"
+        ended = f"the process ended: {describe_end(code)}"
         follower = self._on_incident(worker, None if running is None else Incident(*running, worker.killed or ended))
         follower.incidents = worker.incidents + (running is not None)
         follower.was_killed = worker.was_killed or is_killed

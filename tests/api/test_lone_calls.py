@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -12,10 +14,17 @@ import pytest
 from cmdlog.node.sequencing.log_wakeup import ALONE_BEFORE
 from cmdlog.wal.system.direct_write import open_direct_writer
 from tests.api.bankserver import Server
+from tests.skips import NO_DIRECT_WRITES
 
 pytestmark = pytest.mark.slow
 ACCOUNT = 7
-LACKING = "this file system has no direct writes"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """On a disk, where direct writes are what they are."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
 
 
 def deposit(client: httpx.Client, key: str) -> int:
@@ -48,13 +57,13 @@ def can_write_directly(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("options", [(), ("--http-processes", "1")], ids=["in the node", "HTTP apart"])
-def test_kills_take_no_answer_of_a_lone_caller(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_kills_take_no_answer_of_a_lone_caller(folder: Path, options: tuple[str, ...]) -> None:
     """SIGKILL in the middle of its calls, three times: every answered call has its one effect."""
-    if not can_write_directly(tmp_path):
-        pytest.skip(LACKING)
+    if not can_write_directly(folder):
+        pytest.skip(NO_DIRECT_WRITES)
     answered = 0
     for life in range(3):
-        server = Server(tmp_path, *options).wait_ready()
+        server = Server(folder, *options).wait_ready()
         with httpx.Client(base_url=server.url, timeout=60) as client:
             if life == 0:
                 client.post("/v1/procedures/open_account", json={"account": ACCOUNT, "amount": 0}).raise_for_status()
@@ -79,7 +88,7 @@ def test_kills_take_no_answer_of_a_lone_caller(tmp_path: Path, options: tuple[st
                 pass
             killer.join()
         server.kill()
-    server = Server(tmp_path).wait_ready()
+    server = Server(folder).wait_ready()
     with httpx.Client(base_url=server.url, timeout=60) as client:
         balance = client.post("/v1/procedures/balance", json={"account": ACCOUNT}).json()["result"]
         assert balance in (answered, answered + 1)
@@ -87,9 +96,9 @@ def test_kills_take_no_answer_of_a_lone_caller(tmp_path: Path, options: tuple[st
     server.kill()
 
 
-def test_lone_calls_and_company_take_turns(tmp_path: Path) -> None:
+def test_lone_calls_and_company_take_turns(folder: Path) -> None:
     """One caller, then several, then one again: the ways of writing change, and every call has its one effect."""
-    server = Server(tmp_path, "--partitions", "1").wait_ready()
+    server = Server(folder, "--partitions", "1").wait_ready()
     with httpx.Client(base_url=server.url, timeout=60) as client:
         client.post("/v1/procedures/open_account", json={"account": ACCOUNT, "amount": 0}).raise_for_status()
         total = 0

@@ -128,7 +128,7 @@ def test_read_that_failed_is_as_of_what_it_read(node: Node) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "why"), [("exit", "exit code 3"), ("SIGSEGV", "killed by signal 11")])
+@pytest.mark.parametrize(("how", "why"), [("exit", "exit code 3"), ("SIGSEGV", "killed by signal 11 (SIGSEGV)")])
 def test_read_that_ends_its_site_fails_the_first_time(node: Node, how: str, why: str) -> None:
     """By an exit, or by a signal that a process gets for what it does."""
     assert hint_of(send(node, "end_reading", id=1, how=how).wait()) == f"end_reading ended its site process: {why}"
@@ -142,7 +142,7 @@ def test_read_whose_site_is_killed_each_time_fails_the_second_time(node: Node) -
     assert ask(node, "peek", id=1) == 0
     for _ in range(2):
         again = read_again(node, "end_reading", id=1, how="SIGKILL")
-        assert hint_of(again.wait()) == "end_reading ended its site process: killed by signal 9"
+        assert hint_of(again.wait()) == "end_reading ended its site process: killed by signal 9 (SIGKILL)"
 
 
 @pytest.mark.slow

@@ -125,12 +125,12 @@ def test_site_that_does_not_read_is_silent(site: SiteChild) -> None:
 
 def test_end_is_blamed_on_the_call_that_ran(site: SiteChild) -> None:
     """A site that was killed says nothing: the page names partition and call, and nobody when none ran."""
-    assert site.await_end() == SiteFault("died", "killed by signal 9", None, 0, 0)
+    assert site.await_end() == SiteFault("died", "killed by signal 9 (SIGKILL)", None, 0, 0)
     site.progress[:4] = memoryview(bytearray(b"".join(n.to_bytes(8, "little") for n in (1, 3, 70, 2)))).cast("Q")
-    assert site.await_end() == SiteFault("died", "killed by signal 9", 3, 70, 2, signal=9)
+    assert site.await_end() == SiteFault("died", "killed by signal 9 (SIGKILL)", 3, 70, 2, signal=9)
 
 
-@pytest.mark.parametrize(("code", "reason", "signal"), [(3, "exit code 3", 0), (-11, "killed by signal 11", 11)])
+@pytest.mark.parametrize(("code", "reason", "signal"), [(3, "exit code 3", 0), (-11, "killed by signal 11 (SIGSEGV)", 11)])
 def test_end_names_the_read_that_ran(site: SiteChild, code: int, reason: str, signal: int) -> None:
     """Its number is there as long as it runs, and what is left of it counts for nothing in a site that is idle."""
     site.popen = cast(ChildProcess, Ended(code))

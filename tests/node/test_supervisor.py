@@ -309,7 +309,7 @@ def test_site_that_is_killed_while_the_node_starts_gets_a_second_attempt(
 
     monkeypatch.setattr(SiteChild, "greet", greet)
     if kills == 2:
-        words = r"^site 0 did not start: it was ended by signal 9 \(SIGKILL\) and reported no error"
+        words = r"^site 0 did not start: it reported no error and ended: killed by signal 9 \(SIGKILL\)"
         with pytest.raises(NotStarted, match=words) as failed:
             open_node(tmp_path / "data", partitions=2)
         assert "memory" in failed.value.hint

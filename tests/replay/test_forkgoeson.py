@@ -208,7 +208,7 @@ def test_states_of_another_boot_begin_anew(
 
 
 HANGS: tuple[str, str] = ("hang", "ran for more than 1 s")
-ENDS: tuple[str, str] = ("end", "ended with code 3")
+ENDS: tuple[str, str] = ("end", "ended: exit code 3")
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_process_that_ends_within_a_call_is_followed_by_another() -> None:
         pool.listen()
     finally:
         pool.close()
-    assert incidents == [Incident(3, 17, 5, "the process ended with code 3")]
+    assert incidents == [Incident(3, 17, 5, "the process ended: exit code 3")]
     assert [(worker.done, worker.incidents) for worker in pool.workers] == [(True, 0), (True, 1)]
 
 
@@ -100,7 +100,7 @@ def test_process_that_fails_by_itself_is_an_error() -> None:
     for worker, code in ((defect, DEFECT_CODE), (outside, 0), (often, 0)):
         pool = WorkerPool("a test process", 60.0, read_done, follow)
         pool.add(worker)
-        with pytest.raises(WorkerFailed, match=f"a test process ended with code {code}"):
+        with pytest.raises(WorkerFailed, match=f"a test process ended: exit code {code}"):
             pool.listen()
         pool.close()
 
@@ -126,7 +126,7 @@ def test_process_that_is_killed_outside_of_calls_has_one_successor(kills: int) -
         if kills == 1:
             pool.listen()
         else:
-            words = r"^a test process was ended by signal 9 \(SIGKILL\), as the one before it\n"
+            words = r"^a test process ended: killed by signal 9 \(SIGKILL\), as the one before it\n"
             with pytest.raises(WorkerFailed, match=words) as failed:
                 pool.listen()
             assert "memory" in failed.value.hint

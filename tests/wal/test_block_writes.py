@@ -248,6 +248,41 @@ def test_a_thread_that_must_not_wait_gives_a_block_to_the_disk() -> None:
     os.close(eventfd)
 
 
+class SlowWriter(SimDirectWriter):
+    """Its writes end when the test says so."""
+
+    ended = True
+
+    def has_ended(self) -> bool:
+        return SlowWriter.ended
+
+
+class SlowFiles(SimFiles):
+    """Whose direct writer takes its time."""
+
+    def open_direct_writer(self) -> SlowWriter:
+        return SlowWriter(self)
+
+
+def test_an_announcement_that_comes_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread has landed its block, and the next one is on its way: a loop's thread must not wait for that one."""
+    files, source = SlowFiles(), ListSource()
+    create(files)
+    log = started(files, source)
+    source.put(1)
+    assert log.start_turn()
+    monkeypatch.setattr(SlowWriter, "ended", False)
+    log.land()
+    assert source.acknowledged == []
+    monkeypatch.setattr(SlowWriter, "ended", True)
+    with log._running._writes._landing:  # another thread waits for it
+        log.land()
+    assert source.acknowledged == []
+    log.land()
+    assert source.acknowledged == [1]
+    log.close()
+
+
 def test_it_takes_no_turn_while_anything_is_in_flight() -> None:
     """The next block is for the pool, or for it once the first has landed."""
     files, source = sim(), ListSource()

@@ -17,9 +17,9 @@ import pytest
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.system.direct_write import DIRECT_BYTES_MAX, DirectWriter, open_direct_writer
+from tests.skips import NO_DIRECT_WRITES
 from tests.wal.sim.simfiles import SimFiles
 
-LACKING = "this file system has no direct writes"
 PAGE = 4096
 FILE_BYTES = 64 * PAGE
 
@@ -44,7 +44,7 @@ def start(place: Place, data: bytes, offset: int) -> None:
 def start_at(writer: DirectWriter, path: str, data: bytes, offset: int) -> None:
     """The same, of any writer."""
     if not writer.can_start(path, len(data)):
-        pytest.skip(LACKING)
+        pytest.skip(NO_DIRECT_WRITES)
     writer.start(data, offset)
 
 
@@ -60,7 +60,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     file.fsync()
     writer = files.open_direct_writer()
     if writer is None:
-        pytest.skip(LACKING)
+        pytest.skip(NO_DIRECT_WRITES)
     yield Place(files, path, writer)
     writer.close()
 
@@ -74,6 +74,18 @@ def test_what_was_started_is_there_when_it_is_finished(place: Place) -> None:
     expected = bytearray(FILE_BYTES)
     expected[2 * PAGE : 3 * PAGE], expected[5 * PAGE : 7 * PAGE] = b"a" * PAGE, b"b" * 2 * PAGE
     assert place.read() == bytes(expected)
+
+
+def test_the_end_is_seen_without_waiting(place: Place) -> None:
+    """However often one looks: what was seen to have ended is finished without a wait, once."""
+    for number in range(20):
+        start(place, bytes([number]) * PAGE, number * PAGE)
+        while not place.writer.has_ended():
+            pass
+        assert place.writer.has_ended()
+        waited = place.writer.finish()
+        assert not waited or isinstance(place.files, SimFiles)
+    assert place.read(20 * PAGE) == b"".join(bytes([number]) * PAGE for number in range(20))
 
 
 def test_readers_and_writers_of_the_page_cache_agree(place: Place) -> None:
@@ -188,7 +200,7 @@ def test_a_kill_takes_nothing_that_was_started(tmp_path: Path) -> None:
         path = _zeros(tmp_path / f"file-{number}", FILE_BYTES)
         ended = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
         if ended.returncode == 7:
-            pytest.skip(LACKING)
+            pytest.skip(NO_DIRECT_WRITES)
         assert ended.returncode == -signal.SIGKILL
         assert Path(path).read_bytes()[PAGE : PAGE + 65536] == b"k" * 65536
 
@@ -216,7 +228,7 @@ def test_closing_waits_for_what_was_started(tmp_path: Path) -> None:
 def _real_writer() -> DirectWriter:
     writer = open_direct_writer()
     if writer is None:
-        pytest.skip(LACKING)
+        pytest.skip(NO_DIRECT_WRITES)
     return writer
 
 

@@ -58,7 +58,7 @@ def test_a_block_is_synced_for_those_who_wait(sync: Sync) -> None:
 
 @BOTH
 def test_what_nobody_waits_for_is_synced_with_the_window(sync: Sync) -> None:
-    """`tend`, as the keeper at the end of the window, syncs what was left, once."""
+    """`run_background_work`, as the keeper at the end of the window, syncs what was left, once."""
     files, source, waits = sim(), ListSource(), [False]
     log = open_promising(files, sync, waits, source)
     before = syncs(files)

@@ -20,7 +20,7 @@ from cmdlog.api.processes.link_sockets import join_link, make_pair, new_connecti
 from cmdlog.api.processes.process_calls import ProcessCalls
 from cmdlog.api.processes.process_stats import ProcessStats
 from cmdlog.api.processes.relay_receiver import RelayReceiver
-from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.child_process import PIPE, ChildProcess, describe_end
 from cmdlog.cluster.forwarding.call_receiver import CallReceiver
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.node.member.forwarding.forwarded_calls import FoundCall
@@ -113,7 +113,7 @@ class HttpProcess:
     def _await_end(self) -> str:
         assert self._child is not None
         code = self._child.end(after_s=END_S)
-        return self._child.last_error() or (f"killed by signal {-code}" if code < 0 else f"exit code {code}" if code else "")
+        return self._child.last_error() or (describe_end(code) if code else "")
 
     def _let_go(self) -> None:
         self._relay.end()

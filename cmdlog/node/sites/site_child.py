@@ -92,7 +92,7 @@ class SiteChild:
         why = self.popen.last_error()
         killed_by = 0 if why or late else max(0, -code)
         why = why or (
-            f"it did not answer for {START_TIMEOUT_S:g} s" if late else f"it {describe_end(code)} and reported no error"
+            f"it did not answer for {START_TIMEOUT_S:g} s" if late else f"it reported no error and ended: {describe_end(code)}"
         )
         raise NotStarted(SiteFault("died", f"site {self.number} did not start: {why}"), killed_by=killed_by)
 
@@ -143,8 +143,7 @@ class SiteChild:
         code = self.popen.end(after_s=END_TIMEOUT_S)
         if self.fault is not None:
             return self.fault
-        at = self.progress
-        reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        at, reason = self.progress, describe_end(code)
         if not at[BUSY]:
             return SiteFault("died", reason, None, at[INDEX], at[POSITION])
         return SiteFault("died", reason, at[PARTITION], at[INDEX], at[POSITION], read=at[READ], signal=max(0, -code))

@@ -44,6 +44,10 @@ class DirectWriter(Protocol):
         """From now on the end of every write is announced there."""
         ...
 
+    def has_ended(self) -> bool:
+        """Whether `finish` would not wait."""
+        ...
+
     def finish(self) -> bool:
         """Durable on return; whether it had to be waited for. Raises: ShortWrite, DiskFull, WriteFailed; part may be written."""
         ...
@@ -101,7 +105,7 @@ class _AioWriter:
         self._fd, self._path = -1, ""
         self._size = self._offset = 0
         self._announces = (0, 0)  # IOCB_FLAG_RESFD or nothing, and the eventfd
-        self._usable = self._submitted = True
+        self._usable = self._ended = True
 
     def can_start(self, path: str, size: int) -> bool:
         return self._usable and size <= DIRECT_BYTES_MAX and self._open(path)
@@ -110,18 +114,25 @@ class _AioWriter:
         self._size, self._offset = len(data), offset
         self._memory[: self._size] = data
         _IOCB.pack_into(self._request, 0, 0, 0, 0, _PWRITE, 0, self._fd, self._address, self._size, offset, 0, *self._announces)
-        self._submitted = self._call(*self._submit) == 1
-        if not self._submitted and self._announces[0]:
-            os.eventfd_write(self._announces[1], 1)
+        self._ended = self._call(*self._submit) != 1
+        if self._ended:  # refused
+            _EVENT.pack_into(self._event, 0, 0, 0, -errno.EINVAL, 0)
+            if self._announces[0]:
+                os.eventfd_write(self._announces[1], 1)
 
     def notify(self, eventfd: int) -> None:
         self._announces = (_RESFD, eventfd)
 
+    def has_ended(self) -> bool:
+        if not self._ended:
+            self._ended = self._reap(self._look) == 1
+        return self._ended
+
     def finish(self) -> bool:
-        waited = self._submitted and self._reap(self._look) == 0
+        waited = not self.has_ended()
         if waited:
             self._reap(self._wait)
-        result = _EVENT.unpack_from(self._event)[2] if self._submitted else -errno.EINVAL
+        result = _EVENT.unpack_from(self._event)[2]
         if result == -errno.EINVAL:  # a refusal: nothing is written
             self._usable = False
             self._write_ordinarily()

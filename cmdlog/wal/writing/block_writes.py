@@ -88,21 +88,26 @@ class BlockWrites:
             direct.notify(eventfd)
         return direct is not None
 
-    def land(self, *, seen: bool = False) -> None:
+    def land(self, *, announced: bool = False) -> None:
         """Waits for the block that was started, if one was and no other thread is faster, and finishes it.
 
-        `seen`: its write has just ended; else it may have ended long ago, after an unknown time.
+        `announced`: waits for nothing. Where another thread has landed the block, the next one may be on its way.
         """
-        with self._landing:
-            if self._started is None or self._direct is None:
+        if not self._landing.acquire(blocking=not announced):
+            return  # a thread that waits for it finishes it
+        try:
+            direct = self._direct
+            if self._started is None or direct is None or (announced and not direct.has_ended()):
                 return
             (placed, since), seconds, failure = self._started, None, None
             self._started = None  # first: after a signal handler's exception no other thread waits for the same end
             try:
-                waited = self._direct.finish()
-                seconds = self._clock() - since if waited or seen else None
+                if direct.finish() or announced:  # else it may have ended long ago
+                    seconds = self._clock() - since
             except (WalError, OSError) as error:
                 failure = wal_error(error, f"writing {placed.path}")
+        finally:
+            self._landing.release()
         if failure is None:
             self._finish(placed, seconds, _ITSELF)
         else:
@@ -126,7 +131,7 @@ class BlockWrites:
         return self._direct
 
     def _note_written(self, placed: PlacedBlock) -> int | None:
-        """The block survives a kill. Up to where its sync will reach; None when it is left without one."""
+        """Announces the block as written. Up to where its sync will reach; None when it is left without one."""
         with self._lock:
             self._marks.wrote(placed.number)
             upto = self._marks.written if placed.number <= self._window.wanted else None

@@ -114,8 +114,8 @@ class Ring:
         return self._writes.notify(eventfd)
 
     def land(self) -> None:
-        """The write of a block that was started has ended."""
-        self._writes.land(seen=True)
+        """The end of a block was announced: it is acknowledged. Waits for nothing."""
+        self._writes.land(announced=True)
 
     def rest(self) -> None:
         """Writes, syncs and seals what is left to do: the keeper's work, for a ring without threads."""

@@ -36,7 +36,10 @@ class RecordSource(Protocol):
         ...
 
     def written(self, block: int) -> None:
-        """In the page cache: survives a kill. Said just before `durable`, but before the sync if that is not waited for."""
+        """In the page cache: survives a kill. Said just before `durable`, but before the sync if that is not waited for.
+
+        Of a block all of which waits to be durable it may be said just before its thread gives it to the disk.
+        """
         ...
 
     def durable(self, block: int) -> None:

@@ -219,6 +219,9 @@ class SimDirectWriter:
     def notify(self, eventfd: int) -> None:
         self._eventfd = eventfd
 
+    def has_ended(self) -> bool:
+        return True
+
     def finish(self) -> bool:
         if self._failure is not None:
             raise self._failure
