@@ -11,13 +11,12 @@ static PyObject *checks_name, *unreadable_name, *tables_name, *internal, *positi
 
 /* A member that is read of each change, and its getter once it is known: the look for it takes longer than what it does. */
 typedef struct {
-    const char *text;
     PyObject *name;
     PyTypeObject *type; /* of whose objects `get` is right; NULL at first */
     PyGetSetDef *get;
 } Member;
 
-static Member table_member = {.text = "table_name"}, new_member = {.text = "new"}, old_member = {.text = "old"};
+static Member table_member, new_member, old_member;
 
 /* The member of a change; a new reference. */
 static PyObject *member_of(PyObject *update, Member *member)
@@ -177,16 +176,16 @@ PyTypeObject UpdateHookType = {
 
 int add_update_hook(PyObject *module)
 {
-    table_member.name = PyUnicode_InternFromString(table_member.text);
-    new_member.name = PyUnicode_InternFromString(new_member.text);
-    old_member.name = PyUnicode_InternFromString(old_member.text);
+    table_member.name = PyUnicode_InternFromString("table_name");
+    new_member.name = PyUnicode_InternFromString("new");
+    old_member.name = PyUnicode_InternFromString("old");
     checks_name = PyUnicode_InternFromString("checks");
     unreadable_name = PyUnicode_InternFromString("unreadable");
     tables_name = PyUnicode_InternFromString("_tables");
     internal = PyUnicode_InternFromString("_cmdlog_"); /* how tables of the framework begin */
     position_table = PyUnicode_InternFromString("_cmdlog_meta");
-    if (table_member.name == NULL || new_member.name == NULL || old_member.name == NULL || checks_name == NULL || unreadable_name == NULL ||
-        tables_name == NULL || internal == NULL || position_table == NULL) {
+    if (table_member.name == NULL || new_member.name == NULL || old_member.name == NULL || checks_name == NULL ||
+        unreadable_name == NULL || tables_name == NULL || internal == NULL || position_table == NULL) {
         return -1;
     }
     return PyModule_AddType(module, &UpdateHookType);
