@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import signal
+import sys
 import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,16 @@ def same_priority() -> Iterator[None]:
     before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
     yield
     assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == before
+
+
+@pytest.fixture(autouse=True)
+def logs_closed() -> Iterator[None]:
+    """No log of a `Rig` outlives the test that opened it."""
+    rigs = sys.modules.get("tests.replay.rig")
+    before = len(rigs.OPENED) if rigs else 0
+    yield
+    if rigs := sys.modules.get("tests.replay.rig"):
+        rigs.close_logs(before)
 
 
 @pytest.fixture
