@@ -95,7 +95,7 @@ class Node:
             checks=self._checks, troubles=self._desk.troubles, failures=parts.failures,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
-        self._waker = make_waker(self._wal, self.sequencer, lone=ground.writes_lone_calls)
+        self._waker = make_waker(self._wal, self.sequencer, settings, lone=ground.writes_lone_calls)
         self._opened = threading.Event()  # the log has what the start adds, or it failed
         self._housekeeping = Housekeeping(
             directory, self.sequencer, self._snapshots, self._keys, speeds,

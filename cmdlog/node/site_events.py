@@ -18,6 +18,7 @@ from cmdlog.node.boot import Boot, applied_index
 from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
+from cmdlog.node.sites.busy_poll import busy_poll_s
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.prepared_changes import PreparedChanges
@@ -203,6 +204,7 @@ class Desk:
             "digest_rows": self._settings.digest_rows,
             "deltas": self._settings.snapshot_deltas,
             "traceback_locals": self._settings.traceback_locals,
+            "busy_poll_s": busy_poll_s(self._settings),
             "skips": self._skips,
         }
 

@@ -25,6 +25,8 @@ STACK_BYTES: Final = 8 << 20  # of a thread, where the limit of stacks does not 
 DESCRIPTOR_WAIT_S: Final = 10.0  # for a free file descriptor, when the process or the machine has none
 DESCRIPTOR_PAUSE_S: Final = 0.02
 NO_DESCRIPTOR: Final = frozenset((errno.EMFILE, errno.ENFILE))
+CGROUPS: Final = Path("/sys/fs/cgroup")
+OWN_CGROUP: Final = Path("/proc/self/cgroup")
 ARENA_MAX: Final = -8  # mallopt's M_ARENA_MAX, in <malloc.h>
 LIMITS: Final = {
     errno.EMFILE: ("open files", resource.RLIMIT_NOFILE, "RLIMIT_NOFILE", "ulimit -n"),
@@ -59,6 +61,28 @@ def await_descriptor(act: Callable[[], T]) -> T:
             if error.errno not in NO_DESCRIPTOR or time.monotonic() >= until:
                 raise
         time.sleep(DESCRIPTOR_PAUSE_S)
+
+
+def usable_processors(cgroups: Path = CGROUPS) -> float:
+    """How many processors this process may keep busy: those that it may run on, or fewer by the quota of its control group."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    processors = float(len(os.sched_getaffinity(0)))
+    for folder in _own_groups(cgroups):
+        with contextlib.suppress(OSError, ValueError):  # the root has none, and neither has version 1
+            quota_us, period_us = (folder / "cpu.max").read_text().split()
+            processors = min(processors, int(quota_us) / int(period_us))
+    return processors
+
+
+def _own_groups(cgroups: Path) -> list[Path]:
+    """The directories of this process's control group and those around it; a container sees its own as the root."""
+    with contextlib.suppress(OSError):
+        for line in OWN_CGROUP.read_text().splitlines():
+            if line.startswith("0::"):
+                own = cgroups / line[3:].lstrip("/")
+                return [cgroups, own, *(folder for folder in own.parents if cgroups in folder.parents)]
+    return []
 
 
 def address_limit() -> str:

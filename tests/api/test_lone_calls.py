@@ -18,6 +18,7 @@ from tests.skips import NO_DIRECT_WRITES
 
 pytestmark = pytest.mark.slow
 ACCOUNT = 7
+AWAKE = ("--busy-poll-us", "500")  # as by default; other tests leave the processors to each other
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_kills_take_no_answer_of_a_lone_caller(folder: Path, options: tuple[str,
         pytest.skip(NO_DIRECT_WRITES)
     answered = 0
     for life in range(3):
-        server = Server(folder, *options).wait_ready()
+        server = Server(folder, *AWAKE, *options).wait_ready()
         with httpx.Client(base_url=server.url, timeout=60) as client:
             if life == 0:
                 client.post("/v1/procedures/open_account", json={"account": ACCOUNT, "amount": 0}).raise_for_status()
@@ -98,7 +99,7 @@ def test_kills_take_no_answer_of_a_lone_caller(folder: Path, options: tuple[str,
 
 def test_lone_calls_and_company_take_turns(folder: Path) -> None:
     """One caller, then several, then one again: the ways of writing change, and every call has its one effect."""
-    server = Server(folder, "--partitions", "1").wait_ready()
+    server = Server(folder, *AWAKE, "--partitions", "1").wait_ready()
     with httpx.Client(base_url=server.url, timeout=60) as client:
         client.post("/v1/procedures/open_account", json={"account": ACCOUNT, "amount": 0}).raise_for_status()
         total = 0

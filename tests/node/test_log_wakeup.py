@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 
 import pytest
 
@@ -111,6 +112,42 @@ async def woken(waker: Waker, times: int) -> None:
     for _ in range(times):
         waker.wake()
         await asyncio.sleep(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="needs Linux")
+def test_the_loop_stays_awake_for_the_answer_of_a_lone_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has come, or the time is over; calls meanwhile do not multiply its turns."""
+    log, alone, now, turns = LoneLog(), [True], [1.0], [0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(os, "sched_yield", lambda: turns.__setitem__(0, turns[0] + 1))
+
+    async def awake(loop_turns: int) -> int:
+        """How often it looked in so many turns."""
+        turns[0] = 0
+        for _ in range(loop_turns):
+            await asyncio.sleep(0)
+        return turns[0]
+
+    async def place() -> None:
+        waker = Waker(Kicks(), log, lambda: alone[0], busy_poll_s=0.5)
+        waker.attach(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        await woken(waker, ALONE_BEFORE)
+        assert await awake(5) == 0, "a thread writes these"
+        await woken(waker, 1)
+        assert await awake(5) == 5
+        await woken(waker, 3)
+        assert await awake(5) == 5
+        alone[0] = False
+        assert await awake(5) == 0, "it is answered"
+        alone[0] = True
+        await woken(waker, 1)
+        assert await awake(5) == 5
+        now[0] += 0.5
+        assert await awake(5) == 0
+        waker.close()
+
+    asyncio.run(place())
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="needs Linux")

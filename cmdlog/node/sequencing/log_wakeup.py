@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.node.sites.busy_poll import busy_poll_s
 from cmdlog.wal.errors import WalError
 
 if TYPE_CHECKING:
+    from cmdlog.node.settings import Settings
     from cmdlog.wal.log import Log
 
 ALONE_BEFORE: Final = 4  # calls in a row that were alone, for the loop's thread to write the next
@@ -31,23 +34,33 @@ class LoneTurns(Protocol):
     def land(self) -> None: ...
 
 
-def make_waker(log: Log, sequencer: Sequencer, *, lone: bool) -> Waker:
+def make_waker(log: Log, sequencer: Sequencer, settings: Settings, *, lone: bool) -> Waker:
     """`lone`: the loop's thread may write calls that are alone."""
-    return Waker(log.kick, log if lone else None, lambda: sequencer.admission.inflight_calls == 1)
+    turns, poll_s = log if lone else None, busy_poll_s(settings)
+    return Waker(log.kick, turns, lambda: sequencer.admission.inflight_calls == 1, busy_poll_s=poll_s)
 
 
 class Waker:
     """Thread-safe."""
 
     def __init__(
-        self, kick: Callable[[], None], lone: LoneTurns | None = None, alone: Callable[[], bool] = lambda: False
+        self,
+        kick: Callable[[], None],
+        lone: LoneTurns | None = None,
+        alone: Callable[[], bool] = lambda: False,
+        *,
+        busy_poll_s: float = 0.0,
     ) -> None:
-        """`alone`: only one call is under way. After some such in a row the loop's thread writes it itself, with `lone`."""
+        """`alone`: only one call is under way. After some such in a row the loop's thread writes it itself, with `lone`.
+
+        After that the loop does not sleep until the call is answered, or for `busy_poll_s`.
+        """
         self._kick, self._lone, self._alone = kick, lone, alone
         self._loop: AbstractEventLoop | None = None
         self._thread = 0  # of the loop
         self._planned = False  # the loop's thread alone
         self._in_row = 0  # calls that were alone
+        self._busy_poll_s, self._awake_until = busy_poll_s, 0.0  # 0: it may sleep
         self._eventfd = -1  # where the ends of its writes are announced
 
     def attach(self, loop: AbstractEventLoop) -> None:
@@ -93,8 +106,19 @@ class Waker:
         elif self._in_row < ALONE_BEFORE:
             self._in_row += 1
         elif self._start_turn():
+            planned, self._awake_until = self._awake_until > 0, time.perf_counter() + self._busy_poll_s
+            if not planned:
+                self._stay_awake()
             return
         self._wake_now()
+
+    def _stay_awake(self) -> None:
+        """The loop looks for input without sleeping, as in every turn that has something left to call."""
+        if self._loop is not None and self._alone() and time.perf_counter() < self._awake_until:
+            os.sched_yield()
+            self._loop.call_soon(self._stay_awake)
+        else:
+            self._awake_until = 0.0
 
     def _start_turn(self) -> bool:
         with contextlib.suppress(WalError):
