@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 ACCOUNT = {"branch": 1, "customer": 1}
 LOOK_EVERY_S = 0.3  # each is a program of its own
 CHROMIUM = shutil.which("chromium")
-HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--timeout=8000")
+HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--timeout=3000")
 
 
 @pytest.fixture
@@ -49,11 +49,14 @@ class Operator:
         assert done.stdout, done.stderr
         return done.returncode, orjson.loads(done.stdout)
 
-    def await_verdict(self, code: int, *findings: str) -> dict[str, Any]:
-        """The answer, once it has this exit code and these findings, such as `unreachable 3`."""
+    def await_verdict(self, code: int, *findings: str, patience_s: float = 2.0) -> dict[str, Any]:
+        """The answer, once it has this exit code and these findings, such as `unreachable 3`.
+
+        `patience_s`: for a node that does not answer.
+        """
 
         def look() -> dict[str, Any]:
-            found, told = self.look()
+            found, told = self.look("--cluster", "cluster.json", "--timeout", str(patience_s))
             named = {f"{finding['code']} {finding['node'] or ''}".strip() for finding in told["health"]["findings"]}
             return told if found == code and set(findings) <= named and bool(findings) is bool(named) else {}
 
@@ -73,7 +76,7 @@ class Operator:
         """The answer, once the leader has seen that this node alone does not answer, and for how long it lacks what."""
 
         def look() -> dict[str, Any]:
-            told = self.await_verdict(18, f"unreachable {node}")
+            told = self.await_verdict(18, f"unreachable {node}", patience_s=0.5)
             lags = told["health"]["lag"].get(str(node), {}).values()
             seen = any(lag["entries"] and (lag["seconds"] or 0) > 0 for lag in lags)
             return told if seen and {lag["seen"] for lag in lags} == {"leader"} else {}
