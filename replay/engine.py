@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from procedures.errors import BundleForged
 from procedures.execution.executor import Applied, Executor, Invocations
 from procedures.execution.failure_trace import FailureTracer
 from procedures.idempotency.known_outcome import KeyPolicy
+from procedures.idempotency.session_calls import NumberedNames
 from procedures.migration.stated_change import StatedChange
 from procedures.procedure_versions import facts_of, partitions_of
 from procedures.request_history import VersionFacts
@@ -199,11 +200,19 @@ def invocations(batch: Batch, skips: Collection[int], count: int = -1) -> Invoca
         txn_ids=batch.txn_ids,
         procedures=batch.procedures,
         params=batch.params(),
-        keys=batch.key_list(),
+        keys=names_of(batch),
         floors=batch.floors,
         skips=frozenset(skips),
     )
     return calls if not 0 <= count < batch.count else _first_calls(calls, count)
+
+
+def names_of(batch: Batch) -> Sequence[bytes] | None:
+    """`Batch.key_list`; where every call has a number in a session, a name is made when it is asked for."""
+    of = batch.sessions
+    if of is None or batch.keys is not None or 0 in of.ordinals:
+        return batch.key_list()
+    return NumberedNames([of.ids[ordinal - 1] for ordinal in of.ordinals], of.numbers)
 
 
 def _first_calls(calls: Invocations, count: int) -> Invocations:

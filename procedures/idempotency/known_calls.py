@@ -11,7 +11,7 @@ from typing import Final
 
 from procedures.idempotency.key_table import FormerHashes, KeyTable, Kind
 from procedures.idempotency.known_outcome import KEY_BYTES, Fresh, KeyPolicy, KnownOutcome
-from procedures.idempotency.session_calls import NAME_BYTES
+from procedures.idempotency.session_calls import NAME_BYTES, NumberedNames
 from procedures.idempotency.session_outcome import NumberedCalls
 from procedures.idempotency.session_row import stored_rows
 from procedures.idempotency.session_table import SessionTable
@@ -109,7 +109,7 @@ class KnownCalls:
 
 def all_numbered(names: Sequence[bytes]) -> bool:
     """Whether every call has a number in a session."""
-    return set(map(len, names)) == {NAME_BYTES}
+    return type(names) is NumberedNames or set(map(len, names)) == {NAME_BYTES}
 
 
 def split_fresh(fresh: Fresh | NumberedCalls) -> tuple[Fresh, NumberedCalls | None]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, overload
 
 SESSION_BYTES: Final = 16
 NAME_BYTES: Final = 24  # of a call in a session
@@ -37,7 +37,30 @@ def call_names(calls: Iterable[tuple[bytes, int]]) -> list[bytes]:
     return [_NAME.pack(session, number) for session, number in calls]
 
 
+class NumberedNames(Sequence[bytes]):
+    """The names of calls that all have a number in a session, in columns; a name is made when it is asked for."""
+
+    __slots__ = ("numbers", "sessions")
+
+    def __init__(self, sessions: Sequence[bytes], numbers: Sequence[int]) -> None:
+        self.sessions, self.numbers = tuple(sessions), tuple(numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> NumberedNames: ...
+    def __getitem__(self, at: int | slice) -> bytes | NumberedNames:
+        if isinstance(at, slice):
+            return NumberedNames(self.sessions[at], self.numbers[at])
+        return _NAME.pack(self.sessions[at], self.numbers[at])
+
+
 def split_names(names: Sequence[bytes]) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
     """Sessions and numbers of calls that all have names of 24 bytes."""
+    if type(names) is NumberedNames:
+        return names.sessions, names.numbers
     flat = struct.unpack("<" + "16sQ" * len(names), b"".join(names))
     return flat[::2], flat[1::2]

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, Integer, Text, update
 
+from cmdlog.wal.format.batch import NO_KEY, decode_batch, encode_batch
 from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_record, encode_json
 from procedures import Database, Transaction
 from procedures.errors import EnvironmentFault, MigrationDiverged
 from procedures.execution.executor import Applied, Status
 from procedures.idempotency.known_outcome import KeyPolicy
+from procedures.idempotency.session_calls import NumberedNames, sent_name
 from procedures.storage.state import PartitionState
-from replay.engine import FRAMES_MORE, CatalogMissing, Catalogs, PartitionEngine, replay_calls
+from replay.engine import FRAMES_MORE, CatalogMissing, Catalogs, PartitionEngine, names_of, replay_calls
 from replay.errors import Divergence, Poison
 from replay.recover.partition_replay import stop_at_migration
 from tests.procedures.migration.people import ChangingSite
@@ -146,3 +148,36 @@ def test_schema_record_that_says_nothing_sensible_is_named(tmp_path: Path) -> No
     with pytest.raises(BadRecord, match="SCHEMA of partition 0 at index 2"):
         engine.apply(_schema_record({"statements": [], "migrations": [{"name": "x"}]}))
     engine.close()
+
+
+ONE, TWO, KEY = bytes([1]) * 16, bytes([2]) * 16, bytes([3]) * 16
+
+
+@pytest.mark.parametrize(
+    ("keys", "in_columns"),
+    [
+        ([sent_name(ONE, 7, 3), sent_name(ONE, 8, 3), sent_name(ONE, 9, 8)], True),
+        ([sent_name(ONE, 9, 3), sent_name(TWO, 1, 0), sent_name(ONE, 7, 3)], True),
+        ([sent_name(ONE, 9, 3), NO_KEY, sent_name(TWO, 1, 0)], False),
+        ([sent_name(ONE, 9, 3), KEY, sent_name(TWO, 1, 0)], False),
+        ([KEY, NO_KEY, NO_KEY], False),
+        (None, False),
+    ],
+    ids=["one session", "sessions", "a call without a name", "a key beside", "a key", "no names"],
+)
+def test_names_of_a_batch_are_those_that_its_record_holds(keys: list[bytes] | None, in_columns: bool) -> None:
+    """In columns where every call has a number in a session, else one by one."""
+    record = encode_batch(
+        partition=0,
+        term=1,
+        index=2,
+        catalog=1,
+        txn_ids=range(1024, 4096, 1024),
+        procedures=[0] * 3,
+        params=[b"[]"] * 3,
+        keys=keys,
+    )
+    batch = decode_batch(decode_record(record))
+    names = names_of(batch)
+    assert (None if names is None else list(names)) == batch.key_list()
+    assert isinstance(names, NumberedNames) is in_columns

@@ -109,7 +109,7 @@ def decode_sessions(raw: bytes, count: int) -> SessionColumns:
     """The sessions of a batch of `count` calls. Raises: BadRecord."""
     try:
         size, sessions, ordinal_bytes, number_bytes = SESSIONS.unpack_from(raw)
-        heads = [SESSION.unpack_from(raw, SESSIONS.bytes + SESSION.bytes * at) for at in range(sessions)]
+        heads = struct.unpack_from("<" + "16sQQ" * sessions, raw, SESSIONS.bytes)
         at = SESSIONS.bytes + SESSION.bytes * sessions
         ordinals: Sequence[int] = (1,) * count
         if ordinal_bytes:
@@ -121,9 +121,9 @@ def decode_sessions(raw: bytes, count: int) -> SessionColumns:
         at += number_bytes * count
     except (struct.error, KeyError):
         raise BadRecord("sessions of a batch") from None
-    if not len(raw) == size == at or not sessions or max(ordinals) > sessions or len({head[0] for head in heads}) != sessions:
+    ids, bases, floors = heads[::3], heads[1::3], heads[2::3]
+    if not len(raw) == size == at or not sessions or max(ordinals) > sessions or len(set(ids)) != sessions:
         raise BadRecord("sessions of a batch")
-    ids, bases, floors = zip(*heads, strict=True)
     if sessions == 1 and not ordinal_bytes:
         numbers: Sequence[int] = [bases[0] + distance for distance in distances]
     else:
