@@ -29,8 +29,9 @@ from cmdlog.wal.ids import CLUSTER_GROUP, Lsn, txn_millis
 from cmdlog.wal.opening.restart import decide
 from cmdlog.wal.opening.scan import records_at
 from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
-from cmdlog.wal.reader import LogReader, read_segment
+from cmdlog.wal.reader import LogReader, Recycled, read_segment
 
+DUMP_ATTEMPTS = 10  # at a log whose oldest segment is recycled before it is read
 RESULT_HASHES_SHOWN_MAX = 16  # of a digest
 
 
@@ -71,17 +72,25 @@ def inspect_log(files: Files, directory: str) -> dict[str, Any]:
 
 
 def dump_log(files: Files, directory: str, *, after: Lsn | None = None, upto: Lsn | None = None) -> Iterator[dict[str, Any]]:
-    """Every record in (after, upto], readable, in order; bounded memory.
+    """Every record in (after, upto], readable, in order; bounded memory. Without `after` from the oldest that is there.
 
-    Raises: what opening would refuse, and Corrupt at the place where reading meets damage.
+    Raises: what opening would refuse, Corrupt at the place where reading meets damage, and Recycled.
     """
-    reader = LogReader(files, directory)
-    names: dict[int, list[Mapping[str, Any]]] = {}
-    cluster = _fold_newest(reader.survey).by_partition.get(CLUSTER_GROUP)
-    for version, catalog in cluster.catalogs.items() if cluster else ():
-        names[version] = catalog.value.get("procedures") or []
-    for lsn, record in reader.read(after, upto):
-        yield _describe(lsn, record, names)
+    for attempt in range(DUMP_ATTEMPTS):
+        reader = LogReader(files, directory)
+        names: dict[int, list[Mapping[str, Any]]] = {}
+        cluster = _fold_newest(reader.survey).by_partition.get(CLUSTER_GROUP)
+        for version, catalog in cluster.catalogs.items() if cluster else ():
+            names[version] = catalog.value.get("procedures") or []
+        given = False
+        try:
+            for lsn, record in reader.read(after, upto):
+                yield _describe(lsn, record, names)
+                given = True
+            return
+        except Recycled:  # by a running node; what is the oldest now will do as well, unless something was given
+            if given or after is not None or attempt == DUMP_ATTEMPTS - 1:
+                raise
 
 
 def _fault_log(files: Files, directory: str, instance: Instance) -> dict[str, Any]:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cmdlog.wal.dump import dump_log, inspect_log, verify_log
+from cmdlog.wal import dump
+from cmdlog.wal.dump import DUMP_ATTEMPTS, dump_log, inspect_log, verify_log
 from cmdlog.wal.errors import Corrupt, WrongDirectory
 from cmdlog.wal.fault_log import FaultLog
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import encode_batch
-from cmdlog.wal.format.record import RecordKind, encode_commit_mark, encode_json
+from cmdlog.wal.format.record import Record, RecordKind, encode_commit_mark, encode_json
 from cmdlog.wal.format.segment import segment_name
-from cmdlog.wal.ids import CLUSTER_GROUP, make_txn_id
-from cmdlog.wal.reader import LogReader
+from cmdlog.wal.ids import CLUSTER_GROUP, Lsn, make_txn_id
+from cmdlog.wal.reader import LogReader, Recycled
 from tests.wal.logkit import IDENTITY, LOG, NODE, RESERVE_BYTES, append, at, create, hard_state, open_log, sim
 from tests.wal.sim.simfiles import SimFiles
 
@@ -71,6 +74,43 @@ def test_dump_shows_procedures_by_name_and_everything_as_json() -> None:
     assert [row["kind"] for row in rows].count("digest") == 10
     assert "x" * 100 not in json.dumps(rows)
     assert next(row for row in rows if row["kind"] == "commit_mark")["closed_txn"] == str(TXN + 2048)
+
+
+@pytest.mark.parametrize(
+    ("recycled", "after_records", "ends"), [(1, 0, False), (DUMP_ATTEMPTS - 1, 0, False), (DUMP_ATTEMPTS, 0, True), (1, 1, True)]
+)
+def test_dump_begins_with_what_is_the_oldest_now(
+    recycled: int, after_records: int, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running node may recycle a segment before it is read. That ends the dump only once it has shown something."""
+    files, left = node(), [recycled]
+    whole = list(dump_log(files, NODE))
+
+    class Overtaken(LogReader):
+        def read(self, after: Lsn | None = None, upto: Lsn | None = None) -> Iterator[tuple[Lsn, Record]]:
+            left[0] -= 1
+            for place, row in enumerate(super().read(after, upto)):
+                if left[0] >= 0 and place == after_records:
+                    raise Recycled("released")
+                yield row
+
+    monkeypatch.setattr(dump, "LogReader", Overtaken)
+    shown = []
+    with pytest.raises(Recycled) if ends else contextlib.nullcontext():
+        for row in dump_log(files, NODE):
+            shown.append(row)  # noqa: PERF402 -- what came before the error counts
+    assert shown == (whole[:after_records] if ends else whole)
+
+
+def test_dump_from_a_place_does_not_skip_what_was_recycled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after that place was asked for: some of it is gone."""
+
+    def gone(_self: LogReader, _after: Lsn, _upto: Lsn | None) -> Iterator[tuple[Lsn, Record]]:
+        raise Recycled("released")
+
+    monkeypatch.setattr(LogReader, "read", gone)
+    with pytest.raises(Recycled):
+        list(dump_log(node(), NODE, after=at(1)))
 
 
 def test_dump_of_a_range_is_a_part_of_the_whole() -> None:
