@@ -6,7 +6,7 @@ import pytest
 
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites import busy_poll
-from cmdlog.node.sites.busy_poll import BusyPoll, busy_poll_s
+from cmdlog.node.sites.busy_poll import REST_MAX_S, REST_MIN_S, STOLEN_S, BusyPoll, Spinning, busy_poll_s
 
 LIMIT_S = 0.0005
 LOOK_S = 0.0001  # by the clock here
@@ -18,7 +18,7 @@ class Input:
     def __init__(self, poll_s: float = LIMIT_S) -> None:
         self.now = self.comes_at = 0.0
         self.looks = self.sleeps = self.gave_way = 0
-        self.poll = BusyPoll(poll_s, clock=lambda: self.now, give_way=self._give_way)
+        self.poll = BusyPoll(Spinning(poll_s, clock=lambda: self.now, give_way=self._give_way))
 
     def wait(self, seconds: float, *, alone: bool = True) -> tuple[int, int]:
         """Looks and sleeps of one wait."""
@@ -70,6 +70,39 @@ def test_without_a_limit_every_wait_sleeps() -> None:
     """The setting is 0."""
     source = Input(0.0)
     assert [source.wait(0.0) for _ in range(3)] == [(0, 1)] * 3
+
+
+class Machine:
+    """A clock, and others that have the processor for so long when it is offered."""
+
+    def __init__(self) -> None:
+        self.now = self.others_take_s = 0.0
+        self.spinning = Spinning(LIMIT_S, clock=lambda: self.now, give_way=self._give_way)
+
+    def _give_way(self) -> None:
+        self.now += self.others_take_s
+
+    def rest_after(self, others_take_s: float) -> float:
+        """How long nobody looks once others have had the processor for so long; in steps of half the shortest rest."""
+        assert self.spinning.start()
+        self.others_take_s = others_take_s
+        looks_on, offered = self.spinning.give_way(), self.now
+        while not self.spinning.start():
+            assert not looks_on
+            self.now += REST_MIN_S / 2
+        return self.now - offered
+
+
+def test_nobody_looks_for_a_while_when_others_want_the_processor() -> None:
+    """For twice as long each time that is found again, up to a second; looks that pay shorten that."""
+    machine = Machine()
+    assert machine.rest_after(STOLEN_S / 2) == 0
+    rests = [machine.rest_after(2 * STOLEN_S) for _ in range(13)]
+    expected = [min(REST_MIN_S * 2**time, REST_MAX_S) for time in range(13)]
+    assert rests == pytest.approx(expected, abs=REST_MIN_S)
+    for _ in range(20):
+        machine.spinning.note_found()
+    assert machine.rest_after(2 * STOLEN_S) == pytest.approx(REST_MIN_S, abs=REST_MIN_S / 2)
 
 
 @pytest.mark.parametrize(("processors", "seconds"), [(2.0, 0.0005), (1.0, 0.0), (1.5, 0.0)])

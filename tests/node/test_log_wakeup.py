@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 
 import pytest
 
+from cmdlog.node.sequencing import log_wakeup
 from cmdlog.node.sequencing.log_wakeup import ALONE_BEFORE, Waker
+from cmdlog.node.sites.busy_poll import Spinning
 from cmdlog.wal.errors import WalError
 
 WAIT_S = 60.0  # a bound that is only met when something is broken
@@ -118,8 +119,8 @@ async def woken(waker: Waker, times: int) -> None:
 def test_the_loop_stays_awake_for_the_answer_of_a_lone_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it has come, or the time is over; calls meanwhile do not multiply its turns."""
     log, alone, now, turns = LoneLog(), [True], [1.0], [0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(os, "sched_yield", lambda: turns.__setitem__(0, turns[0] + 1))
+    spinning = Spinning(0.5, clock=lambda: now[0], give_way=lambda: turns.__setitem__(0, turns[0] + 1))
+    monkeypatch.setattr(log_wakeup, "Spinning", lambda _limit_s: spinning)
 
     async def awake(loop_turns: int) -> int:
         """How often it looked in so many turns."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cmdlog.node.sequencing.sequencer import Sequencer
-from cmdlog.node.sites.busy_poll import busy_poll_s
+from cmdlog.node.sites.busy_poll import Spinning, busy_poll_s
 from cmdlog.wal.errors import WalError
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class Waker:
         self._thread = 0  # of the loop
         self._planned = False  # the loop's thread alone
         self._in_row = 0  # calls that were alone
-        self._busy_poll_s, self._awake_until = busy_poll_s, 0.0  # 0: it may sleep
+        self._spinning, self._awake = Spinning(busy_poll_s), False
         self._eventfd = -1  # where the ends of its writes are announced
 
     def attach(self, loop: AbstractEventLoop) -> None:
@@ -106,19 +105,21 @@ class Waker:
         elif self._in_row < ALONE_BEFORE:
             self._in_row += 1
         elif self._start_turn():
-            planned, self._awake_until = self._awake_until > 0, time.perf_counter() + self._busy_poll_s
-            if not planned:
-                self._stay_awake()
+            if self._spinning.start() and not self._awake and self._loop is not None:
+                self._awake = True
+                self._loop.call_soon(self._stay_awake, self._loop)
             return
         self._wake_now()
 
-    def _stay_awake(self) -> None:
+    def _stay_awake(self, loop: AbstractEventLoop) -> None:
         """The loop looks for input without sleeping, as in every turn that has something left to call."""
-        if self._loop is not None and self._alone() and time.perf_counter() < self._awake_until:
-            os.sched_yield()
-            self._loop.call_soon(self._stay_awake)
+        if not self._alone():
+            self._awake = False
+            self._spinning.note_found()
+        elif self._spinning.give_way():
+            loop.call_soon(self._stay_awake, loop)
         else:
-            self._awake_until = 0.0
+            self._awake = False
 
     def _start_turn(self) -> bool:
         with contextlib.suppress(WalError):

@@ -1,7 +1,8 @@
 """Busy polling: while a single caller makes one call after the other, who has its next step looks for it without sleeping.
 
 One rule: it is bounded and gives way. A wait sleeps after `busy_poll_us` at the latest, one after a long pause at once, and each
-look offers the processor to whatever else wants it.
+look offers the processor to whatever else wants it. If something did, nobody looks for a while: who spins while others work is
+the last to be run when there is something to do, and one that sleeps the first.
 
 A processor that has gone to sleep takes some 20 us to be at work again, in a virtual machine twice that, and the way of one call
 has such a moment at each hop: a third of its time.
@@ -18,6 +19,8 @@ from cmdlog.node.settings import Settings
 from cmdlog.wal.process_limits import usable_processors
 
 PROCESSORS_MIN: Final = 2  # with one, who looks keeps from working the one who is to bring something
+STOLEN_S: Final = 300e-6  # a processor that was given away for longer is wanted by others
+REST_MIN_S, REST_MAX_S = 0.001, 1.0  # without looking after that; doubled each time, halved by each look that paid
 
 T = TypeVar("T")
 
@@ -27,8 +30,8 @@ def busy_poll_s(settings: Settings) -> float:
     return settings.busy_poll_us / 1e6 if usable_processors() >= PROCESSORS_MIN else 0.0
 
 
-class BusyPoll:
-    """Waits for input. Owned by one thread."""
+class Spinning:
+    """Whether looking without sleeping is worth it at present. Owned by one thread."""
 
     def __init__(
         self,
@@ -37,7 +40,37 @@ class BusyPoll:
         clock: Callable[[], float] = time.perf_counter,
         give_way: Callable[[], object] = os.sched_yield,
     ) -> None:
-        self._limit_s, self._clock, self._give_way = limit_s, clock, give_way
+        self.limit_s, self.clock, self._give_way = limit_s, clock, give_way
+        self._ends_at = self._rests_until = 0.0
+        self._rest_s = REST_MIN_S
+
+    def start(self) -> bool:
+        """A wait begins; whether it may look."""
+        now = self.clock()
+        self._ends_at = now + self.limit_s
+        return self.limit_s > 0 and now >= self._rests_until
+
+    def give_way(self) -> bool:
+        """A look has found nothing: others may have the processor; whether there may be one more look then."""
+        now = self.clock()
+        if now >= self._ends_at:
+            return False
+        self._give_way()
+        if (back := self.clock()) - now <= STOLEN_S:
+            return True
+        self._rests_until, self._rest_s = back + self._rest_s, min(2 * self._rest_s, REST_MAX_S)
+        return False
+
+    def note_found(self) -> None:
+        """A look has found something."""
+        self._rest_s = max(self._rest_s / 2, REST_MIN_S)
+
+
+class BusyPoll:
+    """Waits for input. Owned by one thread."""
+
+    def __init__(self, spinning: Spinning) -> None:
+        self._spinning = spinning
         self._soon = False  # the last wait was short: this one may be
 
     def wait(self, look: Callable[[], T | None], sleep: Callable[[], T], *, alone: bool) -> T:
@@ -45,13 +78,15 @@ class BusyPoll:
 
         `alone`: what came last was of a single caller. With several, who brings something needs the processor more.
         """
-        began = now = self._clock()
-        if self._soon and alone:
-            while now - began < self._limit_s:
+        spinning = self._spinning
+        began = spinning.clock()
+        if self._soon and alone and spinning.start():
+            while True:
                 if (found := look()) is not None:
+                    spinning.note_found()
                     return found
-                self._give_way()
-                now = self._clock()
+                if not spinning.give_way():
+                    break
         found = sleep()
-        self._soon = self._clock() - began < self._limit_s
+        self._soon = spinning.clock() - began < spinning.limit_s
         return found

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from cmdlog.garbage_collection import settle_garbage_collection
-from cmdlog.node.sites.busy_poll import BusyPoll
+from cmdlog.node.sites.busy_poll import BusyPoll, Spinning
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
 from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
@@ -55,7 +55,7 @@ class SiteProcess:
         self._node_pid = os.getppid()
         self._locks: list[StateLock] = []
         self._site: Site | None = None
-        self._poll = BusyPoll(0.0)
+        self._poll = BusyPoll(Spinning(0.0))
         self._alone = False  # the last frame was a single call
 
     def run(self) -> None:
@@ -164,7 +164,7 @@ class SiteProcess:
             hello["deltas"],
             traceback_locals=hello["traceback_locals"],
         )
-        self._poll = BusyPoll(hello["busy_poll_s"])
+        self._poll = BusyPoll(Spinning(hello["busy_poll_s"]))
         self._site = Site(plan, partial(self._progress.__setitem__, POSITION))
         settle_garbage_collection()
         self._send(FrameKind.READY, orjson.dumps({"positions": self._site.positions}, option=orjson.OPT_NON_STR_KEYS))
