@@ -246,7 +246,7 @@ class Node:
         if txn is not None:
             self.clock.observe(txn)
         partition = self._placing.place(route, params, key, done, durability)
-        self._waker.wake()
+        (self._waker.expect_read if route.read_only else self._waker.wake)()
         return partition
 
     def call_many(self, calls: Sequence[Placed]) -> list[int | None]:

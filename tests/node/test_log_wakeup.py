@@ -181,6 +181,43 @@ def test_a_caller_that_stays_alone_is_served_by_the_loop() -> None:
     asyncio.run(place())
 
 
+def test_reads_of_a_caller_that_is_alone_keep_the_loop_awake_and_the_log_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As calls do after some in a row; a read in another thread does nothing."""
+    kicks, alone, looks = Kicks(), [True], [0]
+    spinning = Spinning(0.5, clock=lambda: 1.0, give_way=lambda: looks.__setitem__(0, looks[0] + 1))
+    monkeypatch.setattr(log_wakeup, "Spinning", lambda _limit_s: spinning)
+    waker = Waker(kicks, None, lambda: alone[0], busy_poll_s=0.5)
+    waker.expect_read()
+
+    async def read() -> None:
+        waker.attach(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        for _ in range(ALONE_BEFORE):
+            waker.expect_read()
+            await asyncio.sleep(0)
+        assert looks == [0]
+        thread = threading.Thread(target=waker.expect_read)
+        thread.start()
+        thread.join()
+        for _ in range(2):
+            waker.expect_read()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert looks == [2], "one chain of turns, however many were expected"
+        alone[0] = False
+        await asyncio.sleep(0)
+        waker.expect_read()
+        await asyncio.sleep(0)
+        assert looks == [2]
+        alone[0] = True
+        waker.expect_read()
+        await asyncio.sleep(0)
+        assert looks == [2], "some in a row again"
+
+    asyncio.run(read())
+    assert kicks.count == 0
+
+
 def test_without_such_writes_threads_serve_everybody() -> None:
     """The system has none."""
     kicks, log = Kicks(), LoneLog(able=False)

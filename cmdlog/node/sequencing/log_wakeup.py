@@ -35,8 +35,11 @@ class LoneTurns(Protocol):
 
 def make_waker(log: Log, sequencer: Sequencer, settings: Settings, *, lone: bool) -> Waker:
     """`lone`: the loop's thread may write calls that are alone."""
-    turns, poll_s = log if lone else None, busy_poll_s(settings)
-    return Waker(log.kick, turns, lambda: sequencer.admission.inflight_calls == 1, busy_poll_s=poll_s)
+
+    def alone() -> bool:
+        return sequencer.admission.inflight_calls + sequencer.reads.under_way == 1
+
+    return Waker(log.kick, log if lone else None, alone, busy_poll_s=busy_poll_s(settings))
 
 
 class Waker:
@@ -75,6 +78,17 @@ class Waker:
             self._planned = True
             self._loop.call_soon(self._turn_over)
 
+    def expect_read(self) -> None:
+        """A read was placed, which the log need not know of. For one that is alone the loop stays awake."""
+        if self._loop is None or threading.get_ident() != self._thread:
+            return
+        if not self._alone():
+            self._in_row = 0
+        elif self._in_row < ALONE_BEFORE:
+            self._in_row += 1
+        else:
+            self._stay_awake(self._loop)
+
     def close(self) -> None:
         """The loop watches nothing any more; before the log is closed."""
         self._alone = lambda: False
@@ -104,22 +118,24 @@ class Waker:
             self._in_row = 0
         elif self._in_row < ALONE_BEFORE:
             self._in_row += 1
-        elif self._start_turn():
-            if self._spinning.start() and not self._awake and self._loop is not None:
-                self._awake = True
-                self._loop.call_soon(self._stay_awake, self._loop)
+        elif self._loop is not None and self._start_turn():
+            self._stay_awake(self._loop)
             return
         self._wake_now()
 
     def _stay_awake(self, loop: AbstractEventLoop) -> None:
-        """The loop looks for input without sleeping, as in every turn that has something left to call."""
-        if not self._alone():
-            self._awake = False
+        """Until the call is answered, or for `busy_poll_s`, the loop looks for input without sleeping."""
+        if self._spinning.start() and not self._awake:
+            self._awake = True
+            loop.call_soon(self._look_again, loop)
+
+    def _look_again(self, loop: AbstractEventLoop) -> None:
+        """The loop does not sleep while it has something left to call."""
+        self._awake = self._alone() and self._spinning.give_way()
+        if self._awake:
+            loop.call_soon(self._look_again, loop)
+        elif not self._alone():
             self._spinning.note_found()
-        elif self._spinning.give_way():
-            loop.call_soon(self._stay_awake, loop)
-        else:
-            self._awake = False
 
     def _start_turn(self) -> bool:
         with contextlib.suppress(WalError):

@@ -31,8 +31,9 @@ class ReadRequests:
         self._held = 0  # answers that wait until something is durable
 
     @property
-    def under_way(self) -> bool:
-        return bool(self._reads or self._held)
+    def under_way(self) -> int:
+        """How many are not answered."""
+        return len(self._reads) + self._held
 
     def place(
         self, partition: int, ident: int, calls: bytes, done: Done, *, procedure: int, lax: bool, stale: bool = False
