@@ -3,6 +3,7 @@
 One rule: after a call is placed, its caller has the log woken. Calls whose requests arrived together then share a block, and the
 log's thread does not take the interpreter's lock from the loop for each of them: with 32 callers that was a third of all CPU time
 per call. For a call that is alone the loop's thread takes the log's turn itself, and waits for nothing: no thread is woken.
+Reads wake no log.
 """
 
 from __future__ import annotations
