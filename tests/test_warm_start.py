@@ -23,6 +23,14 @@ import json, sys
 def main():
     print(json.dumps([sys.path[0], sys.argv[1] in sys.modules, sys.argv, hash("a text")]))
 """
+SHARE = """
+import json, os
+from snapshot.background_io import make_way
+
+def main():
+    make_way(os.SCHED_IDLE)
+    print(json.dumps([os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)]))
+"""
 HASH = [sys.executable, "-c", "print(hash('a text'))"]
 
 
@@ -50,6 +58,21 @@ def test_children_of_the_product_start_warm(seed: str, module: str, tmp_path: Pa
     with ChildProcess("facts", module, hash_seed=seed, stdout=PIPE, cwd=tmp_path.parent) as child:
         program = str(warm_start.ROOT / "cmdlog/die_with_parent.py")
         assert next(child.answers()) == [str(tmp_path), True, [program, module], int(expected)]
+
+
+def test_program_that_makes_way_keeps_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other tests nothing is left for who takes the rest, and a test waits for it; a cold start does make way."""
+    (tmp_path / "share.py").write_text(SHARE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine = [os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)]
+    shares = []
+    for start in ("", "cold"):
+        monkeypatch.setenv(warm_start.SWITCH, start)
+        with ChildProcess("share", hash_seed="0", stdout=PIPE) as child:
+            shares.append(next(child.answers()))
+    warm, cold = shares
+    assert warm == mine
+    assert cold != mine
 
 
 def test_runs_of_check_start_warm(monkeypatch: pytest.MonkeyPatch) -> None:

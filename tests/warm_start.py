@@ -13,6 +13,9 @@ would have: the process of the imports forks twice, and the kernel hands the orp
 nearest `PR_SET_CHILD_SUBREAPER`. A server forks a process of the imports for its sites before it does anything else, and so do
 commands with workers, and the demo for its servers.
 
+One thing differs: a program that takes only time that nobody else wants, such as the one that seals a snapshot, gets its share
+like any other. Tests wait for it, and beside each other they want all the time that there is.
+
 `TESTS_START=cold` switches this off; the fixture `cold_start` does so for one test.
 """
 
@@ -280,8 +283,15 @@ def fork_importer(paths: list[str]) -> None:
     serve(socket.socket(fileno=3), paths)
 
 
+def keep_priority() -> None:
+    """From now on this program lets nobody go first."""
+    os.nice = lambda _increment: 0
+    os.sched_setscheduler = lambda _process, _policy, _param: None
+
+
 def run() -> NoReturn:
     """What `python -m` does; but an end does not take the interpreter apart, which costs as much as the imports."""
+    keep_priority()
     warnings.filterwarnings(
         "ignore", category=RuntimeWarning, module="runpy"
     )  # the module was imported before: that is the point

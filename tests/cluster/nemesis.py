@@ -27,7 +27,7 @@ from tests.waiting import eventually, wait_for
 APP: Final = "tests.cluster.lists_app:db"
 PARTITIONS: Final = 2
 LISTS: Final = tuple(list_names(PARTITIONS))
-ANSWER_S: Final = 3.0  # of patience with one node
+ANSWER_S: Final = 1.5  # of patience with one node
 ATTEMPTS_MAX: Final = 60
 PATIENCE_S: Final = 120.0
 

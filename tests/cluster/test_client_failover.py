@@ -125,7 +125,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]
     """Three nodes that are starting, or run. A test leaves them so."""
     served = ServedCluster(tmp_path_factory.mktemp("cluster"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CMDLOG_DRAIN_TIMEOUT_S", "4")
+        patch.setenv("CMDLOG_DRAIN_TIMEOUT_S", "2")
         served.start()
         yield served
     served.close()

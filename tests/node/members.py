@@ -127,8 +127,11 @@ class Members:
         self.nodes.pop(node).close()
 
     def close_all(self) -> None:
-        for node in list(self.nodes):
-            self.close(node)
+        """Closes every node. None offers its leadership: it would wait for seconds for those that have just been closed."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(member_node, "HAND_OVER_S", 0.0)
+            for node in list(self.nodes):
+                self.close(node)
 
     def told(self) -> str:
         return "\n".join(str(node.cluster_status()) for node in self.nodes.values())
@@ -172,5 +175,4 @@ def members(folder: Path, monkeypatch: pytest.MonkeyPatch, *, count: int = 1, **
     try:
         yield made
     finally:
-        monkeypatch.setattr(member_node, "HAND_OVER_S", 0.0)  # the last ones would wait 3 s for a quorum that has left
         made.close_all()

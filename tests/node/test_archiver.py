@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from cmdlog.node.background import archiver
 from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
 from cmdlog.wal.errors import DiskFull
 from cmdlog.wal.files import RealFiles
@@ -87,6 +88,12 @@ def ring_has_passed(wal: Log, block: int) -> bool:
     return all(first > block for first in wal.first_blocks()[1:])
 
 
+@pytest.fixture
+def tried_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was in the way is looked at again soon."""
+    monkeypatch.setattr(archiver, "RETRY_S", 0.05)
+
+
 @pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.torture)])
 def test_crash_at_every_step_loses_and_doubles_nothing(tmp_path: Path, every: int) -> None:
     """Killed before any change of the disk while segments and snapshots move: the next start goes on, every moment is there.
@@ -160,6 +167,7 @@ def test_segments_are_archived_once_and_chained(tmp_path: Path) -> None:
     assert set(check_segments(place, segments)) == {""}
 
 
+@pytest.mark.usefixtures("tried_often")
 def test_full_archive_stops_the_log_and_goes_on_by_itself(tmp_path: Path) -> None:
     """With `stop` nothing that was promised goes: segments stay in the ring, it says why, and an operator's room is enough."""
     rig = ArchiveRig(tmp_path, rules={"bytes_max": 4 * SEGMENT_BYTES}, segments=10)
@@ -266,6 +274,7 @@ def test_shorten_never_gives_up_what_a_point_pins(tmp_path: Path) -> None:
     assert rig.recovered(tmp_path / "out", point.txn_id) == balances
 
 
+@pytest.mark.usefixtures("tried_often")
 @pytest.mark.parametrize("rule", ["stop", "shorten"])
 def test_full_disk_follows_the_rule_and_costs_the_ring_no_file(tmp_path: Path, rule: str) -> None:
     """No space for a copy: with `stop` it waits and goes on when space is back, with `shorten` the history gives way."""

@@ -13,6 +13,7 @@ from tests.node.rig import ask, open_node
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
+NAPS = 15
 
 
 def test_forecast_beyond_the_budget_brings_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,11 +40,11 @@ def test_forecast_is_about_what_the_replay_takes(tmp_path: Path) -> None:
     """After a loss of power it runs all of these calls, at what each took live; the next life finds that again."""
     node = open_node(tmp_path, partitions=1, recovery_budget_s=0.0)
     node.take_snapshot()
-    for n in range(40):
+    for n in range(NAPS):
         ask(node, "nap", id=n, seconds=0.02)
-    wait_for(lambda: node.status()["recovery"]["partitions"]["0"]["calls_behind"] == 40)
+    wait_for(lambda: node.status()["recovery"]["partitions"]["0"]["calls_behind"] == NAPS)
     predicted, each_us = node.status()["predicted_recovery_s"], node.status()["recovery"]["call_us"]["nap"]
-    assert predicted == pytest.approx(40 * each_us / 1e6, rel=0.3)
+    assert predicted == pytest.approx(NAPS * each_us / 1e6, rel=0.3)
     assert each_us > 18_000
     node.close()
     node = open_node(tmp_path, partitions=1)
@@ -51,7 +52,7 @@ def test_forecast_is_about_what_the_replay_takes(tmp_path: Path) -> None:
     node.close()
     shutil.rmtree(tmp_path / "state")
     node = open_node(tmp_path, partitions=1)
-    assert node.recovery[0]["replayed_calls"] == 40
+    assert node.recovery[0]["replayed_calls"] == NAPS
     node.close()
 
 

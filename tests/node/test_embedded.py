@@ -20,6 +20,7 @@ import pytest
 
 import cmdlog
 from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
+from cmdlog.node import deferred_interrupts
 from cmdlog.node.deferred_interrupts import Unfinished
 from cmdlog.node.embedded import Embedded, open_embedded
 from cmdlog.node.outcome import NotReady
@@ -282,8 +283,9 @@ def interrupt_close(opened: Embedded, *, meanwhile: Callable[[], object] = lambd
 
 
 @pytest.mark.slow
-def test_interrupt_ends_the_wait_of_close(tmp_path: Path) -> None:
+def test_interrupt_ends_the_wait_of_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while a call does not end: close says what is left, the directory stays locked, and its next opening has all."""
+    monkeypatch.setattr(deferred_interrupts, "GRACE_S", 0.1)
     lasts = tmp_path / "lasts"
     lasts.touch()
     opened = reopen(tmp_path, drain_timeout_s=300)

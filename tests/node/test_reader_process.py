@@ -58,6 +58,7 @@ def test_it_answers_as_the_same_reading_here(node: Node, reader: ReaderProcess) 
     assert reader.read(order).scanned == scan_slice(ground, order)
 
 
+@pytest.mark.usefixtures("cold_start")
 def test_it_takes_time_that_nobody_else_wants(node: Node, reader: ReaderProcess) -> None:
     """SCHED_IDLE, and nice as well where that is not allowed."""
     reader.read(log_order(node, 0))

@@ -35,6 +35,7 @@ def segment(tmp_path: Path) -> tuple[SegmentFile, int]:
     return first, last
 
 
+@pytest.mark.usefixtures("cold_start")
 def test_copies_take_time_that_nobody_wants(segment: tuple[SegmentFile, int], tmp_path: Path) -> None:
     """The process asks for idle time alone, and one serves many copies."""
     copier, (source, last) = Copier(), segment

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_nobody_listens(make: Make) -> None:
 
 def test_silent_link_is_lost(make: Make) -> None:
     """Bytes that pass no more, on a connection that stays: the calls that were sent are lost; a new link works."""
-    one, two = make(1), make(2, placer=Placer(waits=True))
+    one, two = make(1, settings=replace(QUICK, silence_s=1.0)), make(2, placer=Placer(waits=True))
     with Proxy(two.address) as proxy:
         make.addresses[2] = proxy.address  # type: ignore[attr-defined]
         one.channel.send(2, calls("a"))

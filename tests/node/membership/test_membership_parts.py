@@ -198,7 +198,7 @@ def test_a_fourth_node_joins_and_a_first_one_leaves(three: Members) -> None:
     leader = three.leader()
     gone = number_of(leader)
     ask_leader(three, "retire", gone)
-    wait_for(lambda: leader.error is not None, why=three.told)
+    three.wait_hurried(lambda: leader.error is not None)
     assert (three.folder / f"n{gone}" / "cluster" / "tombstone.json").exists()
     stay = [of for number, of in three.nodes.items() if number != gone]
     wait_for(lambda: {state(of, gone) for of in stay} == {"removed"}, why=three.told)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from cmdlog.node.assembly import MACHINE
-from cmdlog.node.member import member_node
 from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.member.rejoin import life_end, member_opening
 from cmdlog.node.member.rejoin.life_end import CopyNeeded
@@ -95,7 +94,6 @@ def test_damaged_node_that_reaches_nobody_fails_with_its_damage(
 ) -> None:
     """Nothing is changed, and the next start with the others heals it."""
     monkeypatch.setattr(member_opening, "SEEK_S", 0.0)
-    monkeypatch.setattr(member_node, "HAND_OVER_S", 0.0)  # all go: there is nobody to hand over to
     bump_all(three, 0, 20)
     three.close_all()
     damage_log(tmp_path / "n1")
@@ -136,7 +134,7 @@ def leave_behind(three: Members) -> None:
     for number in range(42):
         call: dict[str, Any] = {"key": f"s{number}", "id": number % 4, "seq": number, "data": bytes(20_000)}
         when_there_is_room(partial(ask_retried, three.leader, "store", **call))
-        if number % 6 == 5:
+        if number % 14 == 13:
             for other in three.nodes.values():
                 other.take_snapshot()
     with pytest.MonkeyPatch.context() as patch:
