@@ -6,7 +6,7 @@ import pytest
 
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites import busy_poll
-from cmdlog.node.sites.busy_poll import REST_MAX_S, REST_MIN_S, STOLEN_S, BusyPoll, Spinning, busy_poll_s
+from cmdlog.node.sites.busy_poll import CALM_RESTS, REST_MAX_S, REST_MIN_S, STOLEN_S, BusyPoll, Spinning, busy_poll_s
 
 LIMIT_S = 0.0005
 LOOK_S = 0.0001  # by the clock here
@@ -94,14 +94,16 @@ class Machine:
 
 
 def test_nobody_looks_for_a_while_when_others_want_the_processor() -> None:
-    """For twice as long each time that is found again, up to a second; looks that pay shorten that."""
+    """For twice as long each time that is found again soon, up to a second; after a calm time as shortly as at first."""
     machine = Machine()
+    machine.now = 5.0
     assert machine.rest_after(STOLEN_S / 2) == 0
     rests = [machine.rest_after(2 * STOLEN_S) for _ in range(13)]
     expected = [min(REST_MIN_S * 2**time, REST_MAX_S) for time in range(13)]
     assert rests == pytest.approx(expected, abs=REST_MIN_S)
-    for _ in range(20):
-        machine.spinning.note_found()
+    machine.now += (CALM_RESTS - 1) * REST_MAX_S
+    assert machine.rest_after(2 * STOLEN_S) == pytest.approx(REST_MAX_S, abs=REST_MIN_S)
+    machine.now += (CALM_RESTS + 1) * REST_MAX_S
     assert machine.rest_after(2 * STOLEN_S) == pytest.approx(REST_MIN_S, abs=REST_MIN_S / 2)
 
 

@@ -135,8 +135,6 @@ class Waker:
         self._awake = self._alone() and self._spinning.give_way()
         if self._awake:
             loop.call_soon(self._look_again, loop)
-        elif not self._alone():
-            self._spinning.note_found()
 
     def _start_turn(self) -> bool:
         with contextlib.suppress(WalError):

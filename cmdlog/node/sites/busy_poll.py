@@ -19,8 +19,9 @@ from cmdlog.node.settings import Settings
 from cmdlog.wal.process_limits import usable_processors
 
 PROCESSORS_MIN: Final = 2  # with one, who looks keeps from working the one who is to bring something
-STOLEN_S: Final = 300e-6  # a processor that was given away for longer is wanted by others
-REST_MIN_S, REST_MAX_S = 0.001, 1.0  # without looking after that; doubled each time, halved by each look that paid
+STOLEN_S: Final = 0.001  # a processor that was given away for longer is wanted by others
+REST_MIN_S, REST_MAX_S = 0.001, 1.0  # without looking after that, doubled each time
+CALM_RESTS: Final = 10  # so many times the last rest without its like: the next one is the shortest again
 
 T = TypeVar("T")
 
@@ -58,12 +59,10 @@ class Spinning:
         self._give_way()
         if (back := self.clock()) - now <= STOLEN_S:
             return True
-        self._rests_until, self._rest_s = back + self._rest_s, min(2 * self._rest_s, REST_MAX_S)
+        calm = now - self._rests_until > CALM_RESTS * self._rest_s
+        self._rest_s = REST_MIN_S if calm else min(2 * self._rest_s, REST_MAX_S)
+        self._rests_until = back + self._rest_s
         return False
-
-    def note_found(self) -> None:
-        """A look has found something."""
-        self._rest_s = max(self._rest_s / 2, REST_MIN_S)
 
 
 class BusyPoll:
@@ -83,7 +82,6 @@ class BusyPoll:
         if self._soon and alone and spinning.start():
             while True:
                 if (found := look()) is not None:
-                    spinning.note_found()
                     return found
                 if not spinning.give_way():
                     break
