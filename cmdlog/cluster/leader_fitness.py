@@ -60,6 +60,11 @@ class LeaderFitness:
         """What a peer says of itself. Reasons of a newer version count, too."""
         self._said[message.sender] = self._ticks, Unfitness(message.reasons)
 
+    def meet_peer(self, node: NodeId) -> None:
+        """A connection to the peer begins: what it said before was of an earlier life, maybe; it hears what this node says."""
+        self._said.pop(node, None)
+        self._news = self._news or self.own != FIT
+
     def of_peer(self, node: NodeId) -> Unfitness:
         """What holds for a peer, as far as it has said."""
         at, reasons = self._said.get(node, (self._ticks, FIT))

@@ -50,6 +50,22 @@ def test_what_a_peer_said_is_forgotten(fitness: LeaderFitness) -> None:
     assert fitness.of_peer(NEAR) == FIT
 
 
+def test_what_a_peer_said_in_an_earlier_life_counts_no_more(fitness: LeaderFitness) -> None:
+    """It stopped, and has started again: leadership may go to it at once. What holds here is said again, for it to know."""
+    say(fitness, NEAR, 8)
+    say(fitness, FAR, 8)
+    fitness.meet_peer(NEAR)
+    assert fitness.of_peer(NEAR) == FIT
+    assert fitness.of_peer(FAR) == Unfitness.STOPPING
+    assert sent(fitness, REPEAT_TICKS) == []
+    fitness.set_own(Unfitness.STOPPING)
+    sent(fitness)
+    assert sent(fitness) == []
+    assert fitness.find_successor([FAR, NEAR]) == NEAR
+    fitness.meet_peer(FAR)
+    assert sent(fitness) == [(NEAR, 8), (FAR, 8)]
+
+
 @pytest.mark.parametrize(
     ("own", "near", "far", "successor"),
     [

@@ -7,11 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cmdlog.cluster.leader_fitness import LeaderFitness, Unfitness
+from cmdlog.cluster.leader_fitness import FIT, LeaderFitness, Unfitness
 from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.leading.leader_parts import LeaderGround, LeaderParts
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import NO_TERM, Fitness
 
 
 def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
@@ -38,3 +39,8 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     assert fitness.own == Unfitness.DIVERGED
     parts.note_ticks(1)
     assert [parcel.receiver for parcel in sent] == [2, 3]
+    fitness.take_fitness(Fitness(NodeId(2), NodeId(1), NO_TERM, int(Unfitness.STOPPING)))
+    parts.meet_peer(NodeId(2))
+    parts.note_ticks(1)
+    assert fitness.of_peer(NodeId(2)) == FIT
+    assert [parcel.receiver for parcel in sent[2:]] == [2, 3]

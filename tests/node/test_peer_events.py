@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cmdlog.cluster.transport.peer_transport import NoticeKind, PeerNotice
 from cmdlog.node.member.peer_events import LOOK_TICKS, EventParts, PeerEvents
 from cmdlog.raft.configuration import NodeId
 
@@ -29,7 +30,11 @@ class Heard:
             ),
             "reads": SimpleNamespace(rounds=rounds),
             "progress": SimpleNamespace(tick=lambda ticks: None),
-            "leading": SimpleNamespace(note_ticks=lambda ticks: None, look_at_fitness=lambda: called("fitness")),
+            "leading": SimpleNamespace(
+                note_ticks=lambda ticks: None,
+                look_at_fitness=lambda: called("fitness"),
+                meet_peer=lambda peer: called(f"met {peer}"),
+            ),
             "membership": SimpleNamespace(note_ticks=lambda ticks: called("members"), hears=lambda peer: self.hears),
             "hold_log": lambda: called("log"),
             "passing": lambda ticks: called(f"passed {ticks}"),
@@ -63,6 +68,13 @@ def test_a_life_that_is_over_is_not_heard(heard: Heard) -> None:
     heard.hears = False
     heard.events.on_messages(PEER, [])
     assert "got []" not in heard.calls
+
+
+def test_a_peer_is_met_whenever_it_can_be_reached_again(heard: Heard) -> None:
+    """Not when it is lost: it may have said that it stops."""
+    for kind in NoticeKind:
+        heard.events.on_notice(PeerNotice(kind, PEER))
+    assert heard.calls == ["met 2"]
 
 
 def test_the_log_is_held_once_a_second(heard: Heard) -> None:

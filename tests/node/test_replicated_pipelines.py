@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cmdlog.node.outcome import CallOutcome, CallRefused, NotReady, UnknownOutcome
+from cmdlog.node.sequencing import replicated_pipelines
 from cmdlog.node.sequencing.replicated_pipelines import ReplicatedPipelines
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import RecordKind, decode_record, encode_empty
@@ -215,6 +216,46 @@ def test_callers_learn_what_is_known_of_their_calls_when_the_node_steps_down() -
     assert isinstance(reply_of(committed), CallOutcome)
     with pytest.raises(NotReady, match="node 2 leads"):
         node.add(0)
+    node.check_empty()
+
+
+def test_a_node_that_stops_hears_others_until_its_calls_are_committed() -> None:
+    """Calls that wait for the log get committed, too; later ones are refused."""
+    node = Member()
+    proposed = node.add(0)
+    entries = node.log()
+    waiting, events = node.add(1), list[str]()
+
+    def majority_answers() -> bool:
+        events.append("look")
+        if len(events) == 2:
+            node.commit(*entries)
+        elif len(events) == 3:
+            node.commit(*node.log())
+        with pytest.raises(NotReady, match="is stopping"):
+            node.add(0)
+        return False
+
+    node.replicated.leave(majority_answers, lambda: events.append("disconnected"))
+    assert events == ["look", "look", "look", "disconnected"]
+    assert (node.serve(0), node.serve(1)) == (True, True)
+    assert isinstance(reply_of(proposed), CallOutcome)
+    assert isinstance(reply_of(waiting), CallOutcome)
+    node.check_empty()
+
+
+@pytest.mark.parametrize("hurried", [True, False], ids=["hurried", "no majority"])
+def test_what_is_not_committed_when_a_node_has_left_is_unknown(hurried: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing more is heard of it: nobody waits for the rest of the stop. What was not proposed is refused."""
+    monkeypatch.setattr(replicated_pipelines, "COMMIT_S", 60.0 if hurried else 0.0)
+    node, events = Member(), list[int]()
+    proposed = node.add(0)
+    node.log()
+    waiting = node.add(0)
+    node.replicated.leave(lambda: hurried, lambda: events.append(len(proposed.replies)))
+    assert events == [0], "others are heard until then"
+    assert isinstance(reply_of(proposed), UnknownOutcome)
+    assert isinstance(reply_of(waiting), NotReady)
     node.check_empty()
 
 

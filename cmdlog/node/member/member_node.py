@@ -280,7 +280,7 @@ class MemberNode(Node):
         """As `Node.close`; a leader hands over first."""
         if not self._closed:
             self.hand_over()
-            self._network.stop()
+            self.sequencer.replicated.leave(hurried, self._network.stop)
             self._copies.stop()
             self._lose_reads()
             self._leading.takeover.stop()

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from cmdlog.cluster.replication import Replication
-from cmdlog.cluster.transport.peer_transport import PeerNotice
+from cmdlog.cluster.transport.peer_transport import NoticeKind, PeerNotice
 from cmdlog.node.member.leader_reads import LeaderReads
 from cmdlog.node.member.leading.leader_parts import LeaderParts
 from cmdlog.node.member.membership.membership_parts import MembershipParts
@@ -84,4 +84,6 @@ class PeerEvents:
 
     def on_notice(self, notice: PeerNotice) -> None:
         """See `PeerHandler`."""
+        if notice.kind is NoticeKind.CONNECTED:
+            self._parts.leading.meet_peer(notice.peer)
         log.info("peer", kind=notice.kind.value, node=notice.peer, detail=notice.detail)

@@ -7,16 +7,21 @@ those whose calls were not proposed are refused: of these nothing is logged.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
-from cmdlog.node.outcome import CallRefused, Done, UnknownOutcome
+from cmdlog.node.outcome import CallRefused, Done, NotReady, UnknownOutcome
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.block_builder import Closing
 from cmdlog.node.sequencing.commits import Commits
 from cmdlog.node.sequencing.flight import Flight
+from cmdlog.node.sequencing.halted_partitions import LOOK_S
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
+
+COMMIT_S: Final = 1.0  # for what was proposed to be committed, when the node stops and nobody has taken its leadership
 
 
 class ReplicatedPipelines:
@@ -96,6 +101,24 @@ class ReplicatedPipelines:
         for done in unknown:
             done(UnknownOutcome(why))
         return len(unknown)
+
+    def leave(self, given_up: Callable[[], bool], disconnect: Callable[[], None]) -> None:
+        """This node stops: it places no more calls, waits for the commit of those that it has, and leaves the others. Blocking.
+
+        What is not committed when it has disconnected is answered `outcome_unknown`: nothing more will be heard of it here.
+        """
+        deadline, stopping = time.monotonic() + COMMIT_S, NotReady("the node is stopping")
+        with self._lock:
+            self._admission.refuse(stopping)
+        while self._waits_for_commit() and time.monotonic() < deadline and not given_up():
+            time.sleep(LOOK_S)
+        disconnect()
+        self.step_down(stopping, "the node stopped before the call was committed")
+
+    def _waits_for_commit(self) -> bool:
+        with self._lock:
+            streams = self._streams.values()
+            return any(stream.open.params or stream.closed or stream.entries or stream.uncommitted() for stream in streams)
 
     def proposed(self, partition: int, index: int) -> bool:
         """Whether this node proposed the batch, and its callers still wait."""

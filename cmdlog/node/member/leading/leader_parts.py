@@ -51,7 +51,7 @@ class LeaderParts:
     """See the module."""
 
     def __init__(self, of: LeaderGround) -> None:
-        self._driver, self._sequencer, self._keys = of.driver, of.sequencer, of.keys
+        self._driver, self._sequencer, self._keys, self._fitness = of.driver, of.sequencer, of.keys, of.fitness
         self.takeover = Takeover(of.steps, of.desk.broken)
         self.transfer = LeadershipTransfer(
             of.driver, of.fitness, drained=lambda: of.sequencer.replicated.idle, send=of.send,
@@ -72,6 +72,11 @@ class LeaderParts:
             self.events.name_leader(ticks=ticks)
         for _ in range(ticks):
             self.transfer.note_tick()
+
+    def meet_peer(self, peer: NodeId) -> None:
+        """A connection to the peer begins."""
+        with self._driver.lock:
+            self._fitness.meet_peer(peer)
 
     def look_at_fitness(self) -> None:
         """Whether this node should lead, as it is now."""
