@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations, pairwise
+from typing import Final
 
 from replay.log.evidence import BOOTSTRAP_INDEX, GroupEvidence, StatedConfiguration
 
+UNKNOWN_TERM: Final = 0  # of a configuration in a copied log, whose source did not hold the entry any more
 Places = Mapping[str, Mapping[int, tuple[int, int]]]
 """directory -> index -> (term, checksum) of entries that are known committed"""
 
@@ -30,12 +32,16 @@ def _denial(known: StatedConfiguration, logs: Mapping[str, GroupEvidence]) -> st
     """Which log knows another entry to be committed at the index of the newest committed configuration."""
     for directory, log in logs.items():
         stated = [(c.index, c.term) for c in log.configurations if is_committed(c, log) and not log.unseen]
-        if stated and known.index <= log.commit and stated[-1] != (known.index, known.term):
+        if stated and known.index <= log.commit and not _is_stated_at(known, *stated[-1]):
             return (
                 f"{directory} knows entries up to {log.commit} to be committed, without the configuration of term "
                 f"{known.term} at index {known.index} that is committed in another log"
             )
     return ""
+
+
+def _is_stated_at(known: StatedConfiguration, index: int, term: int) -> bool:
+    return index == known.index and (term == known.term or UNKNOWN_TERM in (term, known.term))
 
 
 def _other_entry(places: Places) -> str:
@@ -51,7 +57,8 @@ def _other_entry(places: Places) -> str:
 
 def _falling_term(logs: Mapping[str, GroupEvidence], places: Places) -> str:
     known = [(index, term, directory) for directory, of in places.items() for index, (term, _) in of.items()]
-    known += [(c.index, c.term, name) for name, log in logs.items() for c in log.configurations if is_committed(c, log)]
+    stated = [(c, name) for name, log in logs.items() for c in log.configurations if is_committed(c, log)]
+    known += [(c.index, c.term, name) for c, name in stated if c.term != UNKNOWN_TERM]
     for (index, term, directory), (later, later_term, other) in pairwise(sorted(known)):
         if later_term < term and index < later:
             return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replay.log.evidence import GroupEvidence, StatedConfiguration
-from replay.plan.contradiction import contradiction_of
+from replay.plan.contradiction import UNKNOWN_TERM, contradiction_of
 
 FORCED = 1 << 20
 
@@ -32,6 +32,15 @@ def test_a_log_that_passed_a_configuration_without_it_is_another_history() -> No
     """It knows entries beyond it to be committed, and states an older configuration."""
     logs = {"a": log(9, (8, 3)), "b": log(9, (1, 1))}
     assert "without the configuration of term 3 at index 8" in contradiction_of(logs["a"].configurations[0], logs, {})
+
+
+def test_a_configuration_whose_term_is_not_known_contradicts_nobody() -> None:
+    """A copied log states it so: by its index it is the others' all the same, or another one."""
+    logs = {"copy": log(9, (5, UNKNOWN_TERM)), "b": log(9, (5, 2))}
+    places = {"copy": {9: (3, 99)}, "b": {6: (2, 66)}}
+    for known in (logs["copy"].configurations[0], logs["b"].configurations[0]):
+        assert contradiction_of(known, logs, places) == ""
+        assert "at index 5" in contradiction_of(known, {**logs, "c": log(9, (4, 2))}, places)
 
 
 def test_two_survivors_that_were_forced_apart_are_two_histories() -> None:

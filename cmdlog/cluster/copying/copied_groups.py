@@ -10,8 +10,8 @@ fold of this node's own log up to the newest entry that was handed out: its stat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import orjson
 
@@ -49,25 +49,27 @@ class GroupReach:
     base: int  # entries after it are here
     handed: int  # the newest entry that is committed and durable here
     handed_term: int
-    configurations: tuple[tuple[int, dict[str, Any]], ...]  # index, and what has been in force since; ascending
+    configurations: tuple[Stated, ...]  # ascending; of term 0 where consensus holds the entry no more
 
     @classmethod
     def of(cls, core: RaftCore) -> GroupReach:
         """Under the driver's lock."""
         log = core.log
-        configurations = tuple((int(at), orjson.loads(of.to_bytes())) for at, of in log.configurations)
+        configurations = tuple(
+            Stated(int(at), log.term_at(at) or 0, orjson.loads(of.to_bytes())) for at, of in log.configurations
+        )
         return cls(core.term, log.base, log.handed, log.term_at(log.handed) or log.base_term, configurations)
 
-    def configuration_at(self, index: int) -> tuple[int, dict[str, Any]]:
-        """Where the configuration was stated that is in force in a log which ends at `index`, and the configuration."""
-        return next(((at, value) for at, value in reversed(self.configurations) if at <= index), self.configurations[0])
+    def configuration_at(self, index: int) -> Stated:
+        """The configuration in force in a log that ends at `index`: stated at its entry, or, if that comes later, there."""
+        found = next((stated for stated in reversed(self.configurations) if stated.index <= index), None)
+        return found or replace(self.configurations[0], index=index, term=0)
 
 
 def partition_state(reach: GroupReach, snapshot: Manifest) -> GroupState:
     """A partition's group at the place of its snapshot. Calls up to its transaction id are in it, and no later one is: who reads
     the copy's log judges by that which partitions have a call on all of them (`replay.log.split_calls`).
     """
-    at, configuration = reach.configuration_at(snapshot.index)
     return GroupState(
         term=max(reach.term, snapshot.term),
         commit=snapshot.index,
@@ -77,7 +79,7 @@ def partition_state(reach: GroupReach, snapshot: Manifest) -> GroupState:
         last_checksum=snapshot.checksum,
         closed_txn=snapshot.txn_id,
         last_txn=snapshot.txn_id,
-        configurations=[Stated(min(at, snapshot.index), snapshot.term, configuration)],
+        configurations=[reach.configuration_at(snapshot.index)],
     )
 
 

@@ -25,7 +25,7 @@ from cmdlog.cluster.transport.peer_tls import PeerTls
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.secure_frames import Peer, Secret
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
-from cmdlog.wal.group_state import GroupState, LoggedCatalog
+from cmdlog.wal.group_state import GroupState, LoggedCatalog, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP
 from snapshot.catalog import FOLDER, Snapshot
 from snapshot.manifest import FileEntry, Manifest, SnapshotKind, encode_manifest, size_and_crc, snapshot_name
@@ -48,7 +48,7 @@ def admitted(life: bytes = LIFE, node: int = RECIPIENT, **more: Any) -> ClusterM
 
 def reach(handed: int = 100, *, base: int = 1, term: int = 3) -> GroupReach:
     """A group that has handed out so many entries."""
-    return GroupReach(term, base, handed, term, ((1, dict(CONFIGURATION)),))
+    return GroupReach(term, base, handed, term, (Stated(1, 1, dict(CONFIGURATION)),))
 
 
 def make_snapshot(directory: Path, partition: int, index: int, content: bytes, base: Snapshot | None = None) -> Snapshot:

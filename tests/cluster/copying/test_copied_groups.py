@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,13 @@ from cmdlog.cluster.copying.copied_groups import (
     fold_upto,
     partition_state,
 )
+from cmdlog.raft.configuration import Configuration, NodeId
+from cmdlog.raft.entries import EntryLog
+from cmdlog.raft.messages import SnapshotDescriptor
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_commit_mark, encode_json
-from cmdlog.wal.group_state import GroupState, GroupStates
-from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
+from cmdlog.wal.group_state import GroupState, GroupStates, Stated
+from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Index, Lsn, Term
 from snapshot.manifest import Manifest
 from tests.cluster.copying.copykit import make_snapshot, reach
 
@@ -77,7 +81,7 @@ def head(*before: Record) -> Record:
 
 def reached(handed: int, term: int = 1) -> GroupReach:
     """Consensus has handed out so much of the cluster group."""
-    return GroupReach(5, 1, handed, term, ((1, MEMBERS),))
+    return GroupReach(5, 1, handed, term, (Stated(1, 1, MEMBERS),))
 
 
 def test_group_is_folded_up_to_what_is_committed() -> None:
@@ -163,17 +167,28 @@ def test_partition_begins_at_its_snapshot(tmp_path: Any) -> None:
     """With the configuration that was in force there, and no transaction id after it."""
     about = make_snapshot(tmp_path, 0, 40, os.urandom(8)).manifest
     assert isinstance(about, Manifest)
-    of = GroupReach(9, 10, 70, 8, ((10, {"voters": [1]}), (30, {"voters": [1, 2]}), (60, {"voters": [3]})))
+    stated = Stated(10, 0, {"voters": [1]}), Stated(30, 2, {"voters": [1, 2]}), Stated(60, 7, {"voters": [3]})
+    of = GroupReach(9, 10, 70, 8, stated)
     state = partition_state(of, about)
     assert (state.term, state.vote, state.commit, state.commit_term) == (9, None, 40, 3)
     assert (state.last_index, state.last_term, state.last_checksum) == (40, 3, 47)
     assert (state.last_txn, state.closed_txn) == (about.txn_id, about.txn_id)
-    assert [(stated.index, stated.value) for stated in state.configurations] == [(30, {"voters": [1, 2]})]
-    early = partition_state(GroupReach(9, 45, 70, 8, ((45, {"voters": [1]}),)), about)
-    assert [(stated.index, stated.value) for stated in early.configurations] == [(40, {"voters": [1]})]
+    assert state.configurations == [Stated(30, 2, {"voters": [1, 2]})], "with the term of its entry, not the snapshot's"
+    early = partition_state(GroupReach(9, 45, 70, 8, (Stated(45, 6, {"voters": [1]}),)), about)
+    assert early.configurations == [Stated(40, 0, {"voters": [1]})]
+
+
+def test_reach_states_the_term_of_a_configuration_as_far_as_consensus_holds_its_entry() -> None:
+    """Its term is not that of the end: who compares logs would see terms that fall. 0 stands for one that is not known."""
+    of = Configuration((NodeId(1),))
+    log = EntryLog(SnapshotDescriptor(Index(10), Term(2), of))
+    log.configurations = [(Index(4), of), (Index(10), of)]
+    core: Any = SimpleNamespace(term=9, log=log)
+    assert [(stated.index, stated.term) for stated in GroupReach.of(core).configurations] == [(4, 0), (10, 2)]
 
 
 def test_reach_knows_the_configuration_of_every_index() -> None:
     """The newest at or before it; before all of them, the first one that is known."""
     of = reach()
-    assert of.configuration_at(90)[0] == of.configuration_at(0)[0] == 1
+    assert of.configuration_at(90) == of.configuration_at(1) == of.configurations[0]
+    assert of.configuration_at(0).index == 0

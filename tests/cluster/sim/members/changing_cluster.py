@@ -324,7 +324,9 @@ class ChangingCluster(SimCluster):
                 self.crash(node, power=False)
                 self.boot(node)
         for node in sorted(self.unplaced & set(self.machines)):
-            if leader.request("replace", node):
+            of = leader.roll.stated.get(node)
+            joins = of is not None and of.stage in (MemberStage.JOINING, MemberStage.ADMITTED)  # with a disk that is gone
+            if leader.request("replace", node, force=joins):
                 self.happened["replace begun"] += 1
             self.unplaced.discard(node)
         for node in sorted(self.spoiled & set(self.members)):

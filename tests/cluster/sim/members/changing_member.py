@@ -110,13 +110,13 @@ class ChangingMember(SimMember):
             self.membership.observe(record)
         self.roll.observe(index, record)
 
-    def request(self, kind: RequestKind, node: int, *, base: int | None = None) -> bool:
+    def request(self, kind: RequestKind, node: int, *, base: int | None = None, force: bool = False) -> bool:
         """An operator's request, without the wait for its entry; whether it begins something."""
         reconciler = self.membership._reconciler
         if not self.leads or reconciler._statement is not None:
             return False
         try:
-            wanted = MemberRequest(kind, node, f"n{node}:1", f"http://n{node}")
+            wanted = MemberRequest(kind, node, f"n{node}:1", f"http://n{node}", force=force)
             member, _ = reconciler._decide(wanted, base)
         except MembershipRefused as refused:
             self._world.happened[f"refused {refused.code.value}"] += 1
