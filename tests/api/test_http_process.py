@@ -125,7 +125,7 @@ def test_an_orderly_stop_loses_no_answer(tmp_path: Path, server: Server) -> None
 def test_processes_end_with_their_node_which_starts_again(tmp_path: Path, server: Server) -> None:
     """Its port is free for the next node, at once."""
     http, port = pids(server), server.url.rpartition(":")[2]
-    server.process.kill()
+    server.kill()
     again = Server(tmp_path, "--port", port, *ONE)
     try:
         again.wait_ready()
