@@ -95,7 +95,6 @@ class SessionChanges:
     forgotten: Forgotten
     row: SessionRow | None = None  # that was added
     numbers: Mapping[bytes, tuple[int, ...]] = field(default_factory=dict)  # session -> of its outcomes in `row`
-    known: Sequence[KnownSession | None] = ()  # of each session in `row`, as far as it was known
     dropped: list[tuple[bytes, list[KnownNumbers]]] = field(default_factory=list)
     ended: list[bytes] = field(default_factory=list)  # sessions that are forgotten
     carried: list[bytes] = field(default_factory=list)  # idle ones that are kept another while

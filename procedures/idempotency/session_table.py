@@ -86,7 +86,6 @@ class SessionTable:
         self._new: deque[int] = deque()  # rows of stage NEW, ascending; some may be deleted
         self._aging: deque[int] = deque()  # rows younger than OLD, ascending; some may be deleted
         self._refused: dict[bytes, Status] = {}  # sessions of the running batch that do not come into being
-        self._named: list[KnownSession | None] = []  # what is known of the sessions of the running batch
         self._absent: set[bytes] = set()  # sessions that the running batch ends, and that are unknown
         self._forgotten = forgotten_of(state.connection, self._figures)
         self._changes = SessionChanges(self._forgotten)
@@ -145,9 +144,6 @@ class SessionTable:
     def begin_batch(self, floors: Mapping[bytes, int], txn_ms: int, policy: KeyPolicy) -> None:
         """The sessions of a batch, with the floors that its calls brought: which of them may come into being."""
         self._refused, self._absent = {}, set()
-        self._named = list(map(self._sessions.get, floors))
-        if None not in self._named:
-            return
         room = policy.sessions_max - len(self._sessions)
         for session, floor in floors.items():
             if session in self._sessions:
@@ -217,7 +213,6 @@ class SessionTable:
     ) -> None:
         """Writes what a batch brought and forgets what is idle, in the open transaction; `accept` follows its COMMIT."""
         changes = self._changes = SessionChanges(self._forgotten)
-        self._named = self._named if floors else []
         self._age(floors, clock, txn_ms, policy)
         self._drop_passed(floors)
         self._add(index, calls, floors, clock)
@@ -234,7 +229,8 @@ class SessionTable:
 
     def _drop_passed(self, floors: Mapping[bytes, int]) -> None:
         uses = self._changes.uses
-        for known, (session, floor) in zip(self._named, floors.items(), strict=True):
+        for session, floor in floors.items():
+            known = self._sessions.get(session)
             if known is not None:
                 uses[known.latest] += 1
                 if known.chunks and floor > known.floor and (passed := known.passed(floor)):
@@ -248,9 +244,10 @@ class SessionTable:
     def _add(self, index: int, calls: NumberedCalls | None, floors: Mapping[bytes, int], clock: int) -> None:
         """The row of the batch: every session that it names and that exists, and those that are carried over."""
         changes = self._changes
-        mentioned, known = self._mentioned(floors)
+        mentioned = self._mentioned(floors)
         if not mentioned:
             return
+        known = map(self._sessions.get, mentioned)
         after = [f if of is None or f > of.floor else of.floor for f, of in zip(mentioned.values(), known, strict=True)]
         named = tuple(mentioned)
         sessions, numbers = split_names(calls.keys) if calls is not None else ((), ())
@@ -262,8 +259,7 @@ class SessionTable:
             places = {session: at for at, session in enumerate(named)}
             ordinals = tuple([places[session] for session in sessions])
         since = -1 - clock if self._shared else clock
-        row = SessionRow(index, since, Stage.NEW, named, tuple(after), ordinals, numbers)
-        changes.row, changes.known = row, known
+        row = changes.row = SessionRow(index, since, Stage.NEW, named, tuple(after), ordinals, numbers)
         packed = pack_numbered(calls) if calls is not None else b""
         put = put_row(self._state.connection, row, packed)
         changes.numbers = numbers_of(row)
@@ -272,14 +268,14 @@ class SessionTable:
         changes.digest += digest
         changes.written = int(_crc(packed)) << 32 | _crc32(packed)
 
-    def _mentioned(self, floors: Mapping[bytes, int]) -> tuple[Mapping[bytes, int], Sequence[KnownSession | None]]:
-        """The sessions that the batch's row names, with the floors that they get at least, and what is known of each."""
+    def _mentioned(self, floors: Mapping[bytes, int]) -> Mapping[bytes, int]:
+        """The sessions that the batch's row names, with the floors that they get at least."""
         carried = self._changes.carried
         if not self._refused and not self._absent and not carried:
-            return floors, self._named
+            return floors
         mentioned = {s: floor for s, floor in floors.items() if s not in self._refused and s not in self._absent}
         mentioned.update(dict.fromkeys(carried, ENDED))
-        return mentioned, list(map(self._sessions.get, mentioned))
+        return mentioned
 
     def _shrink(self, index: int) -> None:
         """Rows that are old enough are written once more."""
@@ -382,12 +378,14 @@ class SessionTable:
 
     def _learn(self, row: SessionRow) -> None:
         """The row that was added."""
-        idx, numbers_of_session = row.idx, self._changes.numbers
-        for session, floor, before in zip(row.sessions, row.floors, self._changes.known, strict=True):
-            known = before or self._sessions.setdefault(session, KnownSession(floor, idx))
-            known.floor, known.latest = floor, idx
-            if numbers := numbers_of_session.get(session):
-                known.add_chunk(idx, numbers)
+        for session, floor in zip(row.sessions, row.floors, strict=True):
+            known = self._sessions.get(session)
+            if known is None:
+                known = self._sessions[session] = KnownSession(floor, row.idx)
+            else:
+                known.floor, known.latest = floor, row.idx
+            if numbers := self._changes.numbers.get(session):
+                known.add_chunk(row.idx, numbers)
         self._new.append(row.idx)
         self._aging.append(row.idx)
 

@@ -57,9 +57,9 @@ class Operator:
         """
 
         def look() -> dict[str, Any]:
-            found, told = self.look("--cluster", "cluster.json", "--timeout", str(patience_s))
-            named = {f"{finding['code']} {finding['node'] or ''}".strip() for finding in told["health"]["findings"]}
-            return told if found == code and set(findings) <= named and bool(findings) is bool(named) else {}
+            found, answer = self.look("--cluster", "cluster.json", "--timeout", str(patience_s))
+            named = {f"{finding['code']} {finding['node'] or ''}".strip() for finding in answer["health"]["findings"]}
+            return answer if found == code and set(findings) <= named and bool(findings) is bool(named) else {}
 
         return wait_for(look, why=self.cluster.logs, every_s=LOOK_EVERY_S)
 
@@ -67,9 +67,9 @@ class Operator:
         """The answer, once everything is well and this node lacks no entry of the leader's."""
 
         def look() -> dict[str, Any]:
-            told = self.await_verdict(0)
-            lags = told["health"]["lag"].get(str(node), {})
-            return told if lags and not any(lag["entries"] for lag in lags.values()) else {}
+            answer = self.await_verdict(0)
+            lags = answer["health"]["lag"].get(str(node), {})
+            return answer if lags and not any(lag["entries"] for lag in lags.values()) else {}
 
         return wait_for(look, why=self.cluster.logs, every_s=LOOK_EVERY_S)
 
@@ -77,10 +77,10 @@ class Operator:
         """The answer, once the leader has seen that this node alone does not answer, and for how long it lacks what."""
 
         def look() -> dict[str, Any]:
-            told = self.await_verdict(18, f"unreachable {node}", patience_s=0.5)
-            lags = told["health"]["lag"].get(str(node), {}).values()
+            answer = self.await_verdict(18, f"unreachable {node}", patience_s=0.5)
+            lags = answer["health"]["lag"].get(str(node), {}).values()
             seen = any(lag["entries"] and (lag["seconds"] or 0) > 0 for lag in lags)
-            return told if seen and {lag["seen"] for lag in lags} == {"leader"} else {}
+            return answer if seen and {lag["seen"] for lag in lags} == {"leader"} else {}
 
         return wait_for(look, why=self.cluster.logs, every_s=LOOK_EVERY_S)
 
@@ -89,20 +89,20 @@ class Operator:
 
         def look() -> dict[str, Any]:
             gone = [f"unreachable {other}" for other in others]
-            told = self.await_verdict(19, "no_leader", f"not_running {node}", *gone)
-            return told if states(told)[node] == "configuring" and "quorum_lost" in reasons(told, node) else {}
+            answer = self.await_verdict(19, "no_leader", f"not_running {node}", *gone)
+            return answer if states(answer)[node] == "configuring" and "quorum_lost" in reasons(answer, node) else {}
 
         return wait_for(look, why=self.cluster.logs, every_s=LOOK_EVERY_S)
 
 
-def states(told: dict[str, Any]) -> dict[int, str]:
+def states(answer: dict[str, Any]) -> dict[int, str]:
     """Node -> state."""
-    return {node["node"]: node["state"] for node in told["nodes"]}
+    return {node["node"]: node["state"] for node in answer["nodes"]}
 
 
-def reasons(told: dict[str, Any], node: int) -> set[str]:
+def reasons(answer: dict[str, Any], node: int) -> set[str]:
     """Why its roles changed."""
-    row = next(row for row in told["nodes"] if row["node"] == node)
+    row = next(row for row in answer["nodes"] if row["node"] == node)
     return {change["reason"] for change in row["role_changes"]}
 
 
@@ -110,9 +110,9 @@ def test_status_tells_every_situation_and_its_exit_code(cluster: ServedCluster) 
     """All up: 0. One stopped or killed: 18, with what it lacks. No majority: 19, and nobody is ready. All up again: 0."""
     operator = Operator(cluster)
     cluster.leader()
-    told = operator.await_verdict(0)
-    leader = told["health"]["leader"]
-    assert set(states(told).values()) == {"running"}
+    answer = operator.await_verdict(0)
+    leader = answer["health"]["leader"]
+    assert set(states(answer).values()) == {"running"}
     one, other = (node for node in cluster.nodes if node != leader)
     seen = ask_for(lambda: (found := operator.look("--url", cluster.urls[one]))[0] == 0 and found[1], why=cluster.logs)
     assert seen
@@ -129,12 +129,12 @@ def test_status_tells_every_situation_and_its_exit_code(cluster: ServedCluster) 
     cluster.pause(one)
     awake = [leader, other]
     assert cluster.call("open_account", {**ACCOUNT, "savings": 0, "checking": 0}, "open", only=awake)["status"] == 200
-    told = operator.await_behind(one)
-    assert states(told) == {leader: "running", other: "running", one: "unreachable"}
+    answer = operator.await_behind(one)
+    assert states(answer) == {leader: "running", other: "running", one: "unreachable"}
     cluster.pause(one, over=True)
-    told = operator.await_caught_up(one)
+    answer = operator.await_caught_up(one)
 
-    leader = told["health"]["leader"]
+    leader = answer["health"]["leader"]
     one, other = (node for node in cluster.nodes if node != leader)
     cluster.kill(one)
     operator.await_verdict(18, f"unreachable {one}")
