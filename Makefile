@@ -96,14 +96,14 @@ clean: ## remove what the tools wrote; .venv stays until `make distclean`
 	find cmdlog procedures replay snapshot tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean ## clean, and remove .venv and what was compiled
-	rm -rf $(VENV) procedures/native/*.so cmdlog/api/native/*.so
+	rm -rf $(VENV) procedures/native/*.so cmdlog/api/native/*.so cmdlog/wal/native/*.so
 
 $(BIN)/python:
 	@[[ -n "$(PYTHON)" ]] || { echo 'cmdlog needs Python 3.11 or newer with venv: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 # Steps in C are built where a compiler is; the package works without.
-NATIVE := $(wildcard procedures/native/*.[ch] cmdlog/api/native/*.c)
+NATIVE := $(wildcard procedures/native/*.[ch] cmdlog/api/native/*.c cmdlog/wal/native/*.c)
 
 # The stamps are newer than what they were made from, so that an unchanged project installs nothing.
 $(VENV)/.installed: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python

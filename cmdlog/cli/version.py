@@ -20,14 +20,16 @@ def register(program: typer.Typer) -> None:
 def version(json: JsonFlag = False) -> None:
     """Show the versions of cmdlog, Python, SQLite and the packages that replay depends on.
 
-    `native` says which of the two modules in C are built: "engine" and "gate". Results are the same without them, and slower.
+    `native` says which of the modules in C are built: "engine", "gate", "log". Results are the same without them, and slower.
     """
     import apsw
 
-    from cmdlog.api.native import steps
+    from cmdlog.api import native as gate
+    from cmdlog.wal import native as log
     from procedures.native import accelerator
 
-    built = [name for name, module in (("engine", accelerator), ("gate", steps)) if module is not None]
+    modules = {"engine": accelerator, "gate": gate.steps, "log": log.steps}
+    built = [name for name, module in modules.items() if module is not None]
     versions = {
         "cmdlog": version_of("cmdlog"),
         "python": platform.python_version(),

@@ -161,7 +161,7 @@ class Node:
         wal.start(
             sequencer, threads=settings.log_threads, sync=sync, async_window_s=settings.async_window_ms / 1000,
             waits=lambda: sequencer.waits, lax=lambda: sequencer.lax, early=True, timed=self.meter.syncs.add,
-            whole_ring=settings.preallocate == "ring",
+            whole_ring=settings.preallocate == "ring", busy_poll_s=self._waker.busy_poll_s,
         )  # fmt: skip
         if left:
             catch_up(self._desk, left, settings)

@@ -23,7 +23,8 @@ from cmdlog.file_lock import LockHeld, lock
 from cmdlog.wal.errors import DiskFull, ShortWrite, WriteFailed
 from cmdlog.wal.os_errors import locked, raise_read_error, raise_write_error, write_errors
 from cmdlog.wal.process_limits import await_descriptor
-from cmdlog.wal.system.direct_write import DirectWriter, open_direct_writer
+from cmdlog.wal.system.direct_write import DirectWriter
+from cmdlog.wal.system.direct_writers import open_direct_writer
 from cmdlog.wal.system.file_birth import birth_ns
 from cmdlog.wal.system.machine import read_boot_id, read_machine_id
 
@@ -144,8 +145,8 @@ class Files(Protocol):
         """Tells machines apart, over boots; "" where that is unknown."""
         return ""
 
-    def open_direct_writer(self) -> DirectWriter | None:
-        """None where there is no such thing."""
+    def open_direct_writer(self, busy_poll_s: float = 0.0) -> DirectWriter | None:
+        """None where there is no such thing. `busy_poll_s`: how long its thread, if it has one, may look without sleeping."""
         return None
 
     def read_file(self, path: str) -> bytes:
@@ -191,10 +192,7 @@ class Files(Protocol):
         return chosen
 
     def clear_temporaries(self, path: str, *, kept: Collection[str] = ()) -> list[str]:
-        """Removes what broken-off `write_file_atomic` calls left in this folder; returns the names. Durable on return.
-
-        `kept` are paths of such names that are something else.
-        """
+        """Removes what broken-off `write_file_atomic` calls left in this folder, but for `kept`; the names. Durable on return."""
         names = [name for name in self.listdir(path) if name.endswith(TEMP_SUFFIX) and os.path.join(path, name) not in kept]
         for name in names:
             self.unlink(os.path.join(path, name))
@@ -367,8 +365,8 @@ class RealFiles(Files):
     def links(self, path: str) -> int:
         return os.stat(path).st_nlink
 
-    def open_direct_writer(self) -> DirectWriter | None:
-        return open_direct_writer() if type(self) is RealFiles else None  # what changes the files of `open` changes those alone
+    def open_direct_writer(self, busy_poll_s: float = 0.0) -> DirectWriter | None:
+        return open_direct_writer(busy_poll_s) if type(self) is RealFiles else None  # who changes `open` changes that alone
 
     def boot_id(self) -> str:
         return read_boot_id()

@@ -6,18 +6,17 @@ switched off (`CMDLOG_NATIVE=0`); then the Python beside each caller does the sa
 
 from __future__ import annotations
 
-import importlib
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
+
+from cmdlog.built_module import built_module
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from procedures.native.accelerator import Statements
 
-SWITCH: Final = "CMDLOG_NATIVE"
 _ENTRY: Final = "cmdlog_sqlite_init"
 INTERFACE: Final = 2  # what the Python here asks of the module; in accelerator.c the same
 
@@ -28,17 +27,6 @@ def error_of(code: int, message: str, offset: int) -> apsw.Error:
     error.args = (message,)
     error.error_offset = offset
     return error  # type: ignore[no-any-return] # of a class that the code chooses
-
-
-def built_module(name: str, interface: int) -> ModuleType | None:
-    """A module in C; None where it was not built, was built of other sources, with another `INTERFACE`, or is switched off."""
-    if os.environ.get(SWITCH) == "0":
-        return None
-    try:
-        found = importlib.import_module(name)
-    except ImportError:
-        return None
-    return found if getattr(found, "INTERFACE", 0) == interface else None
 
 
 def _load() -> ModuleType | None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from cmdlog.node.sequencing.log_wakeup import ALONE_BEFORE
-from cmdlog.wal.system.direct_write import open_direct_writer
+from cmdlog.wal.system.direct_writers import open_direct_writer
 from tests.api.bankserver import Server
 from tests.skips import NO_DIRECT_WRITES
 

@@ -260,7 +260,7 @@ class SlowWriter(SimDirectWriter):
 class SlowFiles(SimFiles):
     """Whose direct writer takes its time."""
 
-    def open_direct_writer(self) -> SlowWriter:
+    def open_direct_writer(self, busy_poll_s: float = 0.0) -> SlowWriter:
         return SlowWriter(self)
 
 
@@ -391,7 +391,7 @@ class StruckWriter(SimDirectWriter):
 class StruckFiles(SimFiles):
     """Whose direct writer is struck."""
 
-    def open_direct_writer(self) -> StruckWriter:
+    def open_direct_writer(self, busy_poll_s: float = 0.0) -> StruckWriter:
         return StruckWriter(self)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from procedures.native import built_module
+from cmdlog.built_module import built_module
 
 INTERFACE: Final = 2  # what the Python here asks of the module; in requests.c the same
 

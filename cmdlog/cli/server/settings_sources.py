@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from cmdlog.built_module import SWITCH
 from cmdlog.node.settings import SIZE_UNITS, TABLE, BadSetting, SettingRow, Settings, check_value, fitted, known_setting
-from procedures.native import SWITCH
 
 ENVIRONMENT_PREFIX: Final = "CMDLOG_"
 CONFIG_NAME: Final = "cmdlog.toml"

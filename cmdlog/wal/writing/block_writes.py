@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from cmdlog.wal.errors import WalError
-from cmdlog.wal.files import Files
 from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.system.direct_write import DirectWriter
 from cmdlog.wal.writing.sync_window import SyncTimes, SyncWindow
@@ -26,11 +25,11 @@ class BlockWrites:
     """Any thread; methods marked *locked* under the ring's lock, the others without it."""
 
     def __init__(
-        self, files: Files, marks: Watermarks, window: SyncWindow, times: SyncTimes, *,
+        self, open_direct: Callable[[], DirectWriter | None], marks: Watermarks, window: SyncWindow, times: SyncTimes, *,
         early: bool, clock: Callable[[], float], idle: Callable[[], None], wedge: Callable[[WalError], None],
     ) -> None:  # fmt: skip
-        """`idle` is called under the lock when nothing is in flight any more, `wedge` without it."""
-        self._files, self._lock, self._marks, self._window, self._times = files, marks.lock, marks, window, times
+        """`open_direct` is called once, `idle` under the lock when nothing is in flight any more, `wedge` without it."""
+        self._open_writer, self._lock, self._marks, self._window, self._times = open_direct, marks.lock, marks, window, times
         self._early, self._clock, self._idle, self._wedge = early, clock, idle, wedge
         self._started: tuple[PlacedBlock, float] | None = None  # and since when
         self._landing = threading.Lock()
@@ -67,18 +66,18 @@ class BlockWrites:
     def start(self, placed: PlacedBlock) -> bool:
         """Starts to make the block durable, if it is alone in flight; False: it must be written. Before the turn is passed.
 
-        It is announced as written first: what may be done then takes longer than starting. So the thread that calls must be the
-        one by which answers leave, or nobody may be answered for it before it is durable.
+        It is announced as written at once, on its way as it is: a kill may still take it. So nobody may be answered for it
+        before it is durable, and a state that has executed it may be ahead of the log, as after a power cut.
         """
         if self.in_flight != 1 or placed.number > self._window.wanted or self._window.open or self._marks.any_left:
             return False  # what was left needs a sync of the whole file
         direct = self._open_direct()
         if direct is None or not direct.can_start(placed.path, len(placed.data)):
             return False
-        self._note_written(placed)
         since = self._clock()
         direct.start(placed.data, placed.offset)
-        self._started = placed, since
+        self._note_written(placed)
+        self._started = placed, since  # last: who lands it reports it as durable, which comes after that
         return True
 
     def notify(self, eventfd: int) -> bool:
@@ -127,7 +126,7 @@ class BlockWrites:
 
     def _open_direct(self) -> DirectWriter | None:
         if not self._direct_asked:
-            self._direct, self._direct_asked = self._files.open_direct_writer(), True
+            self._direct, self._direct_asked = self._open_writer(), True
         return self._direct
 
     def _note_written(self, placed: PlacedBlock) -> int | None:

@@ -16,6 +16,7 @@ import orjson
 import pytest
 from sqlalchemy import Column, Integer, String, bindparam, insert, select
 
+from cmdlog.built_module import SWITCH
 from procedures import Database, Transaction, native
 from procedures.errors import EnvironmentFault
 from procedures.execution.executor import Status
@@ -41,7 +42,7 @@ setup(name="built", ext_modules=modules, script_args=["build_ext", "--inplace"])
 def test_a_process_without_the_steps_in_c_has_the_same_digests(tmp_path: Path, switch: str) -> None:
     """A bank's calls end alike, with the same digests, whether a process may use the steps in C or not."""
     command = [sys.executable, "-m", "tests.procedures.native.bank_run", str(tmp_path / "other.db"), "7"]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, native.SWITCH: switch}, capture_output=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, SWITCH: switch}, capture_output=True, check=True)
     without, found = orjson.loads(done.stdout)
     assert without or switch == "1"
     assert [(hashes, digest) for hashes, digest in found] == run_bank(tmp_path / "here.db", seed=7)
@@ -62,7 +63,7 @@ def test_a_failing_compiler_leaves_them_out(tmp_path: Path) -> None:
 def test_every_source_is_built_and_short() -> None:
     """pyproject.toml names each C file, rebuilds when a header changes, and no file is longer than a module may be."""
     tables = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
-    assert [table["optional"] for table in tables] == [True, True]
+    assert all(table["optional"] for table in tables)
     for table in tables:
         folder = (ROOT / table["sources"][0]).parent
         assert sorted(table["sources"]) == sorted(str(path.relative_to(ROOT)) for path in folder.glob("*.c"))
@@ -87,7 +88,7 @@ class NoLoading(apsw.Connection):
 def test_what_cannot_be_used_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switched off, not built, of other sources, refused by APSW, or of another SQLite: then there is none."""
     with monkeypatch.context() as patched:
-        patched.setenv(native.SWITCH, "0")
+        patched.setenv(SWITCH, "0")
         assert native._load() is None
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "procedures.native.accelerator", None)

@@ -315,7 +315,7 @@ class SimFiles(Files):
             self._locked.add(inode)
             return SimLock(file, self._locked)
 
-    def open_direct_writer(self) -> SimDirectWriter:
+    def open_direct_writer(self, busy_poll_s: float = 0.0) -> SimDirectWriter:
         return SimDirectWriter(self)
 
     def boot_id(self) -> str:
