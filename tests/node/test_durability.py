@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -256,6 +259,43 @@ def test_states_ahead_of_a_log_that_lost_its_pages_are_discarded(tmp_path: Path,
     files.broken = False
     files.put_back(tmp_path / "data" / "log")
     node = open_node(tmp_path / "data", inline=True)
+    assert counters(node) == {1: 1}
+    assert ask(node, "bump", id=1, amount=1) == 2
+    node.close()
+
+
+LOSES_A_BLOCK = """
+import os, signal, sys
+from pathlib import Path
+from cmdlog.node.embedded import Embedded
+from cmdlog.wal import files
+from tests.node.rig import open_node
+
+class Late:
+    '''As a thread that does not come to its write before the process is killed.'''
+    armed = False
+    def can_start(self, path, size): return self.armed
+    def start(self, data, offset): print("started", flush=True)
+    def has_ended(self): return False
+    def finish(self): os.kill(os.getpid(), signal.SIGKILL)
+    def close(self): pass
+
+files.open_direct_writer = lambda busy_poll_s: Late()
+embedded = Embedded(open_node(Path(sys.argv[1]), inline=True, partitions=1))
+print(embedded.call("bump", id=1, amount=1), flush=True)
+Late.armed = True
+embedded.call("bump", id=1, amount=100)
+"""
+
+
+@pytest.mark.slow
+def test_a_state_ahead_of_a_block_that_a_kill_took_is_discarded(tmp_path: Path) -> None:
+    """A lone call is executed while its block is still to be written: after a kill between the two it never was."""
+    ended = subprocess.run([sys.executable, "-c", LOSES_A_BLOCK, str(tmp_path / "data")], stdout=subprocess.PIPE, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert ended.stdout.splitlines()[-2:] == [b"1", b"started"]
+    node = open_node(tmp_path / "data", inline=True)
+    assert "beyond the log's end" in node.recovery[0]["passed"][0]["why"]
     assert counters(node) == {1: 1}
     assert ask(node, "bump", id=1, amount=1) == 2
     node.close()
