@@ -156,7 +156,8 @@ def load_bundle(bundle: Bundle) -> Database:
         raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {error!r}") from error
     if not isinstance(db, Database):
         raise BundleError(f"{bundle.target} in bundle {bundle.hash[:12]} is no Database")
-    here = {f"{name}.{key}": sql for name, m in loaded.modules.items() for key, sql in _statements(m, db).items()}
+    names = {_alias(name): name for name in bundle.modules}
+    here = {f"{names[name]}.{key}": sql for name, m in loaded.modules.items() for key, sql in _statements(m, db).items()}
     for name, sql in bundle.sql.items():
         if here.get(name) != sql:
             raise BundleSqlChanged(

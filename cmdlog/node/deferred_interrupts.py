@@ -1,12 +1,15 @@
-"""Ctrl-C in a program that calls procedures in its main thread: it takes effect between two pieces of work, not inside one.
+"""Signals of a program that calls procedures in its main thread: their handlers run between two pieces of work, not inside one.
 
 One rule: an exception of a signal handler never strikes the thread that holds the log's turn or drives a site. It would leave
-the turn taken for ever: everybody else, and the orderly end of the program too, would wait for it.
+the turn taken for ever: everybody else, and the orderly end of the program too, would wait for it. In the middle of a procedure
+it would be taken for the outcome of the call, which no replay comes to again.
 """
 
 from __future__ import annotations
 
+import importlib
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -16,6 +19,9 @@ from cmdlog.operator_error import OperatorError
 
 LOOK_S: Final = 0.05
 GRACE_S: Final = 2.0  # for the end of a work that hurries
+NUMBERS: Final = [int(number) for number in sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})]
+
+_handler_of: Callable[[int], Any] = importlib.import_module("_signal").getsignal  # without making enums: a twentieth of the time
 
 
 class Unfinished(OperatorError):
@@ -23,33 +29,39 @@ class Unfinished(OperatorError):
 
 
 class Interrupts:
-    """Defers SIGINT's handler while the main thread is inside `with interrupts:`. Anywhere else it costs a comparison.
+    """Defers the handlers of signals while the main thread is inside `with interrupts:`. Anywhere else it costs a comparison.
 
-    The handler that was there before is called, with the frame of the end of the work; it raises KeyboardInterrupt by default.
+    A handler that was deferred runs at the end of the work, once, and raises there what it raises. That of SIGINT, which every
+    program has, is replaced from the beginning; others are looked for at each work.
     """
 
-    __slots__ = ("_before", "_depth", "_missed", "_thread")
+    __slots__ = ("_before", "_depth", "_missed", "_own", "_plain", "_taken", "_thread")
 
     def __init__(self) -> None:
         self._depth = 0
-        self._missed = False
-        self._thread = 0
-        self._before: Any = None
-        if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
-            self._thread = threading.get_ident()
-            self._before = signal.signal(signal.SIGINT, self._handle)
+        self._missed: set[int] = set()
+        self._thread = threading.main_thread().ident
+        self._own: Callable[[int, FrameType | None], None] = self._handle
+        self._plain: list[Any] = []  # handlers of all signals, as they were seen last, when none had to be replaced
+        self._taken: dict[int, Any] = {}  # signal -> handler that is replaced while work is under way
+        self._before: Any = None  # that of SIGINT
+        if threading.get_ident() == self._thread and callable(signal.getsignal(signal.SIGINT)):
+            self._before = signal.signal(signal.SIGINT, self._own)
 
     def __enter__(self) -> None:
-        if threading.get_ident() == self._thread:
-            self._depth += 1
-
-    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         if threading.get_ident() != self._thread:
             return
-        self._depth -= 1
-        if self._missed and not self._depth:
-            self._missed = False
-            self._before(signal.SIGINT, None)
+        self._depth += 1
+        if self._depth == 1:
+            try:
+                self._take_handlers()
+            except BaseException:  # of a handler that was not replaced yet
+                self._leave()
+                raise
+
+    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        if threading.get_ident() == self._thread:
+            self._leave()
 
     def wait_for(self, work: Callable[[Callable[[], bool]], None]) -> bool:
         """Does the work beside a main thread that waits; False if Ctrl-C ended the wait, and the work is still under way.
@@ -63,7 +75,7 @@ class Interrupts:
 
         def run() -> None:
             try:
-                work(lambda: self._missed)
+                work(lambda: bool(self._missed))
             except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
                 errors.append(error)
 
@@ -77,12 +89,53 @@ class Interrupts:
         return not worker.is_alive()
 
     def restore(self) -> None:
-        """Gives the signal back, unless somebody else has taken it since."""
-        if threading.get_ident() == self._thread and signal.getsignal(signal.SIGINT) == self._handle:
+        """Gives SIGINT back, unless somebody else has taken it since."""
+        if threading.get_ident() == self._thread and self._before is not None and _handler_of(signal.SIGINT) is self._own:
             signal.signal(signal.SIGINT, self._before)
+
+    def _take_handlers(self) -> None:
+        seen = list(map(_handler_of, NUMBERS))
+        if seen == self._plain:
+            return
+        foreign = {n: handler for n, handler in zip(NUMBERS, seen, strict=True) if callable(handler) and handler is not self._own}
+        if not foreign:
+            self._plain = seen
+        for number, handler in foreign.items():
+            self._taken[number] = handler
+            signal.signal(number, self._own)
+
+    def _leave(self) -> None:
+        if self._depth > 1:
+            self._depth -= 1
+            return
+        try:
+            while self._taken:  # one that is given back may run at once, and raise: the others are given back by the next work
+                number, handler = next(iter(self._taken.items()))
+                if _handler_of(number) is self._own:  # else the work has set another one
+                    signal.signal(number, handler)
+                del self._taken[number]
+        finally:
+            self._depth -= 1
+            if self._missed:
+                self._run_missed()
+
+    def _run_missed(self) -> None:
+        number = min(self._missed)
+        self._missed.discard(number)
+        handler = _handler_of(number)
+        try:
+            if handler is self._own:
+                handler = self._before
+            if callable(handler):
+                handler(number, sys._getframe())  # noqa: SLF001 - what a handler is given
+        finally:
+            if self._missed:
+                self._run_missed()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._depth:
-            self._missed = True
+            self._missed.add(number)
             return
-        self._before(number, frame)
+        handler = self._taken.get(number, self._before if number == signal.SIGINT else None)
+        if callable(handler):
+            handler(number, frame)

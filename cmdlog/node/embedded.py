@@ -34,7 +34,7 @@ from cmdlog.results import Result
 from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
 from procedures.execution.failure_trace import FailureTrace
-from procedures.idempotency.known_outcome import Status, key_fingerprint
+from procedures.idempotency.known_outcome import KEY_FORM, Status, is_key, key_fingerprint
 from replay.machine_errors import naming_faults
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ LEFT_OPEN: Final = (
     "close was interrupted while calls ran: what was acknowledged is in the log, which the next opening replays; "
     "until this process ends, the directory stays locked"
 )
+KEY_PROBLEM: Final = ("idempotency_key", KEY_FORM)
 SCOPE = "embedded"  # idempotency keys belong to a caller; here there is one
 
 
@@ -85,7 +86,8 @@ class Embedded:
     def call(self, procedure: Any, /, *args: Any, idempotency_key: Any = None, **params: Any) -> Any:
         """Calls a procedure and returns its result.
 
-        `procedure` is a name, or the function itself: then the arguments and the result have the function's types.
+        `procedure` is a name, or the function itself: then the arguments and the result have the function's types. In the main
+        thread handlers of signals run when the call has ended, and raise there: a time limit is no outcome of a call.
 
         Raises: Aborted, ProcedureFailed, KeyReused, SessionExpired - outcomes, durable like results; CallRefused and its kinds,
         Unavailable (sessions_full) - nothing was logged; EmbeddedInvalidParameters, UnknownProcedure.
@@ -134,7 +136,7 @@ class Embedded:
         route = self._route(name)
         bound = _bind(route, params)
         waiter, began = self._waiter.own(), self._node.front.now()
-        key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
+        key = _name(route, idempotency_key)
         place = self._node.call_inline if executes else self._node.call
         try:
             with self._interrupts:
@@ -182,8 +184,9 @@ class Embedded:
             finally:
                 self._waiter.note_answering(False)
 
-        key = b"" if idempotency_key is None else key_fingerprint(SCOPE, idempotency_key)
-        self._node.call(route, _bind(route, call.params), key=key, done=done)
+        key, bound = _name(route, idempotency_key), _bind(route, call.params)
+        with self._interrupts:
+            self._node.call(route, bound, key=key, done=done)
         return future
 
     def query(self, sql: str, params: tuple[Any, ...] = (), *, partition: int | None = None) -> QueryResult:
@@ -200,13 +203,15 @@ class Embedded:
         return self._node
 
     def close(self) -> None:
-        """Answers what is under way, seals the log, closes everything. Idempotent.
+        """Answers what is under way, seals the log, closes everything. Idempotent. Not for a callback of a future: RuntimeError.
 
         Ctrl-C meanwhile ends the waits. Where a call still runs after that, the context of the KeyboardInterrupt is `Unfinished`:
         the directory stays locked until this process ends, and its next opening recovers, as after a kill.
         """
         if os.getpid() != self._pid:
             return
+        if self._waiter.answers:
+            raise RuntimeError("a callback of a future runs in a thread that serves calls; close the database in another one")
         self._closed = True
         try:
             with self._interrupts:
@@ -292,6 +297,16 @@ def decode_reply(route: Route, reply: Reply, trace: FailureTrace | None) -> Any:
             return value
         return [codec.from_wire(part) for part in value] if route.everywhere else codec.from_wire(value)
     raise _error(route, reply, value, trace) from (trace.raised if trace is not None else None)
+
+
+def _name(route: Route, key: str | None) -> bytes:
+    """What stands for an idempotency key; b"" without one."""
+    if key is None:
+        return b""
+    fingerprint = key_fingerprint(SCOPE, key)
+    if not is_key(key):
+        raise EmbeddedInvalidParameters(": ".join(KEY_PROBLEM), procedure=route.name, problems=[KEY_PROBLEM])
+    return fingerprint
 
 
 def _bind(route: Route, params: Mapping[str, Any]) -> list[Any]:

@@ -22,7 +22,7 @@ import cmdlog
 from cmdlog.errors import Aborted, CallError, ProcedureFailed, UnknownProcedure
 from cmdlog.node import deferred_interrupts
 from cmdlog.node.deferred_interrupts import Unfinished
-from cmdlog.node.embedded import Embedded, open_embedded
+from cmdlog.node.embedded import Embedded, EmbeddedInvalidParameters, open_embedded
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.placing.thread_waiter import ReplyWaiter
 from cmdlog.node.settings import BadSetting
@@ -213,6 +213,39 @@ def test_a_placed_call_cannot_be_cancelled(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_callback_does_not_close(tmp_path: Path) -> None:
+    """It runs in a thread that `close` waits for: it is refused, nothing is closed, and the caller can close after that."""
+    with reopen(tmp_path, partitions=1) as opened:
+        closed: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def close(_future: object) -> None:
+            try:
+                opened.close()
+                closed.set_result(None)
+            except RuntimeError as error:
+                closed.set_exception(error)
+
+        opened.submit("nap", id=1, seconds=0.01).add_done_callback(close)
+        with pytest.raises(RuntimeError, match="close the database in another one"):
+            closed.result(120)
+        assert opened.call("bump", id=1, amount=1) == 2
+    with reopen(tmp_path) as opened:
+        assert opened.call("peek", id=1) == 2
+
+
+def test_a_key_has_the_form_that_clients_give_it(tmp_path: Path) -> None:
+    """An empty one, of a variable that is not set, would make one call of all; others would be refused over HTTP."""
+    with reopen(tmp_path, partitions=1) as opened:
+        for wrong in ("", "two words", "line\n", "ü", "k" * 256):
+            with pytest.raises(EmbeddedInvalidParameters, match="idempotency_key: must have 1 to 255") as refused:
+                opened.call("bump", id=1, amount=1, idempotency_key=wrong)
+            assert [field for field, _ in refused.value.problems] == ["idempotency_key"]
+            with pytest.raises(EmbeddedInvalidParameters):
+                opened.submit("bump", id=1, amount=1, idempotency_key=wrong)
+        assert opened.call("bump", id=1, amount=1, idempotency_key="k" * 255) == 1
+
+
+@pytest.mark.slow
 def test_an_interrupted_wait_leaves_no_answer_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while a call is waited for: its late answer is not taken for that of the thread's next call."""
     with reopen(tmp_path, sites=1) as opened:
@@ -258,7 +291,7 @@ def test_interrupts_in_the_main_thread_leave_the_directory_usable(tmp_path: Path
         with opened._interrupts:
             stop.set()
             poker.join()
-            opened._interrupts._missed = False
+            opened._interrupts._missed.clear()
         assert calls <= opened.call("peek", id=1) <= calls + interrupts
         assert opened.node.error is None
     assert signal.getsignal(signal.SIGINT) is before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import resource
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,9 @@ import pytest
 
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.background.snapshotter import Snapshotter
+from cmdlog.node.embedded import Embedded
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, UnknownOutcome
+from cmdlog.node.sites import inline_sites
 from cmdlog.wal.directory.instance import BadSettings
 from cmdlog.wal.errors import WalError, Wedged
 from cmdlog.wal.files import File, RealFiles
@@ -297,6 +300,63 @@ def test_an_embedded_node_on_a_full_disk_closes_without_room(tmp_path: Path, mon
     assert again.ready
     again.close()
     assert rows(tmp_path / "data", 0, "SELECT count(*) FROM payloads") == [(1,)]
+
+
+@pytest.mark.slow
+def test_an_embedded_caller_is_let_go_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It executes its own call and cannot: Ctrl-C ends its wait. The call is executed, once, when there is room."""
+    real, pages = state_module._configure, tmp_path / "pages"
+
+    def configure(connection: Any, pages_checkpoint: int) -> None:
+        real(connection, pages_checkpoint)
+        if pages.exists():
+            connection.pragma("max_page_count", int(pages.read_text()))
+
+    monkeypatch.setattr(state_module, "_configure", configure)
+    pages.write_text("16")
+    node = open_node(tmp_path / "data", inline=True, partitions=1)
+    embedded = Embedded(node)
+    assert embedded.call("bump", id=1, amount=1) == 1
+
+    def interrupt() -> None:
+        wait_for(lambda: not node.ready)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    poker = threading.Thread(target=interrupt)
+    poker.start()
+    with pytest.raises(KeyboardInterrupt):
+        embedded.call("store", id=1, seq=0, data=bytes(60_000))
+    poker.join()
+    with pytest.raises(DiskFullRefusal):
+        embedded.call("bump", id=1, amount=1)
+    pages.unlink()
+    wait_for(lambda: node.ready and node.sequencer.idle)
+    assert embedded.call("bump", id=1, amount=1) == 2
+    embedded.close()
+    assert rows(tmp_path / "data", 0, "SELECT seq FROM payloads") == [(0,)]
+
+
+@pytest.mark.slow
+def test_an_embedded_caller_hears_that_its_call_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some tries its outcome is unknown to it; the log has it."""
+    real, pages = state_module._configure, tmp_path / "pages"
+
+    def configure(connection: Any, pages_checkpoint: int) -> None:
+        real(connection, pages_checkpoint)
+        if pages.exists():
+            connection.pragma("max_page_count", int(pages.read_text()))
+
+    monkeypatch.setattr(state_module, "_configure", configure)
+    monkeypatch.setattr(inline_sites, "GIVE_UP_S", 0.0)
+    pages.write_text("16")
+    embedded = Embedded(open_node(tmp_path / "data", inline=True, partitions=1))
+    assert embedded.call("bump", id=1, amount=1) == 1
+    with pytest.raises(UnknownOutcome, match="logged, and not executed yet: disk_full"):
+        embedded.call("store", id=1, seq=0, data=bytes(60_000))
+    pages.unlink()
+    wait_for(lambda: embedded.node.ready and embedded.node.sequencer.idle)
+    embedded.close()
+    assert rows(tmp_path / "data", 0, "SELECT seq FROM payloads") == [(0,)]
 
 
 @pytest.mark.slow

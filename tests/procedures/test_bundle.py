@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import orjson
 import pytest
@@ -19,6 +22,7 @@ from procedures.samples import bank
 from procedures.storage.state import PartitionState
 from tests.procedures.sites import txn_at
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 SHOP = """
 from sqlalchemy import Column, Integer, bindparam, insert
 from procedures import Database
@@ -180,3 +184,35 @@ def test_environment_names_versions() -> None:
     """Everything that could change what a call does is in the environment record."""
     assert {"python", "sqlite", "apsw", "sqlalchemy", "orjson", "cmdlog"} <= environment().keys()
     assert all(environment().values())
+
+
+ONE_FILE = """
+import sys
+from sqlalchemy import Column, Integer, bindparam, insert
+from procedures import Database
+from procedures.bundle import capture_bundle
+
+db = Database("single")
+rows = db.table("rows", Column("number", Integer, primary_key=True), partition_by="number")
+ADD = insert(rows).values(number=bindparam("number_"))
+
+@db.procedure(partition_by="number")
+def add(tx, number: int) -> int:
+    tx.execute(ADD, number_=number)
+    return number
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(capture_bundle(db).to_bytes())
+"""
+
+
+def test_a_program_of_one_file_is_loaded_with_its_statements(tmp_path: Path) -> None:
+    """Its module is `__main__` where it runs and has another name where it is replayed: its statements are the same."""
+    program = tmp_path / "single.py"
+    program.write_text(ONE_FILE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    made = subprocess.run([sys.executable, str(program)], stdout=subprocess.PIPE, check=True, env=environment)
+    bundle = Bundle.from_bytes(made.stdout)
+    assert bundle.target == "__main__:db"
+    assert "__main__.ADD" in bundle.sql
+    assert list(load_bundle(bundle).procedures) == ["add"]

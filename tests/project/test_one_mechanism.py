@@ -34,7 +34,7 @@ OWNERS: dict[str, tuple[str, dict[str, str]]] = {
         SIGNAL,
         {
             "cmdlog/signal_handlers.py": "it is the mechanism",
-            "cmdlog/node/deferred_interrupts.py": "it keeps SIGINT from `open` to `close` of a database, and asks who has it now",
+            "cmdlog/node/deferred_interrupts.py": "it keeps SIGINT of an open database, others during a call; and asks",
         },
     ),
 }

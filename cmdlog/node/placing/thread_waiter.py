@@ -48,6 +48,11 @@ class ThreadWaiter(threading.local):
             self._waiter = ReplyWaiter()
         return self._waiter
 
+    @property
+    def answers(self) -> bool:
+        """Whether the thread runs callbacks."""
+        return self._answers
+
     def forget(self) -> None:
         """A reply may still come, and must not be the next call's."""
         self._waiter = None

@@ -1,7 +1,9 @@
 """Sites in the calling process: embedded use, where procedures of a script or notebook must work.
 
 One rule: engines are driven by one thread at a time, the one that holds the drive. A caller that has just made its own batch
-durable drives at once and saves two thread switches (about 30 us each); under load the site thread does.
+durable drives at once and saves two thread switches (about 30 us each); under load the site thread does. It also does what cannot
+be done now, on a full volume say: a caller waits where Ctrl-C ends the wait, and hears after a while that its call is logged, and
+not executed yet.
 
 A call cannot be killed from outside in one's own process, so `call_timeout_s` does not apply here.
 """
@@ -33,6 +35,7 @@ from snapshot.capture.pacing import IDLE_PAUSE_S
 from snapshot.lineage import Wish
 
 STOP_LOOK_S: Final = 0.05  # how often a thread that waits for room looks whether the node stops
+GIVE_UP_S: Final = 10.0  # callers of what is logged wait that long; after it they hear that the outcome is unknown
 
 Work = Callable[[], None]
 
@@ -58,6 +61,7 @@ class InlineSites:
         self._wake = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name="site", daemon=True)
         self._helper: int | None = None  # thread that will drive by itself and needs no waking
+        self._stuck = False  # what is next cannot be done now: it is the site thread's
         self._attempts: Counter[tuple[int, int, int]] = Counter()
         self._running: tuple[int, int, int, float] | None = None  # partition, index (0: a read), position, since when
         self._partitions = 0
@@ -109,7 +113,7 @@ class InlineSites:
     def drive(self) -> None:
         """Does the work that is there, unless somebody else is at it, who will see it."""
         self._helper = None
-        while self._work:
+        while self._work and not self._stuck:
             if not self._drive.acquire(blocking=False):
                 return
             try:
@@ -159,7 +163,7 @@ class InlineSites:
                 self._step_captures()
 
     def _do_all(self) -> None:
-        while self._work:
+        while self._work and not (self._stuck and threading.current_thread() is not self._thread):
             try:
                 self._work.popleft()()
                 self._step_captures()
@@ -181,7 +185,7 @@ class InlineSites:
             self._running = (*self._running[:2], position, time.monotonic())
 
     def _apply(self, partition: int, record: bytes, index: int) -> None:
-        applied, tries, lasting = None, 0, False
+        applied, tries, lasting, since = None, 0, self._stuck, time.monotonic()
         while True:
             self._running = (partition, index, 0, time.monotonic())
             try:
@@ -189,16 +193,30 @@ class InlineSites:
             except EnvironmentFault as error:
                 tries += 1
                 lasting = lasting or self._is_lasting(error)
-                self._restore(partition, index, error, tries=tries)
+                fault = self._restore(partition, index, error, tries=tries)
                 if self._stopping and lasting:
                     return  # it stays in the log: the next start applies it
+                if lasting and self._leave(partition, record, index):
+                    return
+                if lasting and time.monotonic() - since > GIVE_UP_S:
+                    self._owner.give_up(range(self._partitions), fault)  # one thread does the work of all
                 continue
             finally:
                 self._running = None
             break
         if lasting:
+            self._stuck = False
             self._owner.refuse_calls((partition,), None)
         self._owner.applied(partition, index, None if applied is None else _answer(applied))
+
+    def _leave(self, partition: int, record: bytes, index: int) -> bool:
+        """Whether the site thread does it, before all that is left; not where it is the site thread that asks."""
+        if threading.current_thread() is self._thread:
+            return False
+        self._stuck = True
+        self._work.appendleft(lambda: self._apply(partition, record, index))
+        self._wake.release()
+        return True
 
     def _read(self, partition: int, ident: int, calls: bytes) -> None:
         self._running = (partition, 0, 0, time.monotonic())
@@ -219,7 +237,7 @@ class InlineSites:
     def _is_lasting(error: EnvironmentFault) -> bool:
         return error.kind in LASTING or error.position < 0  # no call is to blame
 
-    def _restore(self, partition: int, index: int, error: EnvironmentFault, *, tries: int) -> None:
+    def _restore(self, partition: int, index: int, error: EnvironmentFault, *, tries: int) -> SiteFault:
         """Opens the state again, after a logged skip of a call that keeps failing; the batch is then run once more."""
         fault = SiteFault(error.kind, str(error), partition, index, max(error.position, 0))
         tell = log.warning if tries == 1 else log.debug
@@ -230,7 +248,7 @@ class InlineSites:
         if self._is_lasting(error):
             self._owner.refuse_calls((partition,), fault)
             until = time.monotonic() + pause_s(tries)
-            while time.monotonic() < until and not self._stopping:
+            while time.monotonic() < until and not self._stopping and threading.current_thread() is self._thread:
                 time.sleep(STOP_LOOK_S)
         else:  # also an interrupt: a procedure that raises one would be run again for ever
             where = (partition, index, fault.position)
@@ -238,6 +256,7 @@ class InlineSites:
             if self._attempts[where] >= self._restarts_max:
                 self._owner.skip(replace(fault, attempts=self._attempts[where]))
         self._site = self._make_site()
+        return fault
 
 
 def _answer(applied: Applied) -> BatchAnswer:
