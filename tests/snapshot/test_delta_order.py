@@ -18,7 +18,7 @@ from tests.snapshot.thread import FILES, US, Node
 @pytest.fixture(autouse=True)
 def small_states_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small state is snapshotted as if it were a large one; on a busy machine nothing waits long for time nobody else wants."""
-    monkeypatch.setattr(idle_priority, "IDLE_S", 0.0)
+    monkeypatch.setattr(idle_priority, "ASKED_S", 0.0)
     monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
     monkeypatch.setattr(lineage, "ROWS_SHARE", 100.0)
 

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 LOOK_EVERY_S: Final = 0.25  # whether it is to be given up
 IDLE_S: Final = 10.0  # of one that takes only time that nobody else wants, beside what its bytes need …
+ASKED_S: Final = 2.0  # … the same of one that somebody waits for …
 IDLE_BYTES_PER_S_MIN: Final = 5e6  # … a fifth of what a free core does; slower, it may never end on a machine that is always busy
 
 T = TypeVar("T")
@@ -27,15 +28,17 @@ def idle_first(
     size_bytes: int,
     pressing: Callable[[], bool],
     timeout_s: float,
+    asked: bool = False,
     again: Callable[[], bool] = lambda: True,
 ) -> T | None:
     """What `run(policy, given_up)` makes of it, with SCHED_IDLE first unless it presses, then like everybody else.
 
-    `run` returns None when it was given up, and has ended what it began. `again` is asked whether there is still something to do.
+    `run` returns None when it was given up, and has ended what it began. `asked`: somebody waits for the end, who has asked for it.
+    `again` is asked whether there is still something to do.
     None: it took too long, or there was nothing more to do.
     """
     if not pressing():
-        end = time.monotonic() + IDLE_S + size_bytes / IDLE_BYTES_PER_S_MIN
+        end = time.monotonic() + (ASKED_S if asked else IDLE_S) + size_bytes / IDLE_BYTES_PER_S_MIN
         done = run(os.SCHED_IDLE, lambda: pressing() or time.monotonic() > end)
         if done is not None or not again():
             return done

@@ -31,10 +31,12 @@ class SealProcess:
         self._process: ChildProcess | None = None
         self._stopping = False
 
-    def seal(self, temporary: str, final: str, facts: Mapping[str, Any], pressing: Callable[[], bool]) -> None:
+    def seal(
+        self, temporary: str, final: str, facts: Mapping[str, Any], pressing: Callable[[], bool], *, asked: bool = False
+    ) -> None:
         """On return the snapshot `final` is durable and verified.
 
-        `pressing` is asked now and then: once it says so, the process takes its share of the processor.
+        `pressing` is asked now and then: once it says so, the process takes its share of the processor. `asked`: somebody waits.
         Raises: SnapshotFailed; the image at `temporary` is then whole, gone, or at `final` and nothing relies on it.
         """
         facts = {**facts, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
@@ -44,6 +46,7 @@ class SealProcess:
             partial(self._run, temporary, final, order),
             size_bytes=size,
             pressing=pressing,
+            asked=asked,
             timeout_s=SEAL_TIMEOUT_S,
             again=lambda: _take_back(temporary, final),
         )

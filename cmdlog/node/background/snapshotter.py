@@ -323,7 +323,7 @@ class Snapshotter:
             self._await_durable(partition)
             path = free_path(self._files, self._directory, partition=partition, index=report["index"])
             facts = {**report, **self._identity.as_text(), **self._hooks.facts(partition)}
-            self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1)
+            self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1, asked=self.why == "request")
         except BaseException:
             if path and not self._stopping:  # it may have its name already, with content or name not on the disk
                 with contextlib.suppress(WalError, OSError):
