@@ -33,8 +33,10 @@ from cmdlog.procedure_calls import Call, P, R, named_call
 from cmdlog.results import Result
 from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
+from procedures.bundle import capture_bundle
 from procedures.execution.failure_trace import FailureTrace
 from procedures.idempotency.known_outcome import KEY_FORM, Status, is_key, key_fingerprint
+from procedures.running_code import check_running_code
 from replay.machine_errors import naming_faults
 
 if TYPE_CHECKING:
@@ -352,7 +354,8 @@ def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: An
             memory or threads of this process).
         ReplayError: `Divergence` and `Poison` (a logged call that cannot be repeated), `Incomplete` (history is missing).
         SnapshotError: a snapshot that is needed cannot be used.
-        ProceduresError: `BundleError` (code of the log cannot be loaded), `DefinitionError`, `SchemaConflict`.
+        ProceduresError: `BundleError` (code of the log cannot be loaded; a module's file was changed after it was imported),
+            `DefinitionError`, `SchemaConflict`.
         TypeError: `db` is no `Database`.
         BadSetting: a setting is unknown, out of bounds, or not that of the directory.
         NotStarted: with `sites`, a site process ended before it served.
@@ -366,6 +369,8 @@ def open_embedded_on(outside: Outside, data_dir: str | os.PathLike[str], db: Dat
     if not isinstance(db, Database):
         raise TypeError(_why_no_database(db))
     inline, directory = not settings.get("sites"), os.path.abspath(os.fspath(data_dir))
+    if inline:
+        check_running_code(capture_bundle(db))
     with naming_faults(directory):
         check_address_space()
         chosen = Settings(**fitted({"preallocate": "ahead", **settings}))

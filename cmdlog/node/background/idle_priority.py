@@ -33,7 +33,7 @@ def idle_first(
 ) -> T | None:
     """What `run(policy, given_up)` makes of it, with SCHED_IDLE first unless it presses, then like everybody else.
 
-    `run` returns None when it was given up, and has ended what it began. `asked`: somebody waits for the end, who has asked for it.
+    `run` returns None when it was given up, and has ended what it began. `asked`: somebody has asked for it, and waits.
     `again` is asked whether there is still something to do.
     None: it took too long, or there was nothing more to do.
     """
