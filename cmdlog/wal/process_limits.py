@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import math
 import os
 import resource
 import threading
@@ -73,6 +74,11 @@ def usable_processors(cgroups: Path = CGROUPS) -> float:
             quota_us, period_us = (folder / "cpu.max").read_text().split()
             processors = min(processors, int(quota_us) / int(period_us))
     return processors
+
+
+def processes_worth() -> int:
+    """How many processes that compute are worth while, at least one."""
+    return max(1, math.ceil(usable_processors()))
 
 
 def _own_groups(cgroups: Path) -> list[Path]:

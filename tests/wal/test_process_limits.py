@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cmdlog.wal import process_limits
-from cmdlog.wal.process_limits import usable_processors
+from cmdlog.wal.process_limits import processes_worth, usable_processors
 
 PLENTY = 64
 
@@ -41,6 +41,14 @@ def test_the_tightest_quota_around_the_process_counts(groups: Path, quotas: dict
     for group, text in quotas.items():
         (groups / group / "cpu.max").write_text(text + "\n")
     assert usable_processors(groups) == processors
+
+
+def test_processes_are_whole_and_at_least_one(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a processor and a half two are worth while, of a half one."""
+    for quota_us, processes in ((150_000, 2), (50_000, 1), (100_000, 1), (300_000, 3)):
+        (groups / "a" / "b" / "cpu.max").write_text(f"{quota_us} 100000\n")
+        monkeypatch.setattr(process_limits, "usable_processors", lambda: usable_processors(groups))
+        assert processes_worth() == processes
 
 
 def test_without_control_groups_it_is_what_the_scheduler_allows(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:

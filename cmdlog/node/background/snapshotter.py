@@ -47,6 +47,7 @@ from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import SnapshotMark
+from cmdlog.wal.process_limits import processes_worth
 from snapshot.capture.pacing import BUSY_SHARE
 from snapshot.catalog import Snapshot, clean, describe_snapshot, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
@@ -150,7 +151,7 @@ class Snapshotter:
         self._thread.start()
 
     def wake(self) -> None:
-        """The log is short of room: look now."""
+        """Looks now: the log is short of room."""
         with self._lock:
             self._lock.notify_all()
 
@@ -202,8 +203,7 @@ class Snapshotter:
 
     def newest(self, partition: int) -> Snapshot | None:
         """The newest usable snapshot."""
-        usable = [snapshot for snapshot in self._snapshots.get(partition, ()) if snapshot.manifest is not None]
-        return max(usable, key=lambda snapshot: snapshot.order, default=None)
+        return max((s for s in self._snapshots.get(partition, ()) if s.manifest is not None), key=lambda s: s.order, default=None)
 
     def newest_of_each(self) -> dict[int, Snapshot]:
         """By partition; those without any are not in it."""
@@ -213,7 +213,7 @@ class Snapshotter:
         """How long a recovery from snapshots and log would take if the power went now. Any thread."""
         newest = self.newest_of_each()
         restore_s = {p: self._speeds.restore_s(newest[p].chain_bytes if p in newest else 0) for p in self._partitions}
-        return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, os.cpu_count() or 1)
+        return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, processes_worth())
 
     def stop(self) -> None:
         """Interrupts what is under way; harmless at any step."""

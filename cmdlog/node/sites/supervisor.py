@@ -21,7 +21,6 @@ A site that is tried may end as before, so calls are accepted when it has applie
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import signal
 import threading
@@ -40,6 +39,7 @@ from cmdlog.node.sites.site_faults import FULL, OutageStage, Remedies, SiteFault
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 from cmdlog.node.sites.site_progress import SiteStall, is_stopped
 from cmdlog.wal.os_errors import NO_ROOM
+from cmdlog.wal.process_limits import processes_worth
 from procedures.execution.failure_trace import FailureTrace
 from snapshot.lineage import Wish
 
@@ -373,6 +373,6 @@ class ProcessSites:
 
 
 def spread(wanted: int, partitions: int) -> list[list[int]]:
-    """Partitions of each site process, dealt round; 0 wants one process per core."""
-    sites = min(wanted or os.cpu_count() or 1, partitions)
+    """Partitions of each site process, dealt round; 0 wants one process per core that may be used."""
+    sites = min(wanted or processes_worth(), partitions)
     return [list(range(number, partitions, sites)) for number in range(sites)]
