@@ -84,7 +84,7 @@ IdempotencyKey = Annotated[
     ),
 ]
 SessionNumber = Annotated[
-    Annotated[str, Field(pattern=f"^{SESSION_UUID}; number=[0-9]{{1,20}}(; floor=[0-9]{{1,20}})?$")] | Missing,
+    Annotated[str, Field(pattern=f"^{SESSION_UUID};[ \\t]*number=[0-9]{{1,20}}(;[ \\t]*floor=[0-9]{{1,20}})?$")] | Missing,
     Header(
         alias="Cmdlog-Session",
         examples=["01998b3e-5c00-7000-8000-000000000000; number=17; floor=12"],
@@ -93,7 +93,7 @@ SessionNumber = Annotated[
     ),
 ]
 SessionOfLines = Annotated[
-    Annotated[str, Field(pattern=f"^{SESSION_UUID}(; floor=[0-9]{{1,20}})?$")] | Missing,
+    Annotated[str, Field(pattern=f"^{SESSION_UUID}(;[ \\t]*floor=[0-9]{{1,20}})?$")] | Missing,
     Header(
         alias="Cmdlog-Session",
         examples=["01998b3e-5c00-7000-8000-000000000000; floor=12"],
