@@ -1,7 +1,7 @@
 """An embedded database in a FastAPI application of your own.
 
 Example:
-    app = FastAPI(lifespan=lifespan("data", db))
+    app = FastAPI(lifespan=lifespan("data", db), responses=PROBLEMS)
     answer_problems(app)
     Shop = Annotated[Embedded, Depends(embedded)]
 
@@ -26,8 +26,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from cmdlog.api.gate.problem import CODES, Problem
+from cmdlog.api.routes.fastapi_routes import codes_of
+from cmdlog.api.routes.query import of_statement
+from cmdlog.api.routes.response_models import ProblemDetails
 from cmdlog.errors import Aborted, CmdlogError, InvalidParameters, ProcedureFailed, Unavailable
 from cmdlog.node.embedded import Embedded, open_embedded
+from cmdlog.node.queries.query import QueryRefused
 from cmdlog.procedure_calls import Call, P, R, named_call
 from procedures import Database, Transaction
 from procedures.declaration.procedure import EverywhereFunction
@@ -36,6 +40,15 @@ STATE: Final = "cmdlog"  # under which the application's state has the database
 
 IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", pattern="^[!-~]{1,255}$")]
 """A handler's parameter with the key that its caller sent, for `Call.of(...).under(key)`."""
+
+PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {
+        "description": codes_of(status),
+        "content": {"application/problem+json": {"schema": ProblemDetails.model_json_schema()}},
+    }
+    for status in (409, 500, 503, 504)
+}
+"""For `FastAPI(responses=PROBLEMS)`, or that of a route: the application's description lists the problems of calls."""
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Any]]]
 
@@ -78,13 +91,14 @@ async def call_async(database: Embedded, procedure: Any, /, *args: Any, **params
 
 
 def answer_problems(app: FastAPI) -> None:
-    """Answers the errors of calls as `application/problem+json`, with the codes and statuses of `cmdlog serve`."""
+    """Answers the errors of calls and queries as `application/problem+json`, with the codes and statuses of `cmdlog serve`."""
     app.add_exception_handler(CmdlogError, _answer)
+    app.add_exception_handler(QueryRefused, _answer)
 
 
 async def _answer(_: Request, error: Exception) -> Response:
-    assert isinstance(error, CmdlogError)
-    problem = problem_of(error)
+    assert isinstance(error, CmdlogError | QueryRefused)
+    problem = of_statement(error) if isinstance(error, QueryRefused) else problem_of(error)
     body = problem.body()
     return Response(body, problem.status, headers={name.decode(): value.decode() for name, value in problem.headers(body)})
 

@@ -15,7 +15,7 @@ from fastapi import Depends, FastAPI
 
 from cmdlog import Call, Embedded
 from cmdlog.errors import Unreachable
-from cmdlog.fastapi import IdempotencyKey, answer_problems, call_async, embedded, lifespan, problem_of
+from cmdlog.fastapi import PROBLEMS, IdempotencyKey, answer_problems, call_async, embedded, lifespan, problem_of
 from tests.client import typed_shop
 from tests.client.typed_shop import Kept, Note, put, reserve
 
@@ -29,7 +29,7 @@ Shop = Annotated[Embedded, Depends(embedded)]
 
 
 def _application(folder: Path) -> FastAPI:
-    app = FastAPI(lifespan=lifespan(folder, typed_shop.db, partitions=2))
+    app = FastAPI(lifespan=lifespan(folder, typed_shop.db, partitions=2, query_rows_max=1), responses=PROBLEMS)
     answer_problems(app)
 
     @app.post("/items/{item}")
@@ -43,6 +43,10 @@ def _application(folder: Path) -> FastAPI:
     @app.post("/anything/{name}")
     def anything(name: str, shop: Shop) -> object:
         return shop.call(name, item=1)
+
+    @app.get("/rows")
+    def rows(sql: str, shop: Shop) -> list[list[object]]:
+        return [list(row) for row in shop.query(sql).rows]
 
     return app
 
@@ -76,6 +80,33 @@ def test_errors_are_problems_with_the_codes_of_the_server(tmp_path: Path) -> Non
         assert (unfit.status_code, unfit.json()["problems"]) == (422, [{"field": "count", "problem": "missing"}])
         assert http.post("/anything/nothing").status_code == 404
     assert problem_of(Unreachable("no connection")).status == 503
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("select * from stock", "query_limit"),
+        ("select nothing", "invalid_parameters"),
+        ("delete from stock", "invalid_parameters"),
+    ],
+)
+def test_errors_of_queries_are_problems_too(tmp_path: Path, sql: str, code: str) -> None:
+    """A statement that is refused, or needs more than a query may have, is answered as the server answers it."""
+    with TestClient(_application(tmp_path)) as http:
+        for item in range(3):
+            http.post(f"/items/{item}?count=1")
+        answer = http.get("/rows", params={"sql": sql})
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert answer.json()["code"] == code
+
+
+def test_problems_are_in_the_applications_description(tmp_path: Path) -> None:
+    """The answers that `answer_problems` gives are listed for each route, with the codes of their status."""
+    with TestClient(_application(tmp_path)) as http:
+        answers = http.get("/openapi.json").json()["paths"]["/items/{item}"]["post"]["responses"]
+    assert answers.keys() == {"200", "409", "422", "500", "503", "504"}
+    assert "aborted" in answers["409"]["description"]
+    assert answers["503"]["content"]["application/problem+json"]["schema"]["title"] == "ProblemDetails"
 
 
 def test_an_application_without_a_database_is_told_how_to_open_one() -> None:

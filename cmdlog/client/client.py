@@ -139,8 +139,9 @@ class Client(ClientCore):
         """Calls in order; each is answered by a `Result`, or by the error that `invoke` would raise, in the same order.
 
         Memory is bounded, whatever `calls` gives: it is read as answers are taken. Calls on one partition are executed in order,
-        except that one which was refused (503) on its own may be executed after others; a read sees what was answered before it
-        was sent. `timeout_s` counts from a call's first failure. A caller that stops early leaves up to 4,096 calls undecided.
+        except that one which was refused (503) on its own may be executed after others. A read sees what was answered before it
+        was sent, and may miss the writes of calls just before it: several calls are one request. `timeout_s` counts from a
+        call's first failure. A caller that stops early leaves up to 4,096 calls undecided.
         """
         window = self._window(timeout_s)
         try:

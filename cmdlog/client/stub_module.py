@@ -2,13 +2,17 @@
 
 One rule: the module needs `cmdlog` alone, not the application. Objects become TypedDicts, texts of a known format Python's own
 type for it.
+
+The application chooses its names freely, and the module has names of its own. Where both want one, a procedure or parameter gets
+an underscore at its end, as PEP 8 has it for keywords, and an object a number. The wire has the application's name.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, count
 from typing import Any, Final
 
 Schema = Mapping[str, Any]
@@ -33,7 +37,7 @@ IMPORTS: Final = {
 }
 CALLS: Final = '''
 
-def _given(**params: Any) -> dict[str, Any]:
+def _given(params: dict[str, Any]) -> dict[str, Any]:
     return {{name: value for name, value in params.items() if value is not OMITTED}}
 
 
@@ -63,12 +67,22 @@ FORMATS: Final = {
 }
 CONVERTED: Final = {*FORMATS.values(), "bytes", "tuple"}  # JSON has other types for these
 SCALARS: Final = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None"}
+TYPES: Final = {*chain(*IMPORTS.values()), *SCALARS.values(), "bytes", "dict", "list", "tuple"}
+HELPERS: Final = {"AsyncClient", "Call", "Client", "CmdlogError", "NEW_KEY", "NewKey", "OMITTED", "Result", "_given"}
+METHODS: Final = {"batch", "client", "staticmethod", *TYPES, *HELPERS}  # a method of such a name hides it from its class
+
+
+def is_class_prefix(name: str) -> bool:
+    """Whether classes can be called `<name>Client` and `Async<name>Client`, without hiding the clients of `cmdlog`."""
+    return name.isidentifier() and not name.startswith("_") and name != "Async"
 
 
 def stub_module(procedures: Sequence[Mapping[str, Any]], *, name: str, source: str) -> str:
     """The module's text. `procedures` is the list of `GET /v1/procedures`, `name` begins the names of its classes."""
-    types = _WireTypes()
-    methods = [_Method(entry, types) for entry in procedures]
+    classes = {f"{name}Calls", f"{name}Client", f"Async{name}Client"}
+    names = _own_names([str(entry["name"]) for entry in procedures], reserved=METHODS)
+    types = _WireTypes({*METHODS, *classes, *names.values()})
+    methods = [_Method(entry, names[str(entry["name"])], types, reserved={"self", *classes, *HELPERS}) for entry in procedures]
     parts = [*types.declarations, CALLS.format(name=name), *(method.call() for method in methods)]
     for prefix, iterator in (("", "Iterator"), ("Async", "AsyncIterator")):
         parts.append(CLIENT.format(prefix=prefix, name=name))
@@ -88,19 +102,22 @@ def _imports(body: str) -> str:
 class _Method:
     """One procedure."""
 
-    def __init__(self, entry: Mapping[str, Any], types: _WireTypes) -> None:
+    def __init__(self, entry: Mapping[str, Any], name: str, types: _WireTypes, *, reserved: Collection[str]) -> None:
         self._procedure = str(entry["name"])
-        self._name = _identifier(self._procedure)
+        self._name = name
         stated = entry["parameters"]
-        required, self._properties = set(stated.get("required", ())), stated.get("properties", {})
+        required, properties = set(stated.get("required", ())), stated.get("properties", {})
         camel = "".join(part.title() for part in self._procedure.split("_"))
-        parameters = {at: types.hint(schema, camel + at.title()) for at, schema in self._properties.items()}
-        self._parameters = [f"{at}: {hint}{'' if at in required else ' = OMITTED'}" for at, hint in parameters.items()]
+        hints = {at: types.hint(schema, camel + _identifier(at).title()) for at, schema in properties.items()}
         result = types.hint(entry["result"], camel + "Result")
-        everywhere = entry["partition_by"] not in self._properties  # null, or "each"
+        everywhere = entry["partition_by"] not in properties  # null, or "each"
         self._result = f"list[{result}]" if everywhere and result != "None" else result
+        words = set(re.findall(r"\w+", result))
         self._returns = result if set(re.findall(r"\w+", types.declared_with(result))) & CONVERTED else ""
-        self._key = "idempotency_key" if "idempotency_key" not in self._properties else "key_of_call"
+        self._names = _own_names(hints, reserved={*reserved, *(words if self._returns else ())})
+        self._parameters = [f"{self._names[at]}: {hint}{'' if at in required else ' = OMITTED'}" for at, hint in hints.items()]
+        taken = self._names.values()
+        self._key = _free_name("key_of_call" if "idempotency_key" in taken else "idempotency_key", taken)
         self._doc = _doc(str(entry.get("description") or f"Calls {self._procedure}."))
 
     def _signature(self, *more: str) -> str:
@@ -110,32 +127,30 @@ class _Method:
     def call(self) -> str:
         """The static method that makes a `Call`."""
         signature = self._signature().removeprefix(", ")
-        passed = ", ".join(f"{at}={at}" for at in self._properties)
+        passed = ", ".join(f'"{at}": {own}' for at, own in self._names.items())
         return (
             f"\n    @staticmethod\n    def {self._name}({signature}) -> Call[{self._result}]:\n        {self._doc}\n"
-            f'        return Call("{self._procedure}", _given({passed}))\n'
+            f'        return Call("{self._procedure}", _given({{{passed}}}))\n'
         )
 
     def of_client(self, name: str, *, is_async: bool) -> str:
         """The method that makes the call."""
-        passed = ", ".join(f"{at}={at}" for at in self._properties)
+        passed = ", ".join(f"{own}={own}" for own in self._names.values())
         returns = f", returns={self._returns}" if self._returns else ""
         define, wait = ("async def", "await ") if is_async else ("def", "")
         key = f"{self._key}: str | NewKey | None = NEW_KEY"
-        invoked = f"{wait}self.client.invoke(call, idempotency_key={self._key}{returns})"
+        invoked = f"{wait}self.client.invoke({name}Calls.{self._name}({passed}), idempotency_key={self._key}{returns})"
         value = f"({invoked}).value" if is_async else f"{invoked}.value"
         end = f"        {invoked}\n" if self._result == "None" else f"        return {value}\n"
-        return (
-            f"\n    {define} {self._name}(self{self._signature(key)}) -> {self._result}:\n        {self._doc}\n"
-            f"        call = {name}Calls.{self._name}({passed})\n{end}"
-        )
+        return f"\n    {define} {self._name}(self{self._signature(key)}) -> {self._result}:\n        {self._doc}\n{end}"
 
 
 class _WireTypes:
     """Python types of JSON schemas; objects with named members are declared once each."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Collection[str]) -> None:
         self.declarations: list[str] = []
+        self._taken = taken  # names that are no object's
         self._declared: dict[str, Schema] = {}
 
     def declared_with(self, hint: str) -> str:
@@ -172,7 +187,7 @@ class _WireTypes:
         if not schema.get("properties"):
             inner = schema.get("additionalProperties")
             return f"dict[str, {self.hint(inner, wanted, exact=exact) if isinstance(inner, dict) else 'Any'}]"
-        name = self._free(re.sub(r"\W", "", str(schema.get("title", ""))) or wanted, schema)
+        name = self._free(_identifier(re.sub(r"\W|^_+", "", str(schema.get("title", ""))) or wanted), schema)
         if name not in self._declared:
             self._declared[name] = schema
             members = {
@@ -182,22 +197,39 @@ class _WireTypes:
         return name
 
     def _free(self, name: str, schema: Schema) -> str:
-        """The name, or the next one with a number that no other object has."""
-        names = [name, *(f"{name}{number}" for number in range(2, len(self._declared) + 3))]
-        return next(each for each in names if self._declared.get(each, schema) == schema)
+        """The name, or the next one with a number that nothing else has."""
+        names = chain([name], (f"{name}{number}" for number in count(2)))
+        return next(each for each in names if each not in self._taken and self._declared.get(each, schema) == schema)
 
 
 def _typed_dict(name: str, members: Mapping[str, str], required: Iterable[str]) -> str:
     hints = {at: hint if at in required else f"NotRequired[{hint}]" for at, hint in members.items()}
-    if all(at.isidentifier() and not keyword.iskeyword(at) for at in members):
+    words = set(re.findall(r"\w+", " ".join(hints.values())))  # a member of such a name hides the type from those below it
+    if all(at == _identifier(at) and at not in words for at in members):
         lines = "".join(f"    {at}: {hint}\n" for at, hint in hints.items())
         return f'\n\nclass {name}(TypedDict):\n    """An object of the wire."""\n\n{lines}'
     inner = ", ".join(f"{at!r}: {hint}" for at, hint in hints.items())
     return f'\n\n{name} = TypedDict("{name}", {{{inner}}})\n'
 
 
+def _own_names(names: Iterable[str], *, reserved: Collection[str]) -> dict[str, str]:
+    """Every name as the module has it: as it is, unless Python or the module has another use for it."""
+    own = {name: _identifier(name) for name in names}
+    taken = {*reserved, *own}
+    for name, identifier in own.items():
+        if name != identifier or name in reserved:
+            own[name] = _free_name(identifier, taken)
+            taken.add(own[name])
+    return own
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    return next(each for each in (name + "_" * more for more in count()) if each not in taken)
+
+
 def _identifier(name: str) -> str:
-    text = re.sub(r"\W", "_", name)
+    """Python renames `__x` in a class, so that it begins with one underscore here."""
+    text = re.sub(r"^__+|^(?=\d|$)", "_", re.sub(r"\W", "_", name))
     return f"{text}_" if keyword.iskeyword(text) else text
 
 

@@ -33,6 +33,7 @@ from typing import Any, Final
 from procedures.declaration.procedure import Procedure
 from procedures.execution.outcome_bodies import describe_error
 from procedures.guard.authorizer import alternative_to
+from procedures.wire.scalar_codecs import WireError
 
 OWN_PACKAGES: Final = ("cmdlog", "procedures", "replay", "snapshot")
 SAMPLES: Final = "procedures.samples"
@@ -103,7 +104,10 @@ class FailureTracer:
         text = self._text(error, home)
         raised = _without_our_frames(error, home, show_locals=self._show_locals) if self._keep_errors else None
         told = describe_error(error)
-        self._traces.append(FailureTrace(txn_id, procedure.name, file, line, function, told, text, hint_of(told), raised))
+        hint = hint_of(told)
+        if isinstance(error, WireError) and not steps:  # the procedure had returned: the outcome's text does not say so
+            hint = f"the result of {procedure.name} is refused: its return annotation states what it may be"
+        self._traces.append(FailureTrace(txn_id, procedure.name, file, line, function, told, text, hint, raised))
 
     def take_traces(self) -> Sequence[FailureTrace]:
         """Those since `begin_attempt`, in the order of their calls."""

@@ -239,7 +239,8 @@ class PartitionReplay:
             if error.kind in ("io", "disk_full"):
                 raise error
             if isinstance(error.__cause__, KeyboardInterrupt):
-                raise KeyboardInterrupt(f"in {error.procedure}, transaction {error.txn_id}, index {record.index}") from error
+                call = f"{error.procedure}, transaction {error.txn_id}" if error.procedure else f"partition {record.partition}"
+                raise KeyboardInterrupt(f"in {call}, index {record.index}") from error
             self._go_back()
             if self._tried_again != record.index:  # memory may be short for a moment
                 self._tried_again = record.index

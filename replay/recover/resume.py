@@ -35,17 +35,26 @@ MADE_BY: Final = ("recovery", "fork")
 FINISH: Final = "repeat the command that began it to finish it; for a recovery by a plan file, use `--apply` with that file"
 
 
-def check_apart(out: str, names: Iterable[str]) -> None:
-    """What is read stays as it is, also when the run is killed. `names`: paths or URIs that are read. Raises: WrongDirectory."""
+APART: Final = "choose another directory for --to, outside of what is read; nothing was written"
+IN_PLACE: Final = "choose another directory for --to, or recover without --to: that repairs the directory itself"
+
+
+def check_apart(out: str, names: Iterable[str], *, same: str = APART) -> None:
+    """What is read stays as it is, also when the run is killed.
+
+    `names`: paths or URIs that are read. `same`: the hint when the output is one of them. Raises: WrongDirectory.
+    """
     target = os.path.realpath(out)
     for name in names:
         if not name.startswith("/"):
             continue  # no output is written elsewhere
         source = os.path.realpath(name)
+        if source == target:
+            raise WrongDirectory(f"{out} is itself a directory that is read, which must not be changed", hint=same)
         if os.path.commonpath([source, target]) == source:
-            raise WrongDirectory(f"{out} lies in {name}, which must not be changed")
+            raise WrongDirectory(f"{out} lies in {name}, which must not be changed", hint=APART)
         if os.path.commonpath([source, target]) == target:
-            raise WrongDirectory(f"{out} contains {name}, which must not be changed")
+            raise WrongDirectory(f"{out} contains {name}, which must not be changed", hint=APART)
 
 
 class ResumableDirectory:
@@ -132,7 +141,8 @@ class NewNodeDirectory(ResumableDirectory):
 
     def create(self, sources: Iterable[str]) -> None:
         """Makes the empty directory. Raises: WrongDirectory when it lies in a source, or holds one; NotEmpty."""
-        check_apart(self.path, sources)
+        names = list(sources)
+        check_apart(self.path, names, same=IN_PLACE if self._wanted.by == "recovery" and len(names) == 1 else APART)
         if not self.files.exists(self.path):
             os.makedirs(self.path, mode=0o750)
             self.files.fsync_dir(parent(self.path))

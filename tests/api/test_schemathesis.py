@@ -47,7 +47,7 @@ NOT_MEANT = {
     "/v1/query": [positive_data_acceptance],  # a schema does not say which SQL is right
 }
 INT_LIMIT = 1 << 63
-SESSION = re.compile(rf"({SESSION_UUID})(?:; number=([0-9]{{1,20}}))?(?:; floor=([0-9]{{1,20}}))?", re.ASCII)
+SESSION = re.compile(rf"({SESSION_UUID})(?:;[ \t]*number=([0-9]{{1,20}}))?(?:;[ \t]*floor=([0-9]{{1,20}}))?", re.ASCII)
 
 
 def describe() -> dict[str, Any]:

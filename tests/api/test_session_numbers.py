@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from cmdlog.api.app import Api
 from cmdlog.api.gate.problem import of_outcome
+from cmdlog.api.routes.response_models import BatchCall
 from cmdlog.node.outcome import CallOutcome, NotReady
 from procedures.idempotency.known_outcome import Status, key_fingerprint, session_refusal
 from procedures.idempotency.session_calls import sent_name
+from tests.api.test_openapi import describe
 
 Post = Callable[..., Any]
 UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -148,6 +151,48 @@ def test_line_that_lacks_its_number_is_told_so(post: Post, more: dict[str, Any],
     problems = [line["error"]["problems"] for line in post("/v1/batch", unnumbered(**more) + unnumbered(sesion=UUID)).lines()]
     assert [problem["field"] for [problem] in problems] == ["number", "sesion"]
     assert problems[0][0]["problem"] == f"is missing: a line with {given} says which of the session's calls it is"
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "problem"),
+    [
+        (entry("13"), "number", "must be a whole number from 1"),
+        (entry(13, floor="12"), "floor", "must be a whole number from 0"),
+        (entry(13, floor=-1), "floor", "must be a whole number from 0"),
+        (entry(0), "number", f"and at most {MANY}"),
+    ],
+)
+def test_line_is_told_the_range_that_the_server_takes(post: Post, line: bytes, field: str, problem: str) -> None:
+    """A number counts from 1, a floor from 0."""
+    (answer,) = post("/v1/batch", line, headers=[("Cmdlog-Session", UUID)]).lines()
+    (found,) = answer["error"]["problems"]
+    assert (found["field"], found["problem"].endswith(problem)) == (field, True)
+
+
+@pytest.mark.parametrize("number", [(1 << 63) - 1, 1 << 63])
+def test_number_of_a_line_ends_where_integers_of_json_do(node: Any, post: Post, number: int) -> None:
+    """The header takes larger ones; the refusal states the range, and so does the description of the line."""
+    (answer,) = post("/v1/batch", entry(number, session=UUID, floor=(1 << 63) - 2)).lines()
+    limit = BatchCall.model_json_schema()["properties"]["number"]["exclusiveMaximum"]
+    assert ("result" in answer, number < limit) == ((True, True) if number < 1 << 63 else (False, False))
+    assert "result" in answer or "an integer outside of -2^63 to 2^63-1" in answer["error"]["detail"]
+
+
+def described_pattern(route: str) -> str:
+    """Of the header, as the description of the API states it."""
+    parameters = describe()["paths"][route]["post"]["parameters"]
+    pattern: str = next(one["schema"]["pattern"] for one in parameters if one["name"] == "Cmdlog-Session")
+    return pattern
+
+
+@pytest.mark.parametrize("space", ["", " ", "\t", " \t "])
+def test_description_of_the_header_takes_what_the_server_takes(post: Post, space: str) -> None:
+    """White space after a semicolon is optional."""
+    one, many = f"{UUID};{space}number=2;{space}floor=1", f"{UUID};{space}floor=1"
+    assert post(*CALL, headers=[("Cmdlog-Session", one)]).status == 200
+    assert "result" in post("/v1/batch", entry(2), headers=[("Cmdlog-Session", many)]).lines()[0]
+    assert re.search(described_pattern("/v1/procedures/put"), one)
+    assert re.search(described_pattern("/v1/batch"), many)
 
 
 def test_line_with_a_number_needs_a_session(node: Any, post: Post) -> None:

@@ -43,6 +43,20 @@ def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_target_that_is_the_directory_itself_is_called_so(rig: Rig, command: Command, tmp_path: Path) -> None:
+    """Also by another name; the hint says what to do, which without --to is a recovery in place, where one directory is given."""
+    (tmp_path / "link").symlink_to(rig.directory)
+    for out in (rig.directory, tmp_path / "link"):
+        code, failed = command("recover", rig.directory, "--to", out, "--json")
+        assert (code, failed["error"]["kind"]) == (1, "WrongDirectory")
+        assert failed["error"]["message"] == f"{out} is itself a directory that is read, which must not be changed"
+        assert "another directory for --to, or recover without --to" in failed["error"]["hint"]
+    code, failed = command("recover", rig.directory, "--to", Path(rig.directory) / "out", "--json")
+    assert (code, failed["error"]["message"].split(", ")[0]) == (1, f"{rig.directory}/out lies in {rig.directory}")
+    assert "outside of what is read" in failed["error"]["hint"]
+    assert "mounted" not in failed["error"]["hint"]
+
+
 def test_plan_is_written_before_it_is_carried_out(rig: Rig, command: Command, tmp_path: Path) -> None:
     """Without --plan both is done, in place and to another one; a plan that cannot be written keeps everything as it is."""
     plan = tmp_path / "plan.json"

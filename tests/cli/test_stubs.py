@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cmdlog.cli.app import make_program
-from cmdlog.cli.cli_errors import CodeMissing
+from cmdlog.cli.cli_errors import CodeMissing, CommandFailed
 from tests.client.scripted import ScriptedServer, Step, http
 
 
@@ -36,3 +36,11 @@ def test_an_application_that_is_not_there_is_named() -> None:
     """The error is that of every command that takes an application."""
     with pytest.raises(CodeMissing, match="no_such_shop"):
         make_program()(["stubs", "no_such_shop:db"], standalone_mode=False)
+
+
+@pytest.mark.parametrize("name", ["Async", "my shop", "2nd", "_Shop"])
+def test_a_name_that_gives_no_classes_is_refused(name: str) -> None:
+    """`AsyncClient` would hide the client that it calls; the error says which option to change."""
+    with pytest.raises(CommandFailed, match=f"{name}Client") as raised:
+        make_program()(["stubs", "procedures.samples.bank:db", "--name", name], standalone_mode=False)
+    assert "--name" in raised.value.hint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from cmdlog import AsyncClient, Client, Result
+from cmdlog import AsyncClient, Call, Client, Result
 from cmdlog.client.stub_module import stub_module
 from cmdlog.node.slot_map import describe_routes, make_routes
 from cmdlog.testing import Server
 from procedures import Database
 from procedures.samples import bank
 from tests.api import every_type
-from tests.client import typed_shop
+from tests.client import odd_names, typed_shop
 from tests.type_checkers import CHECKERS, marked_lines, wrong_lines
 
 
@@ -56,6 +56,39 @@ def test_odd_names_and_texts_are_still_python() -> None:
     assert "list[Odd2]" in text
 
 
+class FakeClient:
+    """Notes the calls that reach it."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call[Any]] = []
+
+    def invoke(self, call: Call[Any], **_: Any) -> Result[Any]:
+        """As `Client.invoke`."""
+        self.calls.append(call)
+        value: Any = None
+        return Result(0, 0, value)
+
+
+def test_names_of_the_module_itself_do_not_hide_a_procedure(tmp_path: Path) -> None:
+    """Procedures and parameters called like methods, types and classes of the module are called under the application's names."""
+    client, odd = FakeClient(), _imported(_written(odd_names.db, tmp_path, "Odd"))
+    stubs = odd.OddClient(client)
+    stubs.batch__(item=1, self_="a", call="call")
+    stubs.batch_(item=2)
+    stubs.client_(item=3, date_=date(2026, 1, 31), idempotency_key="a", key_of_call="b", key_of_call_="key")
+    stubs.list_(item=4, Client_=None, _given_=1, OddCalls_="x")
+    stubs.staticmethod_(item=5, self_={}, self__=6)
+    assert [(call.procedure, dict(call.params)) for call in client.calls] == [
+        ("batch", {"item": 1, "self": "a", "call": "call"}),
+        ("batch_", {"item": 2}),
+        ("client", {"item": 3, "date": date(2026, 1, 31), "idempotency_key": "a", "key_of_call": "b"}),
+        ("list", {"item": 4, "Client": None, "_given": 1, "OddCalls": "x"}),
+        ("staticmethod", {"item": 5, "self_": {}, "self": 6}),
+    ]
+    assert odd.Client is Client
+    assert odd.Client2.__annotations__.keys() == {"name", "date", "until"}
+
+
 USE = """
 from shop_stubs import ShopCalls, ShopClient
 from cmdlog import Client
@@ -75,11 +108,12 @@ def use(client: Client) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_the_modules_pass_a_strict_type_checker(tmp_path: Path, checker: str) -> None:
-    """mypy and pyright have nothing to say of the modules of three applications, and see wrong uses of one."""
+    """mypy and pyright have nothing to say of the modules of four applications, and see wrong uses of one."""
     paths = [
         _written(typed_shop.db, tmp_path, "Shop"),
         _written(bank.db, tmp_path, "Bank"),
         _written(every_type.db, tmp_path, "Every"),
+        _written(odd_names.db, tmp_path, "Odd"),
     ]
     use = tmp_path / "use.py"
     use.write_text(USE)

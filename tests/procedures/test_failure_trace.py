@@ -215,3 +215,11 @@ def test_refused_function_is_answered_with_its_alternative(make_site: MakeSite) 
     applied = site.apply(("ask_the_clock", {"id": 1}))
     assert b"not authorized to use function: CURRENT_TIMESTAMP" in applied.bodies[0]
     assert applied.traces[0].hint.endswith("use tx.now")
+
+
+def test_result_of_the_wrong_type_is_named_beside_the_outcome(make_site: MakeSite) -> None:
+    """The outcome keeps the text that old logs have; the hint says that it is about the result, and of which procedure."""
+    site = traced(make_site(traced_app.db), FailureTracer())
+    applied = site.apply(("give_numbers", {"id": 1}))
+    assert applied.bodies == [b'{"type":"WireError","message":"expected a string, got generator"}']
+    assert applied.traces[0].hint == "the result of give_numbers is refused: its return annotation states what it may be"

@@ -47,3 +47,9 @@ def ask_the_clock(tx: Transaction, id: int) -> str:  # noqa: A002
 def look(tx: Transaction, id: int) -> int:  # noqa: A002
     """Raises while it reads."""
     return id // 0
+
+
+@db.procedure(partition_by="id")
+def give_numbers(tx: Transaction, id: int) -> str:  # noqa: A002
+    """Returns what is no text."""
+    return (number for number in range(id))  # type: ignore[return-value]

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cmdlog.wal.directory.instance import Identity, write_marker
 from cmdlog.wal.errors import WrongDirectory
 from cmdlog.wal.log import Log
+from procedures.execution.batch_transaction import BatchTransaction
+from procedures.storage.state import Position
 from replay.errors import Interrupted, PlanOutdated
 from replay.loop import entry_queue, shared_transaction
 from replay.plan.node_plan import Plan, Planned
@@ -120,6 +123,22 @@ def test_call_that_was_running_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == rig.balances
+
+
+def test_interruption_between_two_calls_names_partition_and_index(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no call was running, the place is what is known: the message has no empty places."""
+    commit = BatchTransaction.commit_batch
+
+    def interrupted(self: BatchTransaction, position: Position, *args: Any) -> None:
+        commit(self, position, *args)
+        if position.index == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(BatchTransaction, "commit_batch", interrupted)
+    with pytest.raises(Interrupted, match=r"was interrupted in partition [01], index 5\n"):
+        rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0)
 
 
 def test_another_plan_is_refused_and_both_are_named(rig: Rig, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ UUID_BYTES: Final = 36
 BARE: Final = re.compile(UUID7)
 NUMBERS: Final = re.compile(rb"(?:;[ \t]*number=([0-9]{1,20}))?(?:;[ \t]*floor=([0-9]{1,20}))?")
 NAMES: Final = ("session", "number", "floor")  # of a line's members
-FORM: Final = "must be a UUID of version 7, `; number=` and `; floor=` with numbers of 64 bits"
+FORM: Final = "must be a UUID of version 7, `; number=` and `; floor=` with whole numbers"
 
 Window = tuple[bytes, int]
 """Fingerprint of a session, and a floor."""
@@ -73,8 +73,10 @@ def named_line(scope: str, entry: dict[str, Any], lines: Window | None, window: 
     elif not session:
         raise invalid([("number", "needs a session: in the line, or in the header Cmdlog-Session")])
     floor = entry.pop("floor", floor)
-    if type(number) is not int or type(floor) is not int or floor < 0:
-        raise invalid([("number" if type(number) is not int else "floor", "must be a whole number from 0")])
+    if type(number) is not int:
+        raise invalid([("number", "must be a whole number from 1")])
+    if type(floor) is not int or floor < 0:
+        raise invalid([("floor", "must be a whole number from 0")])
     return sent_number(session, number, floor, window, "number")
 
 
@@ -95,6 +97,6 @@ def check_one_name(key: bytes | None) -> None:
 def sent_number(session: bytes, number: int, floor: int, window: int, field: str = "number") -> bytes:
     """What a call of a session brings to the log. Raises: Problem."""
     if not floor < number <= floor + window or number > NUMBER_MAX:
-        told = f"number {number} must be above the floor {floor}, by at most {window} (session_window), and below 2^64"
+        told = f"number {number} must be above the floor {floor}, by at most {window} (session_window), and at most {NUMBER_MAX}"
         raise invalid([(field, told)])
     return SENT.pack(session, number, floor)

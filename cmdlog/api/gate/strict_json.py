@@ -167,7 +167,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _integer(text: str) -> int:
     value = int(text) if len(text) <= INT_CHARS_MAX else INT_MAX + 1
     if not INT_MIN <= value <= INT_MAX:
-        raise NotStrict("contains an integer of more than 64 bits")
+        raise NotStrict("contains an integer outside of -2^63 to 2^63-1")
     return value
 
 

@@ -84,7 +84,7 @@ IdempotencyKey = Annotated[
     ),
 ]
 SessionNumber = Annotated[
-    Annotated[str, Field(pattern=f"^{SESSION_UUID}; number=[0-9]{{1,20}}(; floor=[0-9]{{1,20}})?$")] | Missing,
+    Annotated[str, Field(pattern=f"^{SESSION_UUID};[ \\t]*number=[0-9]{{1,20}}(;[ \\t]*floor=[0-9]{{1,20}})?$")] | Missing,
     Header(
         alias="Cmdlog-Session",
         examples=["01998b3e-5c00-7000-8000-000000000000; number=17; floor=12"],
@@ -93,7 +93,7 @@ SessionNumber = Annotated[
     ),
 ]
 SessionOfLines = Annotated[
-    Annotated[str, Field(pattern=f"^{SESSION_UUID}(; floor=[0-9]{{1,20}})?$")] | Missing,
+    Annotated[str, Field(pattern=f"^{SESSION_UUID}(;[ \\t]*floor=[0-9]{{1,20}})?$")] | Missing,
     Header(
         alias="Cmdlog-Session",
         examples=["01998b3e-5c00-7000-8000-000000000000; floor=12"],
@@ -163,7 +163,10 @@ def _take_nothing() -> None: ...
 
 
 def take_session(session: Annotated[str, Path(pattern=f"^{SESSION_UUID}$", description="the client's UUID")]) -> None:
-    """Later calls of the session are refused with `session_expired`, and what is kept of it may go. Repeating it is harmless."""
+    """Later calls of the session are refused with `session_expired`, and what is kept of it may go. Repeating it is harmless.
+
+    The end counts at once, and is in the log with a partition's next batch. A restart before that forgets it.
+    """
 
 
 def take_query(
@@ -184,7 +187,10 @@ LINE: Final = {"procedure": "transfer", "params": {"amount": 5}, "key": "order-1
 def take_lines(
     body: Annotated[BatchCall, Body(media_type=LinesResponse.media_type, openapi_examples={"one line": {"value": LINE}})],
 ) -> None:
-    """Answers arrive while the request is still being sent: read while you write."""
+    """Answers come in the order of the lines, and while the request is still being sent: read while you write.
+
+    A read-only call sees every write that was acknowledged before the request, and may miss those of earlier lines.
+    """
 
 
 BODIES: Final[Mapping[str, Callable[..., None]]] = {

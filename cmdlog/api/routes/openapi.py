@@ -17,8 +17,9 @@ from cmdlog.api.routes.fastapi_routes import codes_of, procedure_route, statuses
 
 ABOUT: Final = """Durable stored procedures. A call is logged durably and executed before it is answered.
 
-Requests are strict JSON in UTF-8: no repeated keys, no NaN or infinities, integers of 64 bits, values of at most 64 levels, no
-lone surrogates, no U+0000. A number with a fraction or exponent means the nearest double. Compressed requests are refused.
+Requests are strict JSON in UTF-8: no repeated keys, no NaN or infinities, integers from -2^63 to 2^63-1, values of at most
+64 levels, no lone surrogates, no U+0000. A number with a fraction or exponent means the nearest double. Compressed requests are
+refused.
 Every error is `application/problem+json` with a stable `code`; every GET route also answers HEAD, and every route OPTIONS."""
 
 TXN_ID: Final = {"type": "string", "pattern": "^(0|[1-9][0-9]{0,18})$"}

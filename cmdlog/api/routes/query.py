@@ -65,10 +65,8 @@ class Queries:
         future.add_done_callback(self._end_turn)  # not before: a query whose caller has left continues for a moment
         try:
             return await asyncio.shield(future)
-        except QueryLimit as error:
-            raise Problem("query_limit", str(error)) from None
         except QueryRefused as error:
-            raise invalid([("sql", str(error))]) from None
+            raise of_statement(error) from None
         except QueryCancelled:
             raise left_early() from None
         except CallRefused as refused:
@@ -83,6 +81,11 @@ class Queries:
         """Ends every query and the processes."""
         self.pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def of_statement(error: QueryRefused) -> Problem:
+    """What a statement may not do, or has no room for."""
+    return Problem("query_limit", str(error)) if isinstance(error, QueryLimit) else invalid([("sql", str(error))])
 
 
 def left_early() -> Problem:

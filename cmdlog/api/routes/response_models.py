@@ -16,6 +16,8 @@ TxnIdText = Annotated[
     str, Field(pattern="^(0|[1-9][0-9]{0,18})$", description="transaction id: a decimal string of 63 bits", title="Txn Id")
 ]
 Count = Annotated[int, Field(ge=0)]
+SentNumber = Annotated[int, Field(ge=1, lt=1 << 63)]  # integers of JSON end there
+SentFloor = Annotated[int, Field(ge=0, lt=1 << 63)]
 AnyObject = dict[str, Any]
 AS_OF: Final = "of a stale read, per partition: the transaction up to which the state that was read holds everything"
 AS_OF_TIME: Final = "of a stale read: the time of the oldest `as_of`"
@@ -109,8 +111,8 @@ class BatchCall(ClosedObject):
     params: AnyObject | None = absent()
     key: str | None = absent("idempotency key; not with `number`")
     session: str = absent("UUID of the session; without it that of the header Cmdlog-Session")
-    number: Annotated[int, Field(ge=1)] = absent("of this call in its session; a retry with it gets the first outcome")
-    floor: Count = absent("the client has seen all outcomes up to this number")
+    number: SentNumber = absent("of this call in its session; a retry with it gets the first outcome")
+    floor: SentFloor = absent("the client has seen all outcomes up to this number")
     durability: Literal["sync", "async"] | None = absent("of this call")
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cmdlog.cli.cli_errors import USAGE, CommandFailed
 from cmdlog.cli.load_app import load_application
 from cmdlog.cli.output import out
 from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption, patience, server
@@ -39,13 +40,15 @@ def write_stubs(
 
     Programs that use it need cmdlog and not the application. Type checkers
     and editors know parameters and results; write it again after a deploy.
+    A name that Python or the module needs itself ends with an underscore: a
+    procedure `batch` is the method `batch_`.
 
     [bold]Examples[/bold]
 
       cmdlog stubs http://127.0.0.1:8642 --out shop_client.py --name Shop
       cmdlog stubs shop:db --out shop_client.py
     """
-    from cmdlog.client.stub_module import stub_module
+    from cmdlog.client.stub_module import is_class_prefix, stub_module
 
     if "://" in source:
         with server(source, token_file, timeout, ca_file) as client, patience(client, source, timeout):
@@ -56,7 +59,11 @@ def write_stubs(
 
         db = load_application(source)
         procedures, default = describe_routes(make_routes(db)), "".join(part.title() for part in db.name.split("_"))
-    text = stub_module(procedures, name=name or default, source=source)
+    name = name or default
+    if not is_class_prefix(name):
+        hint = "give another --name: a letter first, then letters, digits and _"
+        raise CommandFailed(f"no class of the module can be called {name}Client", hint=hint, exit_code=USAGE)
+    text = stub_module(procedures, name=name, source=source)
     if output is None:
         out.text(text.removesuffix("\n"))
         return
