@@ -290,7 +290,7 @@ embedded.call("bump", id=1, amount=100)
 
 @pytest.mark.slow
 def test_a_state_ahead_of_a_block_that_a_kill_took_is_discarded(tmp_path: Path) -> None:
-    """A lone call is executed while its block is still to be written: after a kill between the two it never was."""
+    """A lone call is executed while its block is on its way. The kernel has it by then; here it has not, and never had."""
     ended = subprocess.run([sys.executable, "-c", LOSES_A_BLOCK, str(tmp_path / "data")], stdout=subprocess.PIPE, check=False)
     assert ended.returncode == -signal.SIGKILL
     assert ended.stdout.splitlines()[-2:] == [b"1", b"started"]

@@ -183,7 +183,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_kill_leaves_all_of_a_write_or_nothing(tmp_path: Path) -> None:
-    """The kernel completes a write that it has begun; one that the thread had not come to is not there."""
+    """The kernel completes a write that it has begun, and it has on return but for some nanoseconds."""
     for number in range(8):
         path = zeros(tmp_path / f"file-{number}")
         ended = subprocess.run([sys.executable, "-c", KILLED, path, str(number * 500)], check=False)

@@ -3,7 +3,8 @@
  * It never holds the interpreter's lock and runs no Python. One write is under way at a time. `order` says whose turn it is:
  *
  *     NONE, DONE -> WRITE    by the caller, which has filled in what is to be written
- *     WRITE -> DONE          by the thread, which has filled in `result`
+ *     WRITE -> BEGUN         by the thread, about to enter the kernel, which completes the write whatever becomes of the process
+ *     BEGUN -> DONE          by the thread, which has filled in `result`
  *     NONE, DONE -> CLOSE    by the caller; the thread ends
  *
  * It is the word of a futex (futex(2)): who waits for its change sleeps there. A fork has no such thread; what it does with the
@@ -30,13 +31,14 @@
 
 enum { INTERFACE = 1 }; /* one more with each change that older Python, or newer, does not know */
 
-enum { NONE, WRITE, DONE, CLOSE };
+enum { NONE, WRITE, BEGUN, DONE, CLOSE };
 
 #define STACK_BYTES (128 << 10)
 #define STOLEN_NS 1000000LL /* these four as in cmdlog.node.sites.busy_poll */
 #define REST_MIN_NS 1000000LL
 #define REST_MAX_NS 1000000000LL
 #define CALM_RESTS 10
+#define BEGIN_SPINS 200 /* some microseconds: a thread that looks has seen the order by then */
 
 /* Waiting without sleeping, of one side. */
 typedef struct {
@@ -51,7 +53,7 @@ typedef struct {
     int runs;
     pid_t pid; /* whose thread it is */
     _Atomic uint32_t order;
-    _Atomic int thread_sleeps, caller_sleeps;
+    _Atomic int thread_sleeps, caller_waits;
     int fd, eventfd;
     size_t size;
     off_t offset;
@@ -81,14 +83,24 @@ static int is_order(uint32_t word)
     return word == WRITE || word == CLOSE;
 }
 
+static int is_no_order(uint32_t word)
+{
+    return !is_order(word);
+}
+
+static int is_under_way(uint32_t word)
+{
+    return word == WRITE || word == BEGUN;
+}
+
 /* Looks whether it is this side's turn, while others let it: the processor is offered to them after each look. */
-static void look(Looking *own, _Atomic uint32_t *order, int for_order)
+static void look(Looking *own, _Atomic uint32_t *order, int (*is_others)(uint32_t))
 {
     long long began = now_ns(), before = began;
     if (own->limit_ns <= 0 || began < own->rests_until) {
         return;
     }
-    while (is_order(atomic_load(order)) != for_order && before < began + own->limit_ns) {
+    while (is_others(atomic_load(order)) && before < began + own->limit_ns) {
         sched_yield();
         long long after = now_ns();
         if (after - before > STOLEN_NS) {
@@ -126,11 +138,15 @@ static void *serve(void *given)
             return NULL;
         }
         int soon = now_ns() - done < self->thread_looks.limit_ns; /* the next one may be as soon */
+        atomic_store(&self->order, BEGUN);
+        if (atomic_load(&self->caller_waits)) {
+            wake(&self->order);
+        }
         ssize_t written = pwrite(self->fd, self->memory, self->size, self->offset);
         self->result = written < 0 ? -errno : written;
         int eventfd = self->eventfd;
         atomic_store(&self->order, DONE);
-        if (atomic_load(&self->caller_sleeps)) {
+        if (atomic_load(&self->caller_waits)) {
             wake(&self->order);
         }
         if (eventfd >= 0) {
@@ -140,7 +156,7 @@ static void *serve(void *given)
         }
         done = now_ns();
         if (soon) {
-            look(&self->thread_looks, &self->order, 1);
+            look(&self->thread_looks, &self->order, is_no_order);
         }
     }
 }
@@ -154,16 +170,23 @@ static int is_usable(WriteThread *self)
     return 0;
 }
 
+static int sleep_as_caller(WriteThread *self, uint32_t seen)
+{
+    atomic_store(&self->caller_waits, 1);
+    int error = sleep_on(&self->order, seen);
+    atomic_store(&self->caller_waits, 0);
+    return error;
+}
+
 /* Until nothing is under way. False: a signal's handler has raised. */
 static int await_end(WriteThread *self)
 {
-    while (atomic_load(&self->order) == WRITE) {
+    uint32_t seen;
+    while (is_under_way(seen = atomic_load(&self->order))) {
         int error;
         Py_BEGIN_ALLOW_THREADS
-        look(&self->caller_looks, &self->order, 0);
-        atomic_store(&self->caller_sleeps, 1);
-        error = sleep_on(&self->order, WRITE);
-        atomic_store(&self->caller_sleeps, 0);
+        look(&self->caller_looks, &self->order, is_under_way);
+        error = sleep_as_caller(self, seen);
         Py_END_ALLOW_THREADS
         if (error == EINTR && PyErr_CheckSignals() < 0) {
             return 0;
@@ -172,13 +195,32 @@ static int await_end(WriteThread *self)
     return 1;
 }
 
+/* Until the thread has the order in hand. It takes as long as waking a thread, if it slept. */
+static void await_begin(WriteThread *self)
+{
+    for (int spins = 0; spins < BEGIN_SPINS; spins++) {
+        if (atomic_load(&self->order) != WRITE) {
+            return;
+        }
+    }
+    Py_BEGIN_ALLOW_THREADS
+    long long until = now_ns() + STOLEN_NS;
+    while (atomic_load(&self->order) == WRITE && now_ns() < until) {
+        sched_yield();
+    }
+    while (atomic_load(&self->order) == WRITE) {
+        sleep_as_caller(self, WRITE);
+    }
+    Py_END_ALLOW_THREADS
+}
+
 static void end_thread(WriteThread *self)
 {
     if (self->runs && self->pid == getpid()) {
         Py_BEGIN_ALLOW_THREADS
-        while (atomic_load(&self->order) == WRITE) {
-            atomic_store(&self->caller_sleeps, 1);
-            sleep_on(&self->order, WRITE);
+        uint32_t seen;
+        while (is_under_way(seen = atomic_load(&self->order))) {
+            sleep_as_caller(self, seen);
         }
         atomic_store(&self->order, CLOSE);
         wake(&self->order);
@@ -261,7 +303,7 @@ static PyObject *write_thread_start(WriteThread *self, PyObject *args)
         return NULL;
     }
     int usable = is_usable(self);
-    if (usable && (atomic_load(&self->order) == WRITE || (size_t)data.len > self->bytes_max)) {
+    if (usable && (is_under_way(atomic_load(&self->order)) || (size_t)data.len > self->bytes_max)) {
         PyErr_SetString(PyExc_ValueError, "a write is under way, or this one is too long");
         usable = 0;
     }
@@ -274,6 +316,7 @@ static PyObject *write_thread_start(WriteThread *self, PyObject *args)
         if (atomic_load(&self->thread_sleeps)) {
             wake(&self->order);
         }
+        await_begin(self);
     }
     PyBuffer_Release(&data);
     if (!usable) {
@@ -294,12 +337,12 @@ static PyObject *write_thread_notify(WriteThread *self, PyObject *eventfd)
 
 static PyObject *write_thread_has_ended(WriteThread *self, PyObject *nothing)
 {
-    return PyBool_FromLong(atomic_load(&self->order) != WRITE);
+    return PyBool_FromLong(!is_under_way(atomic_load(&self->order)));
 }
 
 static PyObject *write_thread_finish(WriteThread *self, PyObject *nothing)
 {
-    int waits = atomic_load(&self->order) == WRITE;
+    int waits = is_under_way(atomic_load(&self->order));
     if (!is_usable(self) || !await_end(self)) {
         return NULL;
     }

@@ -29,8 +29,8 @@ class DirectWriter(Protocol):
     def start(self, data: bytes, offset: int) -> None:
         """Starts to make `data` durable at `offset` of the file that was asked for, both multiples of 4096.
 
-        No other write to the file may take place until `finish`: one to the same page would spoil both. When the process is
-        killed soon after, all of it may be written, or nothing.
+        No other write to the file may take place until `finish`: one to the same page would spoil both. On return it is on its
+        way, and the kernel completes it when the process is killed.
         """
         ...
 

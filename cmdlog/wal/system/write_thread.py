@@ -4,7 +4,8 @@ One rule: the caller gives the block and works on. The system call, the device's
 write then take another processor's time, and the caller's caches stay its own. A thread of Python would need the lock to begin
 and again to end.
 
-What is written here is not in the page cache before the thread has come to it: a kill in these microseconds takes it.
+`start` returns when the thread is about to enter the kernel, which completes the write when the process is killed: a state that
+executes the block meanwhile is not ahead of the log after a kill, and need not be made again.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class BlockWrites:
     def start(self, placed: PlacedBlock) -> bool:
         """Starts to make the block durable, if it is alone in flight; False: it must be written. Before the turn is passed.
 
-        It is announced as written at once, on its way as it is: a kill may still take it. So nobody may be answered for it
-        before it is durable, and a state that has executed it may be ahead of the log, as after a power cut.
+        It is announced as written at once, on its way as it is: a kill leaves it to the kernel, a power cut may take it. So
+        nobody may be answered for it before it is durable.
         """
         if self.in_flight != 1 or placed.number > self._window.wanted or self._window.open or self._marks.any_left:
             return False  # what was left needs a sync of the whole file
