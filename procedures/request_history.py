@@ -9,6 +9,9 @@ no former signatures, and its batches replay as they ran.
 
 A signature is hashed under a name of its own, `seed`: that of the procedure for the first one, else with the parameters' names.
 So two requests that share their values by position, and differ by name, are not taken for the same.
+
+Under a name that no procedure can have, the same member states the decimal context of the version's calls: it is in the text of
+the bundle and not in its hash, so it comes wherever that version's code comes, and the same code keeps what it was stated with.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from procedures.declaration.procedure import Procedure
 from procedures.wire.request_hash import request_hash, request_seed
 
 FORMER_MAX: Final = 8  # signatures of a procedure that are remembered; keys live a day, deploys are rarer than that
+DECIMALS: Final = "decimal context"  # among the procedures; with a space, it is the name of none
+STANDARD_DECIMALS: Final = {"form": 1}  # that of `procedures.execution.decimal_context`
 Stated = Mapping[str, Any]  # of one procedure, as the record has it: {"seed", "former": [{"seed", "parameters", "defaults"}]}
 
 
@@ -48,7 +53,17 @@ class VersionFacts:
     """What a catalog version says beside its code."""
 
     partitions: int | None = None  # how many there are; None: rows are not judged by the partition they belong to
-    requests: Mapping[str, Stated] = field(default_factory=dict)  # by procedure: its former signatures
+    requests: Mapping[str, Stated] = field(default_factory=dict)  # by procedure: its former signatures; and `DECIMALS`
+
+    @property
+    def standard_decimals(self) -> bool:
+        """Whether calls run in the standard decimal context. Early records say nothing: it is then that of the thread."""
+        return DECIMALS in self.requests
+
+    @classmethod
+    def of_new_code(cls, partitions: int | None = None) -> Self:
+        """What code that has no record yet will run by."""
+        return cls(partitions, {DECIMALS: STANDARD_DECIMALS})
 
 
 def defaults_of(procedure: Procedure) -> dict[str, Any]:
@@ -57,9 +72,12 @@ def defaults_of(procedure: Procedure) -> dict[str, Any]:
 
 
 def next_requests(procedures: Sequence[Procedure], before: Mapping[str, Any] | None) -> dict[str, Stated]:
-    """What the next version's record says, given the value of the record before it. Only of procedures with a history."""
+    """What the next version's record says, given the value of the record before it. Only of procedures with a history.
+
+    Every new version states the standard decimal context, whatever the one before it has.
+    """
     known = requests_of(before or {})
-    found: dict[str, Stated] = {}
+    found: dict[str, Stated] = {DECIMALS: STANDARD_DECIMALS}
     for stated in (before or {}).get("procedures", ()):
         procedure = next((one for one in procedures if one.name == stated["name"]), None)
         if procedure is None:

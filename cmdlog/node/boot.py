@@ -36,7 +36,8 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.code_versions import CodeVersions
 from procedures.idempotency.known_outcome import KeyPolicy
-from procedures.procedure_versions import catalog_value, check_placement
+from procedures.procedure_versions import catalog_value, check_placement, facts_of
+from procedures.request_history import VersionFacts
 from procedures.storage.state import open_reader
 from replay.plan.node_plan import Plan
 from replay.plan.planner import STATE_FILE
@@ -77,6 +78,11 @@ class Boot:
     def catalog(self) -> int:
         """The version that new calls run."""
         return self.code.newest
+
+    @property
+    def facts(self) -> VersionFacts:
+        """What that version's record states beside the code."""
+        return facts_of(self.code.newest_value)
 
     @property
     def epoch(self) -> int:

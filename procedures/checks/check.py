@@ -33,6 +33,7 @@ from procedures.errors import DefinitionError, EnvironmentFault, InvalidParamete
 from procedures.execution.executor import Executor, Invocations
 from procedures.migration.stated_change import StatedChange
 from procedures.numeric.numeric_types import TextNumeric
+from procedures.request_history import VersionFacts
 from procedures.statements.compiled import is_statement, sql_of
 from procedures.storage.state import PartitionState
 
@@ -176,7 +177,12 @@ def _run(database: Database, batches: list[list[tuple[str, dict[str, Any]]]], pa
     with contextlib.closing(PartitionState.open(path, partition=0)) as state:
         state.connection.pragma("reverse_unordered_selects", int(os.environ.get(REVERSE, "0")))
         executor = Executor(
-            state, lambda _version: database, digest_rows=True, millis_of=lambda txn: txn >> _MILLIS_BITS, progress=None
+            state,
+            lambda _version: database,
+            digest_rows=True,
+            millis_of=lambda txn: txn >> _MILLIS_BITS,
+            progress=None,
+            facts=lambda _version: VersionFacts.of_new_code(),
         )
         if not executor.position.index:
             executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, change=StatedChange(tuple(database.schema_statements())))

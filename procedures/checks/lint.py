@@ -1,8 +1,8 @@
 """Lint: what in the code of procedures could give another result on another replica.
 
 It reads sources, starting from the procedures and from the functions that columns have as defaults, and following the names
-that they use through the application's modules; code that none of them reaches (loaders, workloads) may do as it likes. It cannot
-prove determinism; `check.py` adds a double run.
+that they use through the application's modules; code that none of them reaches (loaders, workloads) may do as it likes, unless it
+runs when its module is imported (`import_effects.py`). It cannot prove determinism; `check.py` adds a double run.
 
 An *error* breaks replay for sure when it is reached; a *warning* may be right, and deserves a look.
 """
@@ -13,6 +13,9 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from procedures.checks.import_effects import import_effects
+from procedures.checks.module_names import ModuleNames, definition_of
 
 Severity = Literal["error", "warning"]
 
@@ -34,6 +37,8 @@ _CLOCK = ("clock", "the clock differs at every replay; use tx.now")
 _CHANCE = ("chance", "differs at every replay; use tx.random or tx.uuid()")
 _IO = ("io", "procedures may only touch rows: every replay and every replica would repeat this")
 _PLACE = ("environment", "differs between machines; pass it as a parameter")
+_CONTEXT = ("environment", "the later calls of a batch have it too; write `with decimal.localcontext(prec=50):`")
+_NO_FILE = ("bundle", "code in the log has no file; put the data into the module, or pass it as a parameter")
 _THREADS = ("threads", "procedures run on one thread; order between threads is not repeatable")
 _PROCESSES = ("processes", "a procedure starts no process, and the call fails; do it in the caller, and pass the result")
 _IDENTITY = ("identity", "differs between processes; order and compare by value")
@@ -48,7 +53,8 @@ _BANNED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("subprocess.", "multiprocessing.", "pty.", "os.fork", "os.forkpty", "os.exec*", "os.spawn*"), _PROCESSES),
     **dict.fromkeys(("os.posix_spawn*", "os.system", "os.popen", "concurrent.futures.ProcessPoolExecutor"), _PROCESSES),
     **dict.fromkeys(("os.", "sys.", "platform.", "locale.", "getpass.", "socket.gethostname"), _PLACE),
-    **dict.fromkeys(("decimal.getcontext", "decimal.setcontext", "decimal.localcontext"), _PLACE),
+    **dict.fromkeys(("decimal.getcontext", "decimal.setcontext"), _CONTEXT),
+    "__file__": _NO_FILE,
     **dict.fromkeys(("threading.", "concurrent.", "asyncio.", "queue.", "signal.", "contextvars."), _THREADS),
     **dict.fromkeys(("id", "hash", "gc.", "weakref."), _IDENTITY),
     **dict.fromkeys(("eval", "exec", "compile", "globals", "locals", "__import__", "importlib."), _DYNAMIC),
@@ -59,106 +65,35 @@ _GROWING = ("append", "extend", "insert", "update", "setdefault", "add")
 _MUTATORS = frozenset((*_GROWING, "remove", "pop", "clear", "discard", "popitem", "sort", "reverse"))
 _OUTLIVES = "which outlives the call; use a table"
 _CACHES = "keeps results between calls; right only for pure functions"
-_GOING_ON = frozenset(("random.Random", "itertools.count", "itertools.cycle", "iter", "enumerate"))  # each use changes them
 _TABLE_BUILDERS = frozenset(("insert", "update"))  # of a table, without arguments; of a list or a dict they have some
-_COLUMNS = frozenset(("Column", "mapped_column"))
-_DEFAULTS = frozenset(("default", "insert_default", "onupdate"))
 _BUILDERS = frozenset(f"sqlalchemy.{name}" for name in ("select", "insert", "update", "delete", "text"))
 
 
 def lint(sources: Mapping[str, str], procedures: Mapping[str, tuple[str, str]]) -> list[Finding]:
-    """Findings in the code that procedures reach, by module and line.
+    """Findings in the code that procedures reach, and in what runs when a module is imported, by module and line.
 
     Args:
         sources: module → source of the application (`Bundle.modules`).
         procedures: procedure → (module, function).
     """
-    modules = {name: _Module(name, source) for name, source in sources.items()}
+    modules = {name: ModuleNames(name, source) for name, source in sources.items()}
     findings: set[Finding] = set()
     defaults = {root for module in modules.values() for root in _default_functions(modules, module)}
     for module, function in sorted(_reachable(modules, {*procedures.values(), *defaults})):
         node = modules[module].definitions[function]
         findings.update(_Visitor(modules[module], function).run(node))
+    for effect in import_effects(modules):
+        findings.add(Finding(effect.module, effect.line, effect.code, "error", effect.function, effect.message))
     return sorted(findings)
 
 
-class _Module:
-    """Names of one module: what it imports, defines and binds."""
-
-    def __init__(self, name: str, source: str) -> None:
-        self.name = name
-        self.imports: dict[str, str] = {}  # local name -> dotted name
-        self.definitions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda] = {}
-        self.defaults: list[ast.Name | ast.Attribute] = []  # what columns are given as defaults, by name
-        self.variables: set[str] = set()
-        self.tables: set[str] = set()  # those variables that are bound to `db.table(…)` alone
-        self.going_on: set[str] = set()  # those that are bound to a generator, a counter or the like
-        self._others: set[str] = set()
-        for node in ast.parse(source).body:
-            self._enter(node)
-            for call in ast.walk(node):
-                if isinstance(call, ast.Call) and (self.dotted(call.func) or "").rpartition(".")[2] in _COLUMNS:
-                    self._enter_defaults(call)
-        self.tables -= self._others
-
-    def _enter(self, node: ast.stmt) -> None:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.partition(".")[0]
-                self.imports[alias.asname or top] = alias.name if alias.asname else top
-        elif isinstance(node, ast.ImportFrom):
-            base = self._base(node)
-            self.imports.update({alias.asname or alias.name: f"{base}.{alias.name}" for alias in node.names})
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            self.definitions[node.name] = node
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            bound = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-            self.variables |= bound
-            (self.tables if _makes_table(node) else self._others).update(bound)
-            if isinstance(node.value, ast.Call) and self.dotted(node.value.func) in _GOING_ON:
-                self.going_on |= bound
-
-    def _enter_defaults(self, column: ast.Call) -> None:
-        for keyword in column.keywords:
-            if keyword.arg in _DEFAULTS and isinstance(keyword.value, ast.Lambda):
-                self.definitions[f"{keyword.arg}= at {keyword.value.lineno}:{keyword.value.col_offset}"] = keyword.value
-            elif keyword.arg in _DEFAULTS and isinstance(keyword.value, ast.Name | ast.Attribute):
-                self.defaults.append(keyword.value)
-
-    def _base(self, node: ast.ImportFrom) -> str:
-        if node.level == 0:
-            return node.module or ""
-        parents = self.name.split(".")[: -node.level]
-        return ".".join([*parents, node.module] if node.module else parents)
-
-    def dotted(self, node: ast.expr) -> str | None:
-        """`alias.attribute` as the dotted name that it stands for; None if it is not one."""
-        if isinstance(node, ast.Name):
-            return self.imports.get(node.id, node.id)
-        if isinstance(node, ast.Attribute):
-            base = self.dotted(node.value)
-            return None if base is None else f"{base}.{node.attr}"
-        return None
-
-
-def _makes_table(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> bool:
-    """`accounts = db.table(…)`."""
-    return (
-        isinstance(node, ast.Assign | ast.AnnAssign)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Attribute)
-        and node.value.func.attr == "table"
-    )
-
-
-def _default_functions(modules: Mapping[str, _Module], module: _Module) -> Iterator[tuple[str, str]]:
+def _default_functions(modules: Mapping[str, ModuleNames], module: ModuleNames) -> Iterator[tuple[str, str]]:
     """(module, definition) of what is called for columns that a statement leaves out."""
     yield from ((module.name, name) for name, node in module.definitions.items() if isinstance(node, ast.Lambda))
-    yield from (found for node in module.defaults if (found := _definition_of(modules, module, node)) is not None)
+    yield from (found for node in module.defaults if (found := definition_of(modules, module, node)) is not None)
 
 
-def _reachable(modules: Mapping[str, _Module], roots: set[tuple[str, str]]) -> set[tuple[str, str]]:
+def _reachable(modules: Mapping[str, ModuleNames], roots: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """(module, definition) of everything that the roots use, however deep."""
     found: set[tuple[str, str]] = set()
     waiting = [root for root in roots if root[0] in modules and root[1] in modules[root[0]].definitions]
@@ -170,23 +105,15 @@ def _reachable(modules: Mapping[str, _Module], roots: set[tuple[str, str]]) -> s
         module = modules[current[0]]
         for node in ast.walk(module.definitions[current[1]]):
             if isinstance(node, ast.Name | ast.Attribute):
-                target = _definition_of(modules, module, node)
+                target = definition_of(modules, module, node)
                 waiting += [target] if target else []
     return found
-
-
-def _definition_of(modules: Mapping[str, _Module], module: _Module, node: ast.Name | ast.Attribute) -> tuple[str, str] | None:
-    if isinstance(node, ast.Name) and node.id in module.definitions:
-        return module.name, node.id
-    dotted = module.dotted(node) or ""
-    base, _, name = dotted.rpartition(".")
-    return (base, name) if base in modules and name in modules[base].definitions else None
 
 
 class _Visitor(ast.NodeVisitor):
     """Looks at one definition."""
 
-    def __init__(self, module: _Module, function: str) -> None:
+    def __init__(self, module: ModuleNames, function: str) -> None:
         self._module = module
         self._function = function
         self._findings: list[Finding] = []
@@ -364,6 +291,6 @@ class _Visitor(ast.NodeVisitor):
     visit_Import = visit_ImportFrom = _visit_import
 
 
-def _caught(module: _Module, node: ast.expr | None) -> Iterator[str]:
+def _caught(module: ModuleNames, node: ast.expr | None) -> Iterator[str]:
     for element in node.elts if isinstance(node, ast.Tuple) else [node] if node else []:
         yield module.dotted(element) or ""

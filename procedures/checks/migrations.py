@@ -26,6 +26,7 @@ from procedures.declaration.database import Database
 from procedures.declaration.schema_plan import kept_columns
 from procedures.errors import BundleError, DefinitionError, ProceduresError, StateRefused
 from procedures.execution.executor import Executor
+from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState, rows_of
 
 RUN_SECONDS_MAX: Final = 600
@@ -132,7 +133,12 @@ def _rehearsed(database: Database, path: Path, *, partition: int) -> dict[str, A
     with contextlib.closing(PartitionState.open(path, partition=partition)) as state:
         state.connection.pragma("reverse_unordered_selects", int(os.environ.get("CMDLOG_CHECK_REVERSE", "0")))
         executor = Executor(
-            state, lambda _version: database, digest_rows=True, millis_of=lambda txn: txn >> _MILLIS_BITS, progress=None
+            state,
+            lambda _version: database,
+            digest_rows=True,
+            millis_of=lambda txn: txn >> _MILLIS_BITS,
+            progress=None,
+            facts=lambda _version: VersionFacts.of_new_code(),
         )
         try:
             rehearsal = executor.rehearse_change(catalog=_CATALOG, at=_AT, keep=True)

@@ -20,6 +20,7 @@ from procedures.declaration.migration import Migration
 from procedures.declaration.procedure import Access, Procedure
 from procedures.execution import process_guard
 from procedures.execution.context import CallState, SiteFailed, Transaction
+from procedures.execution.decimal_context import decimals_of
 from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
 from procedures.execution.row_checks import CheckRow, RowChecker, columns_by_table, row_checks
@@ -57,6 +58,7 @@ class Catalog:
     ) -> None:
         """`statements`: of the cursor's connection, where they run without it."""
         facts = facts or VersionFacts()
+        self.decimals = decimals_of(facts)
         self.tables = tuple(database.tables)
         self._transactions: dict[Access, Transaction] = {
             access: Transaction(Runs(database, access, cursor, guard, state, statements=statements), state, guard, access)
@@ -183,7 +185,8 @@ class MigrationCalls:
         guard.mode = Mode.PROCEDURE
         process_guard.begin_calls(lambda: migration.name)
         try:
-            migration.function(tx, op)
+            with decimals_of(self._facts(catalog))():
+                migration.function(tx, op)
             if (tried := process_guard.take_attempt()) is not None:
                 raise tried
             if state.refused:

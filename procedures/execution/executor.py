@@ -194,7 +194,8 @@ class Executor:
         self._procedure_at = lambda: catalog.procedures[batch.procedures[call.at]]
         process_guard.begin_calls(lambda: self._procedure_at().name)
         try:
-            run_calls(batch, catalog, run)
+            with catalog.decimals():
+                run_calls(batch, catalog, run)
         finally:
             guard.mode = Mode.FRAMEWORK
             catalog.close()
@@ -202,10 +203,9 @@ class Executor:
             call.at = -1
         if call.fault is not None:
             raise call.fault  # a procedure swallowed it
-        if rows is None:
-            return 0
-        rows.uncertain = call.undone
-        return rows.digest()
+        if rows is not None:
+            rows.uncertain = call.undone
+        return 0 if rows is None else rows.digest()
 
     def _run_straight(self, batch: Invocations, catalog: Catalog, run: BatchAttempt) -> None:
         """The hot loop: no savepoints, every call runs."""
@@ -378,7 +378,7 @@ class Executor:
     def read(self, calls: Sequence[tuple[int, list[Any]]], *, catalog: int) -> tuple[int, list[tuple[int, bytes]]]:
         """Runs read-only calls on one frozen state: see `Reader.read`."""
         if self._reader is None:
-            self._reader = Reader(self._state, self._databases, self._millis_of, self._tracer)
+            self._reader = Reader(self._state, self._databases, self._millis_of, self._facts, self._tracer)
         return self._reader.read(calls, catalog=catalog)
 
     @property

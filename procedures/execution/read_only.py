@@ -18,6 +18,7 @@ from procedures.execution.outcome_bodies import outcome_of
 from procedures.guard.authorizer import Mode
 from procedures.idempotency.known_outcome import Status
 from procedures.native import open_statements
+from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState, open_reader, rows_of
 
 OF_THE_READ: Final = (MemoryError, RecursionError, KeyboardInterrupt)
@@ -32,6 +33,7 @@ class Reader:
         state: PartitionState,
         databases: Callable[[int], Database],
         millis_of: Callable[[int], int],
+        facts: Callable[[int], VersionFacts],
         tracer: FailureTracer | None = None,
     ) -> None:
         self._tracer = tracer
@@ -39,7 +41,7 @@ class Reader:
         self._cursor = self._connection.cursor()
         self._statements = open_statements(self._connection)
         self._call = CallState(state.partition, millis_of)
-        self._databases = databases
+        self._databases, self._facts = databases, facts
         self._catalogs: dict[int, Catalog] = {}
 
     def read(self, calls: Sequence[tuple[int, list[Any]]], *, catalog: int) -> tuple[int, list[tuple[int, bytes]]]:
@@ -67,9 +69,8 @@ class Reader:
     def _catalog(self, version: int) -> Catalog:
         found = self._catalogs.get(version)
         if found is None:
-            found = Catalog(
-                self._databases(version), self._cursor, self._guard, self._call, side="read", statements=self._statements
-            )
+            database, facts, statements = self._databases(version), self._facts(version), self._statements
+            found = Catalog(database, self._cursor, self._guard, self._call, side="read", facts=facts, statements=statements)
             self._catalogs[version] = found
         return found
 
@@ -83,12 +84,13 @@ class Reader:
         process_guard.begin_calls(lambda: ready.procedures[calls[call.at][0]].name)
         answers = []
         try:
-            for at, (number, params) in enumerate(calls):
-                call.at = at
-                answers.append(self._run(ready.entries[number], params, ready.procedures[number]))
-                _, _, _, tx = ready.entries[number]
-                if getrefcount(tx) > tx.references_max:
-                    ready.retire(number)
+            with ready.decimals():
+                for at, (number, params) in enumerate(calls):
+                    call.at = at
+                    answers.append(self._run(ready.entries[number], params, ready.procedures[number]))
+                    _, _, _, tx = ready.entries[number]
+                    if getrefcount(tx) > tx.references_max:
+                        ready.retire(number)
         finally:
             self._guard.mode = Mode.FRAMEWORK
             ready.close()

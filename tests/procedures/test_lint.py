@@ -62,6 +62,8 @@ def codes(body: str, *, outside: str = "") -> list[str]:
         ("return datetime.fromtimestamp(n)", "environment"),
         ("return tx.now.astimezone()", "environment"),
         ("decimal.getcontext().prec = 5", "environment"),
+        ("decimal.setcontext(decimal.Context(prec=5))", "environment"),
+        ("return open_data(__file__)", "bundle"),
         ("threading.Thread(target=run).start()", "threads"),
         ("return hash(n)", "identity"),
         ("return id(n)", "identity"),
@@ -155,6 +157,8 @@ def test_local_of_a_table_name_is_no_table() -> None:
         "return dt.timedelta(days=1)",
         "return datetime.fromtimestamp(n, dt.UTC)",
         "return tx.now.astimezone(tz=dt.UTC)",
+        "with decimal.localcontext(prec=50):\n    return str(decimal.Decimal(n) / 3)",
+        "with decimal.localcontext() as context:\n    context.prec = 50\n    return str(decimal.Decimal(n) / 3)",
     ],
 )
 def test_rule_lets_pass(body: str) -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import decimal
+import hashlib
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from sqlalchemy import Column, Integer, Text, update
 
 from cmdlog.wal.format.batch import NO_KEY, decode_batch, encode_batch
 from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_record, encode_json
 from procedures import Database, Transaction
+from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault, MigrationDiverged
 from procedures.execution.executor import Applied, Status
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.idempotency.session_calls import NumberedNames, sent_name
+from procedures.request_history import DECIMALS
 from procedures.storage.state import PartitionState
 from replay.engine import FRAMES_MORE, CatalogMissing, Catalogs, PartitionEngine, names_of, replay_calls
 from replay.errors import Divergence, Poison
@@ -93,6 +98,34 @@ def _people(*more: Column[Any]) -> Database:
     db = Database("people")
     db.table("person", Column("id", Integer, primary_key=True), Column("name", Text), *more, partition_by="id")
     return db
+
+
+def _dividing_bundle(requests: dict[str, Any]) -> Bundle:
+    """Its module sets a precision while it is imported, and divides."""
+    source = "import decimal\nfrom procedures import Database\ndecimal.getcontext().prec = 50\ndb = Database('d')\n"
+    source += "THIRD = decimal.Decimal(1) / 3\n@db.procedure()\ndef third(tx) -> str:\n    return str(THIRD)\n"
+    procedures = [{"name": "third", "parameters": []}]
+    content: dict[str, Any] = {
+        "target": "app:db",
+        "modules": {"app": source},
+        "packages": [],
+        "sql": {},
+        "procedures": procedures,
+    }
+    digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return Bundle(**content, hash=digest, requests=requests)
+
+
+@pytest.mark.parametrize("stated", [True, False], ids=["now", "early"])
+def test_code_that_is_loaded_sets_no_context_of_its_thread(*, stated: bool) -> None:
+    """Another version that is loaded there begins as it would alone. Early versions ran with what they had set."""
+    catalogs = Catalogs()
+    catalogs.add_bundle(3, _dividing_bundle({DECIMALS: {"form": 1}} if stated else {}), partitions=1)
+    with decimal.localcontext(prec=9):
+        third = catalogs(3).procedures["third"].function
+        assert decimal.getcontext().prec == (9 if stated else 50)
+    assert third(None) == "0." + 50 * "3"
+    assert catalogs.facts(3).standard_decimals is stated
 
 
 def _schema_record(change: dict[str, Any]) -> Record:

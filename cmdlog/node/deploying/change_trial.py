@@ -21,6 +21,7 @@ from cmdlog.whole_line_stdout import answer
 from procedures.bundle import Bundle, load_bundle
 from procedures.errors import ProceduresError
 from procedures.hash_seed import PINNED
+from procedures.request_history import VersionFacts
 
 Trial = dict[str, Any]  # "partitions": number -> "steps" [migration, SQL, rows, seconds] and "seconds"; "former_cannot_run"
 
@@ -52,9 +53,9 @@ def try_change(order: TrialOrder) -> Trial:
 
 def run_trial(order: TrialOrder) -> Trial:
     """In the child."""
-    new = NewTables(
-        load_bundle(Bundle.from_bytes(order.bundle.encode())), order.catalog, order.partitions, order.tick, migrates=True
-    )
+    bundle = Bundle.from_bytes(order.bundle.encode())
+    facts = VersionFacts(order.partitions, bundle.requests)
+    new = NewTables(load_bundle(bundle), order.catalog, order.partitions, order.tick, migrates=True, facts=facts)
     rehearsals = rehearse_on_copies(new, order.directory, lambda _done, _of: None)
     former = Bundle.from_bytes(order.former.encode())
     return {

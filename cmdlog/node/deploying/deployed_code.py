@@ -18,6 +18,8 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.code_versions import CodeVersions
+from procedures.execution.decimal_context import decimals_of
+from procedures.procedure_versions import facts_of
 
 REPLACED: Final = "replaced"  # member of a CATALOG record's value: hashes of the programs that a deploy replaced, oldest first
 REPLACED_MAX: Final = 128  # older ones are forgotten; 64 characters each
@@ -45,7 +47,8 @@ def choose_program(groups: Mapping[int, GroupState], db: Database, bundle: Bundl
     version = max(catalogs, default=0)
     if not version or not gives_way(bundle.hash, catalogs[version].value):
         return db, bundle
-    deployed = bundle_of(version, catalogs[version].value)
+    value = catalogs[version].value
+    deployed = bundle_of(version, value)
     log.warning(
         "older_program",
         bundle=bundle.hash[:12],
@@ -53,4 +56,5 @@ def choose_program(groups: Mapping[int, GroupState], db: Database, bundle: Bundl
         catalog_version=version,
         remedy="the deployed code is served; `cmdlog deploy APP` makes this program the newest version again",
     )
-    return load_bundle(deployed), deployed
+    with decimals_of(facts_of(value))():
+        return load_bundle(deployed), deployed

@@ -62,6 +62,7 @@ from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.code_versions import CodeVersions
 from procedures.declaration.schema_plan import SchemaPlan
 from procedures.errors import BundleError, DefinitionError, SchemaConflict
+from procedures.execution.decimal_context import standard_decimals
 from procedures.migration.stated_change import StatedChange
 from procedures.procedure_versions import catalog_value, check_placement, partitions_of
 
@@ -165,7 +166,8 @@ class Deployer:
 
     def _load(self, bundle: Bundle) -> Database:
         try:
-            return load_bundle(bundle)
+            with standard_decimals():  # a thread of the program may be the one that deploys
+                return load_bundle(bundle)
         except BundleError as error:
             raise BundleRefused(str(error)) from error
 

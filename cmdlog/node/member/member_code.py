@@ -27,7 +27,7 @@ from procedures import Database
 from procedures.bundle import Bundle, bundle_of, environment, load_bundle
 from procedures.code_versions import CodeVersions
 from procedures.errors import ProceduresError, SchemaConflict
-from procedures.procedure_versions import catalog_value, partitions_of
+from procedures.procedure_versions import catalog_value, facts_of, partitions_of
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -120,7 +120,8 @@ class MemberCode:
         if self._tables_of == version:
             return []
         # Code with migrations is stated by a node that was asked to run them: the node that leads then does.
-        missing = table_changes(NewTables(self.newest_database(), version, self._partitions, tick, migrates=True), directory)
+        db, facts = self.newest_database(), facts_of(self.versions.newest_value)
+        missing = table_changes(NewTables(db, version, self._partitions, tick, migrates=True, facts=facts), directory)
         if not missing:
             self._tables_of = version
         return missing

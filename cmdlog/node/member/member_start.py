@@ -47,7 +47,7 @@ from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.code_versions import CodeVersions
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.migration.stated_change import StatedChange
-from procedures.procedure_versions import catalog_value, check_placement
+from procedures.procedure_versions import catalog_value, check_placement, facts_of
 from replay.plan.node_plan import Plan
 from replay.recover.execute import RecoveryReport
 from replay.recover.in_place import bring_up
@@ -240,7 +240,7 @@ def check_program(directory: str, settings: Settings, db: Database, boot: Boot, 
     record = encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=boot.term, index=1)
     check_fit(replace(boot, records=[record]), wal)
     tick = txn_tick(wal.recovered.txn_id_max) + 1
-    table_changes(NewTables(db, boot.catalog + 1, settings.partitions, tick, settings.migrate), directory)
+    table_changes(NewTables(db, boot.catalog + 1, settings.partitions, tick, settings.migrate, facts_of(value)), directory)
     log.warning("new_program", bundle=boot.bundle.hash[:12], runs=boot.code.newest_hash[:12])
 
 

@@ -22,6 +22,8 @@ from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.errors import ProceduresError, SchemaConflict
 from procedures.migration.rehearsal import Rehearsal
+from procedures.procedure_versions import facts_of
+from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState, open_reader
 from replay.plan.in_place_plan import distrust_damaged, plan_in_place
 from replay.plan.sole_voter import check_served_alone
@@ -65,9 +67,10 @@ def plan_offline(
         found = plan_in_place(files, wal, target.trust)
         replay_in_place(target, found, progress=recovering)
         target.trust.seal(part.partition for part in found.plan.partitions)
-        version = former if stated["hash"] == bundle.hash else former + 1
+        known = stated["hash"] == bundle.hash
+        version, facts = (former, facts_of(stated)) if known else (former + 1, VersionFacts.of_new_code())
         partitions = wal.recovered.groups.cluster.partitions
-        new = NewTables(db, version, partitions, txn_tick(wal.recovered.txn_id_max) + 1, migrates=True)
+        new = NewTables(db, version, partitions, txn_tick(wal.recovered.txn_id_max) + 1, migrates=True, facts=facts)
         rehearsals = rehearse_on_copies(new, directory, rehearsing)
     finally:
         wal.close()

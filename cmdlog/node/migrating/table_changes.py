@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import apsw
@@ -41,6 +41,7 @@ class NewTables:
     partitions: int
     tick: int  # of the transaction id that migrations see as theirs
     migrates: bool  # whether migrations may run
+    facts: VersionFacts  # what the record of that version states
 
 
 def table_changes(new: NewTables, directory: str, each: ShowState = ignore_state) -> list[SchemaEntry]:
@@ -109,7 +110,7 @@ def rehearse_change(new: NewTables, state: PartitionState) -> Rehearsal | None:
         digest_rows=True,
         millis_of=txn_millis,
         progress=None,
-        facts=lambda _version: VersionFacts(new.partitions),
+        facts=lambda _version: replace(new.facts, partitions=new.partitions),
     )
     try:
         return executor.rehearse_change(catalog=new.catalog, at=new.tick << PARTITION_BITS | MULTI_PARTITION, keep=False)

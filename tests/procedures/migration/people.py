@@ -14,6 +14,7 @@ from procedures import Database
 from procedures.execution.executor import Executor
 from procedures.migration.rehearsal import Rehearsal
 from procedures.migration.stated_change import StatedChange
+from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState
 from tests.procedures.sites import START_MS, txn_at
 
@@ -32,6 +33,7 @@ class ChangingSite:
             digest_rows=digest_rows,
             millis_of=lambda txn: txn >> 21,
             progress=None,
+            facts=lambda _version: VersionFacts.of_new_code(),
         )
         self.changes: list[StatedChange] = []
         self.digests: list[str] = []
