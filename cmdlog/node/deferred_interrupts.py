@@ -8,12 +8,13 @@ it would be taken for the outcome of the call, which no replay comes to again.
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from cmdlog.operator_error import OperatorError
 
@@ -24,6 +25,9 @@ NUMBERS: Final = [int(number) for number in sorted(signal.valid_signals() - {sig
 _handler_of: Callable[[int], Any] = importlib.import_module("_signal").getsignal  # without making enums: a twentieth of the time
 
 
+_SHARING: Final = threading.Lock()
+
+
 class Unfinished(OperatorError):
     """Ctrl-C ended the wait for a work that could not hurry. It is the context of the KeyboardInterrupt."""
 
@@ -32,12 +36,14 @@ class Interrupts:
     """Defers the handlers of signals while the main thread is inside `with interrupts:`. Anywhere else it costs a comparison.
 
     A handler that was deferred runs at the end of the work, once, and raises there what it raises. That of SIGINT, which every
-    program has, is replaced from the beginning; others are looked for at each work.
+    program has, is replaced from the beginning; others are looked for at each work. All databases of a process share one.
     """
 
-    __slots__ = ("_before", "_depth", "_missed", "_own", "_plain", "_taken", "_thread")
+    __slots__ = ("_before", "_depth", "_missed", "_own", "_plain", "_taken", "_thread", "_users")
+    _of_process: ClassVar[Interrupts | None] = None
 
     def __init__(self) -> None:
+        self._users = 1
         self._depth = 0
         self._missed: set[int] = set()
         self._thread = threading.main_thread().ident
@@ -45,8 +51,17 @@ class Interrupts:
         self._plain: list[Any] = []  # handlers of all signals, as they were seen last, when none had to be replaced
         self._taken: dict[int, Any] = {}  # signal -> handler that is replaced while work is under way
         self._before: Any = None  # that of SIGINT
-        if threading.get_ident() == self._thread and callable(signal.getsignal(signal.SIGINT)):
-            self._before = signal.signal(signal.SIGINT, self._own)
+        self._take_ctrl_c()
+
+    @classmethod
+    def of_process(cls) -> Interrupts:
+        """What all share. To be given back by `restore`."""
+        with _SHARING:
+            if cls._of_process is None:
+                cls._of_process = cls()
+            else:
+                cls._of_process.add_user()
+            return cls._of_process
 
     def __enter__(self) -> None:
         if threading.get_ident() != self._thread:
@@ -89,9 +104,29 @@ class Interrupts:
         return not worker.is_alive()
 
     def restore(self) -> None:
-        """Gives SIGINT back, unless somebody else has taken it since."""
-        if threading.get_ident() == self._thread and self._before is not None and _handler_of(signal.SIGINT) is self._own:
+        """The last user gives SIGINT back, unless somebody else has taken it since."""
+        with _SHARING:
+            self._users -= 1
+            if self._users or threading.get_ident() != self._thread:
+                return
+            if Interrupts._of_process is self:
+                Interrupts._of_process = None
+        if self._before is not None and _handler_of(signal.SIGINT) is self._own:
             signal.signal(signal.SIGINT, self._before)
+
+    def add_user(self) -> None:
+        """One more gives it back."""
+        self._users += 1
+        self._take_ctrl_c()
+
+    def forget_work(self) -> None:
+        """In a fork: what another thread of the parent was in the middle of is not under way here."""
+        self._depth = 0
+        self._missed.clear()
+
+    def _take_ctrl_c(self) -> None:
+        if self._before is None and threading.get_ident() == self._thread and callable(signal.getsignal(signal.SIGINT)):
+            self._before = signal.signal(signal.SIGINT, self._own)
 
     def _take_handlers(self) -> None:
         seen = list(map(_handler_of, NUMBERS))
@@ -139,3 +174,11 @@ class Interrupts:
         handler = self._taken.get(number, self._before if number == signal.SIGINT else None)
         if callable(handler):
             handler(number, frame)
+
+
+def _forget_in_child() -> None:
+    if Interrupts._of_process is not None:  # noqa: SLF001 - that of this module
+        Interrupts._of_process.forget_work()  # noqa: SLF001 - as above
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

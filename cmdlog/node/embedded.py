@@ -76,7 +76,7 @@ class Embedded:
         self._node = node
         self._pid = os.getpid()
         self._closed = False
-        self._interrupts = Interrupts()
+        self._interrupts = Interrupts.of_process()
         self._waiter = ThreadWaiter()
 
     @overload
@@ -214,13 +214,14 @@ class Embedded:
             return
         if self._waiter.answers:
             raise RuntimeError("a callback of a future runs in a thread that serves calls; close the database in another one")
-        self._closed = True
+        again, self._closed = self._closed, True
         try:
             with self._interrupts:
                 if not self._interrupts.wait_for(lambda hurried: self._node.close(hurried=hurried)):
                     raise Unfinished(LEFT_OPEN)
         finally:
-            self._interrupts.restore()
+            if not again:
+                self._interrupts.restore()
 
     def __enter__(self) -> Self:
         return self

@@ -109,7 +109,51 @@ def test_a_handler_that_the_work_sets_stays(own: Callable[..., None]) -> None:
     interrupts.restore()
 
 
-def test_two_databases_in_one_program(own: Callable[..., None]) -> None:
+def test_the_databases_of_a_program_share_one(own: Callable[..., None]) -> None:
+    """SIGINT is taken once, by the first that the main thread opens, and given back by the last that is closed."""
+    came: list[int] = []
+    own(signal.SIGINT, lambda number, _frame: came.append(number))
+    before = signal.getsignal(signal.SIGINT)
+    made: list[Interrupts] = []
+    maker = threading.Thread(target=lambda: made.append(Interrupts.of_process()))
+    maker.start()
+    maker.join()
+    assert signal.getsignal(signal.SIGINT) is before
+    first, second = Interrupts.of_process(), Interrupts.of_process()
+    assert made[0] is first is second
+    assert signal.getsignal(signal.SIGINT) is first._own
+    first.restore()
+    second.restore()
+    assert signal.getsignal(signal.SIGINT) is first._own
+    made[0].restore()
+    assert signal.getsignal(signal.SIGINT) is before
+    later = Interrupts.of_process()
+    assert later is not first
+    later.restore()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_fork_is_not_in_the_middle_of_the_parents_work(own: Callable[..., None]) -> None:
+    """Another thread forks while the main thread works: in the child signals are handled."""
+    own(signal.SIGINT, lambda *_: os._exit(3))
+    interrupts, codes = Interrupts.of_process(), []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+            os._exit(4)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    with interrupts:
+        forker = threading.Thread(target=fork)
+        forker.start()
+        forker.join()
+    assert codes == [3]
+    interrupts.restore()
+
+
+def test_two_that_share_nothing(own: Callable[..., None]) -> None:
     """Each defers what the other has set, closed in any order."""
     came: list[int] = []
     own(signal.SIGINT, lambda number, _frame: came.append(number))
