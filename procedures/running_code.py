@@ -13,14 +13,19 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
-from procedures.bundle import Bundle
+from procedures.bundle import capture_bundle
+from procedures.declaration.database import Database
 from procedures.errors import BundleError
 
 FILES_KEPT_MAX: Final = 512  # whose code is remembered by their text: a test suite opens databases of the same code all the time
 
 
-def check_running_code(bundle: Bundle) -> None:
-    """Raises: BundleError, when a function of this program is another one than in the bundle's sources."""
+def check_running_code(db: Database) -> None:
+    """Raises: BundleError, when a function of the application is another one here than in its file."""
+    try:
+        bundle = capture_bundle(db)
+    except BundleError:
+        return  # code that is in no file; where a bundle of it is needed, that is said
     for name, source in bundle.modules.items():
         module = sys.modules.get(name)
         if source and module is not None and type(getattr(module, "__loader__", None)) is SourceFileLoader:

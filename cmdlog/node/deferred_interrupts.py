@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from cmdlog.operator_error import OperatorError
 
@@ -25,7 +25,8 @@ NUMBERS: Final = [int(number) for number in sorted(signal.valid_signals() - {sig
 _handler_of: Callable[[int], Any] = importlib.import_module("_signal").getsignal  # without making enums: a twentieth of the time
 
 
-_SHARING: Final = threading.Lock()
+_SHARING: Final = threading.RLock()
+_OF_PROCESS: Final[list[Interrupts]] = []  # the one that all share, while it has users
 
 
 class Unfinished(OperatorError):
@@ -40,7 +41,6 @@ class Interrupts:
     """
 
     __slots__ = ("_before", "_depth", "_missed", "_own", "_plain", "_taken", "_thread", "_users")
-    _of_process: ClassVar[Interrupts | None] = None
 
     def __init__(self) -> None:
         self._users = 1
@@ -57,11 +57,11 @@ class Interrupts:
     def of_process(cls) -> Interrupts:
         """What all share. To be given back by `restore`."""
         with _SHARING:
-            if cls._of_process is None:
-                cls._of_process = cls()
+            if _OF_PROCESS:
+                _OF_PROCESS[0].add_user()
             else:
-                cls._of_process.add_user()
-            return cls._of_process
+                _OF_PROCESS.append(cls())
+            return _OF_PROCESS[0]
 
     def __enter__(self) -> None:
         if threading.get_ident() != self._thread:
@@ -109,8 +109,8 @@ class Interrupts:
             self._users -= 1
             if self._users or threading.get_ident() != self._thread:
                 return
-            if Interrupts._of_process is self:
-                Interrupts._of_process = None
+            if self in _OF_PROCESS:
+                _OF_PROCESS.clear()
         if self._before is not None and _handler_of(signal.SIGINT) is self._own:
             signal.signal(signal.SIGINT, self._before)
 
@@ -177,8 +177,8 @@ class Interrupts:
 
 
 def _forget_in_child() -> None:
-    if Interrupts._of_process is not None:  # noqa: SLF001 - that of this module
-        Interrupts._of_process.forget_work()  # noqa: SLF001 - as above
+    for shared in _OF_PROCESS:
+        shared.forget_work()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

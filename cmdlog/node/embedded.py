@@ -33,9 +33,8 @@ from cmdlog.procedure_calls import Call, P, R, named_call
 from cmdlog.results import Result
 from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
-from procedures.bundle import capture_bundle
 from procedures.execution.failure_trace import FailureTrace
-from procedures.idempotency.known_outcome import KEY_FORM, Status, is_key, key_fingerprint
+from procedures.idempotency.known_outcome import Status, key_fingerprint
 from procedures.running_code import check_running_code
 from replay.machine_errors import naming_faults
 
@@ -49,7 +48,8 @@ LEFT_OPEN: Final = (
     "close was interrupted while calls ran: what was acknowledged is in the log, which the next opening replays; "
     "until this process ends, the directory stays locked"
 )
-KEY_PROBLEM: Final = ("idempotency_key", KEY_FORM)
+KEY_CHARS_MAX: Final = 255
+KEY_PROBLEM: Final = ("idempotency_key", f"must have 1 to {KEY_CHARS_MAX} printable characters")
 SCOPE = "embedded"  # idempotency keys belong to a caller; here there is one
 
 
@@ -307,7 +307,7 @@ def _name(route: Route, key: str | None) -> bytes:
     if key is None:
         return b""
     fingerprint = key_fingerprint(SCOPE, key)
-    if not is_key(key):
+    if not (0 < len(key) <= KEY_CHARS_MAX and key.isprintable()):
         raise EmbeddedInvalidParameters(": ".join(KEY_PROBLEM), procedure=route.name, problems=[KEY_PROBLEM])
     return fingerprint
 
@@ -371,7 +371,7 @@ def open_embedded_on(outside: Outside, data_dir: str | os.PathLike[str], db: Dat
         raise TypeError(_why_no_database(db))
     inline, directory = not settings.get("sites"), os.path.abspath(os.fspath(data_dir))
     if inline:
-        check_running_code(capture_bundle(db))
+        check_running_code(db)
     with naming_faults(directory):
         check_address_space()
         chosen = Settings(**fitted({"preallocate": "ahead", **settings}))

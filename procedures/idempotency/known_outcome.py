@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any
 
 import google_crc32c
 import orjson
@@ -83,15 +83,6 @@ class KnownOutcome:
     txn_id: int
     body: bytes
     request: int = 0
-
-
-KEY_CHARS_MAX: Final = 255
-KEY_FORM: Final = f"must have 1 to {KEY_CHARS_MAX} visible ASCII characters"
-
-
-def is_key(text: str) -> bool:
-    """Whether a text has the form of an idempotency key, `KEY_FORM`."""
-    return 0 < len(text) <= KEY_CHARS_MAX and all("!" <= character <= "~" for character in text)
 
 
 def key_fingerprint(scope: str, key: str) -> bytes:

@@ -233,16 +233,17 @@ def test_a_callback_does_not_close(tmp_path: Path) -> None:
         assert opened.call("peek", id=1) == 2
 
 
-def test_a_key_has_the_form_that_clients_give_it(tmp_path: Path) -> None:
-    """An empty one, of a variable that is not set, would make one call of all; others would be refused over HTTP."""
+def test_a_key_is_a_text_that_one_can_read(tmp_path: Path) -> None:
+    """An empty one, of a variable that is not set, would make one call of all."""
     with reopen(tmp_path, partitions=1) as opened:
-        for wrong in ("", "two words", "line\n", "ü", "k" * 256):
+        for wrong in ("", "line\n", "\0", "k" * 256):
             with pytest.raises(EmbeddedInvalidParameters, match="idempotency_key: must have 1 to 255") as refused:
                 opened.call("bump", id=1, amount=1, idempotency_key=wrong)
             assert [field for field, _ in refused.value.problems] == ["idempotency_key"]
             with pytest.raises(EmbeddedInvalidParameters):
                 opened.submit("bump", id=1, amount=1, idempotency_key=wrong)
         assert opened.call("bump", id=1, amount=1, idempotency_key="k" * 255) == 1
+        assert opened.call("bump", id=1, amount=1, idempotency_key="two wörds") == 2
 
 
 @pytest.mark.slow
