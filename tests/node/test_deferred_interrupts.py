@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from cmdlog.node import deferred_interrupts
 from cmdlog.node.deferred_interrupts import NUMBERS, Interrupts
 from cmdlog.node.embedded import Embedded, open_embedded
 from tests.node.apps.faulty import db
@@ -28,12 +29,14 @@ class TooSlow(Exception):
 
 
 @pytest.fixture(autouse=True)
-def handlers_come_back() -> Iterator[None]:
-    """Whatever a test sets, and whatever it leaves set, is an error of the test or of the code."""
-    before = [signal.getsignal(number) for number in NUMBERS]
+def handlers_come_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever a test leaves set is an error of the test or of the code. Databases that other tests left open do not matter."""
+    monkeypatch.setattr(deferred_interrupts, "_OF_PROCESS", [])
+    numbers = [number for number in NUMBERS if number != signal.SIGALRM]  # pytest-timeout's, which gives it back when it likes
+    before = [signal.getsignal(number) for number in numbers]
     yield
-    after = [signal.getsignal(number) for number in NUMBERS]
-    for number, handler in zip(NUMBERS, before, strict=True):
+    after = [signal.getsignal(number) for number in numbers]
+    for number, handler in zip(numbers, before, strict=True):
         if handler is not None:
             signal.signal(number, handler)
     assert after == before
