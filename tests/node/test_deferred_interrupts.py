@@ -210,7 +210,7 @@ def test_one_that_another_thread_has_opened_defers_them_too(own: Callable[..., N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGINT])
 def test_a_time_limit_is_no_outcome_of_a_call(number: int, tmp_path: Path, own: Callable[..., None]) -> None:
     """It strikes in the middle of a procedure: the call is executed once, its caller hears of the limit, and replays agree."""
 
@@ -242,7 +242,7 @@ def test_a_time_limit_is_no_outcome_of_a_call(number: int, tmp_path: Path, own: 
 
 @pytest.mark.slow
 def test_signals_at_every_moment_leave_the_directory_usable(tmp_path: Path, own: Callable[..., None]) -> None:
-    """SIGTERM and SIGALRM hundreds of times in a loop of calls and submits: every call is there once, and the next one works."""
+    """SIGALRM over and over in a loop of calls and submits: every call is there once, and the next one works."""
 
     def limit(*_: object) -> None:
         raise TooSlow
@@ -252,7 +252,7 @@ def test_signals_at_every_moment_leave_the_directory_usable(tmp_path: Path, own:
     chance, struck, done = random.Random(7), 0, 0
     with opened(tmp_path) as embedded:
         embedded.call("bump", id=1, amount=0)
-        while struck < 300:
+        while struck < 150:
             try:
                 signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 2e-3))
                 while True:

@@ -348,6 +348,7 @@ def test_an_embedded_caller_hears_that_its_call_waits_for_room(tmp_path: Path, m
 
     monkeypatch.setattr(state_module, "_configure", configure)
     monkeypatch.setattr(inline_sites, "GIVE_UP_S", 0.0)
+    monkeypatch.setattr(inline_sites, "pause_s", lambda _tries: 0.01)
     pages.write_text("16")
     embedded = Embedded(open_node(tmp_path / "data", inline=True, partitions=1))
     assert embedded.call("bump", id=1, amount=1) == 1
