@@ -11,10 +11,11 @@ from typing import Final
 import pytest
 
 NO_DIRECT_WRITES: Final = "this file system has no direct writes"
+NO_COMPILER: Final = "no C compiler"
 MAY_LACK: Final = (
     "needs a browser: Debian's chromium and chromium-driver",  # `.ci/run` has tried to install them
     "wrk is not installed",
-    "no C compiler",
+    NO_COMPILER,
     "PostgreSQL is not installed",
     "needs systemd-analyze",
     "there is no other Python on this machine",

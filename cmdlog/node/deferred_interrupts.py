@@ -23,8 +23,6 @@ GRACE_S: Final = 2.0  # for the end of a work that hurries
 NUMBERS: Final = [int(number) for number in sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})]
 
 _handler_of: Callable[[int], Any] = importlib.import_module("_signal").getsignal  # without making enums: a twentieth of the time
-
-
 _SHARING: Final = threading.RLock()
 _OF_PROCESS: Final[list[Interrupts]] = []  # the one that all share, while it has users
 
@@ -177,8 +175,10 @@ class Interrupts:
 
 
 def _forget_in_child() -> None:
+    """The parent's databases are not the child's, whose main thread may be another one; what it opens shares one of its own."""
     for shared in _OF_PROCESS:
         shared.forget_work()
+    _OF_PROCESS.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -35,6 +35,7 @@ from cmdlog.node.queries.query import QueryResult, RunQuery, run_query
 from cmdlog.node.scrub.log_comparison import ScrubPeers
 from cmdlog.node.sequencing.log_wakeup import make_waker
 from cmdlog.node.settings import Settings
+from cmdlog.node.sites.busy_poll import busy_poll_s
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.slot_map import Route, describe_routes, make_routes
@@ -129,15 +130,13 @@ class Node:
         wal = Log.open(files, directory)
         try:
             check_file_size(directory, wal.instance.segment_bytes)
-            check_served_alone(files, directory, wal.instance.identity, wal.recovered.groups)
-            groups = wal.recovered.groups.by_partition
+            groups, identity = wal.recovered.groups.by_partition, wal.instance.identity
+            check_served_alone(files, directory, identity, wal.recovered.groups)
             settings = adopt_fixed(settings, groups, wal.instance)
             if progress is not None:
                 progress({"step": "opened"})
             db, bundle = choose_program(groups, db, bundle or capture_bundle(db, target))
-            boot = make_boot(
-                groups, db, settings, node_id=wal.instance.identity.node_id, bundle=bundle, wall_s=outside.time.wall()
-            )
+            boot = make_boot(groups, db, settings, node_id=identity.node_id, bundle=bundle, wall_s=outside.time.wall())
             check_fit(boot, wal)
             live = live_code(db, boot) if inline else None
             # New code would have to run old batches: then, and without site processes, the replay goes to the end by itself.
@@ -161,7 +160,7 @@ class Node:
         wal.start(
             sequencer, threads=settings.log_threads, sync=sync, async_window_s=settings.async_window_ms / 1000,
             waits=lambda: sequencer.waits, lax=lambda: sequencer.lax, early=True, timed=self.meter.syncs.add,
-            whole_ring=settings.preallocate == "ring", busy_poll_s=self._waker.busy_poll_s,
+            whole_ring=settings.preallocate == "ring", busy_poll_s=busy_poll_s(settings),
         )  # fmt: skip
         if left:
             catch_up(self._desk, left, settings)

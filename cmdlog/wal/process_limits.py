@@ -76,8 +76,8 @@ def usable_processors(cgroups: Path = CGROUPS) -> float:
     return processors
 
 
-def processes_worth() -> int:
-    """How many processes that compute are worth while, at least one."""
+def worker_count() -> int:
+    """How many processes that compute find a processor, at least one."""
     return max(1, math.ceil(usable_processors()))
 
 

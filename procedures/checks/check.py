@@ -8,7 +8,6 @@ procedure. It needs `workload(seed, *, calls)` beside the `Database`, and takes 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import shutil
@@ -28,21 +27,18 @@ from procedures.checks.check_target import resolve_target
 from procedures.checks.lint import Finding, lint
 from procedures.checks.migrations import check_migrations
 from procedures.checks.statement_effects import find_silent_parts
+from procedures.checks.trial_executor import MILLIS_BITS, REVERSE, trial_executor
 from procedures.declaration.database import Database
 from procedures.errors import DefinitionError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
 from procedures.execution.executor import Executor, Invocations
 from procedures.migration.stated_change import StatedChange
 from procedures.numeric.numeric_types import TextNumeric
-from procedures.request_history import VersionFacts
 from procedures.statements.compiled import is_statement, sql_of
-from procedures.storage.state import PartitionState
 
 CALLS = 2000
 BATCH = 16  # small, so that a difference is narrowed down to few calls
-REVERSE = "CMDLOG_CHECK_REVERSE"  # set for a run: rows come the other way round when no ORDER BY asks for an order
 RESTART = "CMDLOG_CHECK_RESTART"  # set for a run: half-way, another process continues
 RUN_SECONDS_MAX = 120
-_MILLIS_BITS = 21
 
 
 def check(target: str | Database, *, seed: int = 1, calls: int = CALLS, given: str | Path | None = None) -> list[Finding]:
@@ -174,21 +170,11 @@ def _batches(target: str, *, seed: int, calls: int) -> tuple[Database, list[list
 
 def _run(database: Database, batches: list[list[tuple[str, dict[str, Any]]]], path: Path) -> Iterator[dict[str, Any]]:
     """Runs them on the state of that path; one record per batch, with everything that must repeat."""
-    with contextlib.closing(PartitionState.open(path, partition=0)) as state:
-        state.connection.pragma("reverse_unordered_selects", int(os.environ.get(REVERSE, "0")))
-        executor = Executor(
-            state,
-            lambda _version: database,
-            digest_rows=True,
-            millis_of=lambda txn: txn >> _MILLIS_BITS,
-            progress=None,
-            facts=lambda _version: VersionFacts.of_new_code(),
-        )
+    with trial_executor(database, path, partition=0) as (executor, _):
         if not executor.position.index:
             executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, change=StatedChange(tuple(database.schema_statements())))
         for calls in batches:
             yield _run_batch(executor, database, calls)
-        executor.close()
 
 
 def _run_batch(executor: Executor, database: Database, calls: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -196,7 +182,7 @@ def _run_batch(executor: Executor, database: Database, calls: list[tuple[str, di
     logged = [(name, params) for name, params in calls if not database.procedures[name].read_only]
     reads = [(name, params) for name, params in calls if database.procedures[name].read_only]
     position = executor.position
-    first = ((1_700_000_000_000 + position.index) << _MILLIS_BITS) + 1
+    first = ((1_700_000_000_000 + position.index) << MILLIS_BITS) + 1
     answers: list[Any] = []
     digest, rows = 0, []
     if logged:

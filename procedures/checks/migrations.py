@@ -22,20 +22,18 @@ from cmdlog.child_process import PIPE, ChildProcess
 from cmdlog.whole_line_stdout import answer
 from procedures.checks.check_target import resolve_target
 from procedures.checks.lint import Finding
+from procedures.checks.trial_executor import MILLIS_BITS, REVERSE, trial_executor
 from procedures.declaration.database import Database
 from procedures.declaration.schema_plan import kept_columns
 from procedures.errors import BundleError, DefinitionError, ProceduresError, StateRefused
-from procedures.execution.executor import Executor
-from procedures.request_history import VersionFacts
-from procedures.storage.state import PartitionState, rows_of
+from procedures.storage.state import rows_of
 
 RUN_SECONDS_MAX: Final = 600
 _CATALOG: Final = 1
-_AT: Final = 1_700_000_000_000 << 21
-_MILLIS_BITS: Final = 21
+_AT: Final = 1_700_000_000_000 << MILLIS_BITS
 _WORLDS: Final[Sequence[Mapping[str, str]]] = (
     {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C"},
-    {"PYTHONHASHSEED": "2", "TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", "CMDLOG_CHECK_REVERSE": "1"},
+    {"PYTHONHASHSEED": "2", "TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", REVERSE: "1"},
 )
 
 
@@ -130,16 +128,7 @@ def _partition_of(path: Path) -> int:
 
 def _rehearsed(database: Database, path: Path, *, partition: int) -> dict[str, Any]:
     """The change that leads to the declared tables, and what is left as it was; or why there is none."""
-    with contextlib.closing(PartitionState.open(path, partition=partition)) as state:
-        state.connection.pragma("reverse_unordered_selects", int(os.environ.get("CMDLOG_CHECK_REVERSE", "0")))
-        executor = Executor(
-            state,
-            lambda _version: database,
-            digest_rows=True,
-            millis_of=lambda txn: txn >> _MILLIS_BITS,
-            progress=None,
-            facts=lambda _version: VersionFacts.of_new_code(),
-        )
+    with trial_executor(database, path, partition=partition) as (executor, state):
         try:
             rehearsal = executor.rehearse_change(catalog=_CATALOG, at=_AT, keep=True)
             kept = kept_columns(state.schema(), [info.table for info in database.tables.values()])
@@ -147,7 +136,6 @@ def _rehearsed(database: Database, path: Path, *, partition: int) -> dict[str, A
             return {"error": f"{type(error).__name__}: {error}"}
         finally:
             executor.drop_rehearsal()
-            executor.close()
     return {"change": {} if rehearsal is None else rehearsal.change.to_json(), "kept": kept}
 
 

@@ -103,11 +103,11 @@ class FailureTracer:
         file, line, function = _place(steps[-1]) if steps else _place_of(procedure)
         text = self._text(error, home)
         raised = _without_our_frames(error, home, show_locals=self._show_locals) if self._keep_errors else None
-        told = describe_error(error)
-        hint = hint_of(told)
+        described = describe_error(error)
+        hint = hint_of(described)
         if isinstance(error, WireError) and not steps:  # the procedure had returned: the outcome's text does not say so
             hint = f"the result of {procedure.name} is refused: its return annotation states what it may be"
-        self._traces.append(FailureTrace(txn_id, procedure.name, file, line, function, told, text, hint, raised))
+        self._traces.append(FailureTrace(txn_id, procedure.name, file, line, function, described, text, hint, raised))
 
     def take_traces(self) -> Sequence[FailureTrace]:
         """Those since `begin_attempt`, in the order of their calls."""

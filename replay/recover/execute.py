@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cmdlog.signal_handlers import sigterm_raises
-from cmdlog.wal.process_limits import processes_worth
+from cmdlog.wal.process_limits import worker_count
 from procedures import hash_seed as hashseed
 from replay.engine import LiveCode, LoggedCatalogs
 from replay.errors import Divergence, Interrupted
@@ -141,7 +141,7 @@ def _worker_count(plan: Plan, wanted: int | None) -> int:
         return min(wanted, len(busy))
     if sum(part.bytes for part in busy) < WORKER_BYTES_MIN:
         return 0 if hashseed.is_pinned() else min(1, len(busy))
-    return min(processes_worth(), len(busy))
+    return min(worker_count(), len(busy))
 
 
 def _run_here(planned: Planned, target: Target, meter: RecoveryMeter, live: LiveCode, *, quarantine: bool) -> PartitionsDone:

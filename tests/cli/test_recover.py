@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cmdlog
-from cmdlog.wal.process_limits import processes_worth
+from cmdlog.wal.process_limits import worker_count
 from replay.plan.node_plan import Plan
 from tests.commands import Command
 from tests.replay import damage
@@ -114,7 +114,7 @@ def test_estimate_weighs_each_procedure_by_its_calls(rig: Rig, command: Command)
     _, plan = command("recover", rig.directory, "--plan", "--json")
     begins = [part["procedures"]["begin"] for part in plan["partitions"]]
     assert sum(sum(part["procedures"].values()) for part in plan["partitions"]) == plan["calls"]
-    workers = min(processes_worth(), len(begins))
+    workers = min(worker_count(), len(begins))
     assert plan["estimate_s"] == pytest.approx(max(*begins, sum(begins) / workers) * 20, abs=0.1)
 
 

@@ -1,4 +1,4 @@
-"""Handlers of signals run between two calls of the main thread, whatever signal it is and whoever has set them."""
+"""Handlers of signals run between two calls of the main thread, for every signal and every handler."""
 
 from __future__ import annotations
 

@@ -236,13 +236,9 @@ def test_call_many_tells_each_call_exactly_once(tmp_path: Path) -> None:
     node.close()
 
 
-@pytest.mark.slow
-def test_a_full_disk_refuses_calls_and_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLITE_FULL in a batch: calls are refused as `disk_full`, also those that wait for a batch, and nothing of them is logged;
-    when there is room, what is logged is applied, once.
-    """
-    pages = tmp_path / "pages"
-    real = state_module._configure
+def limited_pages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file: states that are opened while it is there have at most as many pages as it says."""
+    real, pages = state_module._configure, folder / "pages"
 
     def configure(connection: Any, pages_checkpoint: int) -> None:
         real(connection, pages_checkpoint)
@@ -250,6 +246,15 @@ def test_a_full_disk_refuses_calls_and_loses_none(tmp_path: Path, monkeypatch: p
             connection.pragma("max_page_count", int(pages.read_text()))
 
     monkeypatch.setattr(state_module, "_configure", configure)
+    return pages
+
+
+@pytest.mark.slow
+def test_a_full_disk_refuses_calls_and_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLITE_FULL in a batch: calls are refused as `disk_full`, also those that wait for a batch, and nothing of them is logged;
+    when there is room, what is logged is applied, once.
+    """
+    pages = limited_pages(tmp_path, monkeypatch)
     pages.write_text("40")
     node = open_node(tmp_path / "data", inline=True, partitions=1)
     assert ask(node, "bump", id=1, amount=1) == 1
@@ -277,14 +282,7 @@ def test_a_full_disk_refuses_calls_and_loses_none(tmp_path: Path, monkeypatch: p
 @pytest.mark.slow
 def test_an_embedded_node_on_a_full_disk_closes_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that cannot be applied stays in the log; the next start, with room, applies it."""
-    real, pages = state_module._configure, tmp_path / "pages"
-
-    def configure(connection: Any, pages_checkpoint: int) -> None:
-        real(connection, pages_checkpoint)
-        if pages.exists():
-            connection.pragma("max_page_count", int(pages.read_text()))
-
-    monkeypatch.setattr(state_module, "_configure", configure)
+    pages = limited_pages(tmp_path, monkeypatch)
     pages.write_text("16")
     node = open_node(tmp_path / "data", inline=True, partitions=2, drain_timeout_s=0.2)
     home = next(i for i in range(99) if partition(node, i) == 0)
@@ -305,14 +303,7 @@ def test_an_embedded_node_on_a_full_disk_closes_without_room(tmp_path: Path, mon
 @pytest.mark.slow
 def test_an_embedded_caller_is_let_go_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It executes its own call and cannot: Ctrl-C ends its wait. The call is executed, once, when there is room."""
-    real, pages = state_module._configure, tmp_path / "pages"
-
-    def configure(connection: Any, pages_checkpoint: int) -> None:
-        real(connection, pages_checkpoint)
-        if pages.exists():
-            connection.pragma("max_page_count", int(pages.read_text()))
-
-    monkeypatch.setattr(state_module, "_configure", configure)
+    pages = limited_pages(tmp_path, monkeypatch)
     pages.write_text("16")
     node = open_node(tmp_path / "data", inline=True, partitions=1)
     embedded = Embedded(node)
@@ -339,14 +330,7 @@ def test_an_embedded_caller_is_let_go_on_a_full_disk(tmp_path: Path, monkeypatch
 @pytest.mark.slow
 def test_an_embedded_caller_hears_that_its_call_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some tries its outcome is unknown to it; the log has it."""
-    real, pages = state_module._configure, tmp_path / "pages"
-
-    def configure(connection: Any, pages_checkpoint: int) -> None:
-        real(connection, pages_checkpoint)
-        if pages.exists():
-            connection.pragma("max_page_count", int(pages.read_text()))
-
-    monkeypatch.setattr(state_module, "_configure", configure)
+    pages = limited_pages(tmp_path, monkeypatch)
     monkeypatch.setattr(inline_sites, "GIVE_UP_S", 0.0)
     monkeypatch.setattr(inline_sites, "pause_s", lambda _tries: 0.01)
     pages.write_text("16")

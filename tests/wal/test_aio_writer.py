@@ -15,15 +15,13 @@ import pytest
 from cmdlog.wal.errors import DiskFull, WriteFailed
 from cmdlog.wal.system.aio_writer import _EVENT, AioWriter, open_aio_writer
 from tests.skips import NO_DIRECT_WRITES
-from tests.wal.writers import FILE_BYTES, PAGE, start_at, zeros
+from tests.wal.writers import FILE_BYTES, PAGE, opened, start_at, zeros
 
 
 @pytest.fixture
 def writer() -> Iterator[AioWriter]:
     """One that is closed in the end."""
-    made = open_aio_writer()
-    if made is None:
-        pytest.skip(NO_DIRECT_WRITES)
+    made = opened(open_aio_writer())
     yield made
     made.close()
 

@@ -14,18 +14,24 @@ import pytest
 
 from cmdlog.wal.errors import DiskFull, ShortWrite, WriteFailed
 from cmdlog.wal.files import Files, RealFiles
+from cmdlog.wal.native import steps
 from cmdlog.wal.system.aio_writer import open_aio_writer
 from cmdlog.wal.system.direct_write import DIRECT_BYTES_MAX, DirectFile, DirectWriter
 from cmdlog.wal.system.write_thread import open_write_thread
 from tests.skips import NO_DIRECT_WRITES
 from tests.wal.sim.simfiles import SimFiles
-from tests.wal.writers import FILE_BYTES, PAGE, start_at, zeros
+from tests.wal.writers import FILE_BYTES, PAGE, opened, start_at, zeros
 
 REAL: Final[dict[str, Callable[[], DirectWriter | None]]] = {
     "the kernel's queue": open_aio_writer,
     "a thread": lambda: open_write_thread(0.0),
     "a thread that looks": lambda: open_write_thread(0.001),
 }
+
+
+def open_real(name: str) -> DirectWriter:
+    """One of those, or the reason why there is none."""
+    return opened(REAL[name](), built=steps is not None or REAL[name] is open_aio_writer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     file = files.open(path, create=True)
     file.pwrite(bytes(FILE_BYTES), 0)
     file.fsync()
-    writer = REAL[name]() if name in REAL else files.open_direct_writer()
-    if writer is None:
-        pytest.skip(NO_DIRECT_WRITES)
+    writer = open_real(name) if name in REAL else opened(files.open_direct_writer())
     yield Place(files, path, writer)
     writer.close()
 
@@ -66,9 +70,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture(params=list(REAL))
 def writer(request: pytest.FixtureRequest) -> Iterator[DirectWriter]:
     """Every test that asks for it runs over the real ones."""
-    made = REAL[request.param]()
-    if made is None:
-        pytest.skip(NO_DIRECT_WRITES)
+    made = open_real(request.param)
     yield made
     made.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cmdlog.wal import process_limits
-from cmdlog.wal.process_limits import processes_worth, usable_processors
+from cmdlog.wal.process_limits import usable_processors, worker_count
 
 PLENTY = 64
 
@@ -48,7 +48,7 @@ def test_processes_are_whole_and_at_least_one(groups: Path, monkeypatch: pytest.
     for quota_us, processes in ((150_000, 2), (50_000, 1), (100_000, 1), (300_000, 3)):
         (groups / "a" / "b" / "cpu.max").write_text(f"{quota_us} 100000\n")
         monkeypatch.setattr(process_limits, "usable_processors", lambda: usable_processors(groups))
-        assert processes_worth() == processes
+        assert worker_count() == processes
 
 
 def test_without_control_groups_it_is_what_the_scheduler_allows(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from cmdlog.wal.errors import WriteFailed
 from cmdlog.wal.native import steps
 from cmdlog.wal.system import write_thread
 from cmdlog.wal.system.write_thread import WriteThread, open_write_thread
-from tests.skips import NO_DIRECT_WRITES
-from tests.wal.writers import FILE_BYTES, PAGE, start_at, zeros
+from tests.skips import NO_COMPILER, NO_DIRECT_WRITES
+from tests.wal.writers import FILE_BYTES, PAGE, opened, start_at, zeros
 
 THREAD_NAME = "cmdlog-log-io"
 
@@ -27,9 +27,7 @@ THREAD_NAME = "cmdlog-log-io"
 @pytest.fixture(params=[0.0, 0.002], ids=["sleeps", "looks"])
 def writer(request: pytest.FixtureRequest) -> Iterator[WriteThread]:
     """One that is closed in the end."""
-    made = open_write_thread(request.param)
-    if made is None:
-        pytest.skip(NO_DIRECT_WRITES)
+    made = opened(open_write_thread(request.param), built=steps is not None)
     yield made
     made.close()
 
@@ -128,9 +126,7 @@ def test_a_writer_that_was_forgotten_takes_its_thread_along(tmp_path: Path) -> N
     """Even with a write under way."""
     before = threads()
     for number in range(20):
-        writer = open_write_thread(0.001 * (number % 2))
-        if writer is None:
-            pytest.skip(NO_DIRECT_WRITES)
+        writer = opened(open_write_thread(0.001 * (number % 2)), built=steps is not None)
         start_at(writer, zeros(tmp_path / "file"), b"x" * PAGE, 0)
         assert threads() == before + 1
         del writer
@@ -207,7 +203,7 @@ def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> No
     assert open_write_thread(0.0) is None
 
 
-@pytest.mark.skipif(steps is None, reason="no C compiler")
+@pytest.mark.skipif(steps is None, reason=NO_COMPILER)
 def test_it_takes_what_it_is_declared_to_take() -> None:
     """Other arguments are refused, and nothing is started."""
     for wrong in ((), (0, 0), ("a", 0), (4096,)):

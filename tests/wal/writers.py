@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from cmdlog.wal.system.direct_write import DirectWriter
-from tests.skips import NO_DIRECT_WRITES
+from tests.skips import NO_COMPILER, NO_DIRECT_WRITES
 
 PAGE = 4096
 FILE_BYTES = 64 * PAGE
+
+W = TypeVar("W", bound=DirectWriter)
 
 
 def zeros(path: Path, size: int = FILE_BYTES) -> str:
@@ -21,6 +24,13 @@ def zeros(path: Path, size: int = FILE_BYTES) -> str:
     os.fsync(fd)
     os.close(fd)
     return str(path)
+
+
+def opened(made: W | None, *, built: bool = True) -> W:
+    """The writer, or the reason why there is none: of what is `built` by a compiler, that."""
+    if made is None:
+        pytest.skip(NO_DIRECT_WRITES if built else NO_COMPILER)
+    return made
 
 
 def start_at(writer: DirectWriter, path: str, data: bytes, offset: int) -> None:

@@ -97,6 +97,8 @@ def check_one_name(key: bytes | None) -> None:
 def sent_number(session: bytes, number: int, floor: int, window: int, field: str = "number") -> bytes:
     """What a call of a session brings to the log. Raises: Problem."""
     if not floor < number <= floor + window or number > NUMBER_MAX:
-        told = f"number {number} must be above the floor {floor}, by at most {window} (session_window), and at most {NUMBER_MAX}"
-        raise invalid([(field, told)])
+        problem = (
+            f"number {number} must be above the floor {floor}, by at most {window} (session_window), and at most {NUMBER_MAX}"
+        )
+        raise invalid([(field, problem)])
     return SENT.pack(session, number, floor)

@@ -31,7 +31,7 @@ def estimate_s(plan: Plan | JointPlan, directories: Iterable[str]) -> float:
     """How long it will take, by the times that the nodes measured: the forecast of their status. A guess where they did not."""
     from cmdlog.node.background.recovery_forecast import read_call_times, replay_seconds, restore_seconds
     from cmdlog.node.background.snapshot_schedule import Forecast
-    from cmdlog.wal.process_limits import processes_worth
+    from cmdlog.wal.process_limits import worker_count
     from snapshot.restore_speed import read_speeds
 
     folders = [os.path.join(directory, "state") for directory in directories]
@@ -40,7 +40,7 @@ def estimate_s(plan: Plan | JointPlan, directories: Iterable[str]) -> float:
     for part in (part for one in _plans(plan) for part in one.partitions):
         replay_s[part.partition] += replay_seconds(part.procedures, times)
         restore_s[part.partition] += restore_seconds(part.snapshot_bytes, read_speeds(folders[0]))
-    return Forecast(replay_s, restore_s, processes_worth()).total_s
+    return Forecast(replay_s, restore_s, worker_count()).total_s
 
 
 def _plans(plan: Plan | JointPlan) -> list[Plan]:

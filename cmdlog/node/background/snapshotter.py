@@ -47,7 +47,7 @@ from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.control_record import SnapshotMark
-from cmdlog.wal.process_limits import processes_worth
+from cmdlog.wal.process_limits import worker_count
 from snapshot.capture.pacing import BUSY_SHARE
 from snapshot.catalog import Snapshot, clean, describe_snapshot, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
@@ -213,7 +213,7 @@ class Snapshotter:
         """How long a recovery from snapshots and log would take if the power went now. Any thread."""
         newest = self.newest_of_each()
         restore_s = {p: self._speeds.restore_s(newest[p].chain_bytes if p in newest else 0) for p in self._partitions}
-        return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, processes_worth())
+        return Forecast({p: self._speeds.replay_s(p) for p in self._partitions}, restore_s, worker_count())
 
     def stop(self) -> None:
         """Interrupts what is under way; harmless at any step."""

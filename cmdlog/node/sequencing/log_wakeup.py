@@ -63,7 +63,6 @@ class Waker:
         self._thread = 0  # of the loop
         self._planned = False  # the loop's thread alone
         self._in_row = 0  # calls that were alone
-        self.busy_poll_s = busy_poll_s  # of the node's other waits, too
         self._spinning, self._awake = Spinning(busy_poll_s), False
         self._eventfd = -1  # where the ends of its writes are announced
 

@@ -148,6 +148,10 @@ class InlineSites:
             raise RuntimeError("sites are not started")
         return self._site
 
+    @property
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
     def _put(self, work: Work) -> None:
         self._work.append(work)
         if self._helper != threading.get_ident():
@@ -163,7 +167,7 @@ class InlineSites:
                 self._step_captures()
 
     def _do_all(self) -> None:
-        while self._work and not (self._stuck and threading.current_thread() is not self._thread):
+        while self._work and (not self._stuck or self._is_own_thread):
             try:
                 self._work.popleft()()
                 self._step_captures()
@@ -211,7 +215,7 @@ class InlineSites:
 
     def _leave(self, partition: int, record: bytes, index: int) -> bool:
         """Whether the site thread does it, before all that is left; not where it is the site thread that asks."""
-        if threading.current_thread() is self._thread:
+        if self._is_own_thread:
             return False
         self._stuck = True
         self._work.appendleft(lambda: self._apply(partition, record, index))
@@ -248,7 +252,7 @@ class InlineSites:
         if self._is_lasting(error):
             self._owner.refuse_calls((partition,), fault)
             until = time.monotonic() + pause_s(tries)
-            while time.monotonic() < until and not self._stopping and threading.current_thread() is self._thread:
+            while time.monotonic() < until and not self._stopping and self._is_own_thread:
                 time.sleep(STOP_LOOK_S)
         else:  # also an interrupt: a procedure that raises one would be run again for ever
             where = (partition, index, fault.position)

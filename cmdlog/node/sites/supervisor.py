@@ -39,7 +39,7 @@ from cmdlog.node.sites.site_faults import FULL, OutageStage, Remedies, SiteFault
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 from cmdlog.node.sites.site_progress import SiteStall, is_stopped
 from cmdlog.wal.os_errors import NO_ROOM
-from cmdlog.wal.process_limits import processes_worth
+from cmdlog.wal.process_limits import worker_count
 from procedures.execution.failure_trace import FailureTrace
 from snapshot.lineage import Wish
 
@@ -374,5 +374,5 @@ class ProcessSites:
 
 def spread(wanted: int, partitions: int) -> list[list[int]]:
     """Partitions of each site process, dealt round; 0 wants one process per core that may be used."""
-    sites = min(wanted or processes_worth(), partitions)
+    sites = min(wanted or worker_count(), partitions)
     return [list(range(number, partitions, sites)) for number in range(sites)]

@@ -151,8 +151,8 @@ static void *serve(void *given)
         }
         if (eventfd >= 0) {
             uint64_t one = 1;
-            ssize_t told = write(eventfd, &one, sizeof one);
-            (void)told; /* it cannot be full */
+            ssize_t announced = write(eventfd, &one, sizeof one);
+            (void)announced; /* it cannot be full */
         }
         done = now_ns();
         if (soon) {
