@@ -5,27 +5,22 @@ constants and statements), so a bundle holds every module of the application tha
 its own top-level package or folder, and any other file outside the standard library, the installed packages and this framework.
 What is installed is named by version in `environment()` instead.
 
-A bundle is loaded in isolation: its modules stand in `sys.modules` only while one of them imports, so a running program and
-several bundles of its past live side by side. Its identity is the SHA-256 of its canonical JSON.
+A bundle is loaded in isolation (`loaded_modules`): a running program and several bundles of its past live side by side. Its
+identity is the SHA-256 of its canonical JSON.
 """
 
 from __future__ import annotations
 
 import ast
-import builtins
 import contextlib
 import functools
 import hashlib
-import importlib.abc
-import importlib.util
 import linecache
 import platform
 import sys
 import sysconfig
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -40,7 +35,9 @@ from procedures.declaration.database import Database
 from procedures.declaration.dialect import DIALECT, StateDialect
 from procedures.deployed_code import deployed_code
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
-from procedures.execution.outcome_bodies import BUNDLED_MAIN, MAIN
+from procedures.execution.outcome_bodies import MAIN
+from procedures.loaded_modules import LoadedModules, alias
+from procedures.loading import loading
 from procedures.numeric.numeric_types import numeric_as_text
 from procedures.statements.compiled import sql_of
 from procedures.wire.result_json import encode_any, results_of_first_types
@@ -53,7 +50,6 @@ TYPED_ANY: Final = 3  # and results without an exact annotation may hold times a
 STATEMENTS_KNOWN_MAX: Final = 4096  # whose SQL is remembered
 MODULES_PARSED_MAX: Final = 512  # whose imports are remembered by their text: each start of a node asks, as does each test
 BUNDLE_BYTES_MAX: Final = 8 << 20  # a catalog record must fit a block beside others; an application's own sources are far smaller
-_LOCK: Final = threading.RLock()  # of sys.modules while a bundle is in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +126,8 @@ def bundle_of(version: int, record: Mapping[str, Any]) -> Bundle:
 def load_bundle(bundle: Bundle) -> Database:
     """Runs the bundle's modules and returns its Database.
 
-    Raises: BundleForged, BundleError (no source, or the code fails), BundleSqlChanged (its statements compile to other SQL here).
+    Raises: BundleForged, BundleError (no source, the code fails, or it declares other procedures than the bundle states),
+    BundleSqlChanged (its statements compile to other SQL here).
     """
     if _hash(_content(bundle)) != bundle.hash:
         raise BundleForged(f"the bundle calls itself {bundle.hash[:12]}, its content has another hash; take it from a backup")
@@ -142,10 +139,11 @@ def load_bundle(bundle: Bundle) -> Database:
         )
     if bundle.dialect not in (TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY):
         raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} was made by a newer version of cmdlog; use that version")
-    loaded = _Loaded(bundle)
+    loaded = LoadedModules(bundle)
     try:
         with contextlib.ExitStack() as then:
             then.enter_context(deployed_code())
+            then.enter_context(loading())
             if bundle.dialect < TYPED_ANY:
                 then.enter_context(results_of_first_types())
             if bundle.dialect == TEXT_NUMERIC:
@@ -156,7 +154,13 @@ def load_bundle(bundle: Bundle) -> Database:
         raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {error!r}") from error
     if not isinstance(db, Database):
         raise BundleError(f"{bundle.target} in bundle {bundle.hash[:12]} is no Database")
-    names = {_alias(name): name for name in bundle.modules}
+    stated, declared = [procedure["name"] for procedure in bundle.procedures], [p.name for p in db.procedure_list]
+    if stated != declared:
+        raise BundleError(
+            f"bundle {bundle.hash[:12]} of {bundle.target} states the procedures {', '.join(stated)}, "
+            f"and its code declares {', '.join(declared) or 'none'}; declare them before the module uses a database"
+        )
+    names = {alias(name): name for name in bundle.modules}
     here = {f"{names[name]}.{key}": sql for name, m in loaded.modules.items() for key, sql in _statements(m, db).items()}
     for name, sql in bundle.sql.items():
         if here.get(name) != sql:
@@ -310,88 +314,3 @@ class _Same:
 def _known_sql(same: _Same, dialect: StateDialect) -> str:
     """`sql_of`, once for each statement: half a millisecond. Raises: StatementRefused."""
     return sql_of(same.statement, dialect)
-
-
-# -- load ----------------------------------------------------------------------------------------------------------------
-
-
-class _Loaded:
-    """The modules of one bundle, alive beside whatever else has their names."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._bundle = bundle
-        self.modules: dict[str, ModuleType] = {}
-        self._standing = False  # in `sys.modules` now; under _LOCK
-        self._finder = _Finder(bundle, self._builtins())
-
-    def load(self, target: str) -> ModuleType:
-        """Imports all modules of the bundle; returns the target."""
-        with self._in_place():
-            for name in self._bundle.modules:
-                importlib.import_module(_alias(name))
-            return sys.modules[_alias(target)]
-
-    @contextlib.contextmanager
-    def _in_place(self) -> Iterator[None]:
-        """The bundle's modules stand in `sys.modules`; what they displace comes back after."""
-        names = [_alias(name) for name in self._bundle.modules]
-        with _LOCK:
-            if self._standing:  # an import within an import: a module that is half done must be found, or it is begun again
-                yield
-                return
-            parents = [(sys.modules[parent], child) for name in names for parent, _, child in [name.rpartition(".")]
-                       if parent in sys.modules and parent not in names]  # fmt: skip
-            attributes = [(parent, child, getattr(parent, child, None)) for parent, child in parents]
-            displaced = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-            sys.modules.update(self.modules)
-            sys.meta_path.insert(0, self._finder)
-            self._standing = True
-            try:
-                yield
-            finally:
-                self._standing = False
-                sys.meta_path.remove(self._finder)
-                self.modules = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-                sys.modules.update(displaced)
-                for parent, child, value in attributes:
-                    if value is not None:
-                        setattr(parent, child, value)
-
-    def _builtins(self) -> dict[str, Any]:
-        """The built-ins of the bundle's modules: an import inside a function finds the bundle's modules too."""
-        space = dict(vars(builtins))
-
-        def import_(name: str, *args: Any, **kwargs: Any) -> Any:
-            with self._in_place():
-                return builtins.__import__(name, *args, **kwargs)
-
-        space["__import__"] = import_
-        return space
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and runs the bundle's modules."""
-
-    def __init__(self, bundle: Bundle, space: dict[str, Any]) -> None:
-        self._bundle, self._space = bundle, space
-
-    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        name = MAIN if fullname == _alias(MAIN) else fullname
-        if name not in self._bundle.modules:
-            return None
-        origin = f"<bundle {self._bundle.hash[:12]}>/{name.replace('.', '/')}.py"
-        return importlib.util.spec_from_loader(fullname, self, origin=origin, is_package=name in self._bundle.packages)
-
-    def exec_module(self, module: ModuleType) -> None:
-        spec = module.__spec__
-        if spec is None or spec.origin is None:
-            raise BundleError(f"module {module.__name__} was not found by its bundle")
-        source = self._bundle.modules[MAIN if module.__name__ == _alias(MAIN) else module.__name__]
-        linecache.cache[spec.origin] = (len(source), None, source.splitlines(keepends=True), spec.origin)
-        module.__dict__["__builtins__"] = self._space
-        exec(compile(source, spec.origin, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the log's own code
-
-
-def _alias(name: str) -> str:
-    """A program's main module must not run as one again: `if __name__ == "__main__"` stays false."""
-    return BUNDLED_MAIN if name == MAIN else name

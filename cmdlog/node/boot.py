@@ -20,6 +20,7 @@ import structlog
 
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.snapshot_schedule import segments_wanted
+from cmdlog.node.deploying.load_check import check_loads
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity, Instance
@@ -78,6 +79,11 @@ class Boot:
     def catalog(self) -> int:
         """The version that new calls run."""
         return self.code.newest
+
+    @property
+    def adds_code(self) -> bool:
+        """Whether that version comes into the log by this start."""
+        return str(self.catalog) not in self.before["catalogs"]
 
     @property
     def facts(self) -> VersionFacts:
@@ -317,7 +323,12 @@ def _hard_state(partition: int, term: int, node_id: int) -> bytes:
 
 
 def live_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
-    """The running program's own code for catalog versions of the same bundle; others are loaded from the log."""
+    """The running program's own code for catalog versions of the same bundle; others are loaded from the log.
+
+    Raises: NotReplayable, when the log could not do that with a version that this start adds.
+    """
+    if boot.adds_code:
+        check_loads(boot.bundle)
     return lambda catalog: db if catalog["hash"] == boot.bundle.hash else None
 
 

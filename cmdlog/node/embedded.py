@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Self, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Self, cast, overload
 
 import orjson
 
@@ -20,6 +20,7 @@ from cmdlog import errors
 from cmdlog.errors import Aborted, KeyReused, ProcedureFailed, SessionExpired, Unavailable, UnknownProcedure
 from cmdlog.node.assembly import MACHINE, Outside
 from cmdlog.node.deferred_interrupts import Interrupts, Unfinished
+from cmdlog.node.deploying.unopened import Unopened
 from cmdlog.node.embedded_logging import log_as_library
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, NotReady, Reply, UnknownOutcome
@@ -35,6 +36,7 @@ from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
 from procedures.execution.failure_trace import FailureTrace
 from procedures.idempotency.known_outcome import Status, key_fingerprint
+from procedures.loading import is_loading
 from procedures.running_code import check_running_code
 from replay.machine_errors import naming_faults
 
@@ -347,7 +349,7 @@ def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: An
 
     `settings` are those of `cmdlog serve`, by name. With `sites=N`, N site processes execute; else this process does. A directory
     inside a program is often thrown away, so its log takes space two segments ahead unless `preallocate="ring"` is given.
-    Returns when every acknowledged call of earlier lives is in the state.
+    Returns when every acknowledged call of earlier lives is in the state. In a module that is loaded from a log it opens nothing.
 
     Raises, each with the file or call that it is about and what to do:
         WalError: `WrongDirectory` (no node's directory; `Unusable`: permissions, or a file that is of another kind), `Locked`,
@@ -355,12 +357,14 @@ def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: An
             memory or threads of this process).
         ReplayError: `Divergence` and `Poison` (a logged call that cannot be repeated), `Incomplete` (history is missing).
         SnapshotError: a snapshot that is needed cannot be used.
-        ProceduresError: `BundleError` (code of the log cannot be loaded; a module's file was changed after it was imported),
-            `DefinitionError`, `SchemaConflict`.
+        ProceduresError: `BundleError` (code of the log, or new code out of it, cannot be loaded; a module's file was changed
+            after its import), `DefinitionError`, `SchemaConflict`.
         TypeError: `db` is no `Database`.
         BadSetting: a setting is unknown, out of bounds, or not that of the directory.
         NotStarted: with `sites`, a site process ended before it served.
     """
+    if is_loading():
+        return cast(Embedded, Unopened())
     return open_embedded_on(MACHINE, data_dir, db, settings)
 
 

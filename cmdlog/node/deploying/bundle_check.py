@@ -70,9 +70,6 @@ def find_problem(bundle: Bundle) -> tuple[str, str]:
         database.schema_statements()
     except ProceduresError as error:
         return "", str(error)
-    declared = [procedure.name for procedure in database.procedure_list]
-    if (stated := [procedure["name"] for procedure in bundle.procedures]) != declared:
-        return database.name, f"the bundle states procedures {', '.join(stated)}, its code declares {', '.join(declared)}"
     return database.name, _find_difference(bundle)
 
 

@@ -1,0 +1,80 @@
+"""Whether new code can be run again from the log, found out before it is in there.
+
+One rule: a program that executes its calls itself runs the modules that it imported, and a replay those that the log holds, in
+another process. What only the program has (a file beside a module, something that its main part made before) is missed there, so
+it must be missed before the first call is logged. Site processes load the bundle anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from subprocess import DEVNULL
+from typing import Final
+
+import orjson
+import structlog
+
+from cmdlog.child_process import PIPE, ChildProcess, describe_end
+from cmdlog.whole_line_stdout import answer
+from procedures.bundle import Bundle, load_bundle
+from procedures.errors import BundleError, ProceduresError
+from procedures.hash_seed import PINNED
+
+LOAD_S_MAX: Final = 60.0  # imports, also from a slow disk
+log = structlog.get_logger("cmdlog.node")
+_loaded: set[str] = set()  # hashes of what this process has seen loaded: tests open databases of the same code all the time
+
+
+class NotReplayable(BundleError):
+    """The program runs its code, and no replay could; nothing was logged."""
+
+    hint = (
+        "a replay imports the modules that the log holds, in another process: at import they may need what is installed and each "
+        "other; put what starts the program under `if __name__ == '__main__':`, data into a module; see `cmdlog check`"
+    )
+
+
+def check_loads(bundle: Bundle) -> None:
+    """Blocking; half a second for code that this process has not seen yet. Raises: NotReplayable.
+
+    A prompt's or a notebook's code has no source that could be loaded: only the very same program can run it again.
+    """
+    if bundle.hash in _loaded or not bundle.modules.get(bundle.target.partition(":")[0]):
+        return
+    problem = _find_problem(bundle)
+    if problem:
+        raise NotReplayable(problem)
+    _loaded.add(bundle.hash)
+
+
+def _find_problem(bundle: Bundle) -> str:
+    """Why another process cannot load it; "" when it can, or when there is no other process to be had."""
+    try:
+        with ChildProcess("cmdlog.node.deploying.load_check", hash_seed=PINNED, stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as child:
+            output, _ = child.communicate(bundle.to_bytes(), timeout=LOAD_S_MAX)
+            raised, end = child.last_error(), describe_end(child.returncode)
+    except subprocess.TimeoutExpired:
+        return f"bundle {bundle.hash[:12]} of {bundle.target}: its modules were not imported within {LOAD_S_MAX:g} s"
+    except OSError as error:
+        output, raised, end = b"", "", str(error)
+    if raised:
+        return f"bundle {bundle.hash[:12]} of {bundle.target} ended its import: {raised}"
+    try:
+        return str(orjson.loads(output.splitlines()[-1])["problem"])
+    except (IndexError, orjson.JSONDecodeError):  # where the interpreter cannot be started again, as inside another program
+        log.warning("code_not_checked", bundle=bundle.hash[:12], target=bundle.target, reason=end)
+        return ""
+
+
+def main() -> None:
+    """Entry point: a bundle on standard input, an object on standard output, after whatever the application prints."""
+    problem = ""
+    try:
+        load_bundle(Bundle.from_bytes(sys.stdin.buffer.read()))
+    except ProceduresError as error:
+        problem = str(error)
+    sys.stdout.flush()
+    answer(b"\n" + orjson.dumps({"problem": problem}) + b"\n")
+    os._exit(0)  # threads of the application, and what it does at its exit, are the program's

@@ -1,0 +1,110 @@
+"""The modules of a code bundle, run beside whatever else of this process has their names.
+
+One rule: a bundle's modules stand in `sys.modules` only while one of them imports.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib.abc
+import importlib.util
+import linecache
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from procedures.errors import BundleError
+from procedures.execution.outcome_bodies import BUNDLED_MAIN, MAIN
+from procedures.loading import ProgramBegins
+
+if TYPE_CHECKING:
+    from procedures.bundle import Bundle
+
+_LOCK: Final = threading.RLock()  # of sys.modules while a bundle is in it
+
+
+class LoadedModules:
+    """The modules of one bundle, alive beside whatever else has their names."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self.modules: dict[str, ModuleType] = {}
+        self._standing = False  # in `sys.modules` now; under _LOCK
+        self._finder = _Finder(bundle, self._builtins())
+
+    def load(self, target: str) -> ModuleType:
+        """Imports all modules of the bundle; returns the target."""
+        with self._in_place():
+            for name in self._bundle.modules:
+                importlib.import_module(alias(name))
+            return sys.modules[alias(target)]
+
+    @contextlib.contextmanager
+    def _in_place(self) -> Iterator[None]:
+        """The bundle's modules stand in `sys.modules`; what they displace comes back after."""
+        names = [alias(name) for name in self._bundle.modules]
+        with _LOCK:
+            if self._standing:  # an import within an import: a module that is half done must be found, or it is begun again
+                yield
+                return
+            parents = [(sys.modules[parent], child) for name in names for parent, _, child in [name.rpartition(".")]
+                       if parent in sys.modules and parent not in names]  # fmt: skip
+            attributes = [(parent, child, getattr(parent, child, None)) for parent, child in parents]
+            displaced = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+            sys.modules.update(self.modules)
+            sys.meta_path.insert(0, self._finder)
+            self._standing = True
+            try:
+                yield
+            finally:
+                self._standing = False
+                sys.meta_path.remove(self._finder)
+                self.modules = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+                sys.modules.update(displaced)
+                for parent, child, value in attributes:
+                    if value is not None:
+                        setattr(parent, child, value)
+
+    def _builtins(self) -> dict[str, Any]:
+        """The built-ins of the bundle's modules: an import inside a function finds the bundle's modules too."""
+        space = dict(vars(builtins))
+
+        def import_(name: str, *args: Any, **kwargs: Any) -> Any:
+            with self._in_place():
+                return builtins.__import__(name, *args, **kwargs)
+
+        space["__import__"] = import_
+        return space
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and runs the bundle's modules."""
+
+    def __init__(self, bundle: Bundle, space: dict[str, Any]) -> None:
+        self._bundle, self._space = bundle, space
+
+    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        name = MAIN if fullname == alias(MAIN) else fullname
+        if name not in self._bundle.modules:
+            return None
+        origin = f"<bundle {self._bundle.hash[:12]}>/{name.replace('.', '/')}.py"
+        return importlib.util.spec_from_loader(fullname, self, origin=origin, is_package=name in self._bundle.packages)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is None or spec.origin is None:
+            raise BundleError(f"module {module.__name__} was not found by its bundle")
+        source = self._bundle.modules[MAIN if module.__name__ == alias(MAIN) else module.__name__]
+        linecache.cache[spec.origin] = (len(source), None, source.splitlines(keepends=True), spec.origin)
+        module.__dict__["__builtins__"] = self._space
+        with contextlib.suppress(ProgramBegins, SystemExit):
+            exec(compile(source, spec.origin, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the log's own code
+
+
+def alias(name: str) -> str:
+    """A program's main module must not run as one again: `if __name__ == "__main__"` stays false."""
+    return BUNDLED_MAIN if name == MAIN else name

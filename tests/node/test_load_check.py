@@ -1,0 +1,86 @@
+"""New code of an embedded program is loaded once, in another process, before anything of it is logged."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+import cmdlog
+from cmdlog.node.deploying import load_check
+from cmdlog.node.deploying.load_check import NotReplayable
+from procedures import Database
+from tests.node.deployed import make_version
+
+IN_A_BUNDLE = 'if "__file__" not in globals(): '
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other test has had the same code loaded."""
+    monkeypatch.setattr(load_check, "_loaded", set())
+
+
+def refuse_to_start(*_: Any, **__: Any) -> None:
+    """Stands for a process."""
+    raise AssertionError("a process was started")
+
+
+def hit(directory: Path, db: Database) -> int:
+    """One call in an opened directory."""
+    with cmdlog.open(directory, db, partitions=1) as opened:
+        answer: int = opened.call("hit", id=1)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("begin", "why"),
+    [
+        ("HERE = __file__", "NameError.*__file__"),
+        (IN_A_BUNDLE + "raise KeyboardInterrupt('pressed')", "ended its import: KeyboardInterrupt: pressed"),
+    ],
+    ids=["error", "interrupt"],
+)
+@pytest.mark.slow
+def test_code_that_only_the_program_can_run_is_not_logged(tmp_path: Path, begin: str, why: str) -> None:
+    """The error says what failed; the directory takes other code, and then refuses this one in its place."""
+    for _ in range(2):
+        with pytest.raises(NotReplayable, match=why):
+            cmdlog.open(tmp_path / "data", make_version(tmp_path, 1, tables=begin)[0], partitions=1)
+        with cmdlog.open(tmp_path / "data", make_version(tmp_path, 2)[0], partitions=1) as opened:
+            assert opened.call("hit", id=1) == 2
+            assert opened.status()["catalog_version"] == 1
+
+
+@pytest.mark.slow
+def test_code_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither again for another directory, nor for one that has it."""
+    db = make_version(tmp_path, 1)[0]
+    assert hit(tmp_path / "data", db) == 1
+    monkeypatch.setattr(load_check, "ChildProcess", refuse_to_start)
+    assert hit(tmp_path / "other", db) == 1
+    monkeypatch.setattr(load_check, "_loaded", set())
+    assert hit(tmp_path / "data", db) == 1
+    with pytest.raises(AssertionError, match="started"):
+        cmdlog.open(tmp_path / "third", db)
+
+
+def test_an_import_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that serves at import would be waited for without end."""
+    monkeypatch.setattr(load_check, "LOAD_S_MAX", 0)
+    with pytest.raises(NotReplayable, match="not imported within 0 s"):
+        cmdlog.open(tmp_path / "data", make_version(tmp_path, 1)[0])
+
+
+def test_where_no_process_starts_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter inside another program may have no executable; the log says that the code was not checked."""
+    db = make_version(tmp_path, 1)[0]
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with capture_logs() as logged:
+        assert hit(tmp_path / "data", db) == 1
+    assert [(entry["event"], entry["reason"]) for entry in logged if entry["event"] == "code_not_checked"] == [
+        ("code_not_checked", "exit code 1")
+    ]
