@@ -11,14 +11,12 @@ from procedures import Database
 from procedures.bundle import load_bundle
 from tests.replay import rig as rigs
 from tests.replay.ledgers import importable
-from tests.replay.rig import APP
-from tests.replay.tripled import TRIPLE, stated_bundle
+from tests.replay.rig import APP, TRIPLE, make_bundle
 
 
 @pytest.fixture
 def tripled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """The code that forks run: deposits count three times. Rigs have the tables that it declares."""
-    monkeypatch.setattr(rigs, "make_bundle", stated_bundle)
-    monkeypatch.setattr(rigs, "SCHEMA", load_bundle(stated_bundle(1)).schema_statements())
+    monkeypatch.setattr(rigs, "SCHEMA", load_bundle(make_bundle()).schema_statements())
     with importable(tmp_path) as versions:
         yield versions.load("ledger_tripled", f"FACTOR = {TRIPLE}\n{APP}")

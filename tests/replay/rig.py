@@ -105,6 +105,7 @@ def trap(tx, account: int) -> int:
 BEGIN, CLOCK, DEPOSIT, DRIFT, MIRROR, TRAP = range(6)  # numbers in the procedure list, by name
 PROCEDURES = (("begin",), ("clock",), ("deposit", "amount"), ("drift",), ("mirror", "source"), ("trap",))
 SCHEMA = ["CREATE TABLE accounts ( id INTEGER NOT NULL, balance INTEGER NOT NULL, PRIMARY KEY (id) ) STRICT"]
+TRIPLE = 3  # the factor of forks' other code
 ACCOUNTS = 3  # of each partition: ids 10 * partition + 0, 1, 2
 FIRST_MILLIS = 1_700_000_000_000
 SESSION_MS = 500  # of the rig's time, for which its client keeps a session

@@ -15,8 +15,7 @@ from procedures import Database
 from replay.fork.fork import START, fork
 from replay.log.source import open_source
 from tests.replay.archiverig import ArchiveRig
-from tests.replay.rig import DEPOSIT, Rig, balances_of
-from tests.replay.tripled import TRIPLE
+from tests.replay.rig import DEPOSIT, TRIPLE, Rig, balances_of
 
 pytestmark = pytest.mark.slow
 
