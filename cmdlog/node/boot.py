@@ -323,13 +323,15 @@ def _hard_state(partition: int, term: int, node_id: int) -> bytes:
 
 
 def live_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
-    """The running program's own code for catalog versions of the same bundle; others are loaded from the log.
+    """The running program's own code for catalog versions of the same bundle; others are loaded from the log."""
+    return lambda catalog: db if catalog["hash"] == boot.bundle.hash else None
 
-    Raises: NotReplayable, when the log could not do that with a version that this start adds.
-    """
+
+def checked_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
+    """`live_code` of a program that executes calls itself. Raises: NotReplayable, when the log could not load what it adds."""
     if boot.adds_code:
         check_loads(boot.bundle)
-    return lambda catalog: db if catalog["hash"] == boot.bundle.hash else None
+    return live_code(db, boot)
 
 
 def reporter(progress: Callable[[Any], None] | None) -> Callable[[RecoveryProgress], None]:

@@ -22,7 +22,7 @@ import structlog
 from cmdlog.node.assembly import MACHINE, NodeGround, Outside, build_parts, make_checks
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
-from cmdlog.node.boot import adopt_fixed, check_fit, ensure_node, live_code, make_boot, reporter, tell_recovery
+from cmdlog.node.boot import adopt_fixed, check_fit, checked_code, ensure_node, make_boot, reporter, tell_recovery
 from cmdlog.node.deploying.deployed_code import choose_program
 from cmdlog.node.deploying.deployer import Deployer, make_deployer
 from cmdlog.node.migrating.table_changes import NewTables, table_changes
@@ -138,7 +138,7 @@ class Node:
             db, bundle = choose_program(groups, db, bundle or capture_bundle(db, target))
             boot = make_boot(groups, db, settings, node_id=identity.node_id, bundle=bundle, wall_s=outside.time.wall())
             check_fit(boot, wal)
-            live = live_code(db, boot) if inline else None
+            live = checked_code(db, boot) if inline else None
             # New code would have to run old batches: then, and without site processes, the replay goes to the end by itself.
             leave: Leave = "nothing" if inline or boot.changes else "unproved"
             unsealed = unsealed_states(files, directory, range(settings.partitions))
