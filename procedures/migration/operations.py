@@ -147,7 +147,7 @@ class TableOperations(Operations):
             if change.unfit:
                 self._check_fit(edit, name, change.unfit, f"loses digits as <{typed.text}>")
             if unread := unread_as(change.value or quoted(name), operation.modify_type):
-                self._check_fit(edit, name, unread, f"is no {operation.modify_type!r}; {_BY_COLUMN}")
+                self._check_fit(edit, name, unread, f"is no {Column(name, operation.modify_type).type!r}; {_BY_COLUMN}")
             edit.change_column(change.column, change.value)
         default = None if operation.modify_server_default is False else self._default(edit, operation)
         if operation.modify_nullable is not None or default is not None:
