@@ -26,6 +26,7 @@ from typing import IO, Any, Final
 import orjson
 
 from cmdlog.die_with_parent import ERROR_BYTES_MAX
+from cmdlog.hidden_packages import library_hint
 
 PIPE: Final = subprocess.PIPE
 KILLED_HINT: Final = (
@@ -138,6 +139,8 @@ def describe_end(code: int) -> str:
 
 def hint_at_end(code: int) -> str:
     """What to do about such an end; "" where the end says nothing about it."""
+    if code == 1:  # an exception, and before there is any code of ours an import
+        return library_hint()
     return KILLED_HINT if code == -signal.SIGKILL else ""
 
 

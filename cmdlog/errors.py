@@ -24,7 +24,7 @@ class CmdlogError(Exception):
     """The root. `code` is the stable code; `retry_after_s` what the server asked for; `txn_id` the transaction that decided.
 
     `idempotency_key` is the one that a client sent the call under: with it the call can be repeated later, in another program.
-    `request_id` is what the server's log calls the request.
+    `request_id` is what the server's log calls the request; `hint` what to do, where the server says so.
     """
 
     code: str = "error"
@@ -32,6 +32,7 @@ class CmdlogError(Exception):
     txn_id: int = 0  # 0: none did
     idempotency_key: str | None = None
     request_id: str = ""
+    hint: str = ""
 
     def __init__(
         self, message: str = "", *, code: str | None = None, retry_after_s: float | None = None, txn_id: int | None = None

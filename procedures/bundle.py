@@ -31,22 +31,18 @@ import orjson
 import sqlalchemy
 from sqlalchemy.sql import Executable
 
+from procedures.bundle_dialect import KNOWN, TEXT_NUMERIC, dialect_of, rules_of
 from procedures.declaration.database import Database
-from procedures.declaration.dialect import DIALECT, StateDialect
+from procedures.declaration.dialect import StateDialect
 from procedures.deployed_code import deployed_code
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
 from procedures.execution.outcome_bodies import MAIN
 from procedures.loaded_modules import LoadedModules, alias
 from procedures.loading import loading
-from procedures.numeric.numeric_types import numeric_as_text
 from procedures.statements.compiled import sql_of
-from procedures.wire.result_json import encode_any, results_of_first_types
 
 FRAMEWORK: Final = ("cmdlog", "procedures", "replay", "snapshot")
 SAMPLES: Final = "procedures.samples"
-TEXT_NUMERIC: Final = 1  # Numeric is text
-EXACT_NUMERIC: Final = 2  # Numeric(p, s) is an exact integer
-TYPED_ANY: Final = 3  # and results without an exact annotation may hold times and models; stated where there are such results
 STATEMENTS_KNOWN_MAX: Final = 4096  # whose SQL is remembered
 MODULES_PARSED_MAX: Final = 512  # whose imports are remembered by their text: each start of a node asks, as does each test
 BUNDLE_BYTES_MAX: Final = 8 << 20  # a catalog record must fit a block beside others; an application's own sources are far smaller
@@ -98,17 +94,12 @@ def capture_bundle(db: Database, target: str | None = None) -> Bundle:
         "packages": sorted(name for name, module in modules.items() if hasattr(module, "__path__")),
         "sql": {f"{name}.{key}": sql for name, module in modules.items() for key, sql in _statements(module, db).items()},
         "procedures": [{"name": p.name, "parameters": list(p.parameter_names)} for p in db.procedure_list],
-        **({"dialect": _dialect_of(db)} if db.dialect is DIALECT else {}),
+        **({"dialect": dialect} if (dialect := dialect_of(db)) != TEXT_NUMERIC else {}),
     }
     size = len(orjson.dumps(content))
     if size > BUNDLE_BYTES_MAX:
         raise BundleError(f"the application's own modules take {size} bytes, limit {BUNDLE_BYTES_MAX}: {', '.join(modules)}")
     return Bundle(**content, hash=_hash(content))
-
-
-def _dialect_of(db: Database) -> int:
-    """Bundles of applications that a later dialect does not concern keep their hash."""
-    return TYPED_ANY if any(procedure.encode is encode_any for procedure in db.procedure_list) else EXACT_NUMERIC
 
 
 def bundle_of(version: int, record: Mapping[str, Any]) -> Bundle:
@@ -137,17 +128,11 @@ def load_bundle(bundle: Bundle) -> Database:
             f"bundle {bundle.hash[:12]} of {bundle.target} holds no source (it was typed at a prompt or in a notebook); "
             "only the very same program can run it"
         )
-    if bundle.dialect not in (TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY):
+    if bundle.dialect not in KNOWN:
         raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} was made by a newer version of cmdlog; use that version")
     loaded = LoadedModules(bundle)
     try:
-        with contextlib.ExitStack() as then:
-            then.enter_context(deployed_code())
-            then.enter_context(loading())
-            if bundle.dialect < TYPED_ANY:
-                then.enter_context(results_of_first_types())
-            if bundle.dialect == TEXT_NUMERIC:
-                then.enter_context(numeric_as_text())
+        with deployed_code(), loading(), rules_of(bundle.dialect):
             module = loaded.load(module_name)
         db = getattr(module, attribute)
     except Exception as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from cmdlog.hidden_packages import PACKAGES, ROOT, PackageHidden, check_packages
+from cmdlog.hidden_packages import PACKAGES, ROOT, PackageHidden, check_packages, library_hint
 
 
 def write_module(folder: Path, name: str, *, package: bool) -> Path:
@@ -58,3 +59,15 @@ def test_program_beside_such_a_file_says_so(tmp_path: Path, program: str, refuse
     done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=300, check=False)
     assert (f"{path} hides cmdlog's own package `procedures`" in done.stderr) is refused
     assert (done.returncode != 0) is refused
+
+
+@pytest.mark.parametrize("package", [False, True])
+def test_file_that_hides_pythons_own_is_a_hint(tmp_path: Path, package: bool) -> None:
+    """Named with what to do, if it comes before Python's own on the path; a folder without code hides nothing."""
+    (tmp_path / "json").mkdir()
+    (tmp_path / "shop.py").touch()
+    library = os.path.dirname(os.__file__)
+    assert library_hint([str(tmp_path), str(tmp_path / "gone"), library]) == ""
+    path = write_module(tmp_path, "queue", package=package)
+    assert library_hint([str(tmp_path), library]) == f"rename what has the name of a module of Python's own, and hides it: {path}"
+    assert library_hint([library, str(tmp_path)]) == ""

@@ -36,7 +36,11 @@ def load_application(name: str) -> Database:
     value: object = module
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise CodeMissing(f"module {module_name} has no {attribute}", hint="check the name after the colon")
+            file = getattr(module, "__file__", None) or "in the interpreter"
+            hint = "check the name after the colon"
+            if module_name in sys.stdlib_module_names:
+                hint = f"{module_name} is a module of Python's own ({file}): give yours another name"
+            raise CodeMissing(f"module {module_name} has no {attribute}", hint=hint)
         value = getattr(value, part)
     if not isinstance(value, Database):
         raise CodeMissing(f"{name} is a {type(value).__name__}, not a Database", hint="name the object that `Database(...)` made")

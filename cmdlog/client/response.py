@@ -185,6 +185,7 @@ def _judge_answer(attempt: Response) -> AttemptFailure:
         return _judge_stranger(attempt)
     fate, error = _judge_problem(attempt.status, code, value)
     error.request_id = str(value.get("request_id") or "")
+    error.hint = str(value.get("hint") or "")
     if attempt.retry_after_s is not None:
         error.retry_after_s = attempt.retry_after_s
     return AttemptFailure(fate, error, attempt.retry_after_s, attempt.date)

@@ -21,6 +21,7 @@ from typing import IO, Any
 import orjson
 
 from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.hidden_packages import library_hint
 from cmdlog.whole_line_stdout import answer
 from procedures.bundle import capture_bundle
 from procedures.checks.check_target import resolve_target
@@ -112,6 +113,8 @@ def _double_run(target: str, *, seed: int, calls: int) -> list[Finding]:
     for one, other in itertools.zip_longest(first, second):
         if one is None or other is None or "error" in one or "error" in other:
             problem = next((line["error"] for line in (one, other) if line and "error" in line), "a run ended early")
+            hint = library_hint()
+            problem += f"; {hint}" if hint else ""
             return [Finding(module, 0, "double_run", "error", "", f"the double run could not end: {problem}")]
         if one != other:
             return [Finding(module, 0, "divergence", "error", ", ".join(_differing(one, other)), _difference(one, other))]

@@ -15,12 +15,13 @@ from sqlalchemy import MetaData, Table
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import SchemaItem
 
-from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect
+from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, UNCHECKED_FORMS_DIALECT, StateDialect
 from procedures.declaration.migration import Migration, build_migration, check_name
 from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Procedure, build_procedure, mark_procedure
 from procedures.declaration.schema import check_table, create_statements
 from procedures.declaration.schema_plan import SchemaPlan, plan_migrations, plan_schema
 from procedures.declaration.schema_trial import try_references, try_table
+from procedures.declaration.stored_forms import forms_are_unchecked
 from procedures.deployed_code import deployed_code, is_deployed
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
@@ -88,6 +89,7 @@ class Database:
         self._listed: tuple[Procedure, ...] | None = None
         self._migrations: tuple[Migration, ...] = ()
         self._numerics_are_text = numerics_are_text()
+        self._forms_are_unchecked = forms_are_unchecked()
         self._is_deployed = is_deployed()
         self._model: Any = None
 
@@ -223,7 +225,9 @@ class Database:
     @property
     def dialect(self) -> StateDialect:
         """How its statements are compiled."""
-        return TEXT_NUMERIC_DIALECT if self._numerics_are_text else DIALECT
+        if self._numerics_are_text:
+            return TEXT_NUMERIC_DIALECT
+        return UNCHECKED_FORMS_DIALECT if self._forms_are_unchecked else DIALECT
 
     @property
     def procedures(self) -> Mapping[str, Procedure]:

@@ -39,10 +39,12 @@ from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler, S
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import Label, UnaryExpression
 
+from procedures.declaration.stored_forms import check_cast, check_compared, check_results, check_set, check_written
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler
 from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric
 from procedures.numeric.schema_compiler import ExactDDLCompiler
+from procedures.numeric.shapes import results_of
 
 Processor = Callable[[Any], Any] | None
 
@@ -193,6 +195,11 @@ _TIMES: Final = (types.DateTime, types.Date, types.Time)
 _ARITHMETIC: Final = (
     operators.add, operators.sub, operators.mul, operators.truediv, operators.floordiv, operators.mod,
 )  # fmt: skip
+_COMPARISONS: Final = (
+    operators.eq, operators.ne, operators.lt, operators.le, operators.gt, operators.ge, operators.is_distinct_from,
+    operators.is_not_distinct_from, operators.between_op, operators.not_between_op, operators.in_op, operators.not_in_op,
+)  # fmt: skip
+_CHOOSING: Final = frozenset(("coalesce", "ifnull", "nullif", "min", "max"))  # among their arguments
 _TYPED_FUNCTIONS: Final = frozenset(("count", "min", "max", "coalesce", "ifnull", "nullif", "first_value", "last_value",
     "nth_value", "lag", "lead", "typeof", "group_concat", "string_agg", "json_group_array", "json_array"))  # fmt: skip
 
@@ -230,6 +237,8 @@ class StateCompiler(ExactCompiler):
 
     def visit_binary(self, binary: Any, override_operator: Any = None, **kw: Any) -> Any:
         operator = override_operator or binary.operator
+        if operator in _COMPARISONS and self.dialect.checks_forms:
+            check_compared(binary, binary.left, binary.right)
         if operator in _ARITHMETIC:
             sides = binary.left.type, binary.right.type
             if any(map(_is_time, sides)):
@@ -247,6 +256,31 @@ class StateCompiler(ExactCompiler):
             _check_range(over)
         return super().visit_over(over, **kwargs)
 
+    def visit_case(self, clause: Any, **kw: Any) -> Any:
+        if self.dialect.checks_forms:
+            check_results("CASE", results_of(clause))
+        return super().visit_case(clause, **kw)
+
+    def visit_cast(self, cast: Any, **kwargs: Any) -> Any:
+        if self.dialect.checks_forms:
+            check_cast(cast)
+        return super().visit_cast(cast, **kwargs)
+
+    def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> Any:
+        if self.dialect.checks_forms:
+            check_written(insert_stmt)
+        return super().visit_insert(insert_stmt, *args, **kw)
+
+    def visit_update(self, update_stmt: Any, *args: Any, **kw: Any) -> Any:
+        if self.dialect.checks_forms:
+            check_written(update_stmt)
+        return super().visit_update(update_stmt, *args, **kw)
+
+    def visit_on_conflict_do_update(self, on_conflict: Any, **kw: Any) -> Any:
+        if self.dialect.checks_forms:
+            check_set(self.stack[-1]["selectable"].table.c, dict(on_conflict.update_values_to_set))
+        return super().visit_on_conflict_do_update(on_conflict, **kw)
+
     def fetch_clause(self, select: Any, **kw: Any) -> Any:
         raise StatementRefused("SQLite has no FETCH; write limit(n)")
 
@@ -257,6 +291,8 @@ class StateCompiler(ExactCompiler):
 
     def visit_function(self, func: Any, add_to_result_map: Any = None, **kwargs: Any) -> Any:
         name = func.name.lower()
+        if name in _CHOOSING and self.dialect.checks_forms:
+            check_results(f"{name}()", func.clauses)
         for argument in func.clauses:
             times, interval = _is_time(argument.type), _is_interval(argument.type)
             if (times or interval) and name not in _TYPED_FUNCTIONS and not (interval and name == "sum"):
@@ -272,6 +308,8 @@ class StateDialect(SQLiteDialect):
     """SQLite as the state of a partition speaks it: named parameters, exact values, STRICT types."""
 
     supports_statement_cache = True
+    is_exact = True  # Numeric(p, s) is an exact integer
+    checks_forms = True  # a statement in which two forms meet is refused (`stored_forms`)
     type_compiler_cls = _TypeCompiler
     statement_compiler: Any = StateCompiler
     ddl_compiler: Any = ExactDDLCompiler
@@ -303,10 +341,19 @@ class StateDialect(SQLiteDialect):
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
+class UncheckedFormsDialect(StateDialect):
+    """The same for databases whose code is from before `stored_forms`."""
+
+    supports_statement_cache = True
+    checks_forms = False
+
+
 class TextNumericDialect(StateDialect):
     """The same with text for every Numeric, compared as text: how databases ran whose code is from before exact decimals."""
 
     supports_statement_cache = True
+    is_exact = False
+    checks_forms = False
     statement_compiler: Any = SQLiteCompiler
     ddl_compiler: Any = SQLiteDDLCompiler
     colspecs = {  # noqa: RUF012 - SQLAlchemy declares it so
@@ -339,6 +386,7 @@ def _check_json(value: Any) -> None:
 
 
 DIALECT = StateDialect()
+UNCHECKED_FORMS_DIALECT = UncheckedFormsDialect()
 TEXT_NUMERIC_DIALECT = TextNumericDialect()
 
 

@@ -49,7 +49,7 @@ def check_table(table: Table, dialect: StateDialect = DIALECT, *, partition_by: 
             _check_column(column, dialect)
         except DefinitionError as error:
             raise DefinitionError(f"column {name}.{column.name}: {error}") from None
-    if dialect is DIALECT:
+    if dialect.is_exact:
         check_options(table, partition_by)
         create_indexes(table, dialect)
     else:
@@ -69,13 +69,13 @@ def _check_deferrable(table: Table) -> None:
 def _check_column(column: Column[Any], dialect: StateDialect) -> None:
     if column.primary_key and column.nullable:
         raise DefinitionError("a primary key is NOT NULL")
-    if dialect is not DIALECT and (column.default is not None or column.onupdate is not None):
+    if not dialect.is_exact and (column.default is not None or column.onupdate is not None):
         raise DefinitionError("Python-side defaults do not run here; pass the value, or use a constant server_default")
     if column.computed is not None:
         if not column.computed.persisted:
             raise DefinitionError("a generated column must be stored: Computed(..., persisted=True)")
         return
-    if dialect is DIALECT:
+    if dialect.is_exact:
         return
     if column.server_onupdate is not None or column.identity is not None:
         raise DefinitionError("no server_onupdate and no Identity: numbers must come from parameters, tx or rows")

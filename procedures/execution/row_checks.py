@@ -14,7 +14,6 @@ import apsw
 
 from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.database import Database, TableInfo
-from procedures.declaration.dialect import DIALECT
 from procedures.declaration.hash_slots import partition_by_slot
 from procedures.declaration.row_placement import slot_reader
 from procedures.errors import RowRefused
@@ -56,7 +55,7 @@ def row_checks(
             judged.
         partitions: how many there are; None: rows may be written where they do not belong.
     """
-    if database.dialect is not DIALECT:
+    if not database.dialect.is_exact:
         return {}
     checks = {}
     for name, info in database.tables.items():

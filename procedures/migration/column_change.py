@@ -8,19 +8,29 @@ One rule: a value is converted where that has one meaning, exactly. Everything e
     Integer <-> Numeric(p, s)            as with zero decimals
     INTEGER -> REAL                      where a float holds it
     INTEGER, REAL, TEXT among others     as STRICT tables take them: '12' becomes 12, 'abc' is refused
+    to Date, DateTime, Time, Uuid, JSON  where every value is one already; so is 0 or 1 a Boolean
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from sqlalchemy import Column
 
 from procedures.declaration.create_text import ColumnText, column_parts, quoted
+from procedures.declaration.stored_forms import form_of
 from procedures.errors import DefinitionError
 
 _MARK: Final = re.compile(r'CONSTRAINT "numeric\(([0-9]+),([0-9]+)\) ')
 _WHOLE: Final = re.compile(r"-?[0-9]+")
+_DIGIT, _HEX = "[0-9]", "[0-9a-f]"
+_DAY: Final = f"{_DIGIT * 4}-{_DIGIT * 2}-{_DIGIT * 2}"
+_CLOCK: Final = f"{_DIGIT * 2}:{_DIGIT * 2}:{_DIGIT * 2}.{_DIGIT * 6}"
+_PATTERNS: Final = {  # GLOB of what `procedures.declaration.dialect` stores
+    "Date": _DAY, "DateTime": f"{_DAY}T{_CLOCK}Z", "Time": _CLOCK, "Uuid": "-".join(_HEX * n for n in (8, 4, 4, 4, 12)),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,17 @@ def with_rules(column: ColumnText, *, nullable: bool | None, default: str | None
     default = column.default if default is None else default
     not_null = column.not_null if nullable is None else not nullable
     return _compose(column, column_parts(column.text)[0], default, not_null=not_null, mark=_mark(column))
+
+
+def unread_as(value: str, type_: Any) -> str:
+    """SQL condition of rows in which the SQL value could not be read as one of the type; "" where SQLite itself sees to that.
+
+    Of a text SQLite does not know whether it was a Date or a DateTime, so the column's own text says nothing about it.
+    """
+    form = form_of(Column("", type_))
+    if form in _PATTERNS:
+        return f"{value} NOT GLOB '{_PATTERNS[form]}'"
+    return {"JSON": f"NOT json_valid({value})", "Boolean": f"{value} NOT IN (0, 1, '0', '1')"}.get(form or "", "")
 
 
 def with_type(column: ColumnText, typed: ColumnText) -> ColumnChange:

@@ -19,12 +19,13 @@ from procedures.declaration.create_text import ColumnText, names_in_parentheses,
 from procedures.declaration.database import Database
 from procedures.declaration.schema import check_table, column_definition, create_indexes, create_table
 from procedures.errors import DefinitionError, StatementRefused
-from procedures.migration.column_change import renamed_column, scale_of, with_rules, with_type
+from procedures.migration.column_change import renamed_column, scale_of, unread_as, with_rules, with_type
 from procedures.migration.table_edit import TableEdit
 from procedures.numeric.columns import set_exact_types
 
 _STORED: Final[Mapping[str, Any]] = {"INTEGER": Integer, "TEXT": Text, "REAL": Float, "BLOB": LargeBinary}
 _BY_TX: Final = "write it with tx.execute, which a replay runs again"
+_BY_COLUMN: Final = "add a second column, fill it with tx from Python, drop the first one and rename the second"
 
 
 class StepTarget(Protocol):
@@ -144,7 +145,9 @@ class TableOperations(Operations):
             typed = self._typed(edit, name, operation.modify_type)
             change = with_type(edit.column(name), typed)
             if change.unfit:
-                self._check_fit(edit, name, change.unfit, typed)
+                self._check_fit(edit, name, change.unfit, f"loses digits as <{typed.text}>")
+            if unread := unread_as(change.value or quoted(name), operation.modify_type):
+                self._check_fit(edit, name, unread, f"is no {Column(name, operation.modify_type).type!r}; {_BY_COLUMN}")
             edit.change_column(change.column, change.value)
         default = None if operation.modify_server_default is False else self._default(edit, operation)
         if operation.modify_nullable is not None or default is not None:
@@ -162,10 +165,10 @@ class TableOperations(Operations):
         edit.change_column(renamed_column(edit.column(new)))
         return edit
 
-    def _check_fit(self, edit: TableEdit, name: str, unfit: str, typed: ColumnText) -> None:
+    def _check_fit(self, edit: TableEdit, name: str, unfit: str, why: str) -> None:
         rows = self._target.count_rows(f"SELECT count(*) FROM {quoted(edit.table.name)} WHERE {unfit}")  # noqa: S608 - names of the schema
         if rows:
-            raise DefinitionError(f"{rows} rows of {edit.table.name} hold a {name} that loses digits as <{typed.text}>")
+            raise DefinitionError(f"{rows} rows of {edit.table.name} hold a {name} that {why}")
 
     def _typed(self, edit: TableEdit, name: str, type_: Any) -> ColumnText:
         table = self.schema_obj.table(edit.table.name, Column(name, type_))

@@ -122,7 +122,7 @@ def _checked(statement: object, dialect: StateDialect, column_keys: Sequence[str
     if getattr(statement, "_with_options", ()):
         raise StatementRefused("options() is for a Session, which there is none of; select the columns that you want")
     try:
-        own_sql = dialect is DIALECT and holds_own_sql(statement)
+        own_sql = dialect.is_exact and holds_own_sql(statement)
         compiled = _compile(statement, dialect, column_keys)
     except NumericRefused as error:
         raise StatementRefused(str(error)) from None

@@ -15,7 +15,6 @@ import apsw
 from sqlalchemy import Update
 
 from procedures.declaration.columns.column_defaults import Make
-from procedures.declaration.dialect import DIALECT
 from procedures.declaration.procedure import Access
 from procedures.errors import StatementRefused
 from procedures.guard.authorizer import Authorizer, Mode
@@ -81,7 +80,7 @@ class Runs(dict[object, Run]):
         super().__init__()
         self._statements = statements
         self._dialect = database.dialect
-        self.runs_as_before = self._dialect is not DIALECT  # code from before exact decimals: it runs as it did, bugs and all
+        self.runs_as_before = not self._dialect.is_exact  # code from before exact decimals: it runs as it did, bugs and all
         self._allowed = (
             MigratedTables(database, cursor.connection, guard) if access is Access.MIGRATION else AllowedTables(database, access)
         )

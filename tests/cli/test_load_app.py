@@ -90,6 +90,14 @@ def test_module_that_ends_the_program_is_refused(folder: Path) -> None:
         load_application("script:db")
 
 
+def test_module_with_the_name_of_pythons_own_gets_another_name(folder: Path) -> None:
+    """The hint says whose module was found."""
+    (folder / "queue.py").write_text(SHOP)
+    with pytest.raises(CodeMissing, match="module queue has no db") as refused:
+        load_application("queue:db")
+    assert refused.value.hint.startswith("queue is a module of Python's own (")
+
+
 def test_name_of_a_file_gets_the_name_of_its_module(folder: Path) -> None:
     """The hint says what to write."""
     with pytest.raises(CodeMissing, match="there is no module") as refused:

@@ -52,10 +52,11 @@ def test_nothing_is_given_up_without_a_word(server: MemberServer) -> None:
 
 
 def test_refusal_of_the_node_is_shown(server: MemberServer) -> None:
-    """With its code."""
-    server.fake.recovery.refusal = OperatorError("node 2 leads", kind="leader_alive")
-    with pytest.raises(CommandFailed, match="leader_alive: node 2 leads"):
+    """With its code, and what it says to do."""
+    server.fake.recovery.refusal = OperatorError("node 2 leads", kind="leader_alive", hint="ask it")
+    with pytest.raises(CommandFailed, match="leader_alive: node 2 leads") as refused:
         run("cluster", "unsafe-recover", "1", "--url", server.url, "--yes")
+    assert refused.value.hint == "ask it"
 
 
 def test_node_that_does_not_answer_cannot_continue(server: MemberServer) -> None:

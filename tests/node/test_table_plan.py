@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from cmdlog.node.deploying.table_plan import cannot_fail, find_pausing
 from procedures.declaration.schema_plan import SchemaPlan
+
+MARK: Final = 'CONSTRAINT "numeric(4,2) a" CHECK (a BETWEEN -9999 AND 9999)'
 
 
 @pytest.mark.parametrize(
@@ -21,6 +25,9 @@ from procedures.declaration.schema_plan import SchemaPlan
         ("ALTER TABLE t ADD COLUMN a TEXT", True),
         ("ALTER TABLE \"t b\" ADD COLUMN a TEXT DEFAULT 'x' NOT NULL", True),
         ("ALTER TABLE t ADD COLUMN a TEXT CHECK (a <> '')", False),
+        (f"ALTER TABLE t ADD COLUMN a INTEGER DEFAULT 150 NOT NULL {MARK}", True),
+        (f"ALTER TABLE t ADD COLUMN a INTEGER CHECK (a > 0) {MARK}", False),
+        (f"ALTER TABLE t ADD COLUMN a INTEGER {MARK} CHECK (a > 0)", False),
         ("ALTER TABLE t ADD COLUMN a INTEGER REFERENCES u (id)", False),
         ("DROP TABLE t", False),
     ],

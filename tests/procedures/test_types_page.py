@@ -302,7 +302,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     made.site.close()
 
 
-@pytest.mark.parametrize(("statement", "answer"), rows("statements"))
+@pytest.mark.parametrize(("statement", "answer"), [*rows("statements"), *(row[:2] for row in rows("other answers"))])
 def test_statement_has_the_answer_of_the_page(statement: str, answer: str, shop: Shop) -> None:
     """It runs in a procedure on the page's rows."""
     assert shop.run(codes(statement)[0]) is None

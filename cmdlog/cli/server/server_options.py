@@ -158,7 +158,7 @@ def check_certificates(ca_file: Path) -> None:
 
 def failure_of(error: CmdlogError, url: str) -> CommandFailed:
     """The error as an operator needs it: 2 when the request is at fault, 1 otherwise."""
-    from cmdlog.errors import Aborted, InvalidParameters, OutcomeUnknown, UnknownProcedure, Unreachable
+    from cmdlog.errors import Aborted, InvalidParameters, OutcomeUnknown, ProcedureFailed, UnknownProcedure, Unreachable
 
     if isinstance(error, Unreachable):
         told = f"no answer from {url}: {str(error).removeprefix('no answer: ')}"
@@ -167,6 +167,8 @@ def failure_of(error: CmdlogError, url: str) -> CommandFailed:
     else:
         told = f"{error.code}: {error}"
     hint = HINTS.get(error.code, "")
+    if error.hint and not isinstance(error, ProcedureFailed):  # whose text ends with it
+        hint = error.hint
     if isinstance(error, OutcomeUnknown) and error.idempotency_key is not None:
         hint = f"repeat it with --key {error.idempotency_key}: if it was executed, you get its outcome and nothing runs again"
     return CommandFailed(told, hint=hint, exit_code=2 if isinstance(error, InvalidParameters | UnknownProcedure) else 1)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, time
+from typing import Any, Final
+from uuid import UUID
+
+import apsw
 import pytest
+from sqlalchemy import JSON, Boolean, Date, DateTime, Integer, String, Time, Uuid
 
 from procedures.declaration.create_text import ColumnText
+from procedures.declaration.dialect import bind_processor_of
 from procedures.errors import DefinitionError
-from procedures.migration.column_change import renamed_column, with_rules, with_type
+from procedures.migration.column_change import renamed_column, unread_as, with_rules, with_type
 
 
 def _number(name: str, precision: int, scale: int, rules: str = "") -> ColumnText:
@@ -32,6 +39,25 @@ def test_numbers_keep_their_value(before: ColumnText, after: ColumnText, value: 
     assert (change.value or '"n" * 1') == (value or '"n" * 1')
     assert unfit in change.unfit
     assert bool(change.unfit) == bool(unfit)
+
+
+VALUES: Final = {
+    Date(): date(1, 1, 1), DateTime(): datetime(9999, 12, 31, tzinfo=UTC), Time(): time(1), Uuid(): UUID(int=255),
+    JSON(): {"a": [1]}, Boolean(): True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("type_", VALUES, ids=repr)
+def test_values_of_another_type_are_found(type_: Any) -> None:
+    """Of all that the types store, each reads its own alone; NULL is anybody's."""
+    connection = apsw.Connection(":memory:")
+    for kind, value in VALUES.items():
+        processor = bind_processor_of(kind)
+        stored = value if processor is None else processor(value)
+        ((unread,),) = connection.execute(f"SELECT {unread_as('?', type_)}", (stored,))
+        assert bool(unread) == (kind is not type_ and not (type(type_) is JSON and type(kind) is Boolean)), kind
+    assert list(connection.execute(f"SELECT {unread_as('?', type_)}", (None,))) == [(None,)]
+    assert (unread_as("n", String()), unread_as("n", Integer())) == ("", "")
 
 
 def test_default_and_rules_stay_where_they_are_not_changed() -> None:

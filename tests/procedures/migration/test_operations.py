@@ -12,6 +12,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Computed,
+    Date,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -269,6 +270,10 @@ REFUSED: dict[str, tuple[Op, str]] = {
         "2 rows of t hold a cents",
     ),
     "text as Numeric": (lambda op: op.alter_column("t", "name", type_=Numeric(8, 0)), "add a second column, fill it"),
+    "text as Date": (
+        lambda op: op.alter_column("t", "name", type_=Date()),
+        "3 rows of t hold a name that is no Date",
+    ),
     "text as Integer": (lambda op: op.alter_column("t", "name", type_=Integer()), "cannot store TEXT value in INTEGER column"),
     "NOT NULL without a default": (lambda op: op.add_column("t", Column("n", Integer, nullable=False)), "NOT NULL constraint"),
     "execute": (lambda op: op.execute("DELETE FROM t"), "op.execute is not for migrations here; write it with tx.execute"),

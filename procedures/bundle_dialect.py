@@ -1,0 +1,44 @@
+"""The dialects that code bundles state: the rules by which an application's declarations, results and statements are read.
+
+One rule: a bundle is loaded by the rules of its time, so its calls replay as they ran. Each number has the rules of those before
+it and one more. The first one is not written down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+from procedures.declaration.database import Database
+from procedures.declaration.stored_forms import forms_unchecked
+from procedures.numeric.numeric_types import numeric_as_text
+from procedures.wire.result_json import encode_any, results_of_first_types
+
+TEXT_NUMERIC: Final = 1  # Numeric is text
+EXACT_NUMERIC: Final = 2  # Numeric(p, s) is an exact integer
+TYPED_ANY: Final = 3  # and results without an exact annotation may hold times and models
+STORED_FORMS: Final = 4  # and no statement mixes what is stored in different forms
+KNOWN: Final = (TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY, STORED_FORMS)
+
+
+def dialect_of(db: Database) -> int:
+    """For a database that was loaded from a bundle, that of a bundle with the same rules."""
+    if db.dialect.checks_forms:
+        return STORED_FORMS
+    if not db.dialect.is_exact:
+        return TEXT_NUMERIC
+    return TYPED_ANY if any(procedure.encode is encode_any for procedure in db.procedure_list) else EXACT_NUMERIC
+
+
+@contextlib.contextmanager
+def rules_of(dialect: int) -> Iterator[None]:
+    """What is declared inside is read by the rules of the dialect."""
+    with contextlib.ExitStack() as then:
+        if dialect < STORED_FORMS:
+            then.enter_context(forms_unchecked())
+        if dialect < TYPED_ANY:
+            then.enter_context(results_of_first_types())
+        if dialect < EXACT_NUMERIC:
+            then.enter_context(numeric_as_text())
+        yield

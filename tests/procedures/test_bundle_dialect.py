@@ -1,0 +1,51 @@
+"""Which dialect a bundle states, and that one of before is loaded by the rules of its time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from procedures.bundle import capture_bundle, load_bundle
+from procedures.bundle_dialect import EXACT_NUMERIC, KNOWN, STORED_FORMS, TEXT_NUMERIC, TYPED_ANY, dialect_of, rules_of
+from procedures.declaration.dialect import UNCHECKED_FORMS_DIALECT
+from procedures.declaration.stored_forms import forms_are_unchecked, forms_unchecked
+from tests.replay.ledgers import Versions
+
+SOURCE: Final = """
+from sqlalchemy import Column, Date, DateTime, Integer, update
+from procedures import Database
+
+db = Database("days")
+days = db.table("days", Column("id", Integer, primary_key=True), Column("day", Date), Column("at", DateTime), partition_by="id")
+FILL = update(days).values(at=days.c.day)
+
+
+@db.procedure(partition_by="id")
+def fill(tx, id: int) -> None:
+    tx.execute(FILL)
+"""
+
+
+def test_a_bundle_of_before_keeps_its_statements(versions: Versions) -> None:
+    """It says nothing of forms, so it loads as it ran; the same source is another bundle now."""
+    with forms_unchecked():
+        assert forms_are_unchecked()
+        before = capture_bundle(versions.load("days_v1", SOURCE))
+    assert not forms_are_unchecked()
+    now = capture_bundle(versions.load("days_v2", SOURCE))
+    assert (before.dialect, now.dialect) == (EXACT_NUMERIC, STORED_FORMS)
+    assert before.sql["days_v1.FILL"] == "UPDATE days SET at=days.day"
+    loaded = load_bundle(before)
+    assert loaded.dialect is UNCHECKED_FORMS_DIALECT
+
+
+@pytest.mark.parametrize(
+    ("dialect", "returns"), [(TEXT_NUMERIC, "None"), (EXACT_NUMERIC, "None"), (TYPED_ANY, "dict"), (STORED_FORMS, "None")]
+)
+def test_what_is_declared_by_the_rules_of_a_dialect_states_it(dialect: int, returns: str, versions: Versions) -> None:
+    """A database that a bundle gave is the same bundle again; one says TYPED_ANY where it has such results."""
+    source = SOURCE.replace(") -> None:", f") -> {returns}:")
+    with rules_of(dialect):
+        assert dialect_of(versions.load(f"days_of_{dialect}", source)) == dialect
+    assert sorted(KNOWN) == list(KNOWN)
