@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -61,11 +62,12 @@ class Client(ClientCore):
         self._open()
 
     def _open(self) -> None:
-        self._pid = os.getpid()
+        self._lock = threading.Lock()
         self._request_ids = request_ids()
         self._lanes = [Lanes(self.options.http(url), self.options.connections_max) for url in self.urls]
         options = self.options.auto_batch
         self._coalescer = None if options is None else Coalescer(self._send, self._send_many, options)
+        self._pid = os.getpid()  # last: another thread of a fork would else use what it copied
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
@@ -237,7 +239,8 @@ class Client(ClientCore):
 
     def close(self) -> None:
         """Ends the sessions and the connections. Calls of other threads that are under way fail."""
-        if self._coalescer is not None and self._pid == os.getpid():
+        self._open_after_fork()
+        if self._coalescer is not None:
             self._coalescer.close()
         self._end_in_time(self._sessions.close())
         for lanes in self._lanes:
@@ -256,8 +259,6 @@ class Client(ClientCore):
 
     def _run(self, steps: Steps) -> Any:
         """Carries out the steps of an exchange."""
-        if self._pid != os.getpid():
-            self._open()  # connections that a fork copied belong to its parent: both would read each other's answers
         came_of_it: Attempt | None = None
         try:
             while True:
@@ -284,13 +285,25 @@ class Client(ClientCore):
             if time.monotonic() < until and isinstance(self._send(step), Lost):
                 return
 
+    @property
+    def _is_copy(self) -> bool:
+        """Whether a fork has copied this client. Its connections are the parent's: both would read each other's answers."""
+        return self._pid != os.getpid()
+
+    def _open_after_fork(self) -> None:
+        """A child uses connections of its own."""
+        if self._is_copy:
+            self._open()
+
     def _attempt(self, step: SendAttempt) -> Attempt:
+        self._open_after_fork()
         if self._coalescer is not None and step.ask.procedure and not step.ask.stale:
             return self._coalescer.attempt(step)
         return self._send(step)
 
     def _send(self, step: SendAttempt) -> Attempt:
         """One request of its own."""
+        self._open_after_fork()
         server = self._servers.preferred
         deadline, request = time.monotonic() + step.attempt_s, self._request(server, step)
         try:
@@ -302,6 +315,7 @@ class Client(ClientCore):
 
     def _send_many(self, asks: Sequence[Ask], step: SendAttempt) -> Generator[Attempt, None, None]:
         """One request for several calls; gives one attempt for each, in order. `attempt_s` is the longest silence."""
+        self._open_after_fork()
         servers, server = self._servers, self._servers.preferred
         lines, request = AnswerLines(len(asks)), self._many_request(server, asks, step)
         why: Attempt = Lost(reached=True, reason="the answer ended before its last line")
@@ -312,7 +326,7 @@ class Client(ClientCore):
                     for chunk in response.iter_raw():
                         for attempt in lines.feed(chunk, date=response.headers.get("date", "")):
                             yield servers.note_attempt(server, attempt)
-                        if lines.broken:
+                        if lines.broken or self._is_copy:  # the rest of the answer is for the parent
                             break
                 else:
                     answer = owned(_read_answer(response, time.monotonic() + step.attempt_s), request, response)

@@ -148,17 +148,20 @@ class ClientSessions:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._owner = self._pid()
         self._lock = threading.Lock()  # a fork copies a lock that another thread may hold
         self._current: ClientSession | None = None
         self._open: list[ClientSession] = []
         self._left: dict[str, ClientSession] = {}
         self._drained: list[str] = []
+        self._owner = self._pid()  # last: another thread of the child would else take numbers of the parent's session
+
+    def _begin_after_fork(self) -> None:
+        if self._owner != self._pid():
+            self._begin_anew()
 
     def new(self) -> NumberedCall:
         """The name of the next call."""
-        if self._owner != self._pid():
-            self._begin_anew()
+        self._begin_after_fork()
         with self._lock:
             session = self._current
             if session is None or session.next > session.floor + self._window or self._clock() - session.began > AGE_S_MAX:
@@ -198,6 +201,7 @@ class ClientSessions:
         """A call is over. `known`: it has a definite answer, or nobody can ask for it any more."""
         if not isinstance(name, NumberedCall):
             return
+        self._begin_after_fork()
         session = name.session
         with self._lock:
             if not known:
@@ -211,6 +215,7 @@ class ClientSessions:
         """A name in another session, for a call that was refused as of an expired one; `date` is the server's."""
         if not isinstance(name, NumberedCall):
             return None
+        self._begin_after_fork()
         with self._lock:
             self._follow_clock(date)
             if name.session in self._open:
@@ -232,6 +237,7 @@ class ClientSessions:
         given = parse_name(text)
         if given is None:
             return None
+        self._begin_after_fork()
         with self._lock:
             own = (session for session in (*self._open, *self._left.values()) if session.uuid == given.session.uuid)
             session = next(own, given.session)
@@ -250,8 +256,7 @@ class ClientSessions:
 
     def close(self) -> list[str]:
         """All that are over now: no more calls are made. One with an unknown outcome stays, to be asked for."""
-        if self._owner != self._pid():
-            return []  # they are the parent's
+        self._begin_after_fork()
         with self._lock:
             for session in self._open[:]:
                 self._leave(session)

@@ -165,7 +165,8 @@ class SessionTable:
         sessions, numbers = split_names(names)
         if len(floors) == 1:
             return self._all_new(sessions[0], numbers, floors[sessions[0]])
-        if len(floors) < len(numbers) and len(set(zip(sessions, numbers, strict=True))) < len(numbers):
+        # `floors` may name sessions without a call in the batch, which were ended: their number says nothing of repetitions.
+        if len(set(sessions)) < len(numbers) and len(set(zip(sessions, numbers, strict=True))) < len(numbers):
             return False
         for session, number in zip(sessions, numbers, strict=True):
             known = self._sessions.get(session)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
+import signal
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -344,6 +347,50 @@ def test_fork_has_connections_of_its_own(client: Client) -> None:
         assert told_by_child.read() == b"True"
     assert mine == sorted(mine)
     assert client.call("peek", id=counter) == 41
+
+
+def test_batch_in_a_fork_has_a_connection_of_its_own() -> None:
+    """The calls of a child's batch do not come over its parent's connection, in the middle of the parent's requests."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+        with Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=1) as parent:
+            own = _answer_one_call(listener, parent)
+            child = os.fork()
+            if child == 0:
+                with contextlib.suppress(BaseException):
+                    list(parent.batch([("bump", {"id": 1})]))
+                os._exit(0)
+            try:
+                with listener.accept()[0] as others:
+                    assert others.recv(1 << 16).startswith(b"POST /v1/batch")
+                own.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    own.recv(1)
+            finally:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                own.close()
+
+
+def _answer_one_call(listener: socket.socket, client: Client) -> socket.socket:
+    """Over a connection that stays open."""
+    accepted: list[socket.socket] = []
+
+    def answer() -> None:
+        accepted.append(listener.accept()[0])
+        sent = b""
+        while not sent.endswith(b"}"):
+            sent += accepted[0].recv(1 << 16)
+        body = b'{"txn_id": "1", "partition": 0, "result": 1}'
+        accepted[0].sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    assert client.call("bump", id=1) == 1
+    answering.join()
+    return accepted[0]
 
 
 def test_server_may_come_and_go(server: Server) -> None:

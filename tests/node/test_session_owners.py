@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL, NUMBERS_SLACK, SessionOwners
-from procedures.idempotency.known_outcome import key_fingerprint
+from procedures.idempotency.known_outcome import KeyPolicy, key_fingerprint
 from procedures.idempotency.session_calls import sent_name
+from procedures.idempotency.session_row import Stage, stored_rows
 from tests.procedures.sites import START_MS, Site, counters, uuid7
 
 IDLE_S = 100.0
@@ -93,6 +94,23 @@ def test_states_say_what_was_used_where(tmp_path: Path) -> None:
     assert owners.claim(sent_name(session(1), 2, 0), 0) in (1, 2)
     owners.clear()
     assert owners.claim(sent_name(session(1), 1, 0), 1) == 1
+
+
+def test_states_say_so_of_outcomes_that_are_older_than_their_session_may_be_idle(tmp_path: Path) -> None:
+    """What makes the session known is a later row: also where several partitions have a copy, each of them gets the number."""
+    owners, idle_ms = Owners(), 600_000
+    for partition in (0, 1):
+        policy = KeyPolicy(session_idle_ms=idle_ms, clock_lead_max_ms=idle_ms)
+        site = Site(tmp_path / f"{partition}.db", counters(), partition=partition, policy=policy)
+        for number in (1, 2, 3):
+            site.milliseconds += idle_ms // 2 + 1
+            name = sent_name(session(1), number, 0)
+            site.apply(("count", {"name": "a", "by": 1}), keys=[name[:24]], floors={session(1): 0})
+        assert [row.stage for row in stored_rows(site.state.connection)] == [Stage.OLD, Stage.NEW, Stage.NEW]
+        owners.load(site.state.connection, partition)
+        site.close()
+    assert [owners.claim(sent_name(session(1), 1, 0), partition) for partition in (0, 1)] == [0, 1]
+    assert owners.claim(sent_name(session(1), 1, 0), 2) in (0, 1)
 
 
 def test_first_call_that_is_seen_may_bring_a_floor() -> None:

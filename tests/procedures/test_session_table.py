@@ -66,6 +66,20 @@ def test_a_repetition_gets_the_first_outcome(make_site: MakeSite) -> None:
     assert site.rows("SELECT value FROM counters") == [(1,)]
 
 
+@pytest.mark.parametrize("beside", ["nothing", "the end of another session", "a call of another session"])
+def test_a_repetition_in_the_same_batch_gets_the_first_outcome(make_site: MakeSite, beside: str) -> None:
+    """A call that waits with its retry for one batch runs once, whatever else the batch says of sessions."""
+    site, mine, other = make_site(counters(), name="s.db", policy=POLICY), session(1), session(2)
+    calls, keys, floors = [count("a"), count("a")], [name(mine, 1)] * 2, {mine: 0}
+    if beside != "nothing":
+        floors[other] = ENDED if "end" in beside else 0
+    if "call" in beside:
+        calls, keys = [*calls, count("b")], [*keys, name(other, 1)]
+    done = site.apply(*calls, keys=keys, floors=floors)
+    assert (done.bodies[0], done.txn_ids[0]) == (done.bodies[1], done.txn_ids[1])
+    assert site.rows("SELECT value FROM counters WHERE name = 'a'") == [(1,)]
+
+
 def test_what_the_client_has_seen_is_dropped_and_not_run_again(make_site: MakeSite) -> None:
     """The floor takes the row away; a late copy of the call is refused, before and after a restart."""
     site, mine = make_site(counters(), name="s.db", policy=POLICY), session(1)

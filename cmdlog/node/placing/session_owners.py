@@ -105,13 +105,16 @@ class SessionOwners:
 
     def load(self, connection: apsw.Connection, partition: int) -> None:
         """What a state file holds, before any call."""
-        now = self._clock()
-        for row in stored_rows(connection):
+        now, rows = self._clock(), list(stored_rows(connection))
+        # What makes a session known may come after older rows with outcomes of it.
+        for row in rows:
+            for session in row.sessions if row.stage != Stage.OLD else ():
+                self._sessions.setdefault(session, LiveSession(now))
+        for row in rows:
             owner = EVERYWHERE if row.shared else partition
             for session, floor in zip(row.sessions, row.floors, strict=True):
-                if row.stage == Stage.OLD and session not in self._sessions:
-                    continue  # it may be forgotten
-                self._sessions.setdefault(session, LiveSession(now)).load_mention(floor, owner)
+                if session in self._sessions:
+                    self._sessions[session].load_mention(floor, owner)
             for ordinal, number in zip(row.ordinals, row.numbers, strict=True):
                 known = self._sessions.get(row.sessions[ordinal])
                 if known is not None:
