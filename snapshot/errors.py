@@ -21,5 +21,9 @@ class SnapshotForeign(SnapshotError):
     exit_code = 11
 
 
+class PointRefused(SnapshotError):
+    """A node of this kind takes no recovery points; nothing was changed."""
+
+
 class SnapshotFailed(SnapshotError):
     """A snapshot could not be made; what existed before is unchanged."""

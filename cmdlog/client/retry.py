@@ -8,6 +8,8 @@ One rule: nothing is ever executed twice. What may have been executed is sent ag
 | REFUSED | again | again | again |
 | BUSY, UNKNOWN | again | again | no |
 
+A deploy that takes longer than the patience with one attempt is under way when it is asked for again: that is waited for, too.
+
 And nothing is claimed that is not known: once an attempt may have been executed, only an outcome that the key's table gives
 settles the call. A rejection, a refusal or `session_expired` after it is reported as `OutcomeUnknown`.
 
@@ -27,6 +29,7 @@ from cmdlog.client.response import AttemptFailure, Fate
 from cmdlog.errors import CmdlogError, OutcomeUnknown, SessionExpired, Unreachable
 
 DOUBLINGS_MAX: Final = 30  # of the wait; any cap is reached by then
+UNDER_WAY: Final = frozenset(("deploy_under_way",))  # after an attempt without an answer it is that attempt, which takes long
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,11 @@ def decide(
     """
     was_uncertain = tries.uncertain
     fresh = fresh and failure.elsewhere
+    is_ours = was_uncertain and effect is Effect.KEYED and failure.error.code in UNDER_WAY
     tries.count += not fresh
     tries.silences += failure.silent
     tries.uncertain = was_uncertain or (effect is not Effect.READS and failure.fate in (Fate.UNKNOWN, Fate.BROKEN))
-    if _may_go_again(failure.fate, effect, fresh=fresh) and tries.count < policy.attempts_max:
+    if is_ours or (_may_go_again(failure.fate, effect, fresh=fresh) and tries.count < policy.attempts_max):
         wait = 0.0 if fresh else pause(tries.count, policy, chance=chance) + (failure.retry_after_s or 0.0)
         if wait < left_s:
             return wait

@@ -17,6 +17,7 @@ from cmdlog.api.routes import cold_routes
 from cmdlog.node.queries.query import QueryLimit, QueryRefused, QueryResult
 from cmdlog.node.settings import Settings
 from cmdlog.node.telemetry.cluster_metrics import MemberReadiness
+from snapshot.errors import PointRefused
 from tests.api.conftest import OLD_TXN
 
 Post = Callable[..., Any]
@@ -157,6 +158,20 @@ def test_consistent_snapshot_is_a_recovery_point(fetch: Post, post: Post) -> Non
     assert made["point"] in listed["points"]
     assert made["point"]["snapshots"] == [snapshot["name"] for snapshot in made["snapshots"]]
     assert made["point"]["txn_id"].isdecimal()
+
+
+def test_recovery_point_of_a_node_that_takes_none_is_a_problem_of_the_request(
+    node: Any, post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller learns the reason; nothing is wrong with the server."""
+
+    def refuse() -> None:
+        raise PointRefused("recovery points are taken on a node alone")
+
+    monkeypatch.setattr(node, "take_point", refuse)
+    problem = post("/v1/snapshots", b'{"consistent": true}').json()
+    assert problem["code"] == "invalid_parameters"
+    assert problem["detail"] == "consistent: recovery points are taken on a node alone"
 
 
 def test_query_that_breaks_a_limit_has_its_own_code(node: Any, post: Post) -> None:

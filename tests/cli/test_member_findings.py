@@ -43,6 +43,12 @@ def test_node_on_its_way_need_not_answer_nor_be_level() -> None:
     assert codes(nodes) == [("not_running", 3), ("lags", 3)]
 
 
+def test_node_that_has_not_been_started_is_a_finding() -> None:
+    """A replaced node has no vote until then, so one failure less is survived, for ever if it is forgotten."""
+    nodes = [a_node(1, members=[*ALL[:2], a_member(3, "expected")]), a_node(2), gone(3)]
+    assert (judge_cluster(nodes).verdict, codes(nodes)) == (Verdict.DEGRADED, [("not_started", 3)])
+
+
 def test_change_that_waits_says_why() -> None:
     """It needs somebody to look."""
     waits = {"operation": {"node": 4, "state": "expected"}, "waits": "node 4 has not asked yet"}

@@ -10,6 +10,7 @@ import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster.status_reader import StatusReader
+from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
 NOBODY = "http://127.0.0.1:1"
@@ -97,3 +98,21 @@ def test_removed_node_is_known_by_its_number_and_not_asked() -> None:
         assert [(row["node"], row["url"]) for row in rows] == [(1, one.url), (2, two.url), (4, moved.url)]
         one._steps.append(says(1, cluster={"members": [new[0], gone]}))
         assert [row["node"] for row in reader(one.url, NOBODY).ask_all()] == [1, 3]
+
+
+def test_cluster_file_may_be_older_than_the_cluster(tmp_path: Path) -> None:
+    """A node that was added since is asked, the leader too; one that has moved is asked where it is, one that left not at all."""
+    path = tmp_path / "cluster.json"
+    with ScriptedServer([]) as one, ScriptedServer([]) as moved, ScriptedServer([]) as added:
+        listed = tuple(
+            MemberAddress(node, ("127.0.0.1", node), url)
+            for node, url in ((1, one.url), (2, NOBODY), (3, "http://127.0.0.1:2"), (4, "http://127.0.0.1:3"))
+        )
+        ClusterFile(bytes(16), "bank", listed, {"partitions": 1}, "0" * 32).save(path)
+        now = {1: one.url, 2: moved.url, 4: "http://127.0.0.1:3", 5: added.url}
+        members = [{"node": node, "client": url} for node, url in now.items()]
+        one._steps.append(says(1, cluster={"members": [*members, {"node": 3, "client": NOBODY, "state": "removed"}]}))
+        moved._steps.append(says(2))
+        added._steps.append(says(5))
+        rows = StatusReader([], path, None, None, 10.0).ask_all()
+    assert [(row["node"], row["url"]) for row in rows] == list(now.items())

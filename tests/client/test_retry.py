@@ -47,6 +47,17 @@ def test_table_is_followed(fate: Fate, effect: Effect) -> None:
         assert isinstance(step, float) == ((fate, effect) in AGAIN)
 
 
+def test_deploy_that_takes_longer_than_an_attempt_is_waited_for() -> None:
+    """What is under way then is our own, however often it has been asked for; without an earlier attempt it is another's."""
+    under_way = AttemptFailure(Fate.REJECTED, RequestRefused("another deploy is under way", code="deploy_under_way"))
+    for effect in Effect:
+        assert isinstance(decide(under_way, Tries(), effect, POLICY, left_s=60.0, chance=0.5), RequestRefused)
+    for count in (1, 500):
+        asked = Tries(count, uncertain=True)
+        assert decide(under_way, asked, Effect.KEYED, POLICY, left_s=60.0, chance=0.5) == pause(count + 1, POLICY, chance=0.5)
+        assert isinstance(decide(under_way, asked, Effect.KEYED, POLICY, left_s=0.0, chance=0.5), OutcomeUnknown)
+
+
 @pytest.mark.parametrize(("left_s", "after_s", "count"), [(0.0, None, 0), (1.0, 1.0, 0), (5.0, 60.0, 0), (60.0, None, 99)])
 def test_no_wait_is_begun_that_cannot_end_in_time(left_s: float, after_s: float | None, count: int) -> None:
     """When time or attempts are used up, or the server asks for more patience than there is, the error comes at once."""

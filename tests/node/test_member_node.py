@@ -20,7 +20,7 @@ from cmdlog.wal.errors import Foreign, Locked
 from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId, Term
 from cmdlog.wal.log import Log
 from procedures.samples.bank import db as bank
-from snapshot.errors import SnapshotError
+from snapshot.errors import PointRefused
 from tests.node.members import Members, a_cluster, ask_retried, leads, members, number_of
 from tests.node.rig import ask, counters, rows, send
 from tests.waiting import wait_for
@@ -128,7 +128,7 @@ def test_recovery_points_are_refused(alone: Members) -> None:
     """The log of a cluster states none; nothing of it is logged."""
     node = alone.join_all()
     before = node.status()["partitions"]
-    with pytest.raises(SnapshotError, match="--until"):
+    with pytest.raises(PointRefused, match="--until"):
         node.take_point()
     assert node.status()["partitions"] == before
 

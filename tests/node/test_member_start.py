@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from cmdlog.node.member.member_start import OtherProgram, ensure_member, make_ge
 from cmdlog.node.node import Node
 from cmdlog.node.settings import Settings
 from cmdlog.wal.directory.instance import Identity
-from cmdlog.wal.errors import Foreign
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from procedures import Database
@@ -25,7 +23,6 @@ from procedures.samples.bank import db as bank
 from replay.errors import NotSoleVoter
 from tests.node.apps.faulty import db
 from tests.node.members import SETTINGS, a_cluster
-from tests.node.rig import open_node
 
 FILES = MACHINE.files
 
@@ -35,12 +32,12 @@ def make(directory: Path, cluster: ClusterFile, *, node: int = 1, app: Database 
     return ensure_member(FILES, str(directory), SETTINGS, app, target=None, cluster=cluster, node=node)
 
 
-def boot(directory: Path, cluster: ClusterFile, *, app: Database = db, bundle: Bundle | None = None) -> Boot:
+def boot(directory: Path, *, app: Database = db, bundle: Bundle | None = None) -> Boot:
     """What the log of the directory says."""
     log = Log.open(FILES, str(directory))
     try:
         groups = log.recovered.groups.by_partition
-        return member_boot(groups, app, log.instance.identity, cluster, bundle or capture_bundle(app, None))
+        return member_boot(groups, app, log.instance.identity, bundle or capture_bundle(app, None))
     finally:
         log.close()
 
@@ -141,20 +138,11 @@ def test_start_adds_nothing_to_the_log(tmp_path: Path) -> None:
     """No term, no code, no tables: what is new is proposed by the leader."""
     cluster = a_cluster(3)
     make(tmp_path, cluster, node=2)
-    said = boot(tmp_path, cluster)
+    said = boot(tmp_path)
     assert (said.terms, said.records, said.before, said.changes) == ([], [], {}, [])
     assert (said.term, said.catalog, said.node_id) == (1, 1, 2)
     assert set(said.code.by_version) == {1}
     assert set(said.configurations) == {CLUSTER_GROUP, 0, 1}
-
-
-def test_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    """Also one that was made of the same program for the same nodes."""
-    cluster = a_cluster()
-    make(tmp_path, cluster)
-    with pytest.raises(Foreign, match="another cluster") as refused:
-        boot(tmp_path, dataclasses.replace(cluster, cluster_id=os.urandom(16)))
-    assert refused.value.exit_code == 11
 
 
 def test_code_of_another_database_is_refused_by_its_log(tmp_path: Path) -> None:
@@ -162,17 +150,10 @@ def test_code_of_another_database_is_refused_by_its_log(tmp_path: Path) -> None:
     cluster = a_cluster()
     make(tmp_path, cluster)
     ours = capture_bundle(db, None)
-    said = boot(tmp_path, cluster, bundle=capture_bundle(bank, None))
+    said = boot(tmp_path, bundle=capture_bundle(bank, None))
     assert (said.catalog, said.code.newest_hash) == (1, ours.hash)
     with pytest.raises(OtherApplication, match="belongs to database 'faulty', not to 'bank'"):
-        boot(tmp_path, cluster, app=bank)
-
-
-def test_directory_of_a_node_alone_is_no_members(tmp_path: Path) -> None:
-    """A data directory of plain `serve` joins nothing."""
-    open_node(tmp_path, inline=True).close()
-    with pytest.raises(Foreign, match="another cluster"):
-        boot(tmp_path, a_cluster())
+        boot(tmp_path, app=bank)
 
 
 def test_plain_node_refuses_a_members_directory(tmp_path: Path) -> None:

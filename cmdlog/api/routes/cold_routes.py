@@ -30,6 +30,7 @@ from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
 from cmdlog.node.status import Overview
+from snapshot.errors import PointRefused
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -96,9 +97,11 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         consistent = read_consistent(json_object(body)) if body.strip() else False
         async with turn:
             node = service.node()
-            return json_answer(
-                await service.run_slowly(node.take_point if consistent else lambda: {"snapshots": node.take_snapshot()})
-            )
+            take = node.take_point if consistent else lambda: {"snapshots": node.take_snapshot()}
+            try:
+                return json_answer(await service.run_slowly(take))
+            except PointRefused as refused:
+                raise invalid([("consistent", str(refused))]) from None
 
     return {
         "query": query,

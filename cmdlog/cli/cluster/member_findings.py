@@ -1,7 +1,7 @@
 """What an operator should know about members, failure sets and copies of a cluster.
 
-One rule: a change that makes progress is no finding; one that waits, a node that is declared failed, and data of which one copy
-is left are.
+One rule: a change that makes progress is no finding; one that waits, if only for the start of a node, a node that is declared
+failed, and data of which one copy is left are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cmdlog.cli.cluster.members_view import Rows, failed_nodes, newest_view
+from cmdlog.cli.cluster.members_view import Rows, expected_nodes, failed_nodes, newest_view
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 
@@ -32,6 +32,9 @@ def member_findings(rows: Rows, leader: Mapping[str, Any] | None) -> Iterator[Cl
         yield ClusterFinding("declared_failed", text, node)
     if failures.get("problem"):
         yield ClusterFinding("fault_log", f"the fault log cannot be read: {failures['problem']}", view.get("node"))
+    for node in expected_nodes(view):
+        text = f"node {node} is expected: it has no vote until it has been started and is level"
+        yield ClusterFinding("not_started", text, node)
     if leader is None:
         return
     if leader.get("waits") and leader.get("operation"):

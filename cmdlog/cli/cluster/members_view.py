@@ -10,7 +10,8 @@ from typing import Any, Final
 
 MIB: Final = 1 << 20
 SETTLED: Final = "member"
-UNSETTLED: Final = frozenset(("expected", "joining", "admitted", "leaving_old", "leaving", "removed"))
+EXPECTED: Final = "expected"
+UNSETTLED: Final = frozenset((EXPECTED, "joining", "admitted", "leaving_old", "leaving", "removed"))
 """States of a node that need not answer, or be level."""
 
 Rows = Sequence[Mapping[str, Any]]
@@ -30,6 +31,11 @@ def member_of(view: Mapping[str, Any], node: int | None) -> Mapping[str, Any]:
 def unsettled_nodes(rows: Rows) -> frozenset[int]:
     """Nodes on their way into the cluster, or out of it."""
     return frozenset(member["node"] for member in newest_view(rows).get("members", ()) if member.get("state") in UNSETTLED)
+
+
+def expected_nodes(view: Mapping[str, Any]) -> Sequence[int]:
+    """Nodes that were added or replaced, and wait until somebody starts them."""
+    return [member["node"] for member in view.get("members", ()) if member.get("state") == EXPECTED]
 
 
 def failed_nodes(view: Mapping[str, Any]) -> Sequence[int]:

@@ -42,8 +42,12 @@ class StatusReader:
         Raises: CommandFailed, when none is a member of a cluster that answers and something else than silence is the reason.
         """
         with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="cmdlog-ask") as pool:
-            rows = dict(zip(self._urls, pool.map(self._ask, self._urls), strict=True))
+            first = self._urls or list(self._members.values())
+            rows = dict(zip(first, pool.map(self._ask, first), strict=True))
             members = {**self._members, **_members_of(rows.values())}
+            if not self._urls:  # the file may be older than the cluster is: what has moved or left by now is no row
+                listed = {url for node, url in members.items() if node not in _removed_of(rows.values())}
+                rows = {url: row for url, row in rows.items() if url in listed or "groups" in row}
             met = {row["node"] for row in rows.values()} | _removed_of(rows.values())
             others = [url for node, url in members.items() if node not in met and url not in rows]
             rows |= zip(others, pool.map(self._ask, others), strict=True)

@@ -148,6 +148,7 @@ class Reconciler:
 
     def request_change(self, wanted: MemberRequest, *, base: int | None, plan: bool) -> dict[str, Any]:
         """As `MemberDesk.request`; blocking. Raises: MembershipRefused."""
+        answer: dict[str, Any] = {}
         while True:
             with self._driver.lock:
                 self._check_leads()
@@ -159,6 +160,7 @@ class Reconciler:
                     if already:
                         return self._answer(wanted, already=True)
                     if member is None:
+                        answer = self._answer(wanted, already=False)  # a former leader hears from nobody, and would plan for that
                         self._ground.give_leadership(NodeId(wanted.node))
                         break
                     statement = self._place(RecordKind.MEMBER, member.to_json())
@@ -172,7 +174,8 @@ class Reconciler:
             if mine:
                 with self._driver.lock:
                     return self._answer(wanted, already=False)
-        return self._await_leader(wanted)
+        self._await_leader(wanted)
+        return answer
 
     def _decide(self, wanted: MemberRequest, base: int | None) -> tuple[ClusterMember | None, bool]:
         """The entry that begins it, and whether nothing is left to do. A request for another state of the cluster is refused as
@@ -190,14 +193,14 @@ class Reconciler:
             RefusedBecause.STALE_BASE, f"the request was made for version {base} of the members, and this is {self._roll.version}"
         )
 
-    def _await_leader(self, wanted: MemberRequest) -> dict[str, Any]:
+    def _await_leader(self, wanted: MemberRequest) -> None:
         """Until the node leads that leadership was given to. Raises: MembershipRefused."""
         over = threading.Event()
         for _ in range(int(LEADS_S * 20)):
             with self._driver.lock:
                 cluster = self._driver.views().get(CLUSTER_GROUP)
                 if cluster is not None and cluster.leader == wanted.node:
-                    return self._answer(wanted, already=False)
+                    return
             over.wait(0.05)
         raise MembershipRefused(RefusedBecause.NO_SUCCESSOR, f"node {wanted.node} did not take the leadership")
 

@@ -76,7 +76,7 @@ from cmdlog.wal.fault_log import FaultLog, FaultRecord
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
 from procedures import Database
 from replay.log.source import source_of
-from snapshot.errors import SnapshotError
+from snapshot.errors import PointRefused
 
 TICK_S: Final = 0.1
 HAND_OVER_S: Final = 3.0  # for another node to take the leadership that an orderly stop offers
@@ -384,8 +384,8 @@ class MemberNode(Node):
         return super().query_by(run, sql, params, partition)
 
     def take_point(self) -> dict[str, Any]:
-        """Raises: SnapshotError: a point is a moment of all partitions, and the log of a cluster states none yet."""
-        raise SnapshotError(
+        """Raises: PointRefused: a point is a moment of all partitions, and the log of a cluster states none yet."""
+        raise PointRefused(
             "recovery points are taken on a node alone; `cmdlog recover DIR... --until` reaches any moment of a cluster's log"
         )
 

@@ -35,7 +35,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity
 from cmdlog.wal.directory.sizing import reserve_for
-from cmdlog.wal.errors import Foreign, WalError
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.group_state import GroupState, GroupStates
@@ -150,7 +150,7 @@ def open_member(
         settings = replace(adopt_fixed(settings, groups, wal.instance), durability="sync")
         if progress is not None:
             progress({"step": "opened"})
-        boot = member_boot(groups, db, wal.instance.identity, member.cluster, bundle or capture_bundle(db, target))
+        boot = member_boot(groups, db, wal.instance.identity, bundle or capture_bundle(db, target))
         program = Program(db, boot.bundle)
         unsealed = unsealed_states(files, directory, range(settings.partitions))
         plan, report = bring_up(
@@ -183,13 +183,11 @@ def _program(db: Database, bundle: Bundle, cluster: ClusterFile) -> tuple[dict, 
     return catalog_value(db, bundle, 1, None, partitions=partitions), environment(), first_tables(db)
 
 
-def member_boot(groups: Mapping[int, GroupState], db: Database, identity: Identity, cluster: ClusterFile, bundle: Bundle) -> Boot:
+def member_boot(groups: Mapping[int, GroupState], db: Database, identity: Identity, bundle: Bundle) -> Boot:
     """What this node's log says; a program that it does not know is proposed when this node leads.
 
-    Raises: Foreign, OtherApplication, OtherEnvironment.
+    Raises: BadClusterFile, OtherApplication, OtherEnvironment.
     """
-    if identity.cluster_id != cluster.cluster_id:
-        raise Foreign(f"the directory belongs to {identity}, and the cluster file is another cluster's")
     state = groups[CLUSTER_GROUP]
     configuration = state.configuration or {}
     if "key_policy" not in configuration:

@@ -104,7 +104,7 @@ def test_leadership_is_given_on_request_and_by_a_leader_that_leaves(three: Membe
     first = three.leader()
     second = number_of(three.followers()[0])
     assert refusal(first, "transfer", 9) is RefusedBecause.UNKNOWN_NODE
-    first.membership.request("transfer", second)
+    assert first.membership.request("transfer", second)["plan"]["refusal"] is None
     leader = wait_for(lambda: next((node for node in three.nodes.values() if leads(node) and number_of(node) == second), None))
     assert leader is not None
     assert leader.membership.request("transfer", second)["already"]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cmdlog.node.assembly import MACHINE, Outside
+from cmdlog.node.member.member_ground import MemberGround
+from cmdlog.node.member.member_start import ensure_member
 from cmdlog.node.member.rejoin import member_opening
-from cmdlog.node.member.rejoin.member_opening import is_damage, open_whole, prepare_directory, wish_copy
+from cmdlog.node.member.rejoin.member_opening import after_copy, is_damage, open_whole, prepare_directory, wish_copy
 from cmdlog.node.member.rejoin.rejoin_record import RejoinFile, RejoinReason
 from cmdlog.node.member.rejoin.tombstone import MemberRemoved, MemberTombstone, read_tombstone, write_tombstone
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import Corrupt, DiskFull, Foreign
 from cmdlog.wal.format.cluster_record import MemberStage
 from replay.errors import RemoteError, StateDamaged
+from tests.node.apps.faulty import db
+from tests.node.members import SECRET, SETTINGS, a_cluster
 from tests.node.rejoin.copykit import FILES, RECIPIENT, OfferedCopy, ScriptedSource, ground_of, member_of, standing_of
 from tests.node.rejoin.test_rejoin_steps import check_made, old_directory
 
@@ -135,3 +141,24 @@ def test_a_wish_is_not_replaced_by_a_later_one(offer: OfferedCopy, tmp_path: Pat
     assert record is not None
     assert (record.reason, record.why) == (RejoinReason.TOO_FAR_BACK, "away")
     assert record.former == member_opening.former_life(ground)
+
+
+@pytest.mark.parametrize(
+    ("node", "other_cluster", "match"),
+    [(1, False, "is node 2's, not node 1's"), (2, True, "the cluster file is another cluster's")],
+)
+def test_directory_of_another_node_or_cluster_is_refused(tmp_path: Path, node: int, other_cluster: bool, match: str) -> None:
+    """Before anybody is asked: the cluster would have it copied over, since its life is not the one that node has."""
+    cluster = a_cluster(3)
+    ensure_member(FILES, str(tmp_path), SETTINGS, db, target=None, cluster=cluster, node=2)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    file = dataclasses.replace(cluster, cluster_id=bytes(16)) if other_cluster else cluster
+
+    @after_copy
+    def join(directory: str, member: MemberGround, *, outside: Outside = MACHINE, progress: Any = None) -> None:
+        raise AssertionError("it was opened")
+
+    with pytest.raises(Foreign, match=match) as refused:
+        join(str(tmp_path), MemberGround(file, node, SECRET))
+    assert refused.value.exit_code == 11
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before

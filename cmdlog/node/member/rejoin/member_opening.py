@@ -2,6 +2,9 @@
 
 One rule: the table in `start_decision` decides. A directory that turns out to be damaged is copied once, and only while another
 node of the cluster answers that it has begun; else the damage is the error of the start, as on a node alone.
+
+Another node's directory is refused before anything is asked or changed. Its life is not this node's, so the cluster would say
+that it was replaced, and a healthy copy of the data would go into quarantine.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from cmdlog.node.member.rejoin.tombstone import read_tombstone
 from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.wal.directory.instance import INSTANCE_NAME, load_instance
 from cmdlog.wal.directory.lock import DirectoryLock, make_folder, take_ownership
-from cmdlog.wal.errors import Corrupt, WalError
+from cmdlog.wal.errors import Corrupt, Foreign, WalError, WrongDirectory
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import BadRecord
 from replay.errors import EntryMissing, RemoteError, StateDamaged, StreamDamaged
@@ -131,9 +134,25 @@ def after_copy(join: Callable[P, N]) -> Callable[P, N]:
         given.apply_defaults()
         values = given.arguments
         ground = rejoin_ground(values["outside"].files, values["directory"], values["member"], values["progress"])
+        check_owner(ground)
         return open_whole(ground, lambda: join(*args, **kwargs))
 
     return open_member
+
+
+def check_owner(ground: RejoinGround) -> None:
+    """Raises: Foreign, where the directory says that it is another node's."""
+    try:
+        identity = load_instance(ground.files, ground.directory).identity
+    except (WrongDirectory, Corrupt):
+        return  # it does not say; the opening decides
+    if identity.cluster_id != ground.member.cluster.cluster_id:
+        raise Foreign(f"{ground.directory} belongs to {identity}, and the cluster file is another cluster's")
+    if identity.node_id != ground.node:
+        raise Foreign(
+            f"{ground.directory} is node {identity.node_id}'s, not node {ground.node}'s",
+            hint=f"start it with --node {identity.node_id}, or give node {ground.node} a directory of its own",
+        )
 
 
 def rejoin_ground(
