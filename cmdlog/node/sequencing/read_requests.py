@@ -114,7 +114,7 @@ class ReadRequests:
     def wait_for_tables(self, partition: int | None, timeout_s: float) -> None:
         """A query reads states, which tables that a start or a deploy has just put into the log are still on their way to.
 
-        `partition`: None for all. Blocking, for so long at most: a site may be down.
+        `partition`: None for all. Blocking, for so long at most: a site may be down. Not where it cannot run what it is given.
         """
         deadline = time.monotonic() + timeout_s
         while self._tables_change(partition) and time.monotonic() < deadline:
@@ -152,7 +152,7 @@ class ReadRequests:
 
     def _tables_change(self, partition: int | None) -> bool:
         with self._pipelines.lock:
-            streams = [s for s in self._pipelines.by_partition.values() if s.flights and partition in (None, s.partition)]
+            streams = [s for s in self._pipelines.by_partition.values() if partition in (None, s.partition) and not s.halted]
             return any(flight.record[KIND_OFFSET] == RecordKind.SCHEMA for stream in streams for flight in stream.flights)
 
     def _admit(self, pipeline: PartitionPipeline, *, stale: bool = False) -> None:
