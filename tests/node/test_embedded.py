@@ -8,7 +8,6 @@ import queue
 import shutil
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -60,12 +59,12 @@ def test_tables_are_there_when_open_returns(tmp_path: Path, monkeypatch: pytest.
         assert looked.wait(WAIT_S)
         apply(sites, partition, record, index)
 
-    def look(seconds: float) -> None:
+    def look(_seconds: float) -> None:
         looked.set()
-        time.sleep(seconds)
+        os.sched_yield()
 
     monkeypatch.setattr(InlineSites, "_apply", apply_late)
-    monkeypatch.setattr(read_requests, "time", SimpleNamespace(monotonic=time.monotonic, sleep=look))
+    monkeypatch.setattr(read_requests, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=look))
     for partition in (1, None):
         looked.clear()
         with open_embedded(tmp_path / str(partition), db, **SMALL) as opened:
