@@ -17,10 +17,11 @@ from typing import Any, Final, TextIO
 import typer
 
 from cmdlog.cli import signals
-from cmdlog.cli.cli_errors import BROKEN_OFF, USAGE, ShownFailure, explain
+from cmdlog.cli.cli_errors import BROKEN_OFF, DISK_FULL_CODE, USAGE, WRITE_FAILED_CODE, ShownFailure, explain
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import sigterm_as_interrupt
 from cmdlog.cli.version import VersionFlag
+from cmdlog.wal.os_errors import NO_ROOM
 from cmdlog.whole_line_stdout import keep_lines_whole
 
 COMMANDS: Final = {
@@ -48,6 +49,7 @@ COMMANDS: Final = {
 }
 """Commands, in the order of `cmdlog --help`, and their modules of this package."""
 
+STDERR: Final = 2  # its number
 READER_GONE: Final = 141  # 128 and the number of SIGPIPE, as of any program in a pipe
 
 HELP: Final = """Durable stored procedures in Python: every acknowledged call survives.
@@ -97,12 +99,24 @@ def command_parser(first: str) -> Any:
 def run() -> None:
     """Runs the command line and ends the process."""
     with sigterm_as_interrupt():
+        _open_closed_streams()
         keep_lines_whole()
         sys.exit(_exit_code_read())
 
 
+def _open_closed_streams() -> None:
+    """`… >&-`: the next file to be opened would get the stream's number, and what is printed there would go into the file."""
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(nowhere, True)
+    os.close(nowhere)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- as long as the process
+
+
 def _exit_code_read() -> int:
     """The command's exit code, or READER_GONE if the reader of its output closed the pipe (`… | head -1`)."""
+    code = 0
     try:
         code = _exit_code()
         sys.stdout.flush()
@@ -110,17 +124,44 @@ def _exit_code_read() -> int:
         if not _reader_gone() and not isinstance(end.__context__, BrokenPipeError):
             raise
         return READER_GONE
+    except OSError as error:
+        if not _drop_unwritable():
+            raise
+        return code or _fail_unwritten(error)  # whichever came first
     return code
+
+
+def _drop_unwritable() -> bool:
+    """Whether what was printed cannot be written (`… > file` on a full volume); it goes nowhere, instead of failing at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _send_nowhere(sys.stdout)
+        return True
+    return False
+
+
+def _fail_unwritten(error: OSError) -> int:
+    """The output is not whole: with `--json` it is the place for errors, and cannot take one."""
+    out.json = False
+    code = DISK_FULL_CODE if error.errno in NO_ROOM else WRITE_FAILED_CODE
+    kind = "DiskFull" if code == DISK_FULL_CODE else "WriteFailed"
+    message, hint = f"the output cannot be written: {error.strerror}", "free space where it goes, or send it elsewhere"
+    return _fail(ShownFailure(kind, message, hint, code))
 
 
 def _reader_gone() -> bool:
     """Whether a stream has lost its reader; what is still to be printed there goes nowhere, instead of failing at exit."""
     gone = [stream for stream in (sys.stdout, sys.stderr) if _is_broken(stream)]
     for stream in gone:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        _send_nowhere(stream)
     return bool(gone)
+
+
+def _send_nowhere(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _is_broken(stream: TextIO) -> bool:
@@ -144,6 +185,8 @@ def _exit_code() -> int:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and (_is_broken(sys.stdout) or _is_broken(sys.stderr)):
             raise  # it is ours, and not a server's
+        if isinstance(error, OSError) and _drop_unwritable():
+            return _fail_unwritten(error)
         if hasattr(error, "format_message"):  # of the arguments, in Typer's words
             return _misused(error)
         failure = explain(error)

@@ -294,6 +294,7 @@ class Node:
 
     def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
         """`query`, run by somebody else, such as a process of its own."""
+        self.sequencer.reads.wait_for_tables(partition, self.settings.query_timeout_s)
         result = self.stale.read_states(run, sql, params, partition)
         if self.settings.durability == "sync":
             for p in range(self.settings.partitions) if partition is None else (partition,):

@@ -150,3 +150,26 @@ def test_reader_of_an_error_that_goes_away_ends_the_command() -> None:
     )
     os.close(writing)
     assert (ended.returncode, ended.stdout) == (141, b"")
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """The program with streams as a shell redirects them."""
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "CMDLOG": f"{sys.executable} -m cmdlog.cli"}
+    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, env=environ)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux")
+@pytest.mark.parametrize("json_too", ["", "--json"])
+def test_output_that_finds_no_room_is_an_error(json_too: str) -> None:
+    """`… > file` on a full volume: a sentence on standard error, and the exit code of a full disk."""
+    done = shell(f"$CMDLOG version {json_too} > /dev/full")
+    assert done.returncode == 14
+    assert done.stderr.startswith("error: the output cannot be written: No space left on device\n")
+    assert "Traceback" not in done.stderr
+
+
+def test_closed_streams_are_no_files(tmp_path: Path) -> None:
+    """`… >&- 2>&-`: the command does its work, and no file that it opens gets what is printed."""
+    done = shell(f"$CMDLOG token add {tmp_path}/tokens --name web --role read >&- 2>&-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len((tmp_path / "tokens").read_text().splitlines()) == 2  # a comment, and the token's hash

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,11 +26,13 @@ from cmdlog.node.deferred_interrupts import Unfinished
 from cmdlog.node.embedded import Embedded, EmbeddedInvalidParameters, open_embedded
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.placing.thread_waiter import ReplyWaiter
+from cmdlog.node.sequencing import read_requests
 from cmdlog.node.settings import BadSetting
+from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.wal.errors import Locked
 from procedures import InvalidParameters
 from tests.node.apps.faulty import Mixed, db
-from tests.node.rig import SMALL
+from tests.node.rig import SMALL, WAIT_S
 from tests.waiting import wait_for
 
 
@@ -46,6 +49,27 @@ def test_results_have_the_annotated_types(tmp_path: Path) -> None:
         assert result == Mixed(Decimal("1.50"), at, b"\0\xff", [Decimal("1.50")] * 2)
         assert opened.submit("mixed", id=1, amount=Decimal(2), at=at, raw=b"").result(120).amount == Decimal(2)
         assert opened.call("look_everywhere", name="x") == [[0, 0]] * 4
+
+
+def test_tables_are_there_when_open_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that comes before the states have the tables of this start waits for them, of one partition or of all."""
+    apply, looked = InlineSites._apply, threading.Event()
+
+    def apply_late(sites: InlineSites, partition: int, record: bytes, index: int) -> None:
+        assert looked.wait(WAIT_S)
+        apply(sites, partition, record, index)
+
+    def look(_seconds: float) -> None:
+        looked.set()
+        os.sched_yield()
+
+    monkeypatch.setattr(InlineSites, "_apply", apply_late)
+    monkeypatch.setattr(read_requests, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=look))
+    for partition in (1, None):
+        looked.clear()
+        with open_embedded(tmp_path / str(partition), db, **SMALL) as opened:
+            assert not opened.query("select * from counters", partition=partition).rows
+        assert looked.is_set(), "the tables were there before, or the query did not wait"
 
 
 def test_outcomes_are_exceptions_of_their_own(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from cmdlog.wal.errors import Wedged
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.log import Log
+from cmdlog.wal.writing.block_writes import BlockWrites
 from tests.waiting import wait_for
 from tests.wal.logkit import NODE, ListSource, create, generations, numbers_in, sim
 from tests.wal.sim.simfiles import Fault, Operation, SimDirectWriter, SimFiles
@@ -154,6 +156,55 @@ def test_other_threads_wait_for_the_disk_and_not_for_the_work() -> None:
     log.run_turn(work)
     assert goes_on.is_set()
     assert order == ["pwrite", "fdatasync", "pwrite", "fdatasync"]
+    files.before = None
+    log.close()
+
+
+class CrowdedFiles(SimFiles):
+    """While the end of a direct write is waited for, `meanwhile` runs."""
+
+    meanwhile: Callable[[], None] = staticmethod(lambda: None)
+
+    def open_direct_writer(self, busy_poll_s: float = 0.0) -> SimDirectWriter:
+        files = self
+
+        class Crowded(SimDirectWriter):
+            def finish(self) -> bool:
+                files.meanwhile()
+                return super().finish()
+
+        return Crowded(self)
+
+
+def test_a_pool_thread_writes_after_a_block_that_another_one_is_landing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller waits for the end of the block: until then nobody writes to the file, which both have open."""
+    files, source = CrowdedFiles(), WaitSource()
+    create(files)
+    log = Log.open(files, NODE, generation=generations(2000))
+    log.start(source, threads=2, early=True, seal_after_s=60.0, clock=lambda: 0.0)  # to the keeper nothing takes long
+    landing, land = [0], BlockWrites.land
+    written, seen = [0], [0]
+
+    def note(operation: Operation) -> None:
+        written[0] += "/log/seg-" in operation.path and operation.kind == "pwrite"
+
+    def note_landing(writes: BlockWrites, *, announced: bool = False) -> None:
+        landing[0] += 1
+        land(writes, announced=announced)
+
+    def call_another() -> None:
+        files.meanwhile = lambda: None
+        source.put(2)
+        log.kick()
+        wait_for(lambda: landing[0] == 2 or written[0] == 2)
+        seen[0] = written[0]
+
+    monkeypatch.setattr(BlockWrites, "land", note_landing)
+    files.before, files.meanwhile = note, call_another
+    source.put(1)
+    log.run_turn(lambda: None)
+    source.wait(lambda: source.acknowledged == [1, 2])
+    assert seen == [1]
     files.before = None
     log.close()
 

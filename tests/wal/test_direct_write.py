@@ -123,6 +123,22 @@ def test_the_end_of_a_write_is_announced(place: Place) -> None:
     os.close(eventfd)
 
 
+def test_a_number_that_was_an_eventfd_is_not_written_to(place: Place, tmp_path: Path) -> None:
+    """The caller closes it while a write is under way, or before the next one, and the system gives its number to a file."""
+    eventfd = os.eventfd(0)
+    place.writer.notify(eventfd)
+    start(place, bytes(PAGE), 0)
+    os.close(eventfd)
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    assert other == eventfd, "the test needs the number again"
+    place.writer.finish()
+    start(place, bytes(PAGE), 0)
+    place.writer.finish()
+    place.writer.close()  # what is announced has been
+    assert os.fstat(other).st_size == 0
+    os.close(other)
+
+
 def test_a_long_write_is_left_to_the_log(tmp_path: Path, writer: DirectWriter) -> None:
     """More than the writer's memory is not started, and the next short write is."""
     path = zeros(tmp_path / "file", 2 * DIRECT_BYTES_MAX)

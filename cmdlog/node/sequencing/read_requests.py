@@ -7,7 +7,9 @@ site had been given before it. A lax read does not wait.
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Sequence
+from typing import Final
 
 import orjson
 
@@ -19,6 +21,9 @@ from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
 from cmdlog.node.sites.site_faults import ReadSuspects, SiteFault
 from cmdlog.node.telemetry.stage_timings import StageTimings
+from cmdlog.wal.format.record import KIND_OFFSET, RecordKind
+
+LOOK_S: Final = 0.001  # at whether the sites have changed their tables
 
 
 class ReadRequests:
@@ -106,6 +111,15 @@ class ReadRequests:
         if not held:
             done(reply)
 
+    def wait_for_tables(self, partition: int | None, timeout_s: float) -> None:
+        """A query reads states, which tables that a start or a deploy has just put into the log are still on their way to.
+
+        `partition`: None for all. Blocking, for so long at most: a site may be down. Not where it cannot run what it is given.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._tables_change(partition) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+
     def wait_until_durable(self, partition: int) -> None:
         """What a query has read may have been executed ahead of the disk, and must not be returned before it cannot be lost.
 
@@ -135,6 +149,11 @@ class ReadRequests:
         self._reads.clear()
         self._held = 0
         return [read.done for read in reads], [read.procedure for read in reads if read.procedure >= 0]
+
+    def _tables_change(self, partition: int | None) -> bool:
+        with self._pipelines.lock:
+            streams = [s for s in self._pipelines.by_partition.values() if partition in (None, s.partition) and not s.halted]
+            return any(flight.record[KIND_OFFSET] == RecordKind.SCHEMA for stream in streams for flight in stream.flights)
 
     def _admit(self, pipeline: PartitionPipeline, *, stale: bool = False) -> None:
         admission = self._admission

@@ -16,6 +16,7 @@
 #include <Python.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -54,7 +55,8 @@ typedef struct {
     pid_t pid; /* whose thread it is */
     _Atomic uint32_t order;
     _Atomic int thread_sleeps, caller_waits;
-    int fd, eventfd;
+    int fd;
+    int eventfd; /* its own: the thread may announce a write after its caller has seen the end of it, and closed theirs */
     size_t size;
     off_t offset;
     long result; /* bytes, or an error's negative number */
@@ -228,6 +230,10 @@ static void end_thread(WriteThread *self)
         Py_END_ALLOW_THREADS
     }
     self->runs = 0;
+    if (self->eventfd >= 0) {
+        close(self->eventfd);
+        self->eventfd = -1;
+    }
 }
 
 static int start_thread(WriteThread *self)
@@ -331,7 +337,12 @@ static PyObject *write_thread_notify(WriteThread *self, PyObject *eventfd)
     if ((given == -1 && PyErr_Occurred()) || !is_usable(self) || !await_end(self)) {
         return NULL;
     }
-    self->eventfd = (int)given;
+    int own = self->eventfd; /* in its place: the announcement of an earlier write may still be due */
+    own = own < 0 ? fcntl((int)given, F_DUPFD_CLOEXEC, 0) : dup3((int)given, own, O_CLOEXEC);
+    if (own < 0) {
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    self->eventfd = own;
     Py_RETURN_NONE;
 }
 

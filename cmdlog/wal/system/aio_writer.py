@@ -83,7 +83,9 @@ class AioWriter:
                 os.eventfd_write(self._announces[1], 1)
 
     def notify(self, eventfd: int) -> None:
-        self._announces = (_RESFD, eventfd)
+        before, self._announces = self._announces, (_RESFD, os.dup(eventfd))
+        if before[0]:
+            os.close(before[1])
 
     def has_ended(self) -> bool:
         if not self._ended:
@@ -100,6 +102,9 @@ class AioWriter:
     def close(self) -> None:
         self._call(self._calls.destroy, self._queue)  # returns when nothing is under way
         self._file.close()
+        (announces, eventfd), self._announces = self._announces, (0, 0)
+        if announces:
+            os.close(eventfd)
 
     def _reap(self, call: tuple[object, ...]) -> int:
         """How many events there were: 0 or 1. A signal in between is no answer."""

@@ -35,7 +35,11 @@ class DirectWriter(Protocol):
         ...
 
     def notify(self, eventfd: int) -> None:
-        """From now on the end of every write is announced there."""
+        """From now on the end of every write is announced there, at the latest when the writer is closed.
+
+        The writer keeps a descriptor of its own: the caller's may be closed, and its number be that of a file, before that.
+        Raises: OSError, when there can be none.
+        """
         ...
 
     def has_ended(self) -> bool:

@@ -50,7 +50,7 @@ class BlockWrites:
 
     def write(self, placed: PlacedBlock, own: ThreadFile) -> None:
         """Writes the block, and syncs it unless nobody waits for that."""
-        if self._started is not None:
+        if self._started is not None or self._landing.locked():  # its end may be awaited by another thread
             self.land()
         try:
             file = own.of_block(placed)

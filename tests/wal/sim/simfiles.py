@@ -217,7 +217,7 @@ class SimDirectWriter:
             os.eventfd_write(self._eventfd, 1)
 
     def notify(self, eventfd: int) -> None:
-        self._eventfd = eventfd
+        self._eventfd = os.dup(eventfd)
 
     def has_ended(self) -> bool:
         return True
@@ -231,6 +231,9 @@ class SimDirectWriter:
 
     def close(self) -> None:
         self._file = None
+        if self._eventfd >= 0:
+            os.close(self._eventfd)
+            self._eventfd = -1
 
 
 class SimFiles(Files):
