@@ -20,7 +20,6 @@ import structlog
 
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.snapshot_schedule import segments_wanted
-from cmdlog.node.deploying.load_check import check_loads
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity, Instance
@@ -325,13 +324,6 @@ def _hard_state(partition: int, term: int, node_id: int) -> bytes:
 def live_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
     """The running program's own code for catalog versions of the same bundle; others are loaded from the log."""
     return lambda catalog: db if catalog["hash"] == boot.bundle.hash else None
-
-
-def checked_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
-    """`live_code` of a program that executes calls itself. Raises: NotReplayable, when the log could not load what it adds."""
-    if boot.adds_code:
-        check_loads(boot.bundle)
-    return live_code(db, boot)
 
 
 def reporter(progress: Callable[[Any], None] | None) -> Callable[[RecoveryProgress], None]:

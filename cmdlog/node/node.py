@@ -22,9 +22,10 @@ import structlog
 from cmdlog.node.assembly import MACHINE, NodeGround, Outside, build_parts, make_checks
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
-from cmdlog.node.boot import adopt_fixed, check_fit, checked_code, ensure_node, make_boot, reporter, tell_recovery
+from cmdlog.node.boot import adopt_fixed, check_fit, ensure_node, make_boot, reporter, tell_recovery
 from cmdlog.node.deploying.deployed_code import choose_program
 from cmdlog.node.deploying.deployer import Deployer, make_deployer
+from cmdlog.node.deploying.load_check import checked_code
 from cmdlog.node.migrating.table_changes import NewTables, table_changes
 from cmdlog.node.outcome import CallOutcome, Done, Durability, NotReady
 from cmdlog.node.placing.housekeeping import Housekeeping
@@ -297,8 +298,7 @@ class Node:
         self.sequencer.reads.wait_for_tables(partition, self.settings.query_timeout_s)
         result = self.stale.read_states(run, sql, params, partition)
         if self.settings.durability == "sync":
-            for p in range(self.settings.partitions) if partition is None else (partition,):
-                self.sequencer.reads.wait_until_durable(p)
+            self.sequencer.reads.wait_until_durable(partition)
         return result
 
     def watch_failure(self, watch: Callable[[BaseException], None]) -> None:

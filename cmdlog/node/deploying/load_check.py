@@ -10,14 +10,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from subprocess import DEVNULL
-from typing import Final
+from typing import Any, Final
 
 import orjson
 import structlog
 
 from cmdlog.child_process import PIPE, ChildProcess, describe_end
+from cmdlog.node.boot import Boot, live_code
 from cmdlog.whole_line_stdout import answer
+from procedures import Database
 from procedures.bundle import Bundle, load_bundle
 from procedures.errors import BundleError, ProceduresError
 from procedures.hash_seed import PINNED
@@ -34,6 +37,13 @@ class NotReplayable(BundleError):
         "a replay imports the modules that the log holds, in another process: at import they may need what is installed and each "
         "other; put what starts the program under `if __name__ == '__main__':`, data into a module; see `cmdlog check`"
     )
+
+
+def checked_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
+    """`live_code` of a program that executes calls itself. Raises: NotReplayable, when the log could not load what it adds."""
+    if boot.adds_code:
+        check_loads(boot.bundle)
+    return live_code(db, boot)
 
 
 def check_loads(bundle: Bundle) -> None:

@@ -120,15 +120,16 @@ class ReadRequests:
         while self._tables_change(partition) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
 
-    def wait_until_durable(self, partition: int) -> None:
+    def wait_until_durable(self, partition: int | None) -> None:
         """What a query has read may have been executed ahead of the disk, and must not be returned before it cannot be lost.
 
-        Raises: NotReady, when the node fails meanwhile.
+        `partition`: None for all. Raises: NotReady, when the node fails meanwhile.
         """
-        replied: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        self.when_durable(partition, replied.put)
-        if isinstance(replied.get(), UnknownOutcome):
-            raise NotReady("the node failed while the query waited for what it had read to become durable")
+        for each in tuple(self._pipelines.by_partition) if partition is None else (partition,):
+            replied: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+            self.when_durable(each, replied.put)
+            if isinstance(replied.get(), UnknownOutcome):
+                raise NotReady("the node failed while the query waited for what it had read to become durable")
 
     def release(self, pipeline: PartitionPipeline) -> list[tuple[Done, Reply]]:
         """Removes and returns the answers whose batches are durable."""
