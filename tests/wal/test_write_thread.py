@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -19,6 +20,7 @@ from cmdlog.wal.native import steps
 from cmdlog.wal.system import write_thread
 from cmdlog.wal.system.write_thread import WriteThread, open_write_thread
 from tests.skips import NO_COMPILER, NO_DIRECT_WRITES
+from tests.waiting import wait_for
 from tests.wal.writers import FILE_BYTES, PAGE, opened, start_at, zeros
 
 THREAD_NAME = "cmdlog-log-io"
@@ -32,15 +34,14 @@ def writer(request: pytest.FixtureRequest) -> Iterator[WriteThread]:
     made.close()
 
 
-def threads() -> int:
-    """How many threads like this the process has."""
-    count = 0
+def threads() -> list[int]:
+    """The numbers of the threads like this that the process has."""
+    found = []
     for task in os.listdir("/proc/self/task"):
-        try:
-            count += Path(f"/proc/self/task/{task}/comm").read_text().strip() == THREAD_NAME
-        except FileNotFoundError:
-            continue
-    return count
+        with contextlib.suppress(FileNotFoundError):
+            if Path(f"/proc/self/task/{task}/comm").read_text().strip() == THREAD_NAME:
+                found.append(int(task))
+    return found
 
 
 def test_thousands_of_writes_land_in_order(tmp_path: Path, writer: WriteThread) -> None:
@@ -71,6 +72,28 @@ def test_a_second_write_is_refused_while_one_is_under_way(tmp_path: Path, writer
     assert refused
     with pytest.raises(ValueError, match="too long"):
         thread.start(writer._file.fd, bytes(65537), 0)
+
+
+PLACES_MAX = 16  # as in the thread: on more processors it tries none
+
+
+def test_the_thread_tries_its_processors_and_is_free_before_it_sleeps(tmp_path: Path) -> None:
+    """Bound to each of them for some writes; where it could run before, it may again when nobody writes."""
+    before, allowed = set(threads()), os.sched_getaffinity(0)
+    wanted, seen = allowed if 2 <= len(allowed) <= PLACES_MAX else set(), set[int]()
+    with contextlib.closing(opened(open_write_thread(0.02), built=steps is not None)) as writer:
+        path, (thread,) = zeros(tmp_path / "file"), set(threads()) - before
+
+        def write_some() -> bool:
+            for number in range(64):
+                start_at(writer, path, bytes(PAGE), number * PAGE)
+                writer.finish()
+                where = os.sched_getaffinity(thread)
+                seen.update(where if len(where) == 1 and where != allowed else ())
+            return seen == wanted
+
+        wait_for(write_some)  # while others want the processor it tries none
+        wait_for(lambda: os.sched_getaffinity(thread) == allowed)
 
 
 def test_an_error_of_the_disk_is_raised(tmp_path: Path, writer: WriteThread) -> None:
@@ -124,14 +147,14 @@ def test_a_fork_has_no_thread(tmp_path: Path, writer: WriteThread) -> None:
 
 def test_a_writer_that_was_forgotten_takes_its_thread_along(tmp_path: Path) -> None:
     """Even with a write under way."""
-    before = threads()
+    before = len(threads())
     for number in range(20):
         writer = opened(open_write_thread(0.001 * (number % 2)), built=steps is not None)
         start_at(writer, zeros(tmp_path / "file"), b"x" * PAGE, 0)
-        assert threads() == before + 1
+        assert len(threads()) == before + 1
         del writer
         gc.collect()
-        assert threads() == before
+        assert len(threads()) == before
 
 
 def test_what_is_closed_stays_closed(writer: WriteThread) -> None:
