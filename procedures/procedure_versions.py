@@ -17,9 +17,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+from sqlalchemy import Table
 
 from procedures.bundle import Bundle
 from procedures.declaration.database import Database
+from procedures.declaration.stored_forms import READ_BY_FORM, form_of, named
 from procedures.errors import SchemaConflict
 from procedures.request_history import VersionFacts, defaults_of, next_requests, requests_of
 
@@ -42,20 +44,25 @@ def catalog_value(
         "hash": bundle.hash,
         "database": db.name,
         "tables": {name: info.partition_by for name, info in sorted(db.tables.items())},  # None: replicated
+        "forms": {name: _forms(info.table) for name, info in sorted(db.tables.items())},
+        **({"migrations": [migration.name for migration in db.migrations]} if db.migrations else {}),
         "procedures": _version_json(db, bundle, version, before),  # readers of the log need the names, not the code
         "bundle": replace(bundle, requests=next_requests(db.procedure_list, before)).to_bytes().decode(),
     }
 
 
-def check_placement(db: Database, before: Mapping[str, Any] | None) -> None:
-    """Refuses code by which rows that exist would live on other partitions than they do.
+def check_rows(db: Database, before: Mapping[str, Any] | None) -> None:
+    """Refuses code that would look for rows that exist where they are not, or read them as what they are not.
 
-    `before`: value of the CATALOG record that it follows; an early one does not say where rows live, and is not judged. A
-    partition column that is gone was renamed by a migration: its values stay, and so do the rows.
-
-    Raises: SchemaConflict.
+    `before`: value of the CATALOG record that it follows; an early one says neither, and is not judged. Raises: SchemaConflict.
     """
-    for name, column in ((before or {}).get("tables") or {}).items():
+    _check_placement(db, before or {})
+    _check_forms(db, before or {})
+
+
+def _check_placement(db: Database, before: Mapping[str, Any]) -> None:
+    """A partition column that is gone was renamed by a migration: its values stay, and so do the rows."""
+    for name, column in (before.get("tables") or {}).items():
         info = db.tables.get(name)
         if info is None or info.partition_by == column:
             continue
@@ -66,6 +73,28 @@ def check_placement(db: Database, before: Mapping[str, Any] | None) -> None:
                 "its calls look on, and no migration moves them; make a new directory with the program, and send it the calls "
                 "that `cmdlog log history DIR` lists"
             )
+
+
+def _check_forms(db: Database, before: Mapping[str, Any]) -> None:
+    """Tables look the same whether a TEXT column has dates, times or UUIDs. A new migration is what converts them."""
+    if {migration.name for migration in db.migrations} - set(before.get("migrations") or ()):
+        return
+    for name, stated in (before.get("forms") or {}).items():
+        info = db.tables.get(name)
+        for column, form in (_forms(info.table) if info is not None else {}).items():
+            was = stated.get(column, form)
+            if was != form and form in READ_BY_FORM:
+                raise SchemaConflict(
+                    f"column {column!r} of table {name!r} is {named(was)} in the log and {named(form)} in the program: its rows "
+                    f"are stored in another form; write a migration with op.alter_column({name!r}, {column!r}, type_=…), which "
+                    "looks at each of them, or declare a new column"
+                )
+
+
+def _forms(table: Table) -> dict[str, str]:
+    """How the values of each column are stored, where that is known."""
+    found = {column.name: form_of(column) for column in table.columns}
+    return {name: form for name, form in found.items() if form is not None}
 
 
 def stated_after(value: Mapping[str, Any], until: int) -> bool:

@@ -36,7 +36,7 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.code_versions import CodeVersions
 from procedures.idempotency.known_outcome import KeyPolicy
-from procedures.procedure_versions import catalog_value, check_placement, facts_of
+from procedures.procedure_versions import catalog_value, check_rows, facts_of
 from procedures.request_history import VersionFacts
 from procedures.storage.state import open_reader
 from replay.plan.node_plan import Plan
@@ -212,7 +212,7 @@ def make_boot(
         raise OtherApplication(f"the directory belongs to database {made_for!r}, not to {db.name!r}")
     if not version or cluster.catalogs[version].value["hash"] != bundle.hash:
         predecessor = cluster.catalogs[version].value if version else None
-        check_placement(db, predecessor)
+        check_rows(db, predecessor)
         version += 1
         changes.append(f"code bundle {bundle.hash[:12]} becomes catalog version {version}")
         tick = max(txn_tick(max(group.last_txn for group in groups.values())) + 1, int(wall_s * 1000) << COUNTER_BITS)

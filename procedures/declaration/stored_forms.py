@@ -28,6 +28,8 @@ _KINDS: Final[tuple[tuple[str, tuple[type[Any], ...]], ...]] = (  # the first th
 )  # fmt: skip
 _TIMES: Final = frozenset(("Interval", "DateTime", "Date", "Time"))
 _OWN: Final = _TIMES | {"Uuid", "JSON"}  # whatever else lies in such a column need not be one that can be read again
+READ_BY_FORM: Final = _OWN | {"Boolean"}
+"""Forms of columns from which a value that was stored in another one is not read as it was meant."""
 _ADVICE: Final = "they are stored in different forms; convert one of them in Python"
 
 
@@ -60,7 +62,7 @@ def check_compared(expression: Any, left: Any, right: Any) -> None:
         second = form_of(part)
         if not _differ(first, second) or {first, second} == {"Date", "text"}:
             continue
-        raise StatementRefused(f"<{expression}> compares {_named(first)} with {_named(second)}: {_ADVICE}")
+        raise StatementRefused(f"<{expression}> compares {named(first)} with {named(second)}: {_ADVICE}")
 
 
 def check_results(what: str, elements: Iterable[Any]) -> None:
@@ -68,14 +70,14 @@ def check_results(what: str, elements: Iterable[Any]) -> None:
     known = sorted({form for form in map(form_of, elements) if form is not None})
     for other in known[1:]:
         if _differ(known[0], other):
-            raise StatementRefused(f"{what} gives {_named(known[0])} or {_named(other)}: {_ADVICE}")
+            raise StatementRefused(f"{what} gives {named(known[0])} or {named(other)}: {_ADVICE}")
 
 
 def check_cast(cast: Any) -> None:
     """Raises: StatementRefused for one time as another; SQLite would leave the text as it is."""
     source, wanted = form_of(cast.clause), form_of(cast)
     if source != wanted and source in _TIMES and wanted in _TIMES:
-        raise StatementRefused(f"<{cast}>: {_named(source)} cannot be cast to {_named(wanted)}; convert it in Python")
+        raise StatementRefused(f"<{cast}>: {named(source)} cannot be cast to {named(wanted)}; convert it in Python")
 
 
 def check_written(statement: Any) -> None:
@@ -113,7 +115,7 @@ def check_assigned(column: Any, value: Any) -> None:
     as_flag = wanted == "Boolean" and isinstance(value, ColumnClause)  # a CASE of 1 and 0 is one
     if as_flag or wanted in _OWN or given == "Interval":
         raise StatementRefused(
-            f"column {column.name} is {_named(wanted)}, its new value {_named(given)}, which is stored in another form; "
+            f"column {column.name} is {named(wanted)}, its new value {named(given)}, which is stored in another form; "
             "read it, convert it in Python, and write the value"
         )
 
@@ -122,6 +124,7 @@ def _differ(first: str | None, second: str | None) -> bool:
     return first is not None and second is not None and first != second and bool(_TIMES & {first, second})
 
 
-def _named(form: str | None) -> str:
+def named(form: str | None) -> str:
+    """With its article."""
     article = "" if form == "text" else "an " if form == "Interval" else "a "
     return f"{article}{form}"

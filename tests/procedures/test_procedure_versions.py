@@ -7,12 +7,12 @@ import inspect
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Integer
+from sqlalchemy import JSON, Boolean, Column, Date, DateTime, Integer, Interval, String, Time, Uuid
 
 from procedures import Database
-from procedures.bundle import capture_bundle
+from procedures.bundle import Bundle, capture_bundle
 from procedures.errors import SchemaConflict
-from procedures.procedure_versions import catalog_value, check_placement, source_hash
+from procedures.procedure_versions import catalog_value, check_rows, source_hash
 from procedures.samples import bank, voter
 
 
@@ -59,7 +59,42 @@ def _placed(by: str | None) -> Database:
 def test_code_that_would_move_rows_is_refused(before: str | None, after: str | None) -> None:
     """With the way to do it; a renamed column, a new table and a record that does not say it pass."""
     with pytest.raises(SchemaConflict, match="no migration moves them; make a new directory"):
-        check_placement(_placed(after), {"tables": {"t": before}})
-    check_placement(_placed(after), {"tables": {"t": after, "gone": "id"}})
-    check_placement(_placed(after), {})
-    check_placement(_placed("id"), {"tables": {"t": "former_name"}})
+        check_rows(_placed(after), {"tables": {"t": before}})
+    check_rows(_placed(after), {"tables": {"t": after, "gone": "id"}})
+    check_rows(_placed(after), {})
+    check_rows(_placed("id"), {"tables": {"t": "former_name"}})
+
+
+def _with_column(type_: Any, *migrations: str) -> Database:
+    db = Database("formed")
+    db.table("t", Column("id", Integer, primary_key=True), Column("at", type_), partition_by="id")
+    for name in migrations:
+        db.migration(name)(lambda tx, op: None)
+    return db
+
+
+def _stated(db: Database) -> dict[str, Any]:
+    return catalog_value(db, Bundle("formed:db", {}, [], {}, [], hash=""), 1, None, partitions=1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Date, DateTime), (DateTime, Date), (String, Uuid), (String, JSON), (Uuid, JSON), (Integer, Boolean), (Integer, Interval),
+        (String, Time),
+    ],
+)  # fmt: skip
+def test_code_that_would_read_rows_as_something_else_is_refused(before: Any, after: Any) -> None:
+    """Their tables look alike. A new migration may convert them, one that has run has not; an early record says nothing."""
+    stated = _stated(_with_column(before, "0001_first"))
+    with pytest.raises(SchemaConflict, match=r"'at' of table 't' is (an? )?\w+ in the log .* op\.alter_column\('t', 'at', type_"):
+        check_rows(_with_column(after, "0001_first"), stated)
+    check_rows(_with_column(after, "0001_first", "0002_at"), stated)
+    check_rows(_with_column(before, "0001_first"), stated)
+    check_rows(_with_column(after, "0001_first"), {name: value for name, value in stated.items() if name != "forms"})
+
+
+def test_a_form_that_reads_as_it_was_written_is_no_other() -> None:
+    """Times as the text that they are, flags as numbers."""
+    for before, after in ((Date, String), (Uuid, String), (Boolean, Integer), (String(5), String(9))):
+        check_rows(_with_column(after), _stated(_with_column(before)))

@@ -64,7 +64,7 @@ from procedures.declaration.schema_plan import SchemaPlan
 from procedures.errors import BundleError, DefinitionError, SchemaConflict
 from procedures.execution.decimal_context import standard_decimals
 from procedures.migration.stated_change import StatedChange
-from procedures.procedure_versions import catalog_value, check_placement, partitions_of
+from procedures.procedure_versions import catalog_value, check_rows, partitions_of
 
 LOG_S_MAX: Final = 30.0  # for the log to take what a deploy states, and for the sites to apply it
 DRAIN_S_MAX: Final = 30.0  # for calls that were placed before tables change
@@ -174,7 +174,7 @@ class Deployer:
     def _plan(self, db: Database) -> dict[int, SchemaPlan]:
         ground = self._ground
         try:
-            check_placement(db, ground.code.newest_value)
+            check_rows(db, ground.code.newest_value)
             return plan_tables(db, ground.directory, ground.partitions)
         except (SchemaConflict, DefinitionError) as error:
             raise TablesRefused(str(error)) from error

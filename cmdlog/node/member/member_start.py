@@ -47,7 +47,7 @@ from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.code_versions import CodeVersions
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.migration.stated_change import StatedChange
-from procedures.procedure_versions import catalog_value, check_placement, facts_of
+from procedures.procedure_versions import catalog_value, check_rows, facts_of
 from replay.plan.node_plan import Plan
 from replay.recover.execute import RecoveryReport
 from replay.recover.in_place import bring_up
@@ -233,7 +233,7 @@ def check_program(directory: str, settings: Settings, db: Database, boot: Boot, 
         if boot.bundle.hash != boot.code.newest_hash:
             log.warning("older_program", bundle=boot.bundle.hash[:12], runs=boot.code.newest_hash[:12])
         return
-    check_placement(db, boot.code.newest_value)
+    check_rows(db, boot.code.newest_value)
     value = catalog_value(db, boot.bundle, boot.catalog + 1, boot.code.newest_value, partitions=settings.partitions)
     record = encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=boot.term, index=1)
     check_fit(replace(boot, records=[record]), wal)
