@@ -103,7 +103,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Steps in C are built where a compiler is; the package works without.
-NATIVE := $(wildcard procedures/native/*.[ch] cmdlog/api/native/*.c cmdlog/wal/native/*.c)
+NATIVE := $(wildcard procedures/native/*.[ch] cmdlog/api/native/*.c cmdlog/wal/native/*.[ch])
 
 # The stamps are newer than what they were made from, so that an unchanged project installs nothing.
 $(VENV)/.installed: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python

@@ -7,10 +7,6 @@
  *     BEGUN -> DONE          by the thread, which has filled in `result`
  *     NONE, DONE -> CLOSE    by the caller; the thread ends
  *
- * Where it runs matters: the device's interrupts, and the kernel's work at the end of a write, have a processor of their own on many
- * machines. A write is shorter there, and a caller elsewhere is not disturbed. So a thread that is given one write after the other
- * tries its processors and stays on the best (`Places`).
- *
  * It is the word of a futex (futex(2)): who waits for its change sleeps there. A fork has no such thread; what it does with the
  * object then is refused, and never waits.
  */
@@ -31,35 +27,17 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "looking.h"
+#include "places.h"
 
 enum { INTERFACE = 1 }; /* one more with each change that older Python, or newer, does not know */
 
 enum { NONE, WRITE, BEGUN, DONE, CLOSE };
 
 #define STACK_BYTES (128 << 10)
-#define STOLEN_NS 1000000LL /* these four as in cmdlog.node.sites.busy_poll */
-#define REST_MIN_NS 1000000LL
-#define REST_MAX_NS 1000000000LL
-#define CALM_RESTS 10
 #define BEGIN_SPINS 200 /* some microseconds: a thread that looks has seen the order by then */
-#define PLACES_MAX 16
-#define TRIES 32 /* writes that a processor is judged by */
-#define STAYS (32 * TRIES) /* writes on the best, for each processor that was tried */
-
-/* Waiting without sleeping, of one side. */
-typedef struct {
-    long long limit_ns, rests_until, rest_ns;
-} Looking;
-
-/* Processors that the thread may run on; fewer than two, or more than PLACES_MAX: it runs where it likes. */
-typedef struct {
-    cpu_set_t free; /* as it was before the thread was bound to one of them */
-    int bound, count, at, tried, stays;
-    int cpus[PLACES_MAX];
-    long long medians[PLACES_MAX], samples[TRIES]; /* ns a write takes */
-} Places;
 
 typedef struct {
     PyObject_HEAD
@@ -78,13 +56,6 @@ typedef struct {
     Looking thread_looks, caller_looks;
     Places places; /* the thread's own */
 } WriteThread;
-
-static long long now_ns(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1000000000LL + time.tv_nsec;
-}
 
 static int sleep_on(_Atomic uint32_t *word, uint32_t seen)
 {
@@ -111,89 +82,6 @@ static int is_under_way(uint32_t word)
     return word == WRITE || word == BEGUN;
 }
 
-/* Looks whether it is this side's turn, while others let it: the processor is offered to them after each look. */
-static void look(Looking *own, _Atomic uint32_t *order, int (*is_others)(uint32_t))
-{
-    long long began = now_ns(), before = began;
-    if (own->limit_ns <= 0 || began < own->rests_until) {
-        return;
-    }
-    while (is_others(atomic_load(order)) && before < began + own->limit_ns) {
-        sched_yield();
-        long long after = now_ns();
-        if (after - before > STOLEN_NS) {
-            int calm = before - own->rests_until > CALM_RESTS * own->rest_ns;
-            own->rest_ns = calm ? REST_MIN_NS : 2 * own->rest_ns < REST_MAX_NS ? 2 * own->rest_ns : REST_MAX_NS;
-            own->rests_until = after + own->rest_ns;
-            return;
-        }
-        before = after;
-    }
-}
-
-/* Where it cannot be bound, it is not. */
-static void bind_to_place(Places *own)
-{
-    if (!own->bound) {
-        own->count = 0;
-        if (sched_getaffinity(0, sizeof own->free, &own->free) == 0 && CPU_COUNT(&own->free) <= PLACES_MAX) {
-            for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-                if (CPU_ISSET(cpu, &own->free)) {
-                    own->cpus[own->count++] = cpu;
-                }
-            }
-        }
-        own->at = own->at < own->count ? own->at : 0;
-    }
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    if (own->count >= 2) {
-        CPU_SET(own->cpus[own->at], &one);
-        own->bound = sched_setaffinity(0, sizeof one, &one) == 0;
-    }
-}
-
-static void leave_place(Places *own)
-{
-    if (own->bound) {
-        sched_setaffinity(0, sizeof own->free, &own->free);
-        own->bound = 0;
-    }
-}
-
-static int compare_ns(const void *one, const void *other)
-{
-    long long a = *(const long long *)one, b = *(const long long *)other;
-    return (a > b) - (a < b);
-}
-
-/* A write on the place took so long: whether the next one is to be elsewhere. */
-static int note_write(Places *own, long long ns)
-{
-    if (own->stays > 0) {
-        if (--own->stays > 0) {
-            return 0;
-        }
-        own->at = 0;
-        return 1;
-    }
-    own->samples[own->tried++] = ns;
-    if (own->tried < TRIES) {
-        return 0;
-    }
-    qsort(own->samples, TRIES, sizeof own->samples[0], compare_ns);
-    own->medians[own->at++] = own->samples[TRIES / 2];
-    own->tried = 0;
-    if (own->at >= own->count) {
-        own->at = 0;
-        for (int other = 1; other < own->count; other++) {
-            own->at = own->medians[other] < own->medians[own->at] ? other : own->at;
-        }
-        own->stays = STAYS * own->count;
-    }
-    return 1;
-}
-
 static uint32_t await_order(WriteThread *self)
 {
     uint32_t word = atomic_load(&self->order);
@@ -201,7 +89,7 @@ static uint32_t await_order(WriteThread *self)
         atomic_store(&self->thread_sleeps, 1);
         word = atomic_load(&self->order); /* given before it was seen that the thread sleeps: it wakes nobody */
         if (!is_order(word)) {
-            leave_place(&self->places);
+            place_leave(&self->places);
             sleep_on(&self->order, word);
             word = atomic_load(&self->order);
         }
@@ -223,7 +111,7 @@ static void *serve(void *given)
         long long now = now_ns();
         int soon = now - done < self->thread_looks.limit_ns; /* the next one may be as soon */
         if (soon && !places->bound && now >= self->thread_looks.rests_until) {
-            bind_to_place(places);
+            place_bind(places);
         }
         atomic_store(&self->order, BEGUN);
         if (atomic_load(&self->caller_waits)) {
@@ -243,8 +131,8 @@ static void *serve(void *given)
             ssize_t announced = write(eventfd, &one, sizeof one);
             (void)announced; /* it cannot be full */
         }
-        if (places->bound && note_write(places, done - began)) {
-            bind_to_place(places);
+        if (places->bound && place_note(places, done - began)) {
+            place_bind(places);
         }
         if (soon) {
             look(&self->thread_looks, &self->order, is_no_order);
