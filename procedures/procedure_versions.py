@@ -93,7 +93,7 @@ def _check_forms(db: Database, before: Mapping[str, Any]) -> None:
 
 def _forms(table: Table) -> dict[str, str]:
     """How the values of each column are stored, where that is known."""
-    found = {column.name: form_of(column) for column in table.columns}
+    found = {str(column.name): form_of(column) for column in table.columns}  # a name of SQLAlchemy's own type is no key of JSON
     return {name: form for name, form in found.items() if form is not None}
 
 
