@@ -20,6 +20,15 @@ def test_each_procedure_has_its_own_time(tmp_path: Path) -> None:
     assert speeds.replay_s(0) == pytest.approx(150 * 10e-6 + 150 * 90e-6)
 
 
+def test_batches_that_come_together_count_as_one_by_one(tmp_path: Path) -> None:
+    """Each kind with its own time, mixed ones as they are; a batch without calls says nothing."""
+    speeds = Speeds(str(tmp_path), ["quick", "slow"], 2)
+    speeds.add_batches((0, 1, 0, 0), ([0] * 60, [1] * 100, [0] * 40, []), (600e-6, 9000e-6, 400e-6, 1.0))
+    speeds.add_batches((0,), ([0, 1] * 50,), (100 * 50e-6,))
+    assert speeds.per_call_us() == pytest.approx({"quick": 10.0, "slow": 90.0})
+    assert [speeds.calls_behind(partition) for partition in (0, 1)] == [200, 100]
+
+
 def test_times_follow_a_change(tmp_path: Path) -> None:
     """A procedure that got slower is believed to be, after some thousand calls."""
     speeds = Speeds(str(tmp_path), ["p"], 1)

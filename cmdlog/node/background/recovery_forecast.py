@@ -64,6 +64,21 @@ class Speeds:
         """Batches are of other code from now on; `names` of its procedures, by number."""
         self._names = names
 
+    def add_batches(self, partitions: Sequence[int], procedures: Sequence[Sequence[int]], busy_s: Sequence[float]) -> None:
+        """`add` of each batch; those of one procedure alone, which most are, count together."""
+        alone: dict[tuple[int, int], tuple[int, float]] = {}
+        for partition, numbers, seconds in zip(partitions, procedures, busy_s, strict=True):
+            if not numbers:
+                continue
+            first, count = numbers[0], len(numbers)
+            if count > 1 and numbers.count(first) != count:
+                self.add(partition, numbers, seconds)
+                continue
+            before, spent = alone.get((partition, first), (0, 0.0))
+            alone[partition, first] = before + count, spent + seconds
+        for (partition, number), (count, spent) in alone.items():
+            self.add(partition, (number,) * count, spent)
+
     def add(self, partition: int, procedures: Sequence[int], busy_s: float) -> None:
         """A site has executed a batch with these calls and was busy with it for so long."""
         counts = Counter({self._names[number]: count for number, count in Counter(procedures).items()})

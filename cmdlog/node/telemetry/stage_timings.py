@@ -26,6 +26,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import mul, sub
 from typing import TYPE_CHECKING, Final
 
 from cmdlog.node.background.recovery_forecast import Speeds
@@ -70,6 +71,13 @@ class Histogram:
         for bucket, count in enumerate(counts):
             self.counts[bucket] += count
         self.total += total
+
+    def add_all(self, values: Sequence[float], weights: Sequence[int]) -> None:
+        """`add` of each, in one loop."""
+        counts, bounds = self.counts, self.bounds
+        for value, weight in zip(values, weights, strict=True):
+            counts[bisect_left(bounds, value)] += weight
+        self.total += sum(map(mul, values, weights))
 
     def add(self, value: float, weight: int = 1) -> None:
         """`weight` observations of this value."""
@@ -214,16 +222,17 @@ class StageTimings:
 
     def drain(self) -> None:
         """Sorts what batches have left into the histograms. Any thread."""
-        stages = [self.stages[stage] for stage in STAGES[:4]]
         with self._draining:
-            while self.finished:
-                partition, procedures, busy_s, count, size, *ends = self.finished.popleft()
-                if procedures:
-                    self.speeds.add(partition, procedures, busy_s)
-                self.batch_calls.add(count)
-                self.batch_bytes.add(size)
-                for histogram, begin, end in zip(stages, ends, ends[1:], strict=False):
-                    histogram.add(end - begin, count)
+            finished = [self.finished.popleft() for _ in range(len(self.finished))]
+            if not finished:
+                return
+            partitions, procedures, busy_s, counts, sizes, *ends = zip(*finished, strict=True)
+            self.speeds.add_batches(partitions, procedures, busy_s)
+            once = [1] * len(finished)
+            self.batch_calls.add_all(counts, once)
+            self.batch_bytes.add_all(sizes, once)
+            for stage, (begun, ended) in zip(STAGES, pairwise(ends), strict=False):
+                self.stages[stage].add_all(list(map(sub, ended, begun)), counts)
 
     def calls_total(self) -> int:
         """Calls that have an outcome."""
