@@ -31,6 +31,11 @@ _CLOCK: Final = f"{_DIGIT * 2}:{_DIGIT * 2}:{_DIGIT * 2}.{_DIGIT * 6}"
 _PATTERNS: Final = {  # GLOB of what `procedures.declaration.dialect` stores
     "Date": _DAY, "DateTime": f"{_DAY}T{_CLOCK}Z", "Time": _CLOCK, "Uuid": "-".join(_HEX * n for n in (8, 4, 4, 4, 12)),
 }  # fmt: skip
+_NO_DAY: Final = "{0} < '0001' OR date(substr({0}, 1, 10)) IS NOT substr({0}, 1, 10)"
+_NO_CLOCK: Final = "time(substr({0}, -{1}, 8)) IS NOT substr({0}, -{1}, 8)"
+_NO_TIMES: Final = {  # of what looks like one: 30 February, 24:00
+    "Date": (_NO_DAY,), "Time": (_NO_CLOCK.format("{0}", 15),), "DateTime": (_NO_DAY, _NO_CLOCK.format("{0}", 16)),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ def unread_as(value: str, type_: Any) -> str:
     """
     form = form_of(Column("", type_))
     if form in _PATTERNS:
-        return f"{value} NOT GLOB '{_PATTERNS[form]}'"
+        return " OR ".join((f"{value} NOT GLOB '{_PATTERNS[form]}'", *(text.format(value) for text in _NO_TIMES.get(form, ()))))
     return {"JSON": f"NOT json_valid({value})", "Boolean": f"{value} NOT IN (0, 1, '0', '1')"}.get(form or "", "")
 
 

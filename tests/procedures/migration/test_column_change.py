@@ -54,10 +54,28 @@ def test_values_of_another_type_are_found(type_: Any) -> None:
     for kind, value in VALUES.items():
         processor = bind_processor_of(kind)
         stored = value if processor is None else processor(value)
-        ((unread,),) = connection.execute(f"SELECT {unread_as('?', type_)}", (stored,))
+        ((unread,),) = connection.execute(f"SELECT {unread_as('?1', type_)}", (stored,))
         assert bool(unread) == (kind is not type_ and not (type(type_) is JSON and type(kind) is Boolean)), kind
-    assert list(connection.execute(f"SELECT {unread_as('?', type_)}", (None,))) == [(None,)]
+    assert list(connection.execute(f"SELECT {unread_as('?1', type_)}", (None,))) == [(None,)]
     assert (unread_as("n", String()), unread_as("n", Integer())) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("type_", "stored"),
+    [
+        (Date(), "2026-02-30"),
+        (Date(), "0000-01-01"),
+        (Date(), "2026-13-01"),
+        (DateTime(), "2026-02-29T00:00:00.000000Z"),
+        (DateTime(), "2026-01-01T24:00:00.000000Z"),
+        (Time(), "24:00:00.000000"),
+        (Time(), "23:59:60.000000"),
+    ],
+)
+def test_digits_that_name_no_time_are_found(type_: Any, stored: str) -> None:
+    """They look like one, and no SELECT could read the row."""
+    ((unread,),) = apsw.Connection(":memory:").execute(f"SELECT {unread_as('?1', type_)}", (stored,))
+    assert unread
 
 
 def test_default_and_rules_stay_where_they_are_not_changed() -> None:
