@@ -37,7 +37,7 @@ from procedures.declaration.dialect import StateDialect
 from procedures.deployed_code import deployed_code
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
 from procedures.execution.outcome_bodies import MAIN
-from procedures.loaded_modules import LoadedModules, alias
+from procedures.loaded_modules import LoadedModules, alias, raised_at
 from procedures.loading import loading
 from procedures.statements.compiled import sql_of
 
@@ -136,7 +136,7 @@ def load_bundle(bundle: Bundle) -> Database:
             module = loaded.load(module_name)
         db = getattr(module, attribute)
     except Exception as error:
-        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {error!r}") from error
+        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {error!r}{raised_at(error)}") from error
     if not isinstance(db, Database):
         raise BundleError(f"{bundle.target} in bundle {bundle.hash[:12]} is no Database")
     stated, declared = [procedure["name"] for procedure in bundle.procedures], [p.name for p in db.procedure_list]

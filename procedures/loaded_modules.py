@@ -12,6 +12,7 @@ import importlib.util
 import linecache
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -108,3 +109,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def alias(name: str) -> str:
     """A program's main module must not run as one again: `if __name__ == "__main__"` stays false."""
     return BUNDLED_MAIN if name == MAIN else name
+
+
+def raised_at(error: BaseException) -> str:
+    """In parentheses the innermost line of a bundle's modules that raised it; "" where it is none of theirs."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        bundle, is_bundled, file = frame.f_code.co_filename.partition(">/")
+        if is_bundled and bundle.startswith("<bundle "):
+            return f" ({file}, line {line})"
+    return ""

@@ -79,3 +79,19 @@ def test_procedures_that_are_declared_too_late_are_named(tmp_path: Path, monkeyp
     bundle = capture_bundle(sys.modules["one_file"].db, "one_file:db")
     with pytest.raises(BundleError, match="states the procedures add, and its code declares none; declare them before"):
         load_bundle(bundle)
+
+
+@pytest.mark.parametrize(
+    ("begins", "why"),
+    [
+        ("cmdlog.open(sys.argv[9], db)\n", r"IndexError\('list index out of range'\) \(one_file\.py, line 14\)"),
+        ("def divide():\n    return 1 / 0\n\ndivide()\n", r"ZeroDivisionError\('division by zero'\) \(one_file\.py, line 15\)"),
+        ("del db\n", r"has no attribute 'db'\"\)$"),
+    ],
+)
+def test_what_raises_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: str, why: str) -> None:
+    """The innermost line of the application; none where the module ended well."""
+    monkeypatch.setattr(sys, "argv", ["one_file.py"])
+    bundle = captured(tmp_path, monkeypatch, HEAD + LATER, begins=begins)
+    with pytest.raises(BundleError, match=why):
+        load_bundle(bundle)
