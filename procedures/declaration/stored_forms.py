@@ -15,7 +15,8 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from sqlalchemy import types
-from sqlalchemy.sql.elements import ClauseElement, ColumnClause
+from sqlalchemy.sql.elements import ClauseElement, ColumnClause, Grouping
+from sqlalchemy.sql.functions import FunctionElement
 
 from procedures.errors import StatementRefused
 from procedures.numeric.operands import queries_of
@@ -58,7 +59,7 @@ def form_of(element: Any) -> str | None:
 def check_compared(expression: Any, left: Any, right: Any) -> None:
     """Raises: StatementRefused where a time is compared with something else; a Date with text is compared as it is written."""
     first = form_of(left)
-    for part in getattr(right, "clauses", (right,)):  # BETWEEN has two
+    for part in _compared_parts(right):
         second = form_of(part)
         if not _differ(first, second) or {first, second} == {"Date", "text"}:
             continue
@@ -118,6 +119,13 @@ def check_assigned(column: Any, value: Any) -> None:
             f"column {column.name} is {named(wanted)}, its new value {named(given)}, which is stored in another form; "
             "read it, convert it in Python, and write the value"
         )
+
+
+def _compared_parts(right: Any) -> Iterable[Any]:
+    """BETWEEN has two, IN a list. What a function gets is not what it gives."""
+    inner = right.element if isinstance(right, Grouping) else right
+    parts: Iterable[Any] = (right,) if isinstance(inner, FunctionElement) else getattr(right, "clauses", (right,))
+    return parts
 
 
 def _differ(first: str | None, second: str | None) -> bool:

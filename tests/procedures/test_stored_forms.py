@@ -50,6 +50,8 @@ MIXED: Final = {
     "both columns": select(c.id).where(c.at == c.day),
     "IN": select(c.id).where(c.day.in_([MIDNIGHT])),
     "BETWEEN": select(c.id).where(c.day.between(date(2026, 1, 1), MIDNIGHT)),
+    "a function": select(c.id).where(c.at > func.coalesce(c.day, c.day)),
+    "IN columns": select(c.id).where(c.at.in_([c.at, c.day])),
     "DateTime with text": select(c.id).where(c.at == "2026-01-31T00:00:00Z"),
     "Time with text": select(c.id).where(c.clock > "10:00"),
     "Interval with a number": select(c.id).where(c.span > 5),
@@ -72,6 +74,7 @@ MIXED: Final = {
 FITTING: Final = (
     select(c.id).where(c.at > MIDNIGHT, c.day == date(2026, 1, 31), c.clock < time(1), c.span > timedelta(1)),
     select(c.id).where(c.day >= "2026-01-01", c.at == bindparam("x"), c.at.is_(None), c.at.in_(select(c.at))),
+    select(c.id).group_by(c.id).having(c.id <= func.count(c.at)).where(c.at > func.coalesce(c.at, MIDNIGHT)),
     select(func.coalesce(c.at, MIDNIGHT), func.max(c.day), case((c.id > 1, c.at)), cast(c.at, String), c.doc["x"]),
     update(t).values(on=case((c.id > 1, 1), else_=0), doc=func.json_set(c.doc, "$.x", 1), at=func.max(c.at, MIDNIGHT)),
     update(t).values(day=cast(c.name, Date), name=c.day, span=c.span + timedelta(1), who=None),
