@@ -23,7 +23,10 @@ KNOWN: Final = (TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY, STORED_FORMS)
 
 
 def dialect_of(db: Database) -> int:
-    """For a database that was loaded from a bundle, that of a bundle with the same rules."""
+    """For a database that was loaded from a bundle, that of a bundle with the same rules.
+
+    Bundles of applications that a later dialect does not concern keep their hash.
+    """
     if db.dialect.checks_forms:
         return STORED_FORMS
     if not db.dialect.is_exact:

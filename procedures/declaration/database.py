@@ -21,7 +21,7 @@ from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Pro
 from procedures.declaration.schema import check_table, create_statements
 from procedures.declaration.schema_plan import SchemaPlan, plan_migrations, plan_schema
 from procedures.declaration.schema_trial import try_references, try_table
-from procedures.declaration.stored_forms import forms_are_unchecked
+from procedures.declaration.stored_forms import READ_BY_FORM, form_of, forms_are_unchecked
 from procedures.deployed_code import deployed_code, is_deployed
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
@@ -90,6 +90,7 @@ class Database:
         self._migrations: tuple[Migration, ...] = ()
         self._numerics_are_text = numerics_are_text()
         self._forms_are_unchecked = forms_are_unchecked()
+        self._has_forms = False  # a column that is read by the form of its values
         self._is_deployed = is_deployed()
         self._model: Any = None
 
@@ -137,6 +138,7 @@ class Database:
         except SQLAlchemyError as error:
             self.metadata.remove(table)
             raise DefinitionError(f"table {name!r}: {error}") from None
+        self._has_forms |= any(form_of(column) in READ_BY_FORM for column in table.columns)
         self._tables[name] = TableInfo(table, partition_by, replicated, self.dialect)
         return table
 
@@ -227,7 +229,7 @@ class Database:
         """How its statements are compiled."""
         if self._numerics_are_text:
             return TEXT_NUMERIC_DIALECT
-        return UNCHECKED_FORMS_DIALECT if self._forms_are_unchecked else DIALECT
+        return DIALECT if self._has_forms and not self._forms_are_unchecked else UNCHECKED_FORMS_DIALECT
 
     @property
     def procedures(self) -> Mapping[str, Procedure]:

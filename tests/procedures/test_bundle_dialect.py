@@ -49,3 +49,13 @@ def test_what_is_declared_by_the_rules_of_a_dialect_states_it(dialect: int, retu
     with rules_of(dialect):
         assert dialect_of(versions.load(f"days_of_{dialect}", source)) == dialect
     assert sorted(KNOWN) == list(KNOWN)
+
+
+def test_an_application_without_such_columns_keeps_its_bundle(versions: Versions) -> None:
+    """An update of this program is no new code: nothing is added to its log, and former calls need no other code."""
+    plain = SOURCE.replace('Column("day", Date), Column("at", DateTime), ', "").replace("at=days.c.day", "id=1")
+    with forms_unchecked():
+        before = capture_bundle(versions.load("plain_v1", plain))
+    now = versions.load("plain_v1", plain)
+    assert capture_bundle(now).hash == before.hash
+    assert now.dialect is UNCHECKED_FORMS_DIALECT, "a replay loads it by what the bundle states"

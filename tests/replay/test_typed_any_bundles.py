@@ -12,7 +12,6 @@ from cmdlog.wal.files import RealFiles
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, load_bundle
 from procedures.bundle_dialect import EXACT_NUMERIC, TYPED_ANY
-from procedures.declaration.stored_forms import forms_unchecked
 from procedures.wire.result_json import encode_any, encode_first_types, results_of_first_types
 from replay.plan.planner import make_plan
 from replay.recover.to_directory import rebuild
@@ -44,16 +43,14 @@ FILES = RealFiles()
 
 def load_before(versions: Versions) -> Database:
     """As cmdlog ran it before."""
-    with forms_unchecked(), results_of_first_types():
+    with results_of_first_types():
         return versions.load("visits_v1", SOURCE)
 
 
 def test_bundles_state_which_results_their_code_gives(versions: Versions) -> None:
     """Both ways a bundle loads as it was captured; one without such results is the same as ever."""
-    with forms_unchecked():
-        now = capture_bundle(versions.load("visits_v2", SOURCE))
-        typed = versions.load("visits_v3", SOURCE.replace("-> Any", "-> dict[str, str]"))
-    before = capture_bundle(load_before(versions))
+    now, before = capture_bundle(versions.load("visits_v2", SOURCE)), capture_bundle(load_before(versions))
+    typed = versions.load("visits_v3", SOURCE.replace("-> Any", "-> dict[str, str]"))
     assert (now.dialect, before.dialect) == (TYPED_ANY, EXACT_NUMERIC)
     for bundle, encode in ((now, encode_any), (before, encode_first_types)):
         assert load_bundle(Bundle.from_bytes(bundle.to_bytes())).procedures["put"].encode is encode
