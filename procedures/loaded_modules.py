@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from procedures.errors import BundleError
@@ -114,7 +114,11 @@ def alias(name: str) -> str:
 def raised_at(error: BaseException) -> str:
     """In parentheses the innermost line of a bundle's modules that raised it; "" where it is none of theirs."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        bundle, is_bundled, file = frame.f_code.co_filename.partition(">/")
-        if is_bundled and bundle.startswith("<bundle "):
-            return f" ({file}, line {line})"
+        if is_bundled(frame):
+            return f" ({frame.f_code.co_filename.partition('>/')[2]}, line {line})"
     return ""
+
+
+def is_bundled(frame: FrameType) -> bool:
+    """Whether it runs code of a bundle, in whichever thread."""
+    return frame.f_code.co_filename.startswith("<bundle ")

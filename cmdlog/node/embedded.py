@@ -36,6 +36,7 @@ from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
 from procedures.execution.failure_trace import FailureTrace
 from procedures.idempotency.known_outcome import Status, key_fingerprint
+from procedures.loaded_modules import is_bundled
 from procedures.loading import is_loading
 from procedures.running_code import check_running_code
 from replay.machine_errors import naming_faults
@@ -363,7 +364,7 @@ def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: An
         BadSetting: a setting is unknown, out of bounds, or not that of the directory.
         NotStarted: with `sites`, a site process ended before it served.
     """
-    if is_loading():
+    if is_loading() or is_bundled(sys._getframe(1)):  # noqa: SLF001 - a thread of such a module does not know that it is loaded
         return cast(Embedded, Unopened())
     return open_embedded_on(MACHINE, data_dir, db, settings)
 

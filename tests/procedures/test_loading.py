@@ -50,8 +50,9 @@ def captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: str, *, 
         "try:\n    cmdlog.open('data', db).call('add', number=1)\nexcept Exception:\n    pass\nraise AssertionError\n",
         "sys.exit(cmdlog.open('data', db).invoke('add', {'number': 1}).value)\n",
         "sys.exit(2)\n",
+        "import threading\nof = threading.Thread(target=lambda: cmdlog.open('data', db).close())\nof.start()\nof.join()\n",
     ],
-    ids=["kept", "called", "with", "caught", "invoked", "exit"],
+    ids=["kept", "called", "with", "caught", "invoked", "exit", "thread"],
 )
 def test_a_program_of_one_file_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: str) -> None:
     """Its tables and procedures are there, its directory is not made."""
