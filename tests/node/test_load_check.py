@@ -10,9 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 import cmdlog
+from cmdlog.node import node
 from cmdlog.node.deploying import load_check
 from cmdlog.node.deploying.load_check import NotReplayable
 from procedures import Database
+from procedures.bundle import Bundle, _content, _hash, capture_bundle
 from tests.node.deployed import make_version
 
 IN_A_BUNDLE = 'if "__file__" not in globals(): '
@@ -27,6 +29,13 @@ def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def refuse_to_start(*_: Any, **__: Any) -> None:
     """Stands for a process."""
     raise AssertionError("a process was started")
+
+
+def other_hash(db: Database, target: str | None) -> Bundle:
+    """The same modules under other rules."""
+    bundle = capture_bundle(db, target)
+    content = {**_content(bundle), "dialect": bundle.dialect % 4 + 1}
+    return Bundle(**content, hash=_hash(content))
 
 
 def hit(directory: Path, db: Database) -> int:
@@ -66,6 +75,20 @@ def test_code_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert hit(tmp_path / "data", db) == 1
     with pytest.raises(AssertionError, match="started"):
         cmdlog.open(tmp_path / "third", db)
+
+
+@pytest.mark.slow
+def test_modules_that_the_log_has_are_not_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that a version without this check has logged is opened by it, though it calls the same modules another version."""
+    db = make_version(tmp_path, 1, tables="HERE = __file__")[0]
+    with monkeypatch.context() as before:
+        before.setattr(load_check, "check_loads", lambda bundle: None)
+        assert hit(tmp_path / "data", db) == 1
+    monkeypatch.setattr(node, "capture_bundle", other_hash)
+    with cmdlog.open(tmp_path / "data", db) as opened:
+        assert opened.status()["catalog_version"] == 2
+    with pytest.raises(NotReplayable):
+        cmdlog.open(tmp_path / "other", db)
 
 
 def test_an_import_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ it must be missed before the first call is logged. Site processes load the bundl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from cmdlog.child_process import PIPE, ChildProcess, describe_end
 from cmdlog.node.boot import Boot, live_code
 from cmdlog.whole_line_stdout import answer
 from procedures import Database
-from procedures.bundle import Bundle, load_bundle
+from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.errors import BundleError, ProceduresError
 from procedures.hash_seed import PINNED
 
@@ -40,10 +41,19 @@ class NotReplayable(BundleError):
 
 
 def checked_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
-    """`live_code` of a program that executes calls itself. Raises: NotReplayable, when the log could not load what it adds."""
-    if boot.adds_code:
+    """`live_code` of a program that executes calls itself. Raises: NotReplayable, when the log could not load what it adds.
+
+    Modules that the log has are not judged again, where only rules of this framework make another version of them.
+    """
+    if boot.adds_code and not any(_has_modules(value, boot.bundle) for value in boot.before["catalogs"].values()):
         check_loads(boot.bundle)
     return live_code(db, boot)
+
+
+def _has_modules(value: Mapping[str, Any], bundle: Bundle) -> bool:
+    with contextlib.suppress(BundleError):
+        return bundle_of(int(value.get("version", 0)), value).modules == bundle.modules
+    return False
 
 
 def check_loads(bundle: Bundle) -> None:

@@ -19,7 +19,11 @@ void place_bind(Places *own)
     CPU_ZERO(&one);
     if (own->count >= 2) {
         CPU_SET(own->cpus[own->at], &one);
-        own->bound = sched_setaffinity(0, sizeof one, &one) == 0;
+        if (sched_setaffinity(0, sizeof one, &one) == 0) {
+            own->bound = 1;
+        } else {
+            place_leave(own); /* it is not to stay on the one before: this one was taken from the process, say */
+        }
     }
 }
 
