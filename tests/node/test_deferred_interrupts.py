@@ -222,6 +222,7 @@ def test_a_time_limit_is_no_outcome_of_a_call(number: int, tmp_path: Path, own: 
     with opened(tmp_path) as embedded:
         embedded.call("bump", id=1, amount=0)
         for _ in range(2):
+            wait_for(lambda: not embedded.status()["stalled"])  # of the call before
             lasts.touch()
 
             def strike() -> None:
