@@ -9,7 +9,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 LINE_BYTES: Final = 64 << 20
 """The longest line that an exception of a signal's handler cannot cut: what fits is kept until a flush has written it.
@@ -22,6 +24,16 @@ def answer(data: bytes) -> None:
     """Writes all of it to the parent process, and returns when it is written. Raises: OSError."""
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stream:
         stream.write(data)
+
+
+def find_answer(output: bytes, *members: str) -> dict[str, Any] | None:
+    """What a child gave to `answer` last, after whatever its application printed: an object with these members, or None."""
+    lines = output.splitlines()
+    try:
+        found = orjson.loads(lines[-1]) if lines else None
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) and found.keys() == set(members) else None
 
 
 def keep_lines_whole() -> None:

@@ -11,6 +11,7 @@ import termios
 
 import pytest
 
+from cmdlog.whole_line_stdout import find_answer
 from tests.waiting import wait_for
 
 RAIN = """
@@ -69,3 +70,10 @@ def test_plain_python_loses_the_rest() -> None:
 def test_interrupted_line_ends_before_the_next_begins() -> None:
     """A reader of lines of JSON gets the interrupted one whole, and then what the command says of its end."""
     assert printed(CUT, interrupted=True) == b"x" * 3_000_000 + b"end\ninterrupted\n"
+
+
+def test_an_answer_is_found_after_what_an_application_prints() -> None:
+    """Its last line, if that is an object with the members that are asked for; anything else is no answer."""
+    assert find_answer(b'{"problem": "its own"}\nhello\n{"problem": ""}\n', "problem") == {"problem": ""}
+    for output in (b"", b"hello", b"1", b'["problem"]', b'{"problem": ""}\n1', b'{"problem": "", "more": 1}', b'{"problem"'):
+        assert find_answer(output, "problem") is None

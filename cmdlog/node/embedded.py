@@ -35,7 +35,7 @@ from cmdlog.results import Result
 from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
 from procedures.execution.failure_trace import FailureTrace
-from procedures.idempotency.known_outcome import Status, key_fingerprint
+from procedures.idempotency.known_outcome import KEY_CHARS_MAX, Status, key_fingerprint
 from procedures.loaded_modules import is_bundled
 from procedures.loading import is_loading
 from procedures.running_code import check_running_code
@@ -51,7 +51,6 @@ LEFT_OPEN: Final = (
     "close was interrupted while calls ran: what was acknowledged is in the log, which the next opening replays; "
     "until this process ends, the directory stays locked"
 )
-KEY_CHARS_MAX: Final = 255
 KEY_PROBLEM: Final = ("idempotency_key", f"must have 1 to {KEY_CHARS_MAX} printable characters")
 SCOPE = "embedded"  # idempotency keys belong to a caller; here there is one
 

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import google_crc32c
 import orjson
@@ -83,6 +83,9 @@ class KnownOutcome:
     txn_id: int
     body: bytes
     request: int = 0
+
+
+KEY_CHARS_MAX: Final = 255  # of an idempotency key
 
 
 def key_fingerprint(scope: str, key: str) -> bytes:

@@ -21,8 +21,8 @@ from cmdlog.api.gate.strict_json import NotStrict, loads_strict
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.node.outcome import Durability
 from cmdlog.wal.ids import MILLIS_MAX, MILLIS_SHIFT
+from procedures.idempotency.known_outcome import KEY_CHARS_MAX
 
-KEY_CHARS_MAX: Final = 255
 TXN_DIGITS_MAX: Final = 19
 TXN_ID_MAX: Final = (MILLIS_MAX + 1 << MILLIS_SHIFT) - 1
 

@@ -14,13 +14,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from cmdlog.child_process import PIPE, ChildProcess
 from cmdlog.node.deploying.deploy_errors import BundleRefused
-from cmdlog.whole_line_stdout import answer
+from cmdlog.whole_line_stdout import answer, find_answer
 from procedures.bundle import FRAMEWORK, Bundle, load_bundle
 from procedures.checks.check import check
 from procedures.errors import ProceduresError
@@ -40,7 +40,7 @@ def check_bundle(bundle: Bundle, *, database: str) -> None:
             output, _ = child.communicate(bundle.to_bytes(), timeout=CHECK_S_MAX)
         except subprocess.TimeoutExpired:
             raise BundleRefused(f"the check of bundle {bundle.hash[:12]} did not end within {CHECK_S_MAX:g} s") from None
-        report = _last_object(output)
+        report = find_answer(output, "database", "problem")
         if report is None:
             why = child.last_error() or f"exit code {child.returncode}"
             raise BundleRefused(f"bundle {bundle.hash[:12]} of {bundle.target} ended its check: {why}")
@@ -51,16 +51,6 @@ def check_bundle(bundle: Bundle, *, database: str) -> None:
             f"the directory belongs to database {database!r}, the bundle to {report['database']!r}",
             hint="nothing changed; deploy the application that the directory was created for",
         )
-
-
-def _last_object(output: bytes) -> dict[str, Any] | None:
-    """The child's answer: its last line, after whatever the application prints."""
-    lines = output.splitlines()
-    try:
-        report = orjson.loads(lines[-1]) if lines else None
-    except orjson.JSONDecodeError:
-        return None
-    return report if isinstance(report, dict) and report.keys() == {"database", "problem"} else None
 
 
 def find_problem(bundle: Bundle) -> tuple[str, str]:

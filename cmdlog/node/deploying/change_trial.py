@@ -17,7 +17,7 @@ from cmdlog.node.deploying.bundle_check import NICENESS
 from cmdlog.node.deploying.deploy_errors import MigrationRefused
 from cmdlog.node.migrating.offline_plan import rehearse_on_copies, why_former_fails
 from cmdlog.node.migrating.table_changes import NewTables
-from cmdlog.whole_line_stdout import answer
+from cmdlog.whole_line_stdout import answer, find_answer
 from procedures.bundle import Bundle, load_bundle
 from procedures.errors import ProceduresError
 from procedures.hash_seed import PINNED
@@ -42,10 +42,9 @@ def try_change(order: TrialOrder) -> Trial:
     """Blocking. Raises: MigrationRefused."""
     with ChildProcess("cmdlog.node.deploying.change_trial", hash_seed=PINNED, stdin=PIPE, stdout=PIPE) as child:
         output, _ = child.communicate(orjson.dumps(asdict(order)))
-        lines = output.splitlines()
-        if not lines:
+        found = find_answer(output, "partitions", "former_cannot_run", "problem")
+        if found is None:
             raise MigrationRefused(f"the trial of the migration ended: {child.last_error() or child.returncode}")
-    found: Trial = orjson.loads(lines[-1])
     if found["problem"]:
         raise MigrationRefused(found["problem"])
     return found

@@ -20,7 +20,7 @@ import structlog
 
 from cmdlog.child_process import PIPE, ChildProcess, describe_end
 from cmdlog.node.boot import Boot, live_code
-from cmdlog.whole_line_stdout import answer
+from cmdlog.whole_line_stdout import answer, find_answer
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.errors import BundleError, ProceduresError
@@ -81,11 +81,11 @@ def _find_problem(bundle: Bundle) -> str:
         output, raised, end = b"", "", str(error)
     if raised:
         return f"bundle {bundle.hash[:12]} of {bundle.target} ended its import: {raised}"
-    try:
-        return str(orjson.loads(output.splitlines()[-1])["problem"])
-    except (IndexError, orjson.JSONDecodeError):  # where the interpreter cannot be started again, as inside another program
+    found = find_answer(output, "problem")
+    if found is None:  # where the interpreter cannot be started again, as inside another program
         log.warning("code_not_checked", bundle=bundle.hash[:12], target=bundle.target, reason=end)
         return ""
+    return str(found["problem"])
 
 
 def main() -> None:
