@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -31,7 +32,7 @@ from procedures.checks.statement_effects import find_silent_parts
 from procedures.checks.trial_executor import MILLIS_BITS, REVERSE, trial_executor
 from procedures.declaration.database import Database
 from procedures.errors import DefinitionError, EnvironmentFault, InvalidParameters, ProceduresError, StatementRefused
-from procedures.execution.executor import Executor, Invocations
+from procedures.execution.executor import Executor, Invocations, Status
 from procedures.migration.stated_change import StatedChange
 from procedures.numeric.numeric_types import TextNumeric
 from procedures.statements.compiled import is_statement, sql_of
@@ -118,7 +119,23 @@ def _double_run(target: str, *, seed: int, calls: int) -> list[Finding]:
             return [Finding(module, 0, "double_run", "error", "", f"the double run could not end: {problem}")]
         if one != other:
             return [Finding(module, 0, "divergence", "error", ", ".join(_differing(one, other)), _difference(one, other))]
-    return []
+    return list(_find_failing(module, first))
+
+
+def _find_failing(module: str, batches: Iterable[dict[str, Any]]) -> Iterator[Finding]:
+    """Procedures that failed in every call of the workload: nothing that they do was compared."""
+    answers: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+    for batch in batches:
+        for name, (status, body) in zip(batch["procedures"], batch["answers"], strict=True):
+            answers[name].append((status, body))
+    for name, several in answers.items():
+        if all(status == Status.FAILED for status, _ in several):
+            failure = orjson.loads(several[0][1])
+            yield Finding(
+                module, 0, "workload", "warning", name,
+                f"every call of it failed ({len(several)}), so the two runs compared nothing of it; the first: "
+                f"{failure['type']}: {failure['message']}",
+            )  # fmt: skip
 
 
 def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:

@@ -92,6 +92,16 @@ def test_run_that_cannot_end_is_a_finding(write: Write) -> None:
     assert "InvalidParameters" in findings[0].message
 
 
+@pytest.mark.slow
+def test_a_procedure_whose_every_call_fails_is_a_finding(write: Write) -> None:
+    """Two runs that fail alike are equal and prove nothing, which is said with the first failure; one call that runs is enough."""
+    (finding,) = check(write("raise KeyError(number)"))
+    assert (finding.code, finding.severity, finding.function) == ("workload", "warning", "add")
+    assert "every call of it failed (40)" in finding.message
+    assert finding.message.endswith("the first: KeyError: 0")
+    assert check(write("return 7 // number")) == []
+
+
 def test_statement_that_no_procedure_could_run_is_a_finding(write: Write) -> None:
     """Statements at module level are compiled and checked even if the workload does not reach them."""
     findings = check(write("pass", more="\nBAD = text('PRAGMA user_version')\ndel workload\n"))
