@@ -97,8 +97,16 @@ def check_one_name(key: bytes | None) -> None:
 def sent_number(session: bytes, number: int, floor: int, window: int, field: str = "number") -> bytes:
     """What a call of a session brings to the log. Raises: Problem."""
     if not floor < number <= floor + window or number > NUMBER_MAX:
-        problem = (
-            f"number {number} must be above the floor {floor}, by at most {window} (session_window), and at most {NUMBER_MAX}"
-        )
-        raise invalid([(field, problem)])
+        raise invalid([(field, _problem_of(number, floor, window))])
     return SENT.pack(session, number, floor)
+
+
+def _problem_of(number: int, floor: int, window: int) -> str:
+    if number <= floor:
+        return f"number {number} must be above the floor {floor}, up to which the client has seen all outcomes"
+    if number > NUMBER_MAX:
+        return f"number {number} must be at most {NUMBER_MAX}"
+    return (
+        f"number {number} must be above the floor {floor} by at most {window} (session_window): so many outcomes are kept of a "
+        f"session. Raise `floor` as outcomes arrive; a cmdlog client takes `session_window={window}`"
+    )
