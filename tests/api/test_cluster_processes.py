@@ -32,19 +32,18 @@ def test_calls_are_taken_at_every_node(tmp_path: Path) -> None:
         urls = [nodes.urls[node] for node in (1, 2)]
 
         def call(url: str, procedure: str, **params: int) -> httpx.Response:
-            return httpx.post(f"{url}/v1/procedures/{procedure}", json={"branch": 1, **params}, timeout=60)
+            return httpx.post(f"{url}/v1/procedures/{procedure}", json={"branch": 1, **params})
 
         for customer, url in enumerate(urls, 1):
             opening = partial(call, url, "open_account", customer=customer, savings=0, checking=0)
             assert eventually(partial(is_taken, opening), every_s=ASK_EVERY_S)
-            assert len(httpx.get(url + "/v1/status", timeout=60).json()["http_processes"]) == 1
+            assert len(httpx.get(url + "/v1/status").json()["http_processes"]) == 1
             assert call(url, "deposit_checking", customer=customer, amount=1).status_code == 200
             assert call(url, "balance", customer=customer).status_code == 200
-            answer = httpx.post(url + "/v1/batch", content=(LINE % (1, customer)) * 100, timeout=60)
+            answer = httpx.post(url + "/v1/batch", content=(LINE % (1, customer)) * 100)
             assert answer.content.count(b'"result"') == 100, answer.text
         told = [
-            httpx.post(url + "/v1/procedures/balance", json={}, headers={"Prefer": "redirect=leader"}, timeout=60).status_code
-            for url in urls
+            httpx.post(url + "/v1/procedures/balance", json={}, headers={"Prefer": "redirect=leader"}).status_code for url in urls
         ]
         assert sorted(told) == [307, 422], "the follower redirects, the leader looks at the body"
         nodes.stop()

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 VOLUME_BYTES = 24 << 20
@@ -68,7 +68,7 @@ class Full:
                 env={**environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=lines, text=True,
             )  # fmt: skip
         assert self.process.stdout is not None
-        self.client = httpx.Client(base_url=json.loads(self.process.stdout.readline())["url"], timeout=60)
+        self.client = httpx.Client(base_url=json.loads(self.process.stdout.readline())["url"])
         assert json.loads(self.process.stdout.readline())["event"] == "ready"
         self.opened = 0  # accounts of calls that were acknowledged
 
@@ -88,7 +88,7 @@ class Full:
 
     def grow(self, branch: int) -> None:
         """Until a site meets the end of the volume; the call that met it is given up by its client."""
-        leaving = HTTPConnection(str(self.client.base_url.host), self.client.base_url.port, timeout=60)
+        leaving = HTTPConnection(str(self.client.base_url.host), self.client.base_url.port, timeout=PATIENCE_S)
         with contextlib.closing(leaving):
             for first in range(0, 1_000_000, COUNT):
                 body = json.dumps(accounts_of(branch, first))

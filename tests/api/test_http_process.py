@@ -38,12 +38,12 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def call(server: Server, procedure: str, **params: int) -> httpx.Response:
     """Of account 1."""
-    return httpx.post(f"{server.url}/v1/procedures/{procedure}", json={"account": 1, **params}, timeout=60)
+    return httpx.post(f"{server.url}/v1/procedures/{procedure}", json={"account": 1, **params})
 
 
 def pids(server: Server) -> list[int]:
     """Of the HTTP processes."""
-    found: list[int] = httpx.get(server.url + "/v1/status", timeout=60).json()["http_processes"]
+    found: list[int] = httpx.get(server.url + "/v1/status").json()["http_processes"]
     return found
 
 
@@ -76,14 +76,14 @@ def test_a_read_that_ends_its_site_is_answered_with_the_reason(tmp_path: Path, p
     try:
         server.start()
         hint = "hang_reading was stopped: the read ran longer than call_timeout_s=1"
-        answer = httpx.post(f"{server.url}/v1/procedures/hang_reading", json={"id": 1}, timeout=60)
+        answer = httpx.post(f"{server.url}/v1/procedures/hang_reading", json={"id": 1})
         problem = answer.json()
         assert (answer.status_code, problem["code"]) == (500, "procedure_failed")
         assert (problem["error"], problem["hint"]) == ("SiteEnded", hint)
-        read = partial(httpx.post, f"{server.url}/v1/procedures/peek", json={"id": 1}, timeout=60)
+        read = partial(httpx.post, f"{server.url}/v1/procedures/peek", json={"id": 1})
         assert eventually(lambda: read().status_code == 200, every_s=ASK_EVERY_S)
         line = b'{"procedure": "end_reading", "params": {"id": 1, "how": "exit"}}\n'
-        problem = orjson.loads(httpx.post(server.url + "/v1/batch", content=line, timeout=60).content)["error"]
+        problem = orjson.loads(httpx.post(server.url + "/v1/batch", content=line).content)["error"]
         assert (problem["code"], problem["hint"]) == ("procedure_failed", "end_reading ended its site process: exit code 3")
     finally:
         server.close()
@@ -97,7 +97,7 @@ def test_an_orderly_stop_loses_no_answer(tmp_path: Path, server: Server) -> None
     begun = threading.Event()
 
     def load() -> None:
-        with httpx.Client(base_url=server.url, timeout=60) as client:
+        with httpx.Client(base_url=server.url) as client:
             while True:
                 try:
                     answer = client.post("/v1/procedures/deposit", json={"account": 1, "amount": 1})
@@ -165,7 +165,7 @@ def test_a_certificate_serves_in_the_process(tmp_path: Path) -> None:
     try:
         server.wait_ready()
         assert server.url.startswith("https://")
-        with httpx.Client(base_url=server.url, verify=context_of(authority), timeout=60) as client:
+        with httpx.Client(base_url=server.url, verify=context_of(authority)) as client:
             assert client.post("/v1/procedures/open_account", json={"account": 1, "amount": 3}).json()["result"] == 3
             assert client.get("/readyz").status_code == 200
         assert server.stop() == 0

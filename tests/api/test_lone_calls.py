@@ -65,7 +65,7 @@ def test_kills_take_no_answer_of_a_lone_caller(folder: Path, options: tuple[str,
     answered = 0
     for life in range(3):
         server = Server(folder, *AWAKE, *options).wait_ready()
-        with httpx.Client(base_url=server.url, timeout=60) as client:
+        with httpx.Client(base_url=server.url) as client:
             if life == 0:
                 client.post("/v1/procedures/open_account", json={"account": ACCOUNT, "amount": 0}).raise_for_status()
             assert deposit(client, f"{answered}") == answered + 1  # without an answer before: it is done now, once
@@ -90,7 +90,7 @@ def test_kills_take_no_answer_of_a_lone_caller(folder: Path, options: tuple[str,
             killer.join()
         server.kill()
     server = Server(folder).wait_ready()
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url) as client:
         balance = client.post("/v1/procedures/balance", json={"account": ACCOUNT}).json()["result"]
         assert balance in (answered, answered + 1)
     assert server.stop() == 0
@@ -100,7 +100,7 @@ def test_kills_take_no_answer_of_a_lone_caller(folder: Path, options: tuple[str,
 def test_lone_calls_and_company_take_turns(folder: Path) -> None:
     """One caller, then several, then one again: the ways of writing change, and every call has its one effect."""
     server = Server(folder, *AWAKE, "--partitions", "1").wait_ready()
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url) as client:
         client.post("/v1/procedures/open_account", json={"account": ACCOUNT, "amount": 0}).raise_for_status()
         total = 0
         for turn in range(6):
@@ -110,7 +110,7 @@ def test_lone_calls_and_company_take_turns(folder: Path) -> None:
                 assert deposit(client, f"{turn}.{number}") == total
 
             def together(caller: int, turn: int = turn) -> None:
-                with httpx.Client(base_url=server.url, timeout=60) as own:
+                with httpx.Client(base_url=server.url) as own:
                     for number in range(20):
                         deposit(own, f"{turn}.{caller}.{number}")
 

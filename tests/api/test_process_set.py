@@ -17,7 +17,7 @@ from cmdlog.api.gate.token_file import write_line
 from cmdlog.api.processes.process_set import make_order, read_order
 from cmdlog.node.settings import Settings
 from tests.api.running import CREDENTIALS, TOKENS, Running
-from tests.waiting import ASK_EVERY_S, eventually
+from tests.waiting import ASK_EVERY_S, PATIENCE_S, eventually
 
 slow = pytest.mark.slow
 GOOD = {"Authorization": f"Bearer {TOKENS['admin']}"}
@@ -41,7 +41,7 @@ def processes(server: Running) -> list[int]:
 
 def ask_once(server: Running, method: str, path: str, **more: Any) -> httpx.Response:
     """A request on a connection of its own, which any process may have taken."""
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url) as client:
         return client.request(method, path, headers={**GOOD, **more.pop("headers", {})}, **more)
 
 
@@ -187,13 +187,13 @@ def test_a_process_that_is_killed_loses_no_call(server: Running) -> None:
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     host, port = server.url.removeprefix("http://").split(":")
-    waiting = socket.create_connection((host, int(port)), timeout=60)
+    waiting = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
     with waiting:
         request = f"GET /healthz HTTP/1.1\r\nHost: localhost\r\nAuthorization: {GOOD['Authorization']}\r\n\r\n"
         waiting.sendall(request.encode())
         assert waiting.recv(4096).startswith(b"HTTP/1.1 200"), "it waited for a process"
     server.client.close()
-    server.client = httpx.Client(base_url=server.url, timeout=60)
+    server.client = httpx.Client(base_url=server.url)
     again = ask_once(server, "POST", "/v1/procedures/put", json={"item": 7, "name": "kept"}, headers={"Idempotency-Key": "once"})
     assert again.json() == first.json()
     assert eventually(lambda: len(set(processes(server)) - set(killed)) == 2, every_s=ASK_EVERY_S)

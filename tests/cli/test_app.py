@@ -15,6 +15,7 @@ from cmdlog.cli.version import version_of
 from cmdlog.node.settings import TABLE
 from procedures.native import accelerator
 from tests.spark.reading import made
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow  # each test starts an interpreter
 
@@ -26,7 +27,7 @@ def cmdlog(*arguments: str, cwd: Path | None = None, **environ: str) -> subproce
         [sys.executable, "-m", "cmdlog.cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         cwd=cwd,
         env={**known, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "COLUMNS": "200", "TERM": "dumb", **environ},

@@ -19,7 +19,7 @@ from procedures.errors import EnvironmentFault
 from replay.diff import diff
 from tests.commands import Command
 from tests.replay.rig import DEPOSIT, TRAP, Rig, balances_of
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def signalled(process: subprocess.Popen[str], number: signal.Signals, ready: Cal
     """Exit code, standard output and error of a process that gets the signal when it is ready."""
     wait_for(lambda: ready() or process.poll() is not None)
     process.send_signal(number)
-    printed, errors = process.communicate(timeout=60)
+    printed, errors = process.communicate(timeout=PATIENCE_S)
     return process.returncode, printed, errors
 
 

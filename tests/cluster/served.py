@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from cmdlog.cli.demo.cluster.cluster_nodes import free_ports
-from tests.waiting import ask_for
+from tests.waiting import PATIENCE_S, ask_for
 
 APP = "procedures.samples.bank:db"
 LEADER_S = 180.0  # until the first one, when the nodes start on a machine that does something else
@@ -41,7 +41,7 @@ class ServedCluster:
         """A command of the program, which must succeed; what it printed."""
         done = subprocess.run(
             self.command(*arguments), cwd=self.folder, env=self.environment(),
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -104,15 +104,15 @@ def test_leader_that_stops_or_sleeps_costs_no_call(cluster: ServedCluster, accou
         cluster.leader(awake)
         cluster.pause(sleeper, over=True)
         before = len(answers)
-        read = httpx.post(f"{cluster.urls[sleeper]}/v1/procedures/balance", json=account, timeout=60)
+        read = httpx.post(f"{cluster.urls[sleeper]}/v1/procedures/balance", json=account)
         assert read.status_code == 503 or read.json()["result"] >= before, "refused, or read where calls are taken"
         query = {"sql": "SELECT checking FROM accounts WHERE customer = ?", "params": [account["customer"]]}
         answer = httpx.post(f"{cluster.urls[sleeper]}/v1/query", json=query)
         assert answer.status_code == 503 or answer.json()["rows"][0][0] >= before
         for node in cluster.nodes:
-            stale = httpx.post(f"{cluster.urls[node]}/v1/procedures/balance?consistency=stale", json=account, timeout=60)
+            stale = httpx.post(f"{cluster.urls[node]}/v1/procedures/balance?consistency=stale", json=account)
             assert set(stale.json()) == {"txn_id", "partition", "result", "as_of", "as_of_time"}
-            rows = httpx.post(f"{cluster.urls[node]}/v1/query?consistency=stale", json=query, timeout=60).json()["rows"]
+            rows = httpx.post(f"{cluster.urls[node]}/v1/query?consistency=stale", json=query).json()["rows"]
             assert rows[0][0] <= len(answers) + 1
         more_than(answers, 5)
     assert [answer for answer in answers if answer["status"] != 200] == []
@@ -164,7 +164,7 @@ class KeylessCaller:
                 thread.join()
 
     def _run(self, url: str) -> None:
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client() as client:
             while not self._over.wait(PAUSE_S):
                 url = self._deposit(client, url)
 

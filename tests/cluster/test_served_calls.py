@@ -121,7 +121,7 @@ def test_batches_reads_and_headers_work_at_a_follower(cluster: ServedCluster) ->
     lines = [{"procedure": "deposit_checking", "params": account(OPENED, amount=1), "key": f"line{n}"} for n in range(300)]
     lines += [{"procedure": "set_rate", "params": {"name": "base", "basis_points": 7}}]
     lines += [{"procedure": "deposit_checking", "params": account(NOBODY_S, amount=1)}, {"procedure": "nobody_s", "params": {}}]
-    given = httpx.post(f"{url}/v1/batch", content=b"\n".join(map(orjson.dumps, lines)), timeout=60)
+    given = httpx.post(f"{url}/v1/batch", content=b"\n".join(map(orjson.dumps, lines)))
     answers = [orjson.loads(line) for line in given.content.splitlines()]
     assert len(answers) == len(lines)
     txns = [int(answer["txn_id"]) for answer in answers[:300]]
@@ -130,20 +130,20 @@ def test_batches_reads_and_headers_work_at_a_follower(cluster: ServedCluster) ->
     seen = answers[300]["txn_id"]
     call = httpx.post(
         f"{url}/v1/procedures/deposit_checking", json=account(OPENED, amount=1),
-        headers={"Cmdlog-Txn": seen, "Prefer": "durability=sync"}, timeout=60,
+        headers={"Cmdlog-Txn": seen, "Prefer": "durability=sync"},
     )  # fmt: skip
     assert call.status_code == 200, call.text
     assert call.headers["preference-applied"] == "durability=sync"
     assert int(call.headers["cmdlog-txn"]) > int(seen)
-    read = httpx.post(f"{url}/v1/procedures/balance", json=account(OPENED), timeout=60)
+    read = httpx.post(f"{url}/v1/procedures/balance", json=account(OPENED))
     assert read.json()["result"] == 301
-    future = httpx.post(f"{url}/v1/procedures/balance", json=account(OPENED), headers={"Cmdlog-Txn": str(2**62)}, timeout=60)
+    future = httpx.post(f"{url}/v1/procedures/balance", json=account(OPENED), headers={"Cmdlog-Txn": str(2**62)})
     logged = httpx.post(
-        f"{url}/v1/procedures/deposit_checking", json=account(OPENED, amount=1), headers={"Cmdlog-Txn": str(2**62)}, timeout=60
+        f"{url}/v1/procedures/deposit_checking", json=account(OPENED, amount=1), headers={"Cmdlog-Txn": str(2**62)}
     )
     assert (future.status_code, logged.status_code) == (422, 422)
     assert logged.json()["problems"][0]["field"] == "Cmdlog-Txn"
-    query = httpx.post(f"{url}/v1/query", json={"sql": "SELECT 1"}, timeout=60)
+    query = httpx.post(f"{url}/v1/query", json={"sql": "SELECT 1"})
     assert (query.status_code, query.json()["leader"]) == (503, cluster.urls[cluster.leader()])
     status = cluster.status(node)["cluster"]["forwarding"]
     assert status["sent"] >= 303

@@ -94,7 +94,7 @@ def test_run_that_cannot_end_is_a_finding(write: Write) -> None:
 
 @pytest.mark.slow
 def test_a_procedure_whose_every_call_fails_is_a_finding(write: Write) -> None:
-    """Two runs that fail alike are equal and prove nothing, which is said with the first failure; one call that runs is enough."""
+    """Two runs that fail alike are equal and prove nothing, which is said with the first failure; one that runs is enough."""
     (finding,) = check(write("raise KeyError(number)"))
     assert (finding.code, finding.severity, finding.function) == ("workload", "warning", "add")
     assert "every call of it failed (40)" in finding.message

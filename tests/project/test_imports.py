@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 HEAVY = frozenset({"apsw", "fastapi", "httpx", "numpy", "pyarrow", "pyspark", "rich", "sqlalchemy", "typer", "uvicorn"})
 SURFACE = frozenset({"click", "fastapi", "rich", "starlette", "typer", "uvicorn"})
 
@@ -15,7 +17,7 @@ SURFACE = frozenset({"click", "fastapi", "rich", "starlette", "typer", "uvicorn"
 def modules_after_import(name: str) -> set[str]:
     """Names in `sys.modules` of a fresh interpreter after it imported `name`."""
     program = f"import json, sys; import {name}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=PATIENCE_S)
     return set(json.loads(done.stdout))
 
 

@@ -29,7 +29,7 @@ from replay.loop import shared_transaction
 from replay.state.trust import state_path
 from tests.processes import is_gone
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
 ACCOUNTS = 6
@@ -262,5 +262,5 @@ def begun(node: Path, out: Path, trap: str, *more: str) -> subprocess.Popen[str]
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, Any]:
     """Exit code, and what was printed."""
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=PATIENCE_S)
     return process.returncode, json.loads(printed) if printed else None

@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 
 from snapshot.background_io import WORK_S
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = """
@@ -38,7 +39,7 @@ def test_imports_rest(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 3, done.stderr
     told = orjson.loads(done.stdout)

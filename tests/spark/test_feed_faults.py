@@ -73,7 +73,7 @@ def bad_way(url: str, misdeed: Callable[[int], str], port: int = 0) -> Iterator[
                 self._answer(int(act), b'{"code":"overloaded","detail":"later"}', {"Retry-After": "0"})
                 return
             kept = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "content-length")}
-            answer = httpx.post(url + self.path, content=body, headers=kept, timeout=60)
+            answer = httpx.post(url + self.path, content=body, headers=kept)
             if act == "lost":
                 self.close_connection = True
                 self.connection.close()
@@ -85,7 +85,7 @@ def bad_way(url: str, misdeed: Callable[[int], str], port: int = 0) -> Iterator[
                 self.connection.close()
 
         def do_GET(self) -> None:
-            answer = httpx.get(url + self.path, headers={"Authorization": self.headers.get("Authorization", "")}, timeout=60)
+            answer = httpx.get(url + self.path, headers={"Authorization": self.headers.get("Authorization", "")})
             self._answer(answer.status_code, answer.content, {"Content-Type": answer.headers["Content-Type"]})
 
         def _answer(self, status: int, data: bytes, headers: dict[str, str], length: int = -1) -> None:

@@ -23,6 +23,7 @@ from procedures.native import accelerator, open_statements
 from procedures.statements.prepared import NamesDiffer
 from procedures.statements.rows import Written, inserted_class
 from tests.procedures.native.both_ways import needs_accelerator, outcome
+from tests.waiting import PATIENCE_S
 
 pytestmark = needs_accelerator
 
@@ -404,7 +405,7 @@ def test_a_connection_closed_by_force_outlives_no_statement() -> None:
     """Of a connection that was closed by force the last statement, ended or dropped, takes all; nothing touches it again."""
     environment = {**os.environ, "PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": "165"}
     command = [sys.executable, "-c", FORCED]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout.splitlines() == ["[[(0,)], [(1,)], [(2,)]]", "0", "True"] * 2
 
 
@@ -538,7 +539,9 @@ print("closed")
 @pytest.mark.slow
 def test_statements_collected_by_another_thread_do_not_stop_the_process() -> None:
     """While one thread is inside SQLite, another drops statements of the same connection: neither waits for the other."""
-    done = subprocess.run([sys.executable, "-c", COLLECTED], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTED], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert done.stdout.splitlines() == ["[[(0,)], [(1,)], [(2,)]]", "0", "1", "[(7,)] 1", "closed"]
 
 
