@@ -19,6 +19,7 @@ from procedures.storage.state import PartitionState
 
 _MIXER: Final = 0x9E3779B97F4A7C15  # odd, so that multiplying by it loses nothing
 _MASK: Final = (1 << 64) - 1
+_NO_KEYS: Final = Fresh()  # nothing is added to it
 
 
 class KnownCalls:
@@ -115,7 +116,7 @@ def all_numbered(names: Sequence[bytes]) -> bool:
 def split_fresh(fresh: Fresh | NumberedCalls) -> tuple[Fresh, NumberedCalls | None]:
     """The outcomes of calls with keys, and those of calls of sessions."""
     if isinstance(fresh, NumberedCalls):
-        return Fresh(), fresh
+        return _NO_KEYS, fresh
     if not fresh.parameters:
         return fresh, None
     of_keys, of_sessions = Fresh(), Fresh()

@@ -33,6 +33,7 @@ _HEAD: Final = struct.Struct("<II")
 _MENTION: Final = struct.Struct("<16sQ")
 _ROWS: Final = f"SELECT idx, clock, stage, calls FROM {TABLE} WHERE idx > ? ORDER BY idx LIMIT ?"  # noqa: S608 - one of ours
 _PUT: Final = f"INSERT OR REPLACE INTO {TABLE} VALUES (?, ?, ?, ?, ?)"  # noqa: S608 - as above
+_DELETE: Final = f"DELETE FROM {TABLE} WHERE idx = ?"  # noqa: S608 - as above
 
 
 class Stage(IntEnum):
@@ -153,7 +154,7 @@ def put_forgotten(connection: apsw.Connection, figures: int, forgotten: Forgotte
 
 
 def delete_row(connection: apsw.Connection, idx: int) -> None:
-    connection.execute(f"DELETE FROM {TABLE} WHERE idx = ?", (idx,))  # noqa: S608 - ours
+    connection.execute(_DELETE, (idx,))
 
 
 def outcomes_of(connection: apsw.Connection, idx: int) -> tuple[SessionRow, bytes]:

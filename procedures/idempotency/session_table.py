@@ -371,7 +371,6 @@ class SessionTable:
             self._learn(changes.row)
         self._forgotten = changes.forgotten
         self.digest = (self.digest + changes.digest) & _MASK
-        self._changes = SessionChanges(self._forgotten, written=changes.written)
 
     def _take_from(self, queue: deque[int], count: int) -> None:
         for _ in range(count):
