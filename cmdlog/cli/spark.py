@@ -34,9 +34,10 @@ GROUP: Final = (
 FEED_HELP: Final = """Send calls from Parquet or JSON files to a running server, each executed once.
 
 Exit code 0 when every call has an outcome: done, aborted or failed by its own procedure. 1 when a call was refused and not
-executed (no such procedure, invalid parameters, an expired key): OUT/report names them. Running the same command again sends
-nothing and ends in the same way; corrected calls need their own --job and OUT.
+executed (no such procedure, invalid parameters), or its outcome is unknown (resumed after the server's key_window_s): OUT/report
+names them. Running the same command again sends nothing and ends in the same way; corrected calls need their own --job and OUT.
 """
+UNSETTLED: Final = frozenset(("refused", "unknown"))
 TELL_EVERY_S: Final = 1.0  # a line of progress for a scheduler
 DirectoriesArgument = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Node directories of one cluster.")]
 ToOption = Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder; an interrupted job resumes there.")]
@@ -187,7 +188,7 @@ def feed_them(
             progress=tell,
         )
     out.result(_result_json(done), lambda: _show_fed(done))
-    if done.manifest["statuses"].get("refused"):  # all others have an outcome, which no further run would change
+    if not UNSETTLED.isdisjoint(done.manifest["statuses"]):  # all others have an outcome, which no further run would change
         raise typer.Exit(1)
 
 

@@ -1,11 +1,12 @@
 """Calls of a batch job on their way to a server: what an executor is given to send rows with.
 
-One rule: a row's key is made of what the job says of the row and of when the job began, never of chance. So a row that is sent
-again, by another attempt or another driver, is answered with its first outcome; and once the server has forgotten that outcome,
-the time in the key makes it refuse the row (`session_expired`) rather than execute it again.
+One rule: a row's key is made of what the job says of the row and of when it was first to be sent, never of chance. So a row that
+is sent again, by another attempt or another driver, is answered with its first outcome; and once the server has forgotten that
+outcome, the time in the key makes it refuse the row (`session_expired`) rather than execute it again.
 
-A call that was decided or refused is an answer. A server that cannot be reached, is not sure, or admits nobody is an error, and
-so is silence: one limit counts from its last answer, whatever was asked. The job is resumed later.
+A call that was decided or refused is an answer. So is a refusal that leaves open whether an earlier attempt was executed: the
+row is `unknown`, since no later attempt learns more. A server that cannot be reached, is not sure, or admits nobody is an error,
+and so is silence: one limit counts from its last answer, whatever was asked. The job is resumed later.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from cmdlog.errors import (
     CallError,
     CmdlogError,
     Forbidden,
+    OutcomeUnknown,
     ProcedureFailed,
     RequestRefused,
+    SessionExpired,
     Unauthenticated,
     Unreachable,
 )
@@ -176,13 +179,17 @@ def _answer_json(answer: Result[Any] | CmdlogError) -> dict[str, Any]:
     if isinstance(answer, Result):
         return {"ended": "ok", "txn_id": answer.txn_id, "code": "", "abort_code": "", "detail": ""}
     kinds: dict[type[CmdlogError], str] = {Aborted: "aborted", ProcedureFailed: "failed"}
-    decided = isinstance(answer, CallError | RequestRefused) and not isinstance(answer, Unauthenticated | Forbidden)
-    if not decided:
+    is_unknown = isinstance(answer, SessionExpired) or (isinstance(answer, OutcomeUnknown) and _is_decided(answer.__cause__))
+    if not is_unknown and not _is_decided(answer):
         raise answer
     return {
-        "ended": kinds.get(type(answer), "refused"),
+        "ended": "unknown" if is_unknown else kinds.get(type(answer), "refused"),
         "txn_id": answer.txn_id or 0,
         "code": Aborted.code if isinstance(answer, Aborted) else answer.code,
         "abort_code": answer.abort_code if isinstance(answer, Aborted) else "",
         "detail": answer.message if isinstance(answer, Aborted) else str(answer),
     }
+
+
+def _is_decided(error: BaseException | None) -> bool:
+    return isinstance(error, CallError | RequestRefused) and not isinstance(error, Unauthenticated | Forbidden)

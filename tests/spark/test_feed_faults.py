@@ -18,7 +18,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from cmdlog.client.client import Client
 from cmdlog.client.feed_sender import Feeder
+from cmdlog.errors import SessionExpired
 from cmdlog.results import Result
 from cmdlog.testing import Server
 from replay.spark.base.version_check import versions
@@ -127,9 +129,27 @@ def test_refusals_for_a_while_and_lost_answers_execute_nothing_twice(server: Ser
     assert did["good"] == did.total() - len(acts) > 0
 
 
+def test_call_whose_key_is_too_old_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been executed before its outcome was forgotten; `refused` would say that it was not."""
+    monkeypatch.setattr(Client, "batch", lambda _client, calls: (SessionExpired("too old") for _ in calls))
+    answers = list(Feeder("http://127.0.0.1:9")([("bump", {}, "j/0/0")], began_ms=1))
+    assert [(answer["ended"], answer["code"]) for answer in answers] == [("unknown", "session_expired")]
+
+
+def test_refusal_after_a_lost_answer_does_not_end_the_job(server: Server, tmp_path: Path) -> None:
+    """The server answers, so it is not away. An invalid row whose first answer was lost is reported, and all others run."""
+    order = order_of(tmp_path, 900)
+    params = [orjson.dumps({"id": 900 + n % IDS, "amount": 1 if n != 7 else 1.5}).decode() for n in range(ROWS)]
+    parquet.write_table(pyarrow.table({"procedure": ["bump"] * ROWS, "params": params}), tmp_path / "calls.parquet")
+    with bad_way(server.url, lambda n: "good" if n else "lost") as (url, _):
+        row = sent(order, Feeder(url))
+    assert row["statuses"] == {"ok": ROWS - 1, "unknown": 1}
+    assert sum(counters(server, 900)) == ROWS - 1
+
+
 def test_two_attempts_at_once_execute_nothing_twice(server: Server, tmp_path: Path) -> None:
     """Speculation: the same file by two senders side by side; both are answered alike."""
-    order, rows = order_of(tmp_path, 200), list[dict[str, Any]]()
+    order, rows = {**order_of(tmp_path, 200), "key_rows": 200}, list[dict[str, Any]]()
     threads = [threading.Thread(target=lambda: rows.append(sent(order, Feeder(server.url)))) for _ in range(2)]
     for thread in threads:
         thread.start()

@@ -47,11 +47,13 @@ class Server:
     def __init__(self, answers: int, window: int = 15) -> None:
         self.left, self.window = answers, window
         self.names: list[str] = []
+        self.times: dict[str, int] = {}  # in the keys
 
     def __call__(self, rows: Iterable[tuple[str, Mapping[str, Any], str]], *, began_ms: int) -> Iterator[dict[str, Any]]:
         ahead: list[int] = []
         for _, params, name in rows:
             self.names.append(name)
+            self.times[name] = began_ms
             ahead.append(params["n"])
             if len(ahead) == self.window:
                 yield from self._answers(ahead)
@@ -89,6 +91,39 @@ def test_next_attempt_sends_what_has_no_answer(tmp_path: Path, answers: int) -> 
     assert {of["row"]: of["ended"] for of in report} == bad
     assert [of["row"] for of in report] == sorted(bad)
     assert {of["file"] for of in report} == {3}
+
+
+def test_keys_have_the_time_at_which_their_part_was_first_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that was sent keeps its key however late the next attempt is; one that was not gets a key that is not too old."""
+    order = {**order_of(tmp_path), "key_rows": 20}
+
+    def work(order: Mapping[str, Any], attempt: Any) -> dict[str, Any]:
+        return feed_file(order, attempt, server)
+
+    first = server = Server(30)
+    monkeypatch.setattr("replay.spark.feeding.task.time.time", lambda: 1_800_000_000)
+    with pytest.raises(OSError, match="the machine dies"):
+        carry_out(order, work)
+    second = server = Server(ROWS)
+    monkeypatch.setattr("replay.spark.feeding.task.time.time", lambda: 1_800_086_400)
+    assert orjson.loads(carry_out(order, work))["calls"] == END - FIRST
+    assert set(first.times.values()) == {1_800_000_000_000}
+    both = first.times.keys() & second.times.keys()
+    assert both
+    assert {name: second.times[name] for name in both} == {name: first.times[name] for name in both}
+    begun = FIRST + 40
+    assert {int(name.split("/")[2]) >= begun: ms for name, ms in second.times.items()} == {
+        False: 1_800_000_000_000,
+        True: 1_800_086_400_000,
+    }
+
+
+def test_two_attempts_at_once_agree_on_the_time_of_a_part(tmp_path: Path) -> None:
+    """Whoever asks first decides, for each part by itself; the folders of the other one do not stay."""
+    one, two = (Marks(str(tmp_path), "c0-0", f"c0-0.{name}") for name in ("aa", "bb"))
+    with contextlib.closing(one), contextlib.closing(two):
+        assert (one.fix_key_time(0, 5), two.fix_key_time(0, 6), two.fix_key_time(20, 7), one.fix_key_time(20, 8)) == (5, 5, 7, 7)
+    assert sorted(path.name for path in (tmp_path / "marks").glob("*.time")) == ["c0-0.000000.time", "c0-0.000020.time"]
 
 
 def test_marks_that_death_cut_count_as_far_as_they_are_whole(tmp_path: Path) -> None:

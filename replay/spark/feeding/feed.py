@@ -28,7 +28,7 @@ from replay.recover.progress import RecoveryProgress
 from replay.spark.base.parallelism import parallelism_of
 from replay.spark.base.version_check import versions
 from replay.spark.feeding.input import CallFiles, FeedInput, calls_of
-from replay.spark.feeding.marks import MARKS
+from replay.spark.feeding.marks import KEY_ROWS, MARKS
 from replay.spark.feeding.task import PARAMS, PROCEDURE, SendRows, ServerAway, feed_file, target_of
 from replay.spark.jobs.fetched_inputs import output_path
 from replay.spark.jobs.job import Sessions, SparkFailed, cause_of, opened, run_orders
@@ -74,7 +74,10 @@ class Fed:
         return sum(count for ended, count in self.manifest["statuses"].items() if ended != "ok")
 
     def report(self) -> DataFrame:
-        """Those calls: file, row, key, procedure, params, ended (aborted, failed, refused), code, abort_code, detail, txn_id."""
+        """Those calls: file, row, key, procedure, params, ended, code, abort_code, detail, txn_id.
+
+        They ended `aborted`, `failed`, `refused` (not executed) or `unknown` (executed or not).
+        """
         spark = self.given.open_session()
         if not self.failed:
             return spark.createDataFrame([], _DDL)
@@ -229,6 +232,7 @@ def _orders(folder: Staging, job: str, target: str, side_by_side: int) -> Iterat
             "job": job,
             "target": target,
             "began_ms": began_ms,
+            "key_rows": KEY_ROWS,
             "path": os.path.join(path, names[file]),
             "file": file,
             "first": first,

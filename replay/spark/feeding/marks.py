@@ -9,20 +9,29 @@ file is JSON lines, each about the rows since the line before:
     {"upto": 2000, "ended": {"ok": 998, "aborted": 2}, "report": [{"row": 1003, ...}, ...]}
 
 A torn last line is cut: then its rows count as not answered.
+
+Beside them is the time in the keys of each part of an order, a folder that holds one name. A server refuses a key that is older
+than its `key_window_s`, so a part gets its time when it is first sent: a job may take days, or rest for days. All attempts use
+the same time, since another one would make other keys. The folder is renamed into place, which fails where another attempt's is.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, Final
 
 import orjson
 
+from cmdlog.wal.files import RealFiles
+
 MARKS: Final = "marks"  # folder in the staging
 MARK_ROWS: Final = 1000  # between two marks; with a client's window of 4,096 calls, what is sent again after a death
+KEY_ROWS: Final = 5_000  # whose keys share a time; about the client's window, since all are in doubt once it has passed
 _SUFFIX: Final = ".jsonl"
+_TIME: Final = ".time"
 
 
 class Marks:
@@ -35,6 +44,7 @@ class Marks:
             os.mkdir(folder, mode=0o750)
         found = [_whole_lines(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if _is_of(name, key)]
         data = max(found, key=_upto, default=b"")
+        self._times = os.path.join(folder, key)
         self.path = os.path.join(folder, f"{attempt}{_SUFFIX}")
         self._file: IO[bytes] = open(self.path, "wb")  # noqa: SIM115 - until `close`
         self._file.write(data)
@@ -62,6 +72,25 @@ class Marks:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._new, self._rows = Counter(), []
+
+    def fix_key_time(self, row: int, now_ms: int) -> int:
+        """The time in the keys of the part that begins with this row of the order: `now_ms` for the first attempt that asks.
+
+        Durable on return. Raises: OSError.
+        """
+        fixed, own = f"{self._times}.{row:06d}{_TIME}", f"{self.path}{_TIME}"
+        if not os.path.isdir(fixed):
+            os.mkdir(own, mode=0o750)
+            os.mkdir(os.path.join(own, str(now_ms)), mode=0o750)
+            RealFiles().fsync_dir(own)
+            try:
+                os.rename(own, fixed)
+            except OSError:
+                shutil.rmtree(own)
+                if not os.path.isdir(fixed):
+                    raise
+        RealFiles().fsync_dir(os.path.dirname(fixed))  # the attempt that renamed it may not have done so yet
+        return int(os.listdir(fixed)[0])
 
     def report(self) -> Iterator[list[dict[str, Any]]]:
         """All rows that did not end well, in order, some at a time. Everything is marked."""

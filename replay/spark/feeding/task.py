@@ -1,8 +1,8 @@
 """What an executor does for a feed: sends the calls of one file, and records those that did not end well.
 
 One rule: a row is named by job, file and place in it, and the file never changes: every attempt sends the same call again.
-An order is a range of a file's rows; what an earlier attempt at it had answers for is not sent again
-(`replay.spark.feeding.marks`).
+An order is a range of a file's rows; what an earlier attempt at it had answers for is not sent again. It is sent in parts, and
+the keys of a part have the time at which it was first sent (`replay.spark.feeding.marks`).
 
 A server that cannot be reached, or rejects the credentials, ends the job rather than the attempt: the sender already waits long
 enough, and Spark would only wait four times as long.
@@ -15,9 +15,11 @@ import json
 import math
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import orjson
@@ -38,7 +40,7 @@ REPORT: Final = pyarrow.schema(
         ("key", pyarrow.string()),
         (PROCEDURE, pyarrow.string()),
         (PARAMS, pyarrow.string()),
-        ("ended", pyarrow.string()),  # aborted, failed, refused
+        ("ended", pyarrow.string()),  # aborted, failed, refused, unknown
         ("code", pyarrow.string()),
         ("abort_code", pyarrow.string()),
         ("detail", pyarrow.string()),
@@ -53,9 +55,9 @@ Row = tuple[str, Mapping[str, Any], str]
 class SendRows(Protocol):
     """Sends calls to a service (`cmdlog.client.feed_sender.Feeder` is one): an answer for each row, in order.
 
-    One with a method `telling(tell)` gives a sender that also reports why it waits. One with a method `target()` names the
-    cluster that the calls are for; its `url` is named in errors. One with a method `hurried()` gives a sender that waits for a
-    second at most.
+    `began_ms` is the time in the rows' keys. One with a method `telling(tell)` gives a sender that also reports why it waits. One
+    with a method `target()` names the cluster that the calls are for; its `url` is named in errors. One with a method `hurried()`
+    gives a sender that waits for a second at most.
     """
 
     def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[Mapping[str, Any]]: ...
@@ -136,8 +138,8 @@ def _answered(order: Mapping[str, Any], marks: Marks, send: SendRows) -> Iterato
     """Sends the rows that have no mark, and adds each to the marks when it and all before it are answered."""
     waiting: deque[tuple[int, str, str, str]] = deque()  # rows without an answer: number, procedure, params, why it is no call
 
-    def rows() -> Iterator[Row]:
-        for at, procedure, params in _read(order, marks.upto):
+    def calls(rows: Iterable[tuple[int, str | None, str | None]]) -> Iterator[Row]:
+        for at, procedure, params in rows:
             value = call_of(procedure, params)
             if isinstance(value, str) or not procedure:
                 waiting.append((at, procedure or "", params or "", str(value)))
@@ -155,11 +157,30 @@ def _answered(order: Mapping[str, Any], marks: Marks, send: SendRows) -> Iterato
         while waiting and (why := waiting[0][3]):
             add({**NOT_SENT, "detail": why})
 
-    for answer in send(rows(), began_ms=int(order["began_ms"])):
+    rest = _read(order, marks.upto)
+    for low, high, key_ms in _parts(order, marks):
+        for answer in send(calls(islice(rest, high - low)), began_ms=key_ms):
+            add_refused()
+            add(answer)
+            yield
         add_refused()
-        add(answer)
-        yield
-    add_refused()
+
+
+def _parts(order: Mapping[str, Any], marks: Marks) -> Iterator[tuple[int, int, int]]:
+    """[low, high) in the order's rows that have no mark, and the time in their keys; a part ends before the next one begins.
+
+    An order of a version that gave all rows the job's time keeps it: another time would make other keys.
+    """
+    begin, end = marks.upto, int(order["calls"])
+    key_rows = int(order.get("key_rows", 0))
+    if not key_rows:
+        yield begin, end, int(order["began_ms"])
+        return
+    while begin < end:
+        first = begin // key_rows * key_rows
+        stop = min(first + key_rows, end)
+        yield begin, stop, marks.fix_key_time(first, int(time.time() * 1000))
+        begin = stop
 
 
 def _report(marks: Marks, attempt: Attempt) -> list[dict[str, Any]]:
