@@ -3,6 +3,10 @@
 One rule: what is read is where the log ends. State files that this boot of the machine wrote and that are at the log's end are
 read as they are, each in one read transaction, also beside a running node, which continues meanwhile. In every other case (after
 a crash or power loss, of a copied directory, of a busy node) they are restored from snapshots and log into a temporary folder.
+
+A member of a cluster is read as it is, always: its log may end with what the cluster never committed, and what it did differently
+from the other nodes is in its state files alone; a replay would do it right. Members stop at different places, so the one that is
+ahead gets the state of the other one's place, from its own snapshots and log.
 """
 
 from __future__ import annotations
@@ -10,18 +14,20 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Literal
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Final
 
 import apsw
 
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import Files, parent
 from procedures.storage.state import Position, open_reader, rows_of
-from replay.errors import ReplayError
+from replay.errors import Incomplete, NotSoleVoter, ReplayError, UntilBeyond, UntilUnreachable
+from replay.log.source import fold_end, open_source, partitions_of
 from replay.plan.node_plan import Plan
 from replay.plan.planner import make_plan
+from replay.plan.sole_voter import check_whole_member, other_members
 from replay.recover.execute import Target, execute
 from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.catalog import FOLDER as SNAPSHOTS
@@ -29,7 +35,8 @@ from snapshot.catalog import Snapshot, check, list_snapshots, restore
 from snapshot.errors import SnapshotDamaged
 from snapshot.manifest import MANIFEST_NAME
 
-How = Literal["states", "snapshots and log", "snapshot"]
+STATES: Final = "states"
+MEMBER: Final = "a member's states as they are"
 
 
 class StateGone(ReplayError):
@@ -43,7 +50,7 @@ class States:
     """Open states of some partitions, each as of one position."""
 
     path: str
-    how: How
+    how: str
     connections: Mapping[int, apsw.Connection]  # in a read transaction
     positions: Mapping[int, Position]
 
@@ -58,14 +65,68 @@ def open_states(files: Files, path: str) -> Iterator[States]:
         if files.exists(os.path.join(path, MANIFEST_NAME)):
             yield _from_snapshot(stack, files, path)
             return
-        plan = make_plan(files, path, use_state="trusted").plan
+        try:
+            plan = make_plan(files, path, use_state="trusted").plan
+        except NotSoleVoter:
+            yield _of_member(stack, files, path)
+            return
         if all(part.source == "state" and not part.entries for part in plan.partitions):
-            yield _open(stack, path, "states", {part.partition: part.name for part in plan.partitions})
+            yield _open(stack, path, STATES, {part.partition: part.name for part in plan.partitions})
             return
         yield _from_log(stack, files, path)
 
 
-def _open(stack: ExitStack, path: str, how: How, names: Mapping[int, str]) -> States:
+@contextmanager
+def open_sides(files: Files, left: str, right: str) -> Iterator[tuple[States, States]]:
+    """Two directories or snapshots; of two members of one cluster, each partition as of the place that both have reached.
+
+    Raises: as `open_states`.
+    """
+    with open_states(files, left) as one, open_states(files, right) as other, ExitStack() as stack:
+        yield _brought_back(stack, files, one, other), _brought_back(stack, files, other, one)
+
+
+def _brought_back(stack: ExitStack, files: Files, side: States, to: States) -> States:
+    """A member with its partitions that are ahead of the other member replayed up to there, as far as its log reaches back."""
+    if not side.how == to.how == MEMBER or _cluster_of(files, side) != _cluster_of(files, to):
+        return side
+    for partition, position in to.positions.items():
+        if partition in side.positions and side.positions[partition].index > position.index:
+            with suppress(Incomplete, UntilBeyond, UntilUnreachable):  # the positions then say that there is more to differ
+                side = _with_earlier(stack, files, side, partition, position)
+    return side
+
+
+def _with_earlier(stack: ExitStack, files: Files, side: States, partition: int, to: Position) -> States:
+    """Both have executed the transaction, so it is committed, and whatever precedes it."""
+    planned = make_plan(files, side.path, use_state="never", until=to.txn_id, voters="any")
+    parts = tuple(part for part in planned.plan.partitions if part.partition == partition)
+    scratch = _scratch(stack)
+    os.mkdir(os.path.join(scratch, STATE_FOLDER))
+    execute(replace(planned, plan=replace(planned.plan, partitions=parts)), Target(files, scratch))
+    found = _open(stack, side.path, side.how, {partition: state_path(scratch, partition)})
+    how = f"{side.how}, partition {partition} as of transaction {to.txn_id} from snapshots and log"
+    return States(side.path, how, {**side.connections, **found.connections}, {**side.positions, **found.positions})
+
+
+def _cluster_of(files: Files, side: States) -> str:
+    return load_instance(files, side.path).identity.as_text()["cluster_id"]
+
+
+def _of_member(stack: ExitStack, files: Files, path: str) -> States:
+    """Raises: NotSoleVoter, unless it is a whole member among others that has states; then nothing else was wrong with it."""
+    check_whole_member(files, path)
+    source = open_source(files, path)
+    node = source.instance.identity.node_id
+    groups = fold_end(source)
+    names = {partition: state_path(path, partition) for partition in partitions_of(source)}
+    voters = {int(voter) for state in groups.by_partition.values() for voter in (state.configuration or {}).get("voters", ())}
+    if not (other_members(groups, node) | voters) - {node} or not all(map(files.exists, names.values())):
+        make_plan(files, path, use_state="trusted")  # says why
+    return _open(stack, path, MEMBER, names)
+
+
+def _open(stack: ExitStack, path: str, how: str, names: Mapping[int, str]) -> States:
     connections, positions = {}, {}
     for partition, name in sorted(names.items()):
         try:

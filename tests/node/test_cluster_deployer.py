@@ -66,8 +66,12 @@ def test_every_node_follows_what_the_leader_deploys(three: Members, tmp_path: Pa
 
 
 def test_a_cluster_refuses_to_pause(three: Members, tmp_path: Path) -> None:
-    """A migration is refused, and nothing changes on any node."""
-    with pytest.raises(DeployNeedsMigration, match="additions alone"):
-        three.leader().deployer.deploy(make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1], migrate=True)
+    """A migration is refused, whether asked for or not; the way to make it is named, also by a plan; and no node changes."""
+    deployer, bundle = three.leader().deployer, make_version(tmp_path, 2, columns=RENAMED, last=MIGRATION)[1]
+    for migrate in (False, True):
+        with pytest.raises(DeployNeedsMigration) as refused:
+            deployer.deploy(bundle, migrate=migrate)
+        assert "serve --migrate" in refused.value.hint
+    assert "serve --migrate" in deployer.deploy(bundle, plan=True)["instead"]
     assert ask_retried(three.leader, "hit", key="second", id=1) == 1
     assert all(follows(node, 1) for node in three.nodes.values())

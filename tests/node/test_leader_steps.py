@@ -50,6 +50,7 @@ class Parts:
         self.code = SimpleNamespace(
             versions=SimpleNamespace(newest=2), run_newest=lambda: note("bind"), missing_tables=lambda _directory, _tick: [],
             missing_entries=lambda: [(RecordKind.CATALOG, {"node": 0, "version": 3}), (RecordKind.ENVIRONMENT, {"node": 0})],
+            try_tables=lambda _directory, _tick: None,
         )  # fmt: skip
         self.steps = LeaderSteps(*parts, code=self.code, directory="", missing=lambda: [MEMBER])  # type: ignore[arg-type]
 

@@ -72,6 +72,19 @@ def give_leadership(cluster: Members, number: int) -> None:
         wait_for(is_given, why=cluster.told)
 
 
+def ask_for_leadership(cluster: Members, number: int) -> None:
+    """Once, as soon as the node may have it."""
+
+    def is_asked() -> bool:
+        try:
+            cluster.leader().membership.request("transfer", number)
+        except MembershipRefused:
+            return False
+        return True
+
+    wait_for(is_asked, why=cluster.told)
+
+
 def remark(cluster: Members, number: int) -> Any:
     """A call of the new code."""
     return ask_retried(cluster.leader, "remark", key=f"remark-{number}", id=1, text="new")
@@ -119,6 +132,24 @@ def test_node_with_an_older_program_runs_the_newest_code(three: Members) -> None
     restart(three, number_of(three.leader()), db)
     assert remark(three, 3) == 3
     assert versions_of(three) == {2}
+
+
+def test_program_that_fails_when_it_leads_is_never_stated(three: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tables suited the states at its start, and do not any more: its node fails, the others call the code of the log."""
+
+    def conflict(_new: object, _directory: str) -> list[Any]:
+        raise SchemaConflict("a row of today is in the way")
+
+    newer = number_of(three.followers()[0])
+    restart(three, newer, newer_db)
+    monkeypatch.setattr("cmdlog.node.member.member_code.table_changes", conflict)
+    failed: list[BaseException] = []
+    three.nodes[newer].watch_failure(failed.append)
+    ask_for_leadership(three, newer)
+    wait_for(lambda: failed, why=three.told)
+    three.close(newer)
+    assert ask_retried(three.leader, "bump", key="after", id=1, amount=1) == 2
+    assert versions_of(three) == {1}
 
 
 def test_sites_that_start_again_know_every_version(three: Members) -> None:

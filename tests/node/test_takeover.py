@@ -27,6 +27,7 @@ class Steps:
         self.alive = True
         self.runs = 0  # looks until everything is run
         self.on_look: Callable[[], None] = lambda: None
+        self.on_place: Callable[[], None] = lambda: None
         self.ended: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
         self.failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
 
@@ -65,6 +66,7 @@ class Steps:
 
     def _place_code(self, name: str, done: Callable[[Reply], None]) -> int:
         self._step(name)
+        self.on_place()
         if self.new_code:
             done(self.code_reply)
         return int(self.new_code)
@@ -152,6 +154,17 @@ def test_new_code_and_its_tables_are_committed_first() -> None:
     steps.new_code, steps.code_reply = True, UnknownOutcome("this node leads no more")
     assert not steps.take_over()
     assert steps.steps[-1] == "code"
+
+
+def test_work_is_not_a_wait() -> None:
+    """New tables may be tried out for long. Leadership that was given away meanwhile would have to begin again."""
+    steps = Steps()
+    takeover = Takeover(steps, steps.failures.put)
+    takeover.step = "of former terms"
+    seen: list[str] = []
+    steps.on_place = lambda: seen.append(takeover.step)
+    assert takeover._take_over(TERMS)
+    assert seen == ["", ""]
 
 
 def test_calls_that_are_not_taken_are_not_a_success() -> None:

@@ -15,6 +15,9 @@ from cmdlog.node.member.leading.leadership_transfer import PAUSE_TICKS
 from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.outcome import NotReady
 from cmdlog.raft.configuration import NodeId
+from cmdlog.wal.files import RealFiles
+from replay.diff.diff import diff
+from replay.diff.state_reader import open_sides
 from tests.node.apps.drifting import db as drifting
 from tests.node.members import Members, ask_retried, leads, members, number_of
 from tests.node.rig import rows, send
@@ -67,6 +70,19 @@ def test_follower_that_diverged_is_never_asked_to_lead(tmp_path: Path, monkeypat
         wait_for(lambda: old._leading.transfer._fitness.of_peer(bad._ground.node))  # type: ignore[arg-type]
         made.close(number_of(old))
         assert made.leader() is good
+
+
+def test_diff_of_two_members_names_what_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of the place where the one that diverged stopped; a replay would do it right, and find no difference."""
+    with members(tmp_path, monkeypatch, count=3, app=drifting) as made:
+        made.join_all()
+        drift(made, odd=2)
+        (bad,) = wait_for(lambda: [node for node in made.followers() if diverged(node)], why=made.told)
+        ask_retried(made.leader, "put", key="then", id=4, n=7)  # of the same partition
+        directories = [str(tmp_path / f"n{number_of(node)}") for node in (bad, made.leader())]
+        with open_sides(RealFiles(), *directories) as sides:
+            (table,) = diff(*sides, limit=9).tables
+        assert [(change.kind, change.old, change.new) for change in table.examples] == [("changed", (1, 1), (1, 0))]
 
 
 def test_leader_whose_site_stands_still_gives_leadership_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from cmdlog.cli.signals import report_on_interrupt
 from procedures.numeric.marks import numeric_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from replay.diff.diff import DiffReport, RowChange, Shape, TableDiff
     from replay.diff.state_reader import States
@@ -31,6 +31,8 @@ HELP: Final = """Compare the tables of two node directories, or of two snapshots
 
 Rows are matched by primary key over all partitions, whose numbers may differ. Both sides are only read, and may be in use; \
 the states at the end of their logs are compared. Rows of OUT2 alone are `added`, of OUT1 alone `removed`.
+
+A member of a cluster is read as its states are; of two members, each partition as of the place that both have reached.
 
 [bold]Examples[/bold]
 
@@ -82,11 +84,11 @@ def _compare(
     from cmdlog.wal.files import RealFiles
     from replay.diff.diff import diff, no_sink
     from replay.diff.parquet import parquet_files
-    from replay.diff.state_reader import open_states
+    from replay.diff.state_reader import open_sides
 
     files = RealFiles()
     target = os.path.abspath(parquet) if parquet is not None else tempfile.gettempdir()
-    with writing(target), open_states(files, os.path.abspath(out1)) as left, open_states(files, os.path.abspath(out2)) as right:
+    with writing(target), open_sides(files, os.path.abspath(out1), os.path.abspath(out2)) as (left, right):
         with nullcontext(no_sink) if parquet is None else parquet_files(os.path.abspath(parquet)) as sink:
             report = diff(left, right, tables=tables, limit=limit, sink=sink, with_keys=with_keys)
         value = {
@@ -182,6 +184,17 @@ def show_diff(report: DiffReport, value: dict[str, Any]) -> None:
             out.text(f"{what}: {known.left} and {known.right}{apart}")
     for side in ("left", "right"):
         out.text(f"{side}: {value[side]['path']}, read from {value[side]['read_from']}")
+    _show_places(value["left"], value["right"])
+
+
+def _show_places(left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
+    """Where a member was not brought back to where another one is: rows then differ by what ran in between."""
+    from replay.diff.state_reader import MEMBER
+
+    for partition, place in left["partitions"].items():
+        other = right["partitions"].get(partition, place)
+        if place["txn_id"] != other["txn_id"] and left["read_from"].startswith(MEMBER):
+            out.text(f"partition {partition}: left as of transaction {place['txn_id']}, right as of {other['txn_id']}")
 
 
 def _line(table: TableDiff, change: RowChange) -> str:

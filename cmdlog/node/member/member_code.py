@@ -7,6 +7,9 @@ code of the log. So the code changes once in a rolling restart, when the leaders
     start      the program is compared with the log: its tables must suit the states here, its environment that of the cluster
     committed  every site gets the version, then the batches that name it
     takeover   CATALOG and ENVIRONMENT of this program, where the log lacks them; the tables that it adds; then calls
+
+Tables are tried out on the states before CATALOG is proposed, since every later leader has to add them. States may have changed
+since the start: a migration that fails on a row of today would end one leader after the other, and each start of the cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Any
 import structlog
 
 from cmdlog.node.deploying.deployed_code import gives_way
-from cmdlog.node.migrating.table_changes import NewTables, plan_changes, state_paths, table_changes
+from cmdlog.node.migrating.table_changes import NewTables, SchemaEntry, plan_changes, state_paths, table_changes
 from cmdlog.wal.format.control_record import CatalogVersion
 from cmdlog.wal.format.record import RecordKind, decode_record, peek_record
 from procedures import Database
@@ -60,6 +63,7 @@ class MemberCode:
         self._loading = threading.RLock()
         self._loaded: tuple[int, Database] | None = None  # version, its code
         self._tables_of = 0  # version whose tables all states have
+        self._tried: tuple[int, list[SchemaEntry]] | None = None  # version that this program will be, what its tables take
         self._bound = program.db  # what calls are bound to
         self._bound_version = 0  # the newest one when that was looked at last
 
@@ -83,6 +87,20 @@ class MemberCode:
         self._known(catalog.version, str(catalog.value["bundle"]), partitions_of(catalog.value))
         log.info("code_changed", catalog_version=catalog.version, bundle=str(catalog.value["hash"])[:12])
         threading.Thread(target=self._follow_code, name="cmdlog-code", daemon=True).start()
+
+    def try_tables(self, directory: str, tick: int) -> None:
+        """Before `missing_entries`: whether all states can have the tables of a program that is to be stated; blocking.
+
+        Nothing changes a state from here to `missing_tables`, which gives what was found. Arguments as there. Raises:
+        SchemaConflict, MigrationFailed: the log must not name this program.
+        """
+        self._tried = None
+        if not self.proposes:
+            return
+        version, db = self.versions.newest + 1, self._program.db
+        value = catalog_value(db, self._program.bundle, version, self.versions.newest_value, partitions=self._partitions)
+        new = NewTables(db, version, self._partitions, tick, migrates=True, facts=facts_of(value))
+        self._tried = version, table_changes(new, directory)
 
     def missing_entries(self) -> Sequence[tuple[RecordKind, dict[str, Any]]]:
         """What this program is, where the log lacks it: kinds and values of the entries that state it."""
@@ -119,9 +137,12 @@ class MemberCode:
         version = self.versions.newest
         if self._tables_of == version:
             return []
-        # Code with migrations is stated by a node that was asked to run them: the node that leads then does.
-        db, facts = self.newest_database(), facts_of(self.versions.newest_value)
-        missing = table_changes(NewTables(db, version, self._partitions, tick, migrates=True, facts=facts), directory)
+        if self._tried is not None and self._tried[0] == version:
+            missing = self._tried[1]
+        else:  # code with migrations was stated by a node that was asked to run them: the node that leads now does
+            db, facts = self.newest_database(), facts_of(self.versions.newest_value)
+            missing = table_changes(NewTables(db, version, self._partitions, tick, migrates=True, facts=facts), directory)
+        self._tried = None
         if not missing:
             self._tables_of = version
         return missing

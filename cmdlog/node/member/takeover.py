@@ -51,7 +51,7 @@ class Takeover:
         self._steps, self._failed = steps, failed
         self._wanted: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
-        self.step = ""  # that the take-over under way is at
+        self.step = ""  # that the take-over under way waits at; "": it works, however long a trial of new tables takes
         self._thread = threading.Thread(target=self._run, name="cmdlog-takeover", daemon=True)
 
     def start(self) -> None:
@@ -84,15 +84,17 @@ class Takeover:
                 self.step = next(steps)
             except StopIteration as ended:
                 return bool(ended.value)
-            self._ending.wait(LOOK_S)
+            if self.step:
+                self._ending.wait(LOOK_S)
 
 
 def take_over(steps: TakeoverSteps, terms: tuple[int, ...]) -> Generator[str, None, bool]:
-    """The steps in their order; yields the name of one that waits for something. Whether calls are taken at the end."""
+    """The steps in order; yields the name of one that waits, "" before one that works. Whether calls are taken at the end."""
     if not (steps.lift_clock(terms) and steps.give_places(terms)):
         return False
     for name, place_entries in (("parted", steps.skip_parted), ("code", steps.state_code), ("tables", steps.add_tables)):
         replies: list[Reply] = []
+        yield ""
         placed = place_entries(terms, replies.append)
         while placed and not replies:
             yield name

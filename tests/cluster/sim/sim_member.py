@@ -71,7 +71,11 @@ BLOCKS_KEPT: Final = 120
 LEAD_MAX_MS: Final = 60_000
 NO_FLOOR: Final = bytes(8)
 ONE_CODE: Final = SimpleNamespace(
-    versions=SimpleNamespace(newest=1), missing_entries=list, missing_tables=lambda _directory, _tick: [], run_newest=lambda: None
+    versions=SimpleNamespace(newest=1),
+    missing_entries=list,
+    missing_tables=lambda _directory, _tick: [],
+    run_newest=lambda: None,
+    try_tables=lambda _directory, _tick: None,
 )
 
 

@@ -68,6 +68,7 @@ def test_node_that_is_too_far_back_wants_a_copy_once(offer: OfferedCopy, tmp_pat
         ((MemberStage.ADMITTED, LIFE, (b"life-one",)), None),
         ((MemberStage.EXPECTED, b"", ()), None),
         ((MemberStage.EXPECTED, b"", (LIFE,)), RejoinReason.REPLACED),
+        ((MemberStage.EXPECTED, b"", (b"life-one",)), RejoinReason.REPLACED),
         ((MemberStage.JOINING, b"life-six", (LIFE,)), RejoinReason.REPLACED),
         ((MemberStage.REMOVED, b"life-six", (LIFE,)), RejoinReason.REPLACED),
     ],

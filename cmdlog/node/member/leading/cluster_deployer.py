@@ -4,7 +4,8 @@ One rule: additions first, then the code. Every node binds calls to a version as
 tables must have grown by then; the former code runs on grown tables. A new leader that finds the tables without the code
 continues with the former code, whose declaration lets additions be.
 
-Changes that pause calls are refused: each node would have to keep its transactions open until a majority has the entry.
+Changes that pause calls are left to a rolling restart: each node would have to keep its transactions open until a majority has
+the entry.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from cmdlog.cluster.replication import Replication
 from cmdlog.node.deploying.deploy_answer import DeployAnswer
-from cmdlog.node.deploying.deploy_errors import DeployNeedsMigration, SwitchUnfinished
+from cmdlog.node.deploying.deploy_errors import SwitchUnfinished
 from cmdlog.node.deploying.deployer import Deployer, DeployGround
 from cmdlog.node.member.member_code import MemberCode
 from cmdlog.node.member.sequenced_machine import SequencedMachine
@@ -27,6 +28,11 @@ from procedures import Database
 class ClusterDeployer(Deployer):
     """See the module."""
 
+    instead_of_pause = (
+        "a cluster deploys additions alone; stop and start one node after the other with the new program and `serve --migrate`, "
+        "and the change is made when the first of them leads"
+    )
+
     def __init__(self, ground: DeployGround, driver: Replication, machine: SequencedMachine, code: MemberCode) -> None:
         super().__init__(ground)
         self._driver, self._machine, self._code = driver, machine, code
@@ -35,12 +41,6 @@ class ClusterDeployer(Deployer):
         """Raises: CallRefused, where another node leads, or none."""
         super().check_serving()
         self._ground.sequencer.admission.raise_refusal()
-
-    def _migrate(self, db: Database, value: Mapping[str, Any], *, logged: bool) -> DeployAnswer:
-        raise DeployNeedsMigration(
-            "a cluster changes its tables by additions alone while it serves",
-            hint="nothing changed; recover the cluster's state into a node alone, migrate that, and make a cluster of it again",
-        )
 
     def _grow(self, db: Database, value: Mapping[str, Any], entries: Mapping[int, Any], *, logged: bool) -> None:
         self._add_tables(entries)

@@ -88,7 +88,11 @@ class LeaderSteps:
             return self._machine.all_run
 
     def state_code(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
-        """States this program, where the log lacks it; how many entries that takes. `done` is called when they are committed."""
+        """States this program, where the log lacks it; how many entries that takes. `done` is called when they are committed.
+
+        Raises: SchemaConflict, MigrationFailed, before anything is stated."""
+        if self.still(terms):
+            self._code.try_tables(self._directory, self._sequencer.clock.reserve(1))
         with self._driver.lock:
             missing = self._code.missing_entries() if self.still(terms) else ()
             for number, (kind, value) in enumerate(missing, 1):

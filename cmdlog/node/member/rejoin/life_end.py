@@ -90,7 +90,7 @@ class LifeEnd:
 
     def judge(self, member: ClusterMember | None) -> None:
         """What the cluster states of this node."""
-        if member is None or (not member.incarnation and self._incarnation not in member.former):
+        if member is None or (not member.incarnation and not self._is_over(member)):
             return
         if member.stage is MemberStage.REMOVED and member.incarnation == self._incarnation:
             if self._begin_end():
@@ -103,6 +103,13 @@ class LifeEnd:
             self.want_copy(
                 RejoinReason.REPLACED, f"the cluster has replaced its incarnation {self._incarnation.hex()} by {other}"
             )
+
+    def _is_over(self, member: ClusterMember) -> bool:
+        """Whether the cluster, which knows no present life of this node, has had this one, or had another one before it.
+
+        A disk that was new while nobody answered began a cluster of its own. Nobody hears it, so it has to be copied.
+        """
+        return self._incarnation in member.former or (member.stage is MemberStage.EXPECTED and bool(member.former))
 
     def note_ticks(self, ticks: int) -> None:
         """Time passes."""
