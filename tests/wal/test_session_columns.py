@@ -88,7 +88,7 @@ def test_a_session_ends_in_a_batch_without_names() -> None:
 
 
 def test_damage_is_found() -> None:
-    """Whatever byte of the headers differs: an error, or other sessions; never another length."""
+    """Whatever byte of the headers differs: an error, or other sessions; never another length. So with what calls refer to."""
     _, raw = encode_sessions([sent_name(session(1), 5, 2), sent_name(session(2), 9, 2), NO_KEY], ())
     assert list(decode_sessions(raw, 3).numbers) == [5, 9, 0]
     for at in range(SESSIONS.bytes):
@@ -97,6 +97,11 @@ def test_damage_is_found() -> None:
             broken[at] ^= 1 << bit
             with pytest.raises(BadRecord):
                 decode_sessions(bytes(broken), 3)
+    columns = SESSIONS.bytes + 2 * SESSION.bytes
+    ordinal, base, twice = (columns, b"\3"), (SESSIONS.bytes + 16, b"\xff" * 8), (SESSIONS.bytes + SESSION.bytes, session(1))
+    for at, wrong in (ordinal, base, twice):
+        with pytest.raises(BadRecord):
+            decode_sessions(raw[:at] + wrong + raw[at + len(wrong) :], 3)
     with pytest.raises(BadRecord):
         decode_sessions(raw[:-1], 3)
     with pytest.raises(BadRecord):
