@@ -26,6 +26,7 @@ from cmdlog.cli.app import make_program
 from cmdlog.cli.server.settings_table import settings_table
 from cmdlog.node.prometheus import TABLE as METRICS
 from replay.spark.base.options import options_table
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 README = "README.md"
@@ -49,7 +50,6 @@ STUMBLES = re.compile(
     re.IGNORECASE,
 )
 """Words that a native reader stumbles over; the field has its own: reported, resume, interrupted, after, before, skipped."""
-START_S_MAX = 60
 
 
 def read(name: str) -> str:
@@ -300,7 +300,7 @@ class _Example:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=START_S_MAX,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -324,7 +324,7 @@ class _Example:
                     break
             yield
             server.send_signal(signal.SIGTERM)
-            assert server.wait(START_S_MAX) == 0
+            assert server.wait(PATIENCE_S) == 0
         finally:
             server.kill()
             server.wait()
