@@ -29,6 +29,7 @@ from cmdlog.api.routes.openapi import Description
 from cmdlog.node.slot_map import make_routes
 from tests.api.every_type import db
 from tests.api.running import TOKENS, Running
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +115,12 @@ def write_line_of_batch(_context: Any, value: Any) -> bytes:
 
 
 schemathesis.openapi.format("decimal", st.decimals(-(10**20), 10**20, places=4).map(str))
-CONFIG = SchemathesisConfig.from_dict({"generation": {"allow-x00": False, "deterministic": True}})
+CONFIG = SchemathesisConfig.from_dict(
+    {
+        "request-timeout": PATIENCE_S,  # its own ten seconds are met on a machine that is busy enough
+        "generation": {"allow-x00": False, "deterministic": True},
+    }
+)
 SCHEMA = schemathesis.openapi.from_dict(for_schemathesis(describe()), config=CONFIG)
 OPERATIONS = [f"{method.upper()} {path}" for path, methods in SCHEMA.raw_schema["paths"].items() for method in methods]
 SENT: Counter[str] = Counter()

@@ -28,7 +28,6 @@ APP: Final = "tests.cluster.lists_app:db"
 PARTITIONS: Final = 2
 LISTS: Final = tuple(list_names(PARTITIONS))
 ANSWER_S: Final = 1.5  # of patience with one node
-ATTEMPTS_MAX: Final = 60
 PATIENCE_S: Final = 120.0
 
 Lists = dict[str, list[int]]
@@ -157,12 +156,16 @@ class ListClients:
         value = params.get("value")
         with self._guard:
             operation = self.history.read(name, *keys) if value is None else self.history.append(name, value, *keys)
-        harmless = True
-        for _ in range(ATTEMPTS_MAX):
-            result, refused = self._attempt(procedure, params, name, rng)
-            if result is not None:
-                return self._note(operation, result)
+        harmless, found = True, None
+
+        def attempt() -> bool:
+            nonlocal harmless, found
+            found, refused = self._attempt(procedure, params, name, rng)
             harmless = harmless and refused
+            return found is not None
+
+        if eventually(attempt, PATIENCE_S):  # not so many attempts: where nobody listens they are over while nodes still start
+            return self._note(operation, found)
         with self._guard:
             self.given_up.append(name)
             if harmless or value is None:

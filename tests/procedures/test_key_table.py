@@ -112,14 +112,19 @@ def test_time_bearing_key_is_forgotten_and_still_refused(make_site: MakeSite) ->
 
 
 def test_key_from_the_future_stays_until_its_time_has_passed(make_site: MakeSite) -> None:
-    """A client whose clock is half an hour ahead cannot get its call run twice."""
+    """A client whose clock is half an hour ahead cannot get its call run twice, nor that of another key in its row.
+
+    Nor does it lock out keys that are younger than the window.
+    """
     site = make_site(counters(), policy=POLICY)
-    ahead = key_fingerprint("me", uuid7(START_MS + HOUR // 2))
-    site.apply(count("a"), keys=[ahead])
+    keys = [key_fingerprint("me", uuid7(START_MS + HOUR // 2)), key("opaque")]
+    site.apply(count("a"), count("b"), keys=keys)
     for _ in range(40):
         wait(site, 3 * 60_000)
-        assert site.apply(count("a"), keys=[ahead]).statuses[0] in (Status.OK, Status.SESSION_EXPIRED)
-    assert site.rows("SELECT value FROM counters") == [(1,)]
+        assert set(site.apply(count("a"), count("b"), keys=keys).statuses) <= {Status.OK, Status.SESSION_EXPIRED}
+        younger = key_fingerprint("me", uuid7(site.milliseconds - 2 * HOUR // 3))
+        assert list(site.apply(count("c"), keys=[younger]).statuses) == [Status.OK]
+    assert site.rows("SELECT value FROM counters") == [(1,), (1,), (40,)]
 
 
 def test_clock_that_jumps_a_day_expires_nothing(make_site: MakeSite) -> None:
@@ -244,6 +249,22 @@ def test_keys_of_calls_on_all_partitions_expire_by_such_calls(make_site: MakeSit
     assert statuses[:5] == [Status.OK] * 4 + [Status.SESSION_EXPIRED]
     assert Status.FAILED in statuses  # forgotten, run again, and there is such a note already
     assert sites[0].rows("SELECT * FROM shared") == sites[1].rows("SELECT * FROM shared")
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_floor_never_falls(make_site: MakeSite, everywhere: bool) -> None:
+    """Keys of earlier times that are forgotten later, or in the same row, leave those of later times refused."""
+    site, makes = make_site(counters(), policy=POLICY), note if everywhere else lambda number: count(f"c{number}")
+    batches = [[0], [1], [2]] if everywhere else [[0, 1], [2]]
+    keys = [key_fingerprint("me", uuid7(START_MS - number * 60_000)) for number in range(3)]
+    for batch in batches:
+        site.apply(*[makes(number) for number in batch], keys=[keys[number] for number in batch])
+    for number in range(3, 66):
+        site.milliseconds += 60_000
+        site.apply(makes(number))
+    assert not list(site.executor._known.keys)
+    for number in range(3):
+        assert list(site.apply(makes(number), keys=[keys[number]]).statuses) == [Status.SESSION_EXPIRED]
 
 
 def test_full_table_lets_a_call_on_all_partitions_in(make_site: MakeSite) -> None:

@@ -40,6 +40,11 @@ def count(who: str, by: int = 1) -> Call:
     return "count", {"name": who, "by": by}
 
 
+def note(of: bytes, number: int) -> Call:
+    """The call on all partitions that has this number in the session."""
+    return "add_note", {"number": int.from_bytes(of[:4], "little") << 20 | number, "text": ""}
+
+
 def wait(site: Site, milliseconds: int) -> None:
     """Activity for that long: one batch advances the activity clock by a minute at most."""
     end = site.milliseconds + milliseconds
@@ -91,6 +96,7 @@ def test_what_the_client_has_seen_is_dropped_and_not_run_again(make_site: MakeSi
     site = make_site(counters(), name="s.db", policy=POLICY)
     assert one(site, mine, 3, 2, count("a"))[0] == Status.SESSION_EXPIRED
     assert one(site, mine, 5, 2, count("a"))[0] == Status.OK
+    assert one(site, session(2), 3, 3, count("a"))[0] == Status.SESSION_EXPIRED  # of a session that is not known yet
     assert site.rows("SELECT value FROM counters") == [(5,)]
 
 
@@ -115,6 +121,25 @@ def test_a_session_with_calls_is_never_idle(make_site: MakeSite) -> None:
         wait(site, IDLE - 2 * MINUTE)
         assert one(site, mine, number, 0, count("b"))[0] == Status.OK
     assert one(site, mine, 1, 0, count("a")) == first
+
+
+def test_sessions_of_calls_on_all_partitions_age_by_those_alone(make_site: MakeSite) -> None:
+    """Whatever else the partition runs, over a restart; idle at last, they are forgotten and not run again."""
+    site, mine, other = make_site(counters(), name="s.db", policy=POLICY), session(1), session(2)
+    wait(site, IDLE)
+    assert one(site, mine, 1, 0, note(mine, 1))[0] == Status.OK
+    wait(site, 2 * IDLE)
+    for number in range(1, 12):
+        wait(site, MINUTE)
+        if number == 5:
+            site.close()
+            site = make_site(counters(), name="s.db", policy=POLICY)
+        assert one(site, other, number, number - 1, note(other, number))[0] == Status.OK
+        known = site.executor._known.shared_sessions
+        assert len(known) == (2 if number < IDLE // MINUTE else 1)
+    assert one(site, mine, 1, 0, note(mine, 1))[0] == Status.SESSION_EXPIRED
+    assert one(site, mine, 1, 0, count("a"))[0] == Status.OK  # that one is of another table
+    assert site.rows("SELECT count(*) FROM shared") == [(12,)]
 
 
 def test_a_session_of_the_future_is_remembered_until_its_time(make_site: MakeSite) -> None:

@@ -108,10 +108,12 @@ def check_notes(history: History, out: Path, expected: Collection[int]) -> None:
     assert set(history.truth.notes) <= set(expected)
 
 
-def recovered(directories: Sequence[str], out: Path, partitions: int = 2) -> tuple[JointPlan, dict[int, int]]:
+def recovered(
+    directories: Sequence[str], out: Path, partitions: int = 2, *, until: int | None = None
+) -> tuple[JointPlan, dict[int, int]]:
     """The plan, and the balances of the node that it makes; the given directories stay as they are."""
     before = [damage.tree_hash(directory) for directory in directories]
-    plan = make_joint_plan(FILES, directories)
+    plan = make_joint_plan(FILES, directories, until=until)
     rebuild_jointly(plan, FILES, str(out), workers=0)
     assert [damage.tree_hash(directory) for directory in directories] == before
     return plan, balances_of(str(out), partitions)

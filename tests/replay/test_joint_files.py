@@ -156,6 +156,10 @@ def test_every_segment_may_be_damaged_on_one_node_each(template: History, nodes:
             damage.zero_sector(path, damage.used_bytes(path) // 2)
     _, balances = recovered(nodes, tmp_path / "out")
     assert balances == template.balances_at()
+    txn_ids = sorted(txn_id for _, _, txn_id in template.acknowledged)
+    for until in txn_ids[7 :: len(txn_ids) // 4]:
+        _, balances = recovered(nodes, tmp_path / f"out-{until}", until=until)
+        assert balances == template.balances_at(until)
 
 
 def test_log_that_is_gone_altogether_is_replaced_by_the_others(template: History, nodes: list[str], tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     elif how == 1:
         del out[at:]
     else:
-        out[at : at + 8] = chance.randbytes(8)
+        out[at : at + 8] = bytes(byte ^ chance.randrange(1, 256) for byte in out[at : at + 8])  # none is what it was
     return bytes(out)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import random
 
 import pytest
 
@@ -29,7 +30,7 @@ from tests.wal.logkit import (
     open_log,
     sim,
 )
-from tests.wal.sim.simfiles import Fault, SimFiles
+from tests.wal.sim.simfiles import Fault, Kind, SimFiles
 from tests.wal.threadkit import WaitSource, threaded
 
 
@@ -214,6 +215,23 @@ def test_interrupted_preparation_is_swept() -> None:
     names = files.listdir(LOG)
     assert "free-3.log.tmp" not in names
     assert all(len(files.read_file(f"{LOG}/{name}")) == 32 << 10 for name in names if name.startswith("free-"))
+
+
+@pytest.mark.parametrize(("kind", "nth"), [("fdatasync", 1), ("fsync", 3)], ids=["made", "reserved"])
+def test_file_that_a_failed_sync_left_is_durable_before_it_is_used(kind: Kind, nth: int) -> None:
+    """Its length may be in memory alone, where no later sync writes it; a power cut would cut a segment short."""
+    files = sim()
+    log = Log.open(files, NODE)
+    log.start(source := ListSource(), threads=0, whole_ring=True)
+    files.fail_at(nth, Fault.IO_ERROR, kinds=frozenset({kind}))
+    log.run_background_work()
+    assert [type(error).__name__ for error in source.errors] == ["WriteFailed"]
+    back = files.kill()
+    log, source = open_log(back)
+    append(log, source, range(11), size=5000)
+    assert len(log.segments) > 3
+    log, _ = open_log(back.power_cut(random.Random(0), "none"))
+    assert numbers_in(log) == source.acknowledged == list(range(11))
 
 
 @pytest.mark.parametrize("sizes", [{"segment_bytes": 5000}, {"segment_bytes": 4096}, {"segments": 1}, {"segment_bytes": 1 << 40}])

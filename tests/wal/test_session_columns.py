@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from cmdlog.wal.format.batch import NO_KEY, batch_procedures, batch_span, decode_batch, encode_batch
-from cmdlog.wal.format.record import BadRecord, decode_record
+from cmdlog.wal.format.batch import BATCH, NO_KEY, batch_procedures, batch_span, decode_batch, encode_batch
+from cmdlog.wal.format.record import RECORD, BadRecord, RecordKind, decode_record, encode_record
 from cmdlog.wal.format.session_columns import ENDED, SESSION, SESSIONS, decode_sessions, encode_sessions
 from procedures.idempotency.session_calls import sent_name
 
@@ -20,13 +20,19 @@ def session(number: int) -> bytes:
 
 
 def batch_of(
-    keys: list[bytes] | None, *, ended: tuple[bytes, ...] = (), txn_ids: list[int] | None = None, count: int = 0
+    keys: list[bytes] | None,
+    *,
+    ended: tuple[bytes, ...] = (),
+    txn_ids: list[int] | None = None,
+    count: int = 0,
+    compress: bool = False,
 ) -> bytes:
     """A record with these calls."""
     calls = len(keys) if keys is not None else count
     return encode_batch(
         partition=0, term=1, index=2, catalog=1, txn_ids=txn_ids or range(TICK, TICK * (calls + 1), TICK),
         procedures=list(range(calls)), params=[b"[%d]" % at for at in range(calls)], keys=keys, ended=ended,
+        compress=compress,
     )  # fmt: skip
 
 
@@ -42,7 +48,7 @@ def test_one_session_counting_on_takes_forty_bytes() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_any_mixture_comes_back(seed: int) -> None:
-    """Names, floors, transaction ids and procedures, with keys, calls without names, and sessions that end."""
+    """Names, floors, transaction ids and procedures, with keys, calls without names, sessions that end, compressed or not."""
     chance = random.Random(seed)
     keys: list[bytes] = []
     floors: dict[bytes, int] = {}
@@ -58,7 +64,7 @@ def test_any_mixture_comes_back(seed: int) -> None:
     ended = tuple(session(50 + at) for at in range(chance.choice([0, 0, 2])))
     floors.update(dict.fromkeys(ended, ENDED))
     apart = [TICK * (1 + 3 * at) for at in range(len(keys))] if seed % 2 else None
-    record = decode_record(batch_of(keys, ended=ended, txn_ids=apart))
+    record = decode_record(batch_of(keys, ended=ended, txn_ids=apart, compress=seed % 4 > 1))
     batch = decode_batch(record)
     names = [key[:24] if len(key) == 32 else key for key in keys]
     assert (batch.key_list() or [NO_KEY] * len(keys)) == names
@@ -87,8 +93,26 @@ def test_a_session_ends_in_a_batch_without_names() -> None:
     assert batch.key_list() == [NO_KEY] * 3
 
 
+@pytest.mark.parametrize("distance", [0xFF, 0x100, 0xFFFF, 0x10000])
+def test_numbers_at_the_end_of_a_width_come_back(distance: int) -> None:
+    """The greatest number that a column of this width holds, and the first that it does not."""
+    sent = [sent_name(session(1), number, 2) for number in (5, 5 + distance)]
+    assert [key[:24] for key in sent] == decode_batch(decode_record(batch_of(sent))).key_list()
+
+
+def test_batch_of_another_format_is_refused() -> None:
+    """Flags and bytes that this version does not know, with a good checksum: nothing of the batch is guessed."""
+    raw = batch_of([sent_name(session(1), 5, 2)])
+    payload = raw[RECORD.bytes :]
+    places = {field.name: field.offset for field in BATCH.fields}
+    for at, wrong in ((places["flags"] + 1, b"\1"), (places["reserved"], b"\1"), (len(payload), b"\0" * 8)):
+        forged = encode_record(RecordKind.BATCH, payload[:at] + wrong + payload[at + len(wrong) :], partition=0, term=1, index=2)
+        with pytest.raises(BadRecord, match=r"batch (flags|columns and text)"):
+            decode_batch(decode_record(forged))
+
+
 def test_damage_is_found() -> None:
-    """Whatever byte of the headers differs: an error, or other sessions; never another length."""
+    """Whatever byte of the headers differs: an error, or other sessions; never another length. So with what calls refer to."""
     _, raw = encode_sessions([sent_name(session(1), 5, 2), sent_name(session(2), 9, 2), NO_KEY], ())
     assert list(decode_sessions(raw, 3).numbers) == [5, 9, 0]
     for at in range(SESSIONS.bytes):
@@ -97,6 +121,11 @@ def test_damage_is_found() -> None:
             broken[at] ^= 1 << bit
             with pytest.raises(BadRecord):
                 decode_sessions(bytes(broken), 3)
+    columns = SESSIONS.bytes + 2 * SESSION.bytes
+    ordinal, base, twice = (columns, b"\3"), (SESSIONS.bytes + 16, b"\xff" * 8), (SESSIONS.bytes + SESSION.bytes, session(1))
+    for at, wrong in (ordinal, base, twice):
+        with pytest.raises(BadRecord):
+            decode_sessions(raw[:at] + wrong + raw[at + len(wrong) :], 3)
     with pytest.raises(BadRecord):
         decode_sessions(raw[:-1], 3)
     with pytest.raises(BadRecord):

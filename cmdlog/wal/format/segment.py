@@ -156,12 +156,16 @@ def reserve_file(files: Files, path: str, size_bytes: int) -> None:
 def write_zeros(files: Files, path: str, size_bytes: int, *, over: bool = False) -> None:
     """Makes a file of zeros that are really on disk: a hole would cost an allocation at every later sync.
 
-    Synced piece by piece: one large sync would hold up the log's own ones for its whole length. `over`: the file may be there.
+    Synced piece by piece: one large sync would hold up the log's own ones for its whole length. `over`: the file may be there,
+    with a length that a failed sync left in memory alone. No later sync would write that one, unless it changes.
 
     Durable on return, its name excepted. Raises: DiskFull, WriteFailed, FileExistsError.
     """
     file = files.open(path, create=True, exclusive=not over)
     try:
+        if over and file.size():
+            file.truncate(size_bytes + SECTOR_BYTES)  # not shorter: its blocks may be reserved
+            file.truncate(size_bytes)
         for offset in range(0, size_bytes, len(_ZERO_CHUNK)):
             file.pwrite(_ZERO_CHUNK[: size_bytes - offset], offset)
             file.fdatasync()

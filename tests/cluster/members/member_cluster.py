@@ -203,10 +203,16 @@ class MemberCluster(ServedCluster):
     # -- judgement -------------------------------------------------------------------------------------------------------
 
     def is_level(self) -> bool:
-        """Every member has committed and run the same."""
+        """Every member has committed and run the same, and knows that each of them is well: one that does not may not count."""
         found = self.positions()
         first = next(iter(found.values()), ())
-        return len(found) == len(self.nodes) and set(found.values()) == {first} and all(done == run for done, run in first)
+        same = len(found) == len(self.nodes) and set(found.values()) == {first} and all(done == run for done, run in first)
+        return same and all(self.knows_all_well(node) for node in self.nodes)
+
+    def knows_all_well(self, node: int) -> bool:
+        """By the node's own fault log, which is the last to have a new failure set."""
+        known = self.status(node).get("failure_set")
+        return known is not None and set(known["nodes"]).isdisjoint(self.nodes)
 
     def is_level_by_itself(self) -> bool:
         """Every member has run what the one that is farthest had committed when it was asked."""
