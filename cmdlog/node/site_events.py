@@ -104,7 +104,7 @@ class Desk:
         self._sequencer.add_record(
             encode_digest(
                 partition=partition,
-                term=self._boot.term,
+                term=self._boot.term if self._replica is None else self._sequencer.replicated.term_of(partition),
                 index=index,
                 rows_digest=answer.rows_digest,
                 catalog=self._boot.catalog,

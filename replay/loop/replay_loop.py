@@ -29,10 +29,17 @@ class ReplayLoop:
     """Replays some partitions from one log. One thread."""
 
     def __init__(
-        self, queues: Mapping[int, EntryQueue], add_catalog: Callable[[CatalogVersion], None] = lambda _catalog: None
+        self,
+        queues: Mapping[int, EntryQueue],
+        add_catalog: Callable[[CatalogVersion], None] = lambda _catalog: None,
+        *,
+        diverged: Mapping[int, int] | None = None,
     ) -> None:
-        """`add_catalog` is given each catalog version that the log states, also one that it has stated before."""
-        self._queues, self._add_catalog = queues, add_catalog
+        """`add_catalog` is given each catalog version that the log states, also one that it has stated before.
+
+        `diverged`: partition -> the entry from which on this log's digests are of a state that other nodes did not have.
+        """
+        self._queues, self._add_catalog, self._diverged = queues, add_catalog, diverged or {}
         self._key_policy = KeyPolicy()
 
     @property
@@ -70,7 +77,7 @@ class ReplayLoop:
             return
         elif record.is_entry:
             queue.put_entry(lsn, record)
-        elif record.kind is _DIGEST:
+        elif record.kind is _DIGEST and record.index < self._diverged.get(record.partition, record.index + 1):
             queue.put_digest(record)
 
     def put_key_policy(self, limits: Mapping[str, int]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import apsw
 
 from cmdlog.wal.directory.instance import load_instance
+from cmdlog.wal.divergence_file import known_divergences
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import Lsn
@@ -66,7 +67,8 @@ def replay_partitions(
             queues[partition] = EntryQueue(
                 partition, replay, after_index=part.from_index, to_index=part.to_index, voids=part.voids, progress=progress
             )
-        loop = ReplayLoop(queues, setup.catalogs.add_logged)
+        diverged = {partition: of.index for partition, of in known_divergences(target.files, plan.directory).items()}
+        loop = ReplayLoop(queues, setup.catalogs.add_logged, diverged=diverged)
         loop.put_beginning(plan.catalogs, plan.key_policy)
         loop.run(records, target.state_folder)
         results = [_result(replay, queues[replay.plan.partition]) for replay in replays]

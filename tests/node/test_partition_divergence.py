@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cmdlog.cluster.divergence_file import DivergenceFile
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.node.member.leading.partition_divergence import Divergences
+from cmdlog.wal.divergence_file import DivergenceFile
 from tests.wal.sim.simfiles import SimFiles
 
 

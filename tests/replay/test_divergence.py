@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.log import Log
 from procedures.bundle import load_bundle
@@ -227,6 +228,21 @@ def test_late_digest_is_compared_all_the_same(rig: Rig, tmp_path: Path, monkeypa
     monkeypatch.setattr(entry_queue, "UNCOMPARED_MAX", 1000)
     place = diverge(rig, tmp_path / "out")
     assert (place.index, place.position, place.rows, place.suspects) == (index, 0, (), ())
+
+
+def test_digests_of_a_state_that_other_nodes_did_not_have_prove_nothing(rig: Rig, tmp_path: Path) -> None:
+    """A member that has diverged says since which entry; what its log says before that is compared."""
+    index = rig.batch(0, [(DRIFT, [0])])
+    rig.deposits(4)
+    rig.close()
+    (Path(rig.directory) / "cluster").mkdir()
+    known = DivergenceFile(rig.files, str(Path(rig.directory) / "cluster"))
+    known.add_divergence(0, PartitionDivergence(index + 1, "planted"))
+    assert diverge(rig, tmp_path / "later").index == index
+    known.add_divergence(0, PartitionDivergence(index, "planted"))
+    report = rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=0)
+    without_digest = [result.entries - result.digests for result in report.results]
+    assert without_digest[0] - without_digest[1] == rig.next_index[0] - index
 
 
 @pytest.mark.slow

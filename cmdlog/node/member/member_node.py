@@ -23,7 +23,6 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from cmdlog.cluster.copying.copy_frames import copy_credentials
-from cmdlog.cluster.divergence_file import DivergenceFile
 from cmdlog.cluster.entry_records import describe_batch
 from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
 from cmdlog.cluster.leader_fitness import LeaderFitness
@@ -72,6 +71,7 @@ from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.node.slot_map import Route
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import RaftGroups
+from cmdlog.wal.divergence_file import DivergenceFile
 from cmdlog.wal.fault_log import FaultLog, FaultRecord
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
 from procedures import Database

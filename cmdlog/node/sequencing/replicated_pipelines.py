@@ -20,6 +20,7 @@ from cmdlog.node.sequencing.flight import Flight
 from cmdlog.node.sequencing.halted_partitions import LOOK_S
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.wal.format.record import peek_record
 
 COMMIT_S: Final = 1.0  # for what was proposed to be committed, when the node stops and nobody has taken its leadership
 
@@ -54,6 +55,12 @@ class ReplicatedPipelines:
                 flights.append((stream, flight))
             due = self._commits.commit(flights, self._pipelines.now())
         due.give()
+
+    def term_of(self, partition: int) -> int:
+        """Term of the partition's entry whose answer comes next from its site; 0 when the node has ended."""
+        with self._lock:
+            flights = self._streams[partition].flights
+            return peek_record(flights[0].record).term if flights else 0
 
     def lead(self, places: Mapping[int, tuple[int, int]], *, catalog: int) -> None:
         """From now on this node proposes: (term, next index) by partition. Calls are refused until `accept_calls`."""

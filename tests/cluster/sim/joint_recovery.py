@@ -69,6 +69,7 @@ class _Applying:
         self.plan, self.state = plan, state
         self.calls = 0
         self.awaits_digest = False
+        self._uncompared: set[int] = set()  # indexes of batches that were applied without a digest
         self._skipped = {index: set(positions) for index, positions in plan.skips.items()}
         for index in plan.dropped:
             self._skipped[index] = {0}
@@ -77,13 +78,16 @@ class _Applying:
         answer = self.state.apply(record, self._skipped)
         if answer is None:
             return
-        if digest is not None:
+        if digest is None:
+            self._uncompared.add(record.index)
+        else:
             live = decode_digest(digest)
             did = (answer.rows_digest, answer.result_hashes)
             assert did == (live.rows_digest, bytes(live.result_hashes)), f"{record.partition}/{record.index} diverges in recovery"
 
     def compare_late(self, digest: Record) -> None:
-        """Everything waits for its digest here."""
+        """Everything waits for its digest here: one that comes later was not taken for the batch's."""
+        assert digest.index not in self._uncompared, f"{digest.partition}/{digest.index}: its digest has term {digest.term}"
 
     def change_key_policy(self, policy: KeyPolicy) -> None:
         """These keys never end."""

@@ -11,10 +11,10 @@ from typing import Final
 
 import structlog
 
-from cmdlog.cluster.divergence_file import DivergenceFile, PartitionDivergence
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.node.member.leading.leader_parts import LeaderParts
 from cmdlog.node.site_events import Desk
+from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 
 COMPARE: Final = "`cmdlog diff DIR1 DIR2` on copies of two nodes' directories names table and key"
 

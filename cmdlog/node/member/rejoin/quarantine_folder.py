@@ -13,10 +13,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from cmdlog.cluster.divergence_file import FILE_NAME as DIVERGED_NAME
 from cmdlog.cluster.transport.peer_book import BOOK_NAME, CLUSTER_FOLDER
 from cmdlog.operator_error import OperatorError
 from cmdlog.wal.directory.instance import FOLDERS, INSTANCE_NAME
+from cmdlog.wal.divergence_file import FILE_NAME as DIVERGED_NAME
 from cmdlog.wal.files import Files
 
 QUARANTINE_FOLDER: Final = "quarantine"

@@ -16,6 +16,7 @@ import orjson
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 
+FOLDER: Final = "cluster"
 FILE_NAME: Final = "diverged.json"
 
 
@@ -57,3 +58,8 @@ class DivergenceFile:
         value = {str(partition): {"index": of.index, "reason": of.reason} for partition, of in sorted(known.items())}
         self._files.write_file_atomic(self._path, orjson.dumps(value, option=orjson.OPT_INDENT_2))
         self._known = dict(known)
+
+
+def known_divergences(files: Files, directory: str) -> Mapping[int, PartitionDivergence]:
+    """Those of a node's directory, by partition; of one that is no member's, none. Raises: Corrupt."""
+    return DivergenceFile(files, os.path.join(directory, FOLDER)).by_partition()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cmdlog.cluster.divergence_file import DivergenceFile, PartitionDivergence
+from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence, known_divergences
 from cmdlog.wal.errors import Corrupt
 from tests.wal.sim.simfiles import SimFiles
 
@@ -34,6 +34,13 @@ def test_what_diverged_survives_a_power_cut(files: SimFiles) -> None:
     assert kept.by_partition() == {0: SECOND, 1: FIRST}
     kept.remove_divergence(1)
     assert DivergenceFile(files.power_cut(random.Random(2)), FOLDER).by_partition() == {0: SECOND}
+
+
+def test_a_directory_of_no_member_names_none(files: SimFiles) -> None:
+    """It has no such folder; one with the folder says what its file says."""
+    assert known_divergences(files, "/other") == {}
+    DivergenceFile(files, FOLDER).add_divergence(1, FIRST)
+    assert known_divergences(files, "/") == {1: FIRST}
 
 
 def test_bytes_that_say_nothing_are_refused(files: SimFiles) -> None:
