@@ -88,6 +88,15 @@ def test_a_takeover_without_progress_ends(checks: Checks) -> None:
     assert checks.look(STUCK_LOOKS) == [Unfitness.STUCK] * (STUCK_LOOKS - 1) + [FIT]
 
 
+def test_a_takeover_waits_for_a_site_that_works(checks: Checks) -> None:
+    """A migration that takes long takes as long on every node; a site that is stopped does nothing."""
+    checks.standing, checks.progress = Standing.TAKING_OVER, ("tables", 5)
+    checks.stalls = [SiteStall(0, "running", 60.0, [0, 1])]
+    assert checks.look(3 * STILL_LOOKS) == [FIT] * 3 * STILL_LOOKS
+    checks.stalls = []
+    assert checks.look(STILL_LOOKS)[-1] == Unfitness.STUCK
+
+
 def test_a_takeover_with_progress_goes_on(checks: Checks) -> None:
     """Another step, or one more entry that is run."""
     checks.standing = Standing.TAKING_OVER

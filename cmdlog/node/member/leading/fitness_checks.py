@@ -47,21 +47,22 @@ class FitnessChecks:
 
     def find_reasons(self) -> Unfitness:
         """Why the node should not lead; another look."""
-        kinds = {trouble.kind for trouble in self._troubles.by_partition().values()}
+        kinds, stalls = {trouble.kind for trouble in self._troubles.by_partition().values()}, self._stalls()
         now = FIT
         if FULL in kinds or self._is_full():
             now |= Unfitness.LOG_FULL
-        if kinds - {FULL, DIVERGED} or any(stall.kind != "running" and stall.seconds >= STALL_S for stall in self._stalls()):
+        if kinds - {FULL, DIVERGED} or any(stall.kind != "running" and stall.seconds >= STALL_S for stall in stalls):
             now |= Unfitness.STUCK
         reasons, self._before = now & self._before, now
         if DIVERGED in kinds:
             reasons |= Unfitness.DIVERGED
-        return reasons | self._look_at_takeover()
+        return reasons | self._look_at_takeover(at_work=any(stall.kind == "running" for stall in stalls))
 
-    def _look_at_takeover(self) -> Unfitness:
+    def _look_at_takeover(self, *, at_work: bool) -> Unfitness:
+        """`at_work`: a site runs something long, a migration say. It would on another node, too."""
         self._stuck = max(self._stuck - 1, 0)
         seen = self._progress() if self._standing() is Standing.TAKING_OVER else ("", 0)
-        self._still = self._still + 1 if seen == self._seen and seen[0] else 0
+        self._still = self._still + 1 if seen == self._seen and seen[0] and not at_work else 0
         self._seen = seen
         if self._still == STILL_LOOKS:
             log.error("takeover_stuck", step=seen[0], remedy="leadership goes to another node, if there is one")
