@@ -17,7 +17,7 @@ from cmdlog.api.routes import cold_routes
 from cmdlog.node.queries.query import QueryLimit, QueryRefused, QueryResult
 from cmdlog.node.settings import Settings
 from cmdlog.node.telemetry.cluster_metrics import MemberReadiness
-from snapshot.errors import PointRefused
+from snapshot.errors import PointRefused, SnapshotFailed
 from tests.api.conftest import OLD_TXN
 
 Post = Callable[..., Any]
@@ -172,6 +172,18 @@ def test_recovery_point_of_a_node_that_takes_none_is_a_problem_of_the_request(
     problem = post("/v1/snapshots", b'{"consistent": true}').json()
     assert problem["code"] == "invalid_parameters"
     assert problem["detail"] == "consistent: recovery points are taken on a node alone"
+
+
+def test_snapshot_that_fails_says_why(node: Any, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full volume is no defect of the server, whose log the caller may not read."""
+
+    def fail(*_: object) -> None:
+        raise SnapshotFailed("[Errno 28] No space left on device: '/data/snapshots'")
+
+    monkeypatch.setattr(node, "take_snapshot", fail)
+    problem = post("/v1/snapshots", b"").json()
+    assert (problem["code"], problem["status"]) == ("snapshot_failed", 500)
+    assert "No space left on device" in problem["detail"]
 
 
 def test_query_that_breaks_a_limit_has_its_own_code(node: Any, post: Post) -> None:

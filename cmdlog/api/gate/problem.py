@@ -61,6 +61,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "query_limit": (422, "The query needs more time, rows or memory than one query may have"),
     "headers_too_large": (431, "The request's head is too large"),
     "internal_error": (500, "Internal server error"),
+    "snapshot_failed": (500, "The snapshot could not be made; those before it are unchanged"),
     "procedure_failed": (500, "The procedure raised an error; nothing changed, and a retry with its key gets this answer"),
     "log_full": (503, "The log has no room until a snapshot frees a segment"),
     "disk_full": (503, "The volume of the data directory is full"),

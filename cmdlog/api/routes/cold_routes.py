@@ -30,7 +30,8 @@ from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
 from cmdlog.node.status import Overview
-from snapshot.errors import PointRefused
+from cmdlog.operator_error import full_text
+from snapshot.errors import PointRefused, SnapshotError
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -102,6 +103,8 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
                 return json_answer(await service.run_slowly(take))
             except PointRefused as refused:
                 raise invalid([("consistent", str(refused))]) from None
+            except SnapshotError as failed:  # a full volume, say
+                raise Problem("snapshot_failed", full_text(failed)) from None
 
     return {
         "query": query,
