@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL, NUMBERS_SLACK, SessionOwners
 from procedures.idempotency.known_outcome import KeyPolicy, key_fingerprint
@@ -52,6 +56,22 @@ def test_a_session_holds_little_more_than_what_is_under_way() -> None:
     for number in range(1, 10_000):
         assert owners.claim(sent_name(session(1), number, max(0, number - 100)), 0) == 0
         assert len(owners._sessions[session(1)].owners) <= 2 * 100 + NUMBERS_SLACK + 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_calls_that_come_together_are_claimed_as_one_after_the_other(seed: int) -> None:
+    """Whatever is new, known, passed, elsewhere or without room among them."""
+    chance, together, alone = random.Random(seed), Owners(sessions_max=3), Owners(sessions_max=3)
+    met = Counter[int]()
+    for _ in range(60):
+        calls = [
+            (sent_name(session(chance.randrange(5)), chance.randrange(1, 9), chance.randrange(3)), chance.randrange(-1, 2))
+            for _ in range(chance.randrange(1, 12))
+        ]
+        found = together.claim_all(*zip(*calls, strict=True))
+        assert found == [alone.claim(*call) for call in calls]
+        met.update(found)
+    assert {EVERYWHERE, EXPIRED, FULL, 0, 1} == met.keys()
 
 
 def test_an_ended_session_claims_nothing() -> None:

@@ -9,6 +9,7 @@ takes longer to make than all the rest, and a client sends the same one again an
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -58,6 +59,17 @@ def window_of_lines(scope: str, value: bytes) -> Window:
     if number is not None:
         raise invalid([(HEADER_NAME, "must not have `number` here: each line has its own")])
     return session, int(floor or b"0")
+
+
+def line_names(lines: Window, window: int) -> Callable[[int], bytes]:
+    """A function that gives what a line brings to the log, by its number in the request's session. It raises: Problem."""
+    session, floor = lines
+    highest, pack = min(floor + window, NUMBER_MAX), SENT.pack
+
+    def name(number: int) -> bytes:
+        return pack(session, number, floor) if floor < number <= highest else sent_number(session, number, floor, window)
+
+    return name
 
 
 def named_line(scope: str, entry: dict[str, Any], lines: Window | None, window: int) -> bytes:

@@ -28,7 +28,7 @@ from cmdlog.api.gate.auth import scope_of
 from cmdlog.api.gate.problem import Problem, invalid, line_too_long, of_outcome, of_refused, preference_applied
 from cmdlog.api.gate.request import IDEMPOTENCY_KEY, PREFER, SESSION, Incoming, idempotency_key, preferred_durability
 from cmdlog.api.gate.request_trace import Trace
-from cmdlog.api.gate.session_numbers import NAMES, named_line, sent_number, window_of_lines
+from cmdlog.api.gate.session_numbers import NAMES, line_names, named_line, window_of_lines
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
 from cmdlog.api.native import steps
 from cmdlog.api.routes.app_state import CallTaker, Service
@@ -131,6 +131,7 @@ class BatchStream:
         if IDEMPOTENCY_KEY in incoming.headers:
             raise invalid([("Idempotency-Key", "names one call; of a batch each line has its own `key`")])
         self._session = None if session is None else window_of_lines(self._scope, session)  # of lines that do not say themselves
+        self._name_line = line_names(self._session or (b"", 0), self._settings.session_window)
         self._receive, self._send = receive, send
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._under_way = 0  # calls of groups that are not sent yet
@@ -237,6 +238,7 @@ class BatchStream:
         calls: list[Prepared] = []
         places: list[int] = []
         read_plain, preferred, settle_line = _plain_reader(self._node.routes), self._preferred, group.settle_line
+        name_line = self._name_line
         for place, line in enumerate(lines):
             try:
                 plain = read_plain(line)
@@ -244,7 +246,7 @@ class BatchStream:
                     route, params, key, durability = self._parse(line)
                 else:
                     route, params, number = plain
-                    durability, key = preferred, b"" if number is None else self._numbered(number)
+                    durability, key = preferred, b"" if number is None else name_line(number)
             except Problem as problem:
                 group.settle_line(place, error_line(self._trace.note_problem(problem, problem.procedure)))
             else:
@@ -286,12 +288,6 @@ class BatchStream:
         if key is not None:
             raise invalid([("key", "a line has either `key`, or `number` with `session` and `floor`")])
         return named_line(self._scope, entry, self._session, self._settings.session_window)
-
-    def _numbered(self, number: int) -> bytes:
-        """What a line brings that has a number of the request's session. Raises: Problem."""
-        assert self._session is not None
-        session, floor = self._session
-        return sent_number(session, number, floor, self._settings.session_window)
 
     def _durability(self, rest: dict[str, Any]) -> Durability | None:
         """The line's own promise: `rest` is what else the line says. Raises: Problem."""

@@ -22,6 +22,7 @@ from cmdlog.node.slot_map import Route, SlotMap, follow_route
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.format.batch import NO_KEY
 from procedures.idempotency.known_outcome import KEY_BYTES, REFUSALS, SESSION_REFUSALS, Status
+from procedures.idempotency.session_calls import SENT
 
 _UNCLAIMED: Final = {FULL: Status.SESSIONS_FULL, EXPIRED: Status.SESSION_EXPIRED}
 """What became of a call that did not get its name; any other owner means KEY_REUSED."""
@@ -74,6 +75,7 @@ class Router:
         refused_calls: list[tuple[Done, CallRefused]] = []
         elsewhere: list[tuple[Route, Done, CallOutcome]] = []
         limit, lax_default, claim, settling = self._call_bytes_max, self._lax, self._keys.claim, self._settling
+        owners = self._claim_together(calls)
         for at, call in enumerate(calls):
             route, partition, body, key, done, durability = call
             if route.everywhere or route.read_only:
@@ -83,18 +85,27 @@ class Router:
                 self._place_or_reply(call)
             elif len(body) > limit:
                 refused_calls.append((done, self._too_large(body)))
-            elif key and (owner := claim(key, partition)) != partition:
+            elif key and (owner := owners[at] if owners else claim(key, partition)) != partition:
                 elsewhere.append((route, done, _unclaimed(key, owner)))
             else:
                 lax = lax_default if durability is None else durability == "async"
                 given.append(call)
-                plain.append((partition, route.number, body, key or NO_KEY, settling(key, done) if key else done, lax))
+                plain.append((partition, route.number, body, key or NO_KEY, done if owners else settling(key, done), lax))
         if plain:
             self._add_plain(given, plain, first=len(plain) + len(refused_calls) + len(elsewhere) == len(calls))
         for done, refusal in refused_calls:
             done(refusal)
         for route, done, outcome in elsewhere:
             self._answer_here(route, done, outcome)
+
+    def _claim_together(self, calls: Sequence[Encoded]) -> Sequence[int]:
+        """Owners of the numbers of these calls, if all are logged calls of sessions, on one partition each; else ()."""
+        keys, bodies = [call[3] for call in calls], [call[2] for call in calls]
+        if set(map(len, keys)) != {SENT.size} or max(map(len, bodies)) > self._call_bytes_max:
+            return ()
+        if any(route.everywhere or route.read_only for route in {id(call[0]): call[0] for call in calls}.values()):
+            return ()
+        return self._keys.sessions.claim_all(keys, [call[1] for call in calls])
 
     def end_session(self, session: bytes) -> None:
         """Its client makes no more calls under it: what comes is refused, and what is kept of it may go."""

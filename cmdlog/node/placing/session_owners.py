@@ -10,7 +10,7 @@ A session is dropped here when its idle time has passed by the machine's clock. 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import apsw
@@ -37,6 +37,18 @@ class LiveSession:
         self.owners: dict[int, Owner] = {}  # number -> where it was used
         self.partitions: set[int] = set()  # that may know the session
         self.used_at = used_at
+
+    def claim(self, number: int, floor: int, partition: int) -> int:
+        """See `SessionOwners.claim`."""
+        if number <= self.floor:
+            return EXPIRED
+        if floor > self.floor:
+            self.raise_floor(floor)
+        owner = self.owners.setdefault(number, partition)
+        if owner == partition or (isinstance(owner, frozenset) and partition in owner):
+            self.partitions.add(partition)
+            return partition
+        return min(owner) if isinstance(owner, frozenset) else owner
 
     def end(self) -> None:
         """Nothing is called under it any more."""
@@ -72,22 +84,30 @@ class SessionOwners:
         """The given partition, or EVERYWHERE, if the number is new or its own; else its owner, FULL or EXPIRED."""
         session, number, floor = SENT.unpack(sent)
         with self._lock:
-            live = self._sessions.get(session)
-            if live is None:
-                if len(self._sessions) >= self._sessions_max:
-                    return FULL
-                live = self._sessions[session] = LiveSession(self._clock())
-            else:
-                live.used_at = self._clock()
-            if number <= live.floor:
-                return EXPIRED
-            if floor > live.floor:
-                live.raise_floor(floor)
-            owner = live.owners.setdefault(number, partition)
-            if owner == partition or (isinstance(owner, frozenset) and partition in owner):
-                live.partitions.add(partition)
-                return partition
-            return min(owner) if isinstance(owner, frozenset) else owner
+            live = self._use(session, self._clock())
+            return FULL if live is None else live.claim(number, floor, partition)
+
+    def claim_all(self, sent: Sequence[bytes], partitions: Sequence[int]) -> list[int]:
+        """`claim` of each, in this order; for calls of one session a tenth of the work."""
+        owners: list[int] = []
+        last, live = b"", None
+        with self._lock:
+            now = self._clock()
+            for (session, number, floor), partition in zip(SENT.iter_unpack(b"".join(sent)), partitions, strict=True):
+                if live is None or session != last:
+                    last, live = session, self._use(session, now)
+                owners.append(FULL if live is None else live.claim(number, floor, partition))
+        return owners
+
+    def _use(self, session: bytes, now: float) -> LiveSession | None:
+        """The session, which is active; None when it is new and there is no room."""
+        live = self._sessions.get(session)
+        if live is None:
+            if len(self._sessions) >= self._sessions_max:
+                return None
+            live = self._sessions[session] = LiveSession(now)
+        live.used_at = now
+        return live
 
     def end(self, session: bytes) -> list[int]:
         """Nothing is placed under the session any more; the partitions that may know it."""
