@@ -30,8 +30,9 @@ HELP: Final = """Move a node's part to another machine: add the new node, wait u
 
   cmdlog cluster move-replica 2 --to 4 --peer 10.0.0.4:7642 --client http://10.0.0.4:8642
 
-Start node 4 meanwhile: `cmdlog cluster join` on its machine says how. Ctrl-C leaves the cluster as
-it is then; give the command again to continue.
+Start node 4 meanwhile: `cmdlog cluster join` on its machine says how. It is waited for without a
+limit; --timeout is that of a request. Ctrl-C leaves the cluster as it is then; give the command
+again to continue.
 """
 ToOption = Annotated[int, typer.Option("--to", metavar="NODE", min=1, help="Number of the node that takes the place.")]
 
