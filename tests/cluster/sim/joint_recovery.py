@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import Record, decode_digest
 from cmdlog.wal.ids import Lsn
@@ -69,7 +70,7 @@ class _Applying:
         self.plan, self.state = plan, state
         self.calls = 0
         self.awaits_digest = False
-        self._uncompared: set[int] = set()  # indexes of batches that were applied without a digest
+        self._uncompared: dict[int, tuple[Record, BatchAnswer]] = {}  # batches that were applied without a digest, by index
         self._skipped = {index: set(positions) for index, positions in plan.skips.items()}
         for index in plan.dropped:
             self._skipped[index] = {0}
@@ -79,18 +80,24 @@ class _Applying:
         if answer is None:
             return
         if digest is None:
-            self._uncompared.add(record.index)
+            self._uncompared[record.index] = record, answer
         else:
-            live = decode_digest(digest)
-            did = (answer.rows_digest, answer.result_hashes)
-            assert did == (live.rows_digest, bytes(live.result_hashes)), f"{record.partition}/{record.index} diverges in recovery"
+            _compare(record, answer, digest)
 
     def compare_late(self, digest: Record) -> None:
-        """Everything waits for its digest here: one that comes later was not taken for the batch's."""
-        assert digest.index not in self._uncompared, f"{digest.partition}/{digest.index}: its digest has term {digest.term}"
+        """A node that was killed had no digests of some batches, and has run them again: those come after younger ones'."""
+        if digest.index in self._uncompared:
+            _compare(*self._uncompared.pop(digest.index), digest)
 
     def change_key_policy(self, policy: KeyPolicy) -> None:
         """These keys never end."""
+
+
+def _compare(record: Record, answer: BatchAnswer, digest: Record) -> None:
+    live = decode_digest(digest)
+    assert digest.term == record.term, f"{record.partition}/{record.index} of term {record.term} has a digest of {digest.term}"
+    did = (answer.rows_digest, answer.result_hashes)
+    assert did == (live.rows_digest, bytes(live.result_hashes)), f"{record.partition}/{record.index} diverges in recovery"
 
 
 def _image(files: Mounted, leg: Plan, part: PartitionPlan) -> ListState:
