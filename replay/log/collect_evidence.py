@@ -76,6 +76,8 @@ def _gather(files: Files, directory: str, instance: Instance) -> NodeEvidence:
         earlier=tuple(incarnation.hex() for incarnation in identity.earlier),
         lives=known_lives(log.lives(), met.lives),
         met=met.confirmed,
+        start=met.start,
+        peer_starts=met.peers,
     )
 
 

@@ -14,7 +14,7 @@ from cmdlog.wal.fault_log import FaultRecord
 from cmdlog.wal.format.cluster_record import FaultSet
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.group_state import GroupState, Stated
-from replay.log.known_lives import KnownLife
+from replay.log.known_lives import KnownLife, KnownStart
 
 BOOTSTRAP_INDEX: Final = 1  # of the configuration that a group is made with: it was never put to the vote
 
@@ -145,4 +145,6 @@ class NodeEvidence:
     earlier: tuple[str, ...] = ()  # incarnations whose files the directory took over
     lives: Mapping[int, KnownLife] = field(default_factory=dict)  # what it knows of the nodes' disks
     met: frozenset[int] = frozenset()  # nodes that have pinned this life of the disk
+    start: KnownStart | None = None  # its last one; None: unknown
+    peer_starts: Mapping[int, KnownStart] = field(default_factory=dict)  # the last one of each node that was met
     exit_code: int = 0  # the command line's code for `refused`: 10, 11 or 1

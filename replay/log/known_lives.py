@@ -2,7 +2,8 @@
 
 One rule: read-only, values only. An emptied or replaced disk comes back as another life (*incarnation*), and what an earlier life
 has acknowledged is not on the later one. MEMBER entries say which life counts. The book says it also where no entry does yet: a
-node pins each peer's life durably before it takes part in the first election.
+node pins each peer's life durably before it takes part in the first election. It also counts the starts of its directory, and
+knows the last start of each peer that it has met: a directory that has counted fewer is an old copy of what was met.
 """
 
 from __future__ import annotations
@@ -44,11 +45,28 @@ def lives_of_log(stated: Iterable[Stated]) -> dict[int, KnownLife]:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownStart:
+    """A start of a node's directory, as a book has it."""
+
+    incarnation: str
+    number: int
+    process: str  # a random number, in hexadecimal; "" where a book of an older version does not say it
+
+    def is_older(self, met: KnownStart) -> bool:
+        """Whether this last start of a directory shows that another directory of the same life was met."""
+        if self.incarnation != met.incarnation:
+            return False
+        return self.number < met.number or (self.number == met.number and self.process not in ("", met.process))
+
+
+@dataclass(frozen=True, slots=True)
 class PeersMet:
     """What a book of peers says."""
 
     lives: Mapping[int, KnownLife] = field(default_factory=dict)  # of the peers
     confirmed: frozenset[int] = frozenset()  # peers that have pinned the life of this directory
+    start: KnownStart | None = None  # the last one of this directory, counted before anybody hears of it; None: unknown
+    peers: Mapping[int, KnownStart] = field(default_factory=dict)  # the last start of each that was met
 
 
 def peers_met(files: Files, directory: str, identity: Identity) -> PeersMet:
@@ -65,7 +83,14 @@ def peers_met(files: Files, directory: str, identity: Identity) -> PeersMet:
             return PeersMet()
         records = {int(node): of for node, of in value["peers"].items()}
         lives = {node: KnownLife(str(of["incarnation"]), frozenset(of["former"]), PINNED) for node, of in records.items()}
-        return PeersMet(lives, frozenset(node for node, of in records.items() if of["confirmed"]))
+        confirmed = frozenset(node for node, of in records.items() if of["confirmed"])
+        start = KnownStart(str(value["incarnation"]), int(value["starts"]), str(value.get("process", "")))
+        peers = {
+            node: KnownStart(str(of["incarnation"]), int(of["start"][0]), str(of["start"][1]))
+            for node, of in records.items()
+            if of["start"] is not None
+        }
+        return PeersMet(lives, confirmed, start, peers)
     except (AttributeError, KeyError, TypeError, ValueError):
         return PeersMet()
 

@@ -11,9 +11,9 @@ each other so: a change is joint, or starts from an odd number of voters. From a
 beside all logs that suffice here: A and B vote, D joins, and B and D acknowledge what A never saw.
 
 Counted (*viable*) is the log of a voter whose directory is not known to have forgotten anything. Fault logs show which
-directories were being refilled or were restored from an old copy; so do votes and commit marks that another log knows. What
-cannot be detected is an old copy of a directory when no log at hand knows anything that it has forgotten: it looks like a node
-that lagged.
+directories were being refilled or were restored from an old copy; so do votes and commit marks that another log knows, and
+starts that another node has met (`disk_lives`). What cannot be detected is an old copy of a directory when no other one at hand
+knows anything that it has forgotten: it looks like a node that lagged.
 
 Nothing is discarded on a fault log's word alone (A, B, C vote; x is on A and B; B is declared failed while
 C lags; A's disk dies). Where completeness is not proved, the log with the best end wins on any node: every log is a piece of

@@ -10,6 +10,10 @@ cluster group is proved without it, nothing was committed after it.
 A life that no entry at hand names, where an entry or a book of peers names another one, was never admitted: a disk that was
 emptied and made as if the cluster began. So may be one that took part in nothing and that nobody has met: a node votes, and
 acknowledges, only after all first members have pinned its life.
+
+An old copy of a directory may have forgotten what no log at hand knows. But a node counts each start durably before anybody
+hears of it, and the others note the last one that they have met. A directory that has counted fewer is an old copy, and so is
+one that has counted as many and was not the one that was met.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ _UNMET: Final = "its log is as the cluster began, and no directory at hand has m
 
 
 def ended_lives(nodes: Sequence[NodeEvidence]) -> dict[str, str]:
-    """By directory why its life does not count; without those that count."""
+    """By directory why its life does not count, or it is an old copy of it; without those that count."""
     found = {node.directory: _why_ended(node, nodes) for node in nodes}
     return {directory: why for directory, why in found.items() if why}
 
@@ -38,6 +42,11 @@ def _why_ended(node: NodeEvidence, nodes: Sequence[NodeEvidence]) -> str:
     for directory, life in known:
         if node.incarnation in life.former:
             return f"{what} is over: {_place(directory, life)} says that another one has taken its place"
+    for other in nodes:
+        met = other.peer_starts.get(node.node_id)
+        if met is not None and node.start is not None and node.start.is_older(met):
+            starts = f"its start {node.start.number} is not start {met.number}, which {other.directory} met"
+            return f"it is an old copy of {what}: {starts}"
     directory, newest = max(known, key=lambda one: one[1].place, default=("", None))
     if newest is None:
         return "" if node.met or not _may_be_emptied(node, nodes) else f"{what} may be of an emptied disk: {_UNMET}"

@@ -10,7 +10,7 @@ import pytest
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import TwoCopies
 from replay.log.evidence import BlockRun, GroupEvidence, NodeEvidence, StatedConfiguration
-from replay.log.known_lives import PINNED, KnownLife
+from replay.log.known_lives import PINNED, KnownLife, KnownStart
 from replay.plan.authority import Use, decide
 from replay.plan.disk_lives import ended_lives
 
@@ -113,3 +113,35 @@ def test_a_log_that_took_part_is_no_emptied_one(changed: dict[str, Any]) -> None
     made = replace(directory("a", A, NEW, 1, term=1), met=frozenset())
     took_part = replace(made, groups={group: replace(of, **changed) for group, of in made.groups.items()})
     assert ended_lives([took_part]) == {}
+
+
+MET = KnownStart(OLD, 4, "p4")
+
+
+@pytest.mark.parametrize(
+    ("start", "old"),
+    [
+        (KnownStart(OLD, 3, "p3"), True),
+        (KnownStart(OLD, 4, "p4"), False),
+        (KnownStart(OLD, 4, "another"), True),
+        (KnownStart(OLD, 4, ""), False),
+        (KnownStart(OLD, 5, "p5"), False),
+        (None, False),
+    ],
+)
+def test_a_directory_whose_last_start_is_not_the_one_that_was_met_is_an_old_copy(start: KnownStart | None, old: bool) -> None:
+    """Nothing that A has forgotten is in B's log. The start of another life says nothing of this one."""
+    a = replace(directory("a", A, OLD, 2), start=start)
+    b = replace(directory("b", B, "b", 4), peer_starts={A: MET, C: KnownStart("c", 9, "p9")})
+    assert list(ended_lives([a, b])) == (["a"] if old else [])
+    assert decide([a, b]).groups[0].proved is not old
+    assert ended_lives([a, replace(b, peer_starts={A: replace(MET, incarnation=NEW)})]) == {}
+    assert ended_lives([a, replace(b, peer_starts={})]) == {}
+
+
+def test_an_old_copy_is_named_with_who_met_what() -> None:
+    """For who looks for the directory that is missing."""
+    a = replace(directory("a", A, OLD, 2), start=KnownStart(OLD, 3, "p3"))
+    assert ended_lives([a, replace(directory("b", B, "b", 4), peer_starts={A: MET})]) == {
+        "a": "it is an old copy of node 1's life old-life: its start 3 is not start 4, which b met"
+    }

@@ -12,7 +12,7 @@ from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.group_state import Stated
-from replay.log.known_lives import BOOK_PATH, PINNED, KnownLife, PeersMet, known_lives, lives_of_log, peers_met
+from replay.log.known_lives import BOOK_PATH, PINNED, KnownLife, KnownStart, PeersMet, known_lives, lives_of_log, peers_met
 
 ME = Identity(b"cluster-number-1", 1, b"my-life!")
 FIRST, SECOND = b"1st-life", b"2nd-life"
@@ -30,13 +30,15 @@ def test_the_book_is_read_as_the_node_writes_it(tmp_path: Path) -> None:
     book = PeerBook.open(RealFiles(), str(tmp_path), ME)
     book.pin(Peer(NodeId(2), FIRST))
     book.admit(NodeId(2), SECOND)
-    book.acquaint(Peer(NodeId(3), FIRST), ProcessStart(1, b"process1"))
+    book.acquaint(Peer(NodeId(3), FIRST), ProcessStart(7, b"process1"))
     met = peers_met(RealFiles(), str(tmp_path), ME)
     assert met.lives == {
         2: KnownLife(SECOND.hex(), frozenset({FIRST.hex()}), PINNED),
         3: KnownLife(FIRST.hex(), frozenset(), PINNED),
     }
     assert met.confirmed == {3}
+    assert met.start == KnownStart(ME.incarnation.hex(), 1, book.start.process.hex())
+    assert met.peers == {3: KnownStart(FIRST.hex(), 7, b"process1".hex())}
 
 
 def test_a_book_of_another_life_or_a_damaged_one_says_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ A pin alone is not enough: two of three disks may be emptied at once and come ba
 
 The book also counts the starts of its own directory. A copy of the directory counts on from the same number, so two processes
 with the same number are two copies, and a lower number after a higher one is a copy or a restored backup: a peer refuses both.
+A recovery from several directories reads the same from their books (`replay.log.known_lives`).
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class PeerBook:
         if self._wedged is not None:
             raise Wedged(f"{self._path} refuses writes after: {self._wedged}")
         try:
-            self._files.write_file_atomic(self._path, _encode_book(self.identity, records, self.start.number))
+            self._files.write_file_atomic(self._path, _encode_book(self.identity, records, self.start))
         except DiskFull:
             raise
         except Exception as error:
@@ -177,13 +178,14 @@ def _judge(record: PeerRecord | None, peer: Peer, start: ProcessStart | None) ->
 # -- the file ------------------------------------------------------------------------------------------------------------
 
 
-def _encode_book(identity: Identity, records: dict[NodeId, PeerRecord], starts: int) -> bytes:
+def _encode_book(identity: Identity, records: dict[NodeId, PeerRecord], start: ProcessStart) -> bytes:
     value: dict[str, Any] = {
         "format": FORMAT,
         "cluster_id": str(uuid.UUID(bytes=identity.cluster_id)),
         "node_id": identity.node_id,
         "incarnation": identity.incarnation.hex(),
-        "starts": starts,
+        "starts": start.number,
+        "process": start.process.hex(),
         "peers": {str(node): _record_text(record) for node, record in records.items()},
     }
     return orjson.dumps({**value, "checksum": _checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -323,6 +323,9 @@ class ChangingCluster(SimCluster):
                 self.wish_copy(node, RejoinReason.REPLACED)
                 self.crash(node, power=False)
                 self.boot(node)
+        for node, of in sorted(leader.roll.stated.items()):
+            if of.stage is MemberStage.EXPECTED and node not in self.machines and self.faults is None:
+                leader.request("remove", node)  # it was added while its machine was switched off
         for node in sorted(self.unplaced & set(self.machines)):
             of = leader.roll.stated.get(node)
             joins = of is not None and of.stage in (MemberStage.JOINING, MemberStage.ADMITTED)  # with a disk that is gone
