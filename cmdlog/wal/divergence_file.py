@@ -13,10 +13,10 @@ from typing import Final
 
 import orjson
 
+from cmdlog.wal.directory.instance import CLUSTER_FOLDER
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 
-FOLDER: Final = "cluster"
 FILE_NAME: Final = "diverged.json"
 
 
@@ -31,9 +31,9 @@ class PartitionDivergence:
 class DivergenceFile:
     """One thread at a time."""
 
-    def __init__(self, files: Files, folder: str) -> None:
-        """`folder` exists. Raises: Corrupt."""
-        self._files, self._path = files, os.path.join(folder, FILE_NAME)
+    def __init__(self, files: Files, directory: str) -> None:
+        """Of a node; that of no member names none. Raises: Corrupt."""
+        self._files, self._path = files, os.path.join(directory, CLUSTER_FOLDER, FILE_NAME)
         self._known: dict[int, PartitionDivergence] = {}
         if files.exists(self._path):
             try:
@@ -58,8 +58,3 @@ class DivergenceFile:
         value = {str(partition): {"index": of.index, "reason": of.reason} for partition, of in sorted(known.items())}
         self._files.write_file_atomic(self._path, orjson.dumps(value, option=orjson.OPT_INDENT_2))
         self._known = dict(known)
-
-
-def known_divergences(files: Files, directory: str) -> Mapping[int, PartitionDivergence]:
-    """Those of a node's directory, by partition; of one that is no member's, none. Raises: Corrupt."""
-    return DivergenceFile(files, os.path.join(directory, FOLDER)).by_partition()

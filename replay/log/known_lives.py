@@ -16,12 +16,12 @@ from typing import Final
 import google_crc32c
 import orjson
 
-from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.directory.instance import CLUSTER_FOLDER, Identity
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.group_state import Stated
 
-BOOK_PATH: Final = ("cluster", "peers.json")
+BOOK_PATH: Final = (CLUSTER_FOLDER, "peers.json")
 PINNED: Final = (0, 0)  # the place of what only the book says
 
 

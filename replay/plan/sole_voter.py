@@ -18,7 +18,7 @@ import os
 from typing import Final
 
 from cmdlog.operator_error import full_text
-from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.directory.instance import CLUSTER_FOLDER, Identity
 from cmdlog.wal.errors import Corrupt, WalError
 from cmdlog.wal.fault_log import FaultRecord, read_faults
 from cmdlog.wal.files import Files
@@ -32,8 +32,8 @@ from replay.log.source import fold_end, open_source
 from replay.plan.authority import group_name, voter_list
 from replay.plan.fault_lineage import doubt_of
 
-REJOIN_PATH: Final = ("cluster", "rejoin.json")
-TOMBSTONE_PATH: Final = ("cluster", "tombstone.json")
+REJOIN_PATH: Final = (CLUSTER_FOLDER, "rejoin.json")
+TOMBSTONE_PATH: Final = (CLUSTER_FOLDER, "tombstone.json")
 _JOIN: Final = "`cmdlog serve APP --data DIR --join cluster.json --node N` starts it with the others"
 _WAYS: Final = (
     f"{_JOIN}; `cmdlog recover DIR DIR2 DIR3 --to OUT` makes a node of what all of them hold, and "

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import apsw
 
 from cmdlog.wal.directory.instance import load_instance
-from cmdlog.wal.divergence_file import known_divergences
+from cmdlog.wal.divergence_file import DivergenceFile
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import Lsn
@@ -67,7 +67,7 @@ def replay_partitions(
             queues[partition] = EntryQueue(
                 partition, replay, after_index=part.from_index, to_index=part.to_index, voids=part.voids, progress=progress
             )
-        diverged = {partition: of.index for partition, of in known_divergences(target.files, plan.directory).items()}
+        diverged = {partition: of.index for partition, of in DivergenceFile(target.files, plan.directory).by_partition().items()}
         loop = ReplayLoop(queues, setup.catalogs.add_logged, diverged=diverged)
         loop.put_beginning(plan.catalogs, plan.key_policy)
         loop.run(records, target.state_folder)

@@ -28,10 +28,10 @@ class Rig:
 
     def stored(self) -> list[int]:
         """Partitions that a restart would know of."""
-        return list(DivergenceFile(self.files, "/cluster").by_partition())
+        return list(DivergenceFile(self.files, "/").by_partition())
 
     def open(self) -> Divergences:
-        file = DivergenceFile(self.files, "/cluster")
+        file = DivergenceFile(self.files, "/")
         return Divergences(file, self.desk, describe=lambda _, index: f"entry {index} (put)", leading=lambda: self.leading)
 
 

@@ -236,7 +236,7 @@ def test_digests_of_a_state_that_other_nodes_did_not_have_prove_nothing(rig: Rig
     rig.deposits(4)
     rig.close()
     (Path(rig.directory) / "cluster").mkdir()
-    known = DivergenceFile(rig.files, str(Path(rig.directory) / "cluster"))
+    known = DivergenceFile(rig.files, rig.directory)
     known.add_divergence(0, PartitionDivergence(index + 1, "planted"))
     assert diverge(rig, tmp_path / "later").index == index
     known.add_divergence(0, PartitionDivergence(index, "planted"))

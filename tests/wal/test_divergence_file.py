@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence, known_divergences
+from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 from cmdlog.wal.errors import Corrupt
 from tests.wal.sim.simfiles import SimFiles
 
@@ -25,22 +25,22 @@ def files() -> SimFiles:
 
 def test_what_diverged_survives_a_power_cut(files: SimFiles) -> None:
     """Durable when the call returns; what a majority agrees with is gone again."""
-    kept = DivergenceFile(files, FOLDER)
+    kept = DivergenceFile(files, "/")
     assert kept.by_partition() == {}
     kept.add_divergence(1, FIRST)
     kept.add_divergence(0, SECOND)
     files = files.power_cut(random.Random(1))
-    kept = DivergenceFile(files, FOLDER)
+    kept = DivergenceFile(files, "/")
     assert kept.by_partition() == {0: SECOND, 1: FIRST}
     kept.remove_divergence(1)
-    assert DivergenceFile(files.power_cut(random.Random(2)), FOLDER).by_partition() == {0: SECOND}
+    assert DivergenceFile(files.power_cut(random.Random(2)), "/").by_partition() == {0: SECOND}
 
 
 def test_a_directory_of_no_member_names_none(files: SimFiles) -> None:
     """It has no such folder; one with the folder says what its file says."""
-    assert known_divergences(files, "/other") == {}
-    DivergenceFile(files, FOLDER).add_divergence(1, FIRST)
-    assert known_divergences(files, "/") == {1: FIRST}
+    assert DivergenceFile(files, "/other").by_partition() == {}
+    DivergenceFile(files, "/").add_divergence(1, FIRST)
+    assert DivergenceFile(files, "/").by_partition() == {1: FIRST}
 
 
 def test_bytes_that_say_nothing_are_refused(files: SimFiles) -> None:
@@ -48,4 +48,4 @@ def test_bytes_that_say_nothing_are_refused(files: SimFiles) -> None:
     for content in (b"", b"[]", b'{"0": {}}', b'{"x": {"index": 1, "reason": ""}}'):
         files.write_file_atomic(f"{FOLDER}/diverged.json", content)
         with pytest.raises(Corrupt, match="names no partitions"):
-            DivergenceFile(files, FOLDER)
+            DivergenceFile(files, "/")

@@ -28,12 +28,11 @@ from cmdlog.operator_error import OperatorError
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.control_frames import PROCESS_BYTES, ProcessStart, RefusalReason
 from cmdlog.raft.wire.secure_frames import Peer
-from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.directory.instance import CLUSTER_FOLDER, Identity
 from cmdlog.wal.errors import Corrupt, DiskFull, Foreign, NewerFormat, Wedged
 from cmdlog.wal.files import Files
 
 FORMAT: Final = 1
-CLUSTER_FOLDER: Final = "cluster"
 BOOK_NAME: Final = "peers.json"
 FORMER_MAX: Final = 64  # incarnations of one node that are known to be over; older ones are refused as unknown
 

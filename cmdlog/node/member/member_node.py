@@ -29,7 +29,7 @@ from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import restore_groups
-from cmdlog.cluster.transport.peer_book import CLUSTER_FOLDER, PeerBook
+from cmdlog.cluster.transport.peer_book import PeerBook
 from cmdlog.cluster.transport.peer_network import Endpoint, PeerNetwork
 from cmdlog.cluster.transport.peer_transport import TransportSettings
 from cmdlog.node.assembly import MACHINE, Outside
@@ -139,7 +139,7 @@ class MemberNode(Node):
         self._bind_code(program)
         self._meet_peers(ground)
         divergences = Divergences(
-            DivergenceFile(self._files, os.path.join(self.directory, CLUSTER_FOLDER)), self._desk,
+            DivergenceFile(self._files, self.directory), self._desk,
             describe=self._describe_entry, leading=lambda: self._leading,
         )  # fmt: skip
         self._marks = ExecutedMarks(

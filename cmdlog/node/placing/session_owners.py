@@ -88,7 +88,7 @@ class SessionOwners:
             return FULL if live is None else live.claim(number, floor, partition)
 
     def claim_all(self, sent: Sequence[bytes], partitions: Sequence[int]) -> list[int]:
-        """`claim` of each, in this order; for calls of one session a tenth of the work."""
+        """`claim` of each, in this order; calls of one session in a row look for it once."""
         owners: list[int] = []
         last, live = b"", None
         with self._lock:

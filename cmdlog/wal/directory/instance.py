@@ -28,6 +28,7 @@ LOCK_NAME: Final = "LOCK"
 NODES_NAMED_MAX: Final = 5  # as what was perhaps meant
 NO_CONTENT: Final = frozenset({"lost+found", "cmdlog.toml"})  # in the root of a new volume; the settings of a node to be made
 LOG_FOLDER: Final = "log"
+CLUSTER_FOLDER: Final = "cluster"  # what a member knows beside its log
 SEGMENT_BYTES: Final = 16 << 20  # default: a rotation costs about 2 ms, a start reads one segment
 SEGMENTS: Final = 64  # default: 1 GiB of log
 RESERVE_BYTES: Final = 1 << 20  # default: some hundred control records

@@ -13,9 +13,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from cmdlog.cluster.transport.peer_book import BOOK_NAME, CLUSTER_FOLDER
+from cmdlog.cluster.transport.peer_book import BOOK_NAME
 from cmdlog.operator_error import OperatorError
-from cmdlog.wal.directory.instance import FOLDERS, INSTANCE_NAME
+from cmdlog.wal.directory.instance import CLUSTER_FOLDER, FOLDERS, INSTANCE_NAME
 from cmdlog.wal.divergence_file import FILE_NAME as DIVERGED_NAME
 from cmdlog.wal.files import Files
 

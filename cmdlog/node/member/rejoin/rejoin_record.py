@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from cmdlog.cluster.cluster_file import MemberAddress, parse_address
-from cmdlog.cluster.transport.peer_book import CLUSTER_FOLDER
 from cmdlog.node.member.rejoin.checked_json import read_checked_json, remove_checked_json, write_checked_json
+from cmdlog.wal.directory.instance import CLUSTER_FOLDER
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cmdlog.cluster.transport.peer_book import CLUSTER_FOLDER
 from cmdlog.node.member.rejoin.checked_json import read_checked_json, write_checked_json
 from cmdlog.operator_error import OperatorError
+from cmdlog.wal.directory.instance import CLUSTER_FOLDER
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
 
