@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -48,6 +49,7 @@ class Seen:
         group: int = 0,
         speaks: bool = True,
         standing: Standing = Standing.FOLLOWING,
+        peers: Sequence[object] = (),
     ) -> ClusterView:
         members = (MemberAddress(1, ("127.0.0.1", 7000), "http://one"),)
         history = RoleHistory(NodeId(node), wall=lambda: NOW_S)
@@ -57,8 +59,9 @@ class Seen:
             "groups": SimpleNamespace(cores={group: self.cluster.core(node)}),
             "driver": SimpleNamespace(lock=threading.RLock()),
             "leadership": SimpleNamespace(leader=leader, standing=standing, history=history),
-            "marks": self.marks, "applied": lambda: {0: self.applied}, "peers": tuple, "too_far_back": {7}, "tick_s": TICK_S,
-            "speaks": lambda: speaks, "fitness": LeaderFitness(NodeId(node)), "rounds": SimpleNamespace(begun=3),
+            "marks": self.marks, "applied": lambda: {0: self.applied}, "peers": lambda: peers,
+            "too_far_back": {7}, "tick_s": TICK_S, "speaks": lambda: speaks, "fitness": LeaderFitness(NodeId(node)),
+            "rounds": SimpleNamespace(begun=3),
             "forwarding": lambda: {"sent": 1}, "copies": lambda: {"copies": []},
             "members": lambda: {"version": 9, "members": [{"node": 1, "state": "member"}]},
         }  # fmt: skip
@@ -104,6 +107,14 @@ def test_member_serves_as_leader_or_follower_and_says_why_not(
     assert {name: getattr(found, name) for name in ready} == ready
     assert bool(found.why) is not found.serves
     assert found.shown().get("leader") == (None if leader is None else "http://one")
+
+
+def test_member_without_a_leader_says_why_it_reaches_no_peer() -> None:
+    """A peer that it is connected with is no reason."""
+    apart = SimpleNamespace(node=2, address="127.0.0.1:7002", connected_since_s=None, last_error="the peer hung up")
+    found = Seen().view(leader=None, peers=[apart, SimpleNamespace(connected_since_s=3.0, last_error="before")]).readiness()
+    assert found.why.startswith("it knows no leader: ")
+    assert found.why.endswith("; node 2 at 127.0.0.1:7002: the peer hung up")
 
 
 def test_leader_shows_what_a_silent_peer_lacks_and_since_when() -> None:

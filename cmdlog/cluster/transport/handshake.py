@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from cmdlog.cluster.transport.framed_connection import FramedConnection
+from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
 from cmdlog.operator_error import OperatorError
 from cmdlog.raft.configuration import NodeId
@@ -123,7 +123,10 @@ async def exchange_hellos(
     """The caller's hello and the answer to it: who is there, and the directions out and in. Raises: BadFrame, ConnectionEnded."""
     call = Hello(ours.cluster, ours.me, node, os.urandom(NONCE_BYTES))
     connection.write(call.encode(ours.secret))
-    frame = await connection.receive()
+    try:
+        frame = await connection.receive()
+    except ConnectionEnded as error:  # strangers are answered nothing
+        raise ConnectionEnded(f"{error} before it said hello: it may have another secret, cluster or node id") from None
     answer = decode_hello(frame, secret=ours.secret, cluster=ours.cluster, receiver=ours.me.node, echo=call.nonce)
     if answer.sender.node != node:
         raise BadFrame(FrameFault.SENDER, f"node {answer.sender.node} answers at the address of node {node}")

@@ -76,13 +76,18 @@ class ClusterView:
         leadership = self._parts.leadership
         state, standing, leader = self.member_state(), leadership.standing, leadership.leader
         if state is not MemberState.RUNNING or leader is None:
-            why = "it knows no leader: a majority is not reached, or some member has not started yet"
-            return MemberReadiness(serves=False, state=state.value, role="follower", leader="", why=why)
+            return MemberReadiness(serves=False, state=state.value, role="follower", leader="", why=self._why_leaderless())
         url = self._parts.roll.url_of(leader)
         if leader == self._parts.ground.node:
             why = "" if standing is Standing.LEADING else "it was elected, and is taking over"
             return MemberReadiness(serves=not why, state=state.value, role="leader", leader=url, why=why)
         return MemberReadiness(serves=True, state=state.value, role="follower", leader=url)
+
+    def _why_leaderless(self) -> str:
+        """With the reason for each peer that this node has no connection to."""
+        apart = [peer for peer in self._parts.peers() if peer.connected_since_s is None and peer.last_error]
+        reasons = [f"node {peer.node} at {peer.address}: {peer.last_error}" for peer in apart]
+        return "; ".join(["it knows no leader: a majority is not reached, or some member has not started yet", *reasons])
 
     def reading(self) -> ClusterReading:
         """For metrics."""
