@@ -109,6 +109,34 @@ def test_verify_reads_snapshots_too(node: Path, command: Command) -> None:
     assert any("image.sqlite has changed" in row.get("problem", "") for row in lines[0]["files"])
 
 
+@pytest.mark.parametrize("harm", ["none", "removed", "damaged", "none left"])
+def test_the_oldest_moment_is_that_of_a_whole_snapshot(node: Path, command: Command, harm: str) -> None:
+    """A snapshot that is gone leaves no hole in the blocks: only the moment from which on every one can be restored tells."""
+    assert command.values("archive", "verify", node)[1][0]["oldest_txn"] == "0"
+    assert "every moment since the beginning can be restored" in command.text("archive", "list", node)[1]
+    for file in sorted((node / "archive").glob("log-*"))[:2]:  # what a window without its first moments leaves, and its manifest
+        file.unlink()
+    oldest = int(command.values("archive", "list", node)[1][0]["oldest_txn"])
+    folders = [*(node / "archive").glob("snap-*"), *(node / "snapshots").glob("p0*")]
+    shown = {row["name"]: int(row["txn_id"]) for row in command.values("archive", "list", node)[1][0]["files"] if "txn_id" in row}
+    for folder in folders if harm != "none" else []:
+        if harm == "none left" or shown.get(folder.name, oldest + 1) <= oldest:
+            if harm == "damaged":
+                (folder / "image.sqlite").write_bytes(b"")
+            else:
+                shutil.rmtree(folder)
+    reach = command.values("archive", "verify", node)[1][0]
+    if harm == "none left":
+        assert reach["oldest_txn"] is None
+        assert "no moment can be restored" in command.text("archive", "list", node)[1]
+        return
+    assert (int(reach["oldest_txn"]) > oldest) is (harm != "none")
+    assert f"every moment from {reach['oldest_time']} on can be restored" in command.text("archive", "verify", node)[1]
+    for number, (until, restored) in enumerate([(int(reach["oldest_txn"]), True), (int(reach["oldest_txn"]) - 1, False)]):
+        code, _ = command.values("recover", node, "--until", until, "--to", node.parent / f"back{number}")
+        assert (code == 0) is restored
+
+
 def test_prune_refuses_what_was_promised_unless_forced(node: Path, command: Command) -> None:
     """The promise of the node's last run and the points hold; `--force` gives them up, and only moments before go."""
     listed = command.values("archive", "list", node)[1][0]["files"]

@@ -21,6 +21,7 @@ from cmdlog.cli.directory.points import damaged_points
 from cmdlog.cli.output import JsonFlag, out
 
 if TYPE_CHECKING:
+    from replay.log.source import LogSource
     from snapshot.archive.archive import ArchiveFolder
     from snapshot.archive_layout import ArchivedSegment
     from snapshot.catalog import Snapshot
@@ -32,10 +33,12 @@ AGE_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 WINDOW_S_MAX: Final = 1e10  # stands for all of it
 LIST_HELP: Final = """List what the archive holds, oldest first, and where blocks are missing. Reads only headers and manifests.
 
-As long as no block is missing, `cmdlog recover DIR --until TIME --to OUT` restores any moment since the oldest snapshot.
+It says from which moment on `cmdlog recover DIR --until TIME --to OUT` can restore any moment.
 """
 VERIFY_HELP: Final = """Read every archived segment and snapshot: all checksums, each file's predecessor, the chain of blocks.
 
+It says from which moment on every one can be restored with what is whole: a snapshot that was removed by hand shows by
+that alone.
 All files are checked before it ends, including recovery points (snapshots/points) and archive/promise.json. Exit code 10 when
 something is damaged or missing, 11 when something belongs to another node, 1 when everything is intact but the node runs
 without the retention window that it had promised.
@@ -133,12 +136,11 @@ def _to_go(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> tuple[li
     """What is needed for older moments alone. Raises: CommandFailed when a promise needs any of it and `force` is not given."""
     from cmdlog.wal.ids import MILLIS_SHIFT
     from snapshot.archive.retention_promise import read_promise
-    from snapshot.catalog import list_archived, list_snapshots
+    from snapshot.catalog import list_archived
     from snapshot.recovery_points import list_points
     from snapshot.retention import needs, window_begin
 
-    snapshots = list_archived(place.files, place.directory, place.identity)
-    all_of_them = [*snapshots, *list_snapshots(place.files, place.directory, place.identity)]
+    snapshots, all_of_them = list_archived(place.files, place.directory, place.identity), _snapshots(place)
     partitions = sorted({snapshot.partition for snapshot in all_of_them})
     points, bad = list_points(place.files, place.directory)
     window_s = min(read_promise(place.files, place.directory), WINDOW_S_MAX)
@@ -258,6 +260,7 @@ def _show(place: ArchiveFolder, rows: list[dict[str, Any]], title: str) -> int:
         "promised_window_s": None if math.isinf(promised) else promised,
         "promise_ended": _time(promise_end(place.files, place.directory)),
         "promise_problem": promise_problem(place.files, place.directory) or None,
+        **_reach(place, rows, holes, min(promised, WINDOW_S_MAX)),
         "points": describe_points(*list_points(place.files, place.directory)),
     }
 
@@ -273,6 +276,9 @@ def _show(place: ArchiveFolder, rows: list[dict[str, Any]], title: str) -> int:
                 out.text(f"{row['name']}: {row['problem']}")
         for first, last in holes:
             out.text(f"blocks {first} to {last} are missing: moments before {last + 1} cannot be restored from older snapshots")
+        out.text(_reach_text(value))
+        if promised and not value["window_kept"] and not value["promise_ended"]:
+            out.text(f"the promised window of {promised:g} s does not reach back that far")
         if value["promise_problem"]:
             out.text(value["promise_problem"])
         if value["promise_ended"]:
@@ -282,6 +288,40 @@ def _show(place: ArchiveFolder, rows: list[dict[str, Any]], title: str) -> int:
     if not promised:
         return 0  # gaps between what only recovery points need are no loss
     return sum(not _was_not_archived(place, hole) for hole in holes)
+
+
+def _reach(place: ArchiveFolder, rows: list[dict[str, Any]], holes: list[tuple[int, int]], window_s: float) -> dict[str, Any]:
+    """From which moment on every one can be restored from what is whole, as `describe_reach` shows it."""
+    from snapshot.archive.retention_promise import promise_end
+    from snapshot.archive.verify import begins_empty
+    from snapshot.retention import describe_reach, oldest_restorable
+
+    bad = {row["name"]: row.get("last_block", 0) for row in rows if "problem" in row}
+    archived = [segment.segment for segment in place.segments() if segment.segment is not None]
+    first = [*archived, *_live(place).segments][0]
+    log_from = max([first.header.first_block, *(last + 1 for _, last in holes), *(last + 1 for last in bad.values())])
+    both = _snapshots(place)
+    usable = [snapshot for snapshot in both if not bad.keys() & {os.path.basename(link.path) for link in snapshot.chain}]
+    oldest = oldest_restorable(usable, sorted({snapshot.partition for snapshot in both}), log_from=log_from)
+    if log_from == 1 and begins_empty(place.files, first):
+        oldest = 0
+    unkept_s = window_s if promise_end(place.files, place.directory) is not None else 0
+    return describe_reach(oldest, now_millis=int(time.time() * 1000), window_s=window_s, unkept_s=unkept_s)
+
+
+def _reach_text(reach: dict[str, Any]) -> str:
+    if reach["oldest_txn"] is None:
+        return "no moment can be restored: a partition has no snapshot whose log is there"
+    return f"every moment {f'from {since} on' if (since := reach['oldest_time']) else 'since the beginning'} can be restored"
+
+
+def _snapshots(place: ArchiveFolder) -> list[Snapshot]:
+    """Of archive and node."""
+    from snapshot.catalog import list_archived, list_snapshots
+
+    return [
+        snapshot for find in (list_archived, list_snapshots) for snapshot in find(place.files, place.directory, place.identity)
+    ]
 
 
 def _was_not_archived(place: ArchiveFolder, hole: tuple[int, int]) -> bool:
@@ -298,24 +338,25 @@ def _holes(place: ArchiveFolder) -> list[tuple[int, int]]:
     """Blocks that are missing between what there is, and before it where the promised window needs them."""
     from snapshot.archive.retention_promise import read_promise
     from snapshot.archive_layout import gaps
-    from snapshot.catalog import list_archived, list_snapshots
     from snapshot.retention import needs, window_begin
 
-    segments, live = place.segments(), _live_first(place)
+    segments, live, both = place.segments(), _live_first(place), _snapshots(place)
     holes = gaps(segments, live)
     window_s = min(read_promise(place.files, place.directory), WINDOW_S_MAX)
-    snapshots = [f(place.files, place.directory, place.identity) for f in (list_archived, list_snapshots)]
-    both = [snapshot for found in snapshots for snapshot in found]
     begin = window_begin(now_millis=int(time.time() * 1000), window_s=window_s)
     since = needs(both, sorted({snapshot.partition for snapshot in both}), begin=begin).from_block or 0
     first = min([s.first_block for s in segments if s.segment is not None] + [live])
     return [(since, first - 1), *holes] if 0 < since < first else holes
 
 
-def _live_first(place: ArchiveFolder) -> int:
+def _live(place: ArchiveFolder) -> LogSource:
     from replay.log.source import open_source
 
-    return int(open_source(place.files, place.directory, accept_data_loss=True).first_blocks[0])
+    return open_source(place.files, place.directory, accept_data_loss=True)
+
+
+def _live_first(place: ArchiveFolder) -> int:
+    return int(_live(place).first_blocks[0])
 
 
 def _moment(text: str) -> int:

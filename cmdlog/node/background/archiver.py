@@ -36,10 +36,7 @@ import structlog
 
 from cmdlog.node.background.quarantine_moves import set_aside
 from cmdlog.wal.errors import Corrupt, DiskFull, WalError
-from cmdlog.wal.group_state import GroupStates
-from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.opening.survey import SegmentFile
-from cmdlog.wal.reader import read_segment
 from snapshot.archive.archive import (
     ArchiveFolder,
     add_segment,
@@ -60,6 +57,7 @@ from snapshot.archive.archive_retention import (
 from snapshot.archive.cache import ArchiveIndex
 from snapshot.archive.retention_promise import end_promise, promise_problem, read_promise, write_promise
 from snapshot.archive.segment_copy import Copied
+from snapshot.archive.verify import begins_empty
 from snapshot.archive_layout import manifest_bytes_max, run_before
 from snapshot.catalog import Snapshot, remove
 from snapshot.errors import SnapshotError
@@ -68,7 +66,6 @@ from snapshot.retention import Needs, describe_reach, needs, oldest_restorable, 
 
 LOOK_EVERY_S: Final = 5.0  # at what the window does not need any more; it moves slowly
 RETRY_S: Final = 1.0  # after something that is in the way: as often as the log looks at a full disk
-FIRST_RECORDS_BLOCK: Final = 2  # of a log: the checkpoint of a node that was made by a recovery is there
 
 log = structlog.get_logger("cmdlog.archive")
 
@@ -390,10 +387,5 @@ class Archiver:
         if self._begins_empty is None:
             segments = [s.segment for s in self._index.segments if s.segment is not None and s.first_block == 1]
             first = next(iter([*segments, *self._hooks.segments()]))
-            groups = GroupStates()
-            with contextlib.suppress(WalError, OSError):
-                blocks = read_segment(self._place.files, first, upto=FIRST_RECORDS_BLOCK)
-                groups.observe_all(found for block in blocks for found in block.records())
-            last = [state.last_index for p, state in groups.by_partition.items() if p != CLUSTER_GROUP]
-            self._begins_empty = max(last, default=2) <= 1  # the configuration of a new partition is entry 1
+            self._begins_empty = begins_empty(self._place.files, first)
         return self._begins_empty
