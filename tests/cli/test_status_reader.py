@@ -56,6 +56,16 @@ def test_node_that_was_named_and_is_silent_has_its_number() -> None:
     assert [(row["node"], row["url"]) for row in rows] == [(1, one.url), (2, NOBODY), (None, "http://127.0.0.1:2")]
 
 
+def test_where_no_node_answers_in_time_each_is_asked_again() -> None:
+    """A busy machine: the second question has all the time. Without patience there is none."""
+    silent = [Step("body read", end="stall")] * 2
+    with ScriptedServer(silent) as server:
+        assert StatusReader([server.url], None, None, None, 0.2).ask_all()[0]["state"] == "unreachable"
+        server._steps.append(says(1, (1, server.url)))
+        (row,) = StatusReader([server.url], None, None, None, 0.2, patience_s=60.0).ask_all()
+    assert (row["node"], row["state"]) == (1, "running")
+
+
 def test_node_that_recovers_is_bootstrapping() -> None:
     """It answers, and has no status yet; it is asked once and not waited for."""
     with ScriptedServer([Step("body read", reply=problem(503, "not_ready", "Retry-After: 60"))]) as server:

@@ -33,6 +33,8 @@ HOLD: Final = Rule("hold")
 SWALLOW: Final = Rule("swallow")
 TWICE: Final = Rule("twice")
 
+STEPS_TO_CLOSE: Final = 5  # turns of the loop from an accepted socket to its handler
+
 
 class Proxy:
     """Listens on loopback from construction until `stop`."""
@@ -108,37 +110,48 @@ class Proxy:
         self._ready.set()
         await self._stopping.wait()
         server.close()
+        self.accepts = False
+        for _ in range(STEPS_TO_CLOSE):  # one that was accepted last has yet to come to `_connect`
+            await asyncio.sleep(0)
         for writer in list(self._writers):
             writer.transport.abort()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self.accepts:
-            writer.transport.abort()
-            return
-        self.connections += 1
+        ends = [writer]
+        self._writers.add(writer)
         try:
-            far_reader, far_writer = await asyncio.open_connection(*self.target)
-        except OSError:
-            writer.transport.abort()
+            if self.accepts:
+                self.connections += 1
+                far_reader, far_writer = await asyncio.open_connection(*self.target)
+                ends.append(far_writer)
+                self._writers.add(far_writer)
+                await self._relay(reader, writer, far_reader, far_writer)
+        except (OSError, asyncio.CancelledError):  # the proxy stops; asyncio.streams would log it
             return
+        finally:
+            for end in ends:
+                end.transport.abort()
+            self._writers.difference_update(ends)
+
+    async def _relay(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        far_reader: asyncio.StreamReader,
+        far_writer: asyncio.StreamWriter,
+    ) -> None:
+        """Until an end is closed."""
         recorded = {"there": bytearray(), "back": bytearray()}
         self.recorded.append(recorded)
-        ends = {writer, far_writer}
-        self._writers |= ends
         pumps = [
             asyncio.ensure_future(self._pump("there", reader, far_writer, recorded["there"])),
             asyncio.ensure_future(self._pump("back", far_reader, writer, recorded["back"])),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # the proxy stops; asyncio.streams would log it
-            return
         finally:
             for pump in pumps:
                 pump.cancel()
-            for end in ends:
-                end.transport.abort()
-            self._writers -= ends
 
     async def _pump(self, name: str, source: asyncio.StreamReader, sink: asyncio.StreamWriter, recorded: bytearray) -> None:
         """Until an end is closed; then the other one is, too."""

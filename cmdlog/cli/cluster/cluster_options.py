@@ -53,9 +53,9 @@ class ClusterAccess:
     timeout_s: float
 
     def reader(self, timeout_s: float) -> StatusReader:
-        """Asks every node for itself. Raises: BadClusterFile, CommandFailed."""
+        """Asks every node for itself, and all again for longer where none answers. Raises: BadClusterFile, CommandFailed."""
         urls = [each for given in self.url or () for each in listed_urls(given)]
-        return StatusReader(urls, self.cluster, self.token_file, self.ca_file, timeout_s)
+        return StatusReader(urls, self.cluster, self.token_file, self.ca_file, timeout_s, patience_s=self.timeout_s)
 
     @contextlib.contextmanager
     def client(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[Client]:

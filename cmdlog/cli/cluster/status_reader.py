@@ -23,9 +23,19 @@ class StatusReader:
     """Where the nodes are, and how they are asked."""
 
     def __init__(
-        self, urls: Sequence[str], cluster: Path | None, token_file: Path | None, ca_file: Path | None, timeout_s: float
+        self,
+        urls: Sequence[str],
+        cluster: Path | None,
+        token_file: Path | None,
+        ca_file: Path | None,
+        timeout_s: float,
+        *,
+        patience_s: float = 0.0,
     ) -> None:
-        """Raises: BadClusterFile; CommandFailed for certificates that cannot be read."""
+        """`patience_s`: where no node has answered within `timeout_s`, each is given so long.
+
+        Raises: BadClusterFile; CommandFailed for certificates that cannot be read.
+        """
         self._members: dict[int, str] = {}  # of the cluster file
         if cluster is not None:
             from cmdlog.cluster.cluster_file import ClusterFile
@@ -35,6 +45,7 @@ class StatusReader:
         if ca_file is not None:
             check_certificates(ca_file)
         self._token_file, self._verify, self._timeout_s = token_file, str(ca_file) if ca_file else True, timeout_s
+        self._patience_s = patience_s
 
     def ask_all(self) -> list[dict[str, Any]]:
         """Of every node that was named, or that one of these names: `node`, `url`, `state`, and what it said. Ascending.
@@ -42,15 +53,21 @@ class StatusReader:
         Raises: CommandFailed, when none is a member of a cluster that answers and something else than silence is the reason.
         """
         with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="cmdlog-ask") as pool:
+
+            def ask_each(urls: Sequence[str], timeout_s: float) -> dict[str, dict[str, Any]]:
+                return dict(zip(urls, pool.map(lambda url: self._ask(url, timeout_s), urls), strict=True))
+
             first = self._urls or list(self._members.values())
-            rows = dict(zip(first, pool.map(self._ask, first), strict=True))
+            rows = ask_each(first, self._timeout_s)
+            if self._patience_s and all(row["state"] == UNREACHABLE for row in rows.values()):
+                rows = ask_each(first, self._patience_s)
             members = {**self._members, **_members_of(rows.values())}
             if not self._urls:  # the file may be older than the cluster is: what has moved or left by now is no row
                 listed = {url for node, url in members.items() if node not in _removed_of(rows.values())}
                 rows = {url: row for url, row in rows.items() if url in listed or "groups" in row}
             met = {row["node"] for row in rows.values()} | _removed_of(rows.values())
             others = [url for node, url in members.items() if node not in met and url not in rows]
-            rows |= zip(others, pool.map(self._ask, others), strict=True)
+            rows |= ask_each(others, self._timeout_s)
         self._check_some(rows.values())
         numbers = {url: node for node, url in members.items()}
         for url, row in rows.items():
@@ -58,14 +75,14 @@ class StatusReader:
                 row["node"] = numbers.get(url)
         return sorted(rows.values(), key=lambda row: (row["node"] is None, row["node"] or 0, row["url"]))
 
-    def _ask(self, url: str) -> dict[str, Any]:
+    def _ask(self, url: str, timeout_s: float) -> dict[str, Any]:
         from cmdlog.client import Client, RetryPolicy
         from cmdlog.errors import CmdlogError, Unreachable
 
-        retry = RetryPolicy(connect_s=self._timeout_s, attempt_s=self._timeout_s, attempts_max=1)
+        retry = RetryPolicy(connect_s=timeout_s, attempt_s=timeout_s, attempts_max=1)
         row: dict[str, Any] = {"node": None, "url": url, "state": UNREACHABLE}
         try:
-            client = Client(url, token_file=self._token_file, timeout_s=self._timeout_s, verify=self._verify, retry=retry)
+            client = Client(url, token_file=self._token_file, timeout_s=timeout_s, verify=self._verify, retry=retry)
         except ValueError as error:
             raise CommandFailed(str(error), hint="such as http://127.0.0.1:8642", exit_code=2) from None
         with client:

@@ -29,7 +29,9 @@ ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 SECRET: Final = Secret(b"0123456789abcdef0123456789abcdef")
 CLUSTER: Final = bytes(range(16))
 GROUP: Final = PartitionId(0)
-QUICK: Final = TransportSettings(tick_s=0.02, probe_s=0.05, silence_s=3.0, pause_s_min=0.01, pause_s_max=0.05, challenge_s=3.0)
+QUICK: Final = TransportSettings(
+    tick_s=0.02, probe_s=0.05, silence_s=3.0, pause_s_min=0.01, pause_s_max=0.05, challenge_s=3.0, connect_s=60.0, hello_s=60.0
+)  # a hello has its time on a busy machine, too
 
 
 def appended(sender: NodeId, receiver: NodeId, index: int, size: int = 10) -> Parcel:
