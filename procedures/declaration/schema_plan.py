@@ -154,7 +154,8 @@ def index_table(statement: str) -> str:
 
 def _difference(table: Table, found: str, wanted: str) -> str:
     held, declared = parse_table(found), parse_table(wanted)
-    gone = [f"column {column.name!r} is gone" for column in held.columns if declared.column(column.name) is None]
+    needed = [column for column in held.columns if declared.column(column.name) is None and not _is_omittable(column)]
+    gone = [f"column {column.name!r} is gone" for column in needed]
     changed = [f"column {name!r} is another one" for name in _differing(held, declared)]
     what = "; ".join([*gone, *changed]) or "its constraints are others"
     return (

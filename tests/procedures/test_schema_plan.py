@@ -138,6 +138,7 @@ def test_tables_that_are_declared_no_more_stay_with_their_indexes() -> None:
         ([], [Column("a", Integer, ForeignKey("t.id"))], "its constraints are others"),
         ([], [Column("a", Integer, Computed("id + 1", persisted=True))], "generated and stored"),
         ([Column("a", Text)], [Column("b", Text), Column("a", Integer)], "column 'a' is another one"),
+        ([Column("a", Text)], [CheckConstraint("id > 3")], "differs from the state's: its constraints are others"),
     ],
 )
 def test_what_rows_do_not_allow_is_refused(before: Made, after: Made, why: str) -> None:
