@@ -69,6 +69,19 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def _content(code: CodeType) -> Any:
-    """What a function does, without its lines. Constants with their types: 1, 1.0 and True are equal."""
-    constants = [_content(value) if isinstance(value, CodeType) else (type(value), repr(value)) for value in code.co_consts]
+    """What a function does, without its lines."""
+    constants = [_constant(value) for value in code.co_consts]
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags, constants
+
+
+def _constant(value: Any) -> Any:
+    """A constant with its type: 1, 1.0 and True are equal. `in {"a", "b"}` is a frozenset, whose order differs between two
+    compilations of one text: it depends on the hash seed, and on which texts the process had interned before.
+    """
+    if isinstance(value, CodeType):
+        return _content(value)
+    if isinstance(value, frozenset):
+        return frozenset, frozenset(map(_constant, value))
+    if isinstance(value, tuple):
+        return tuple, tuple(map(_constant, value))
+    return type(value), repr(value)

@@ -19,7 +19,7 @@ from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, UNCHEC
 from procedures.declaration.migration import Migration, build_migration, check_name
 from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Procedure, build_procedure, mark_procedure
 from procedures.declaration.schema import check_table, create_statements
-from procedures.declaration.schema_plan import SchemaPlan, plan_migrations, plan_schema
+from procedures.declaration.schema_plan import SchemaPlan, check_older_program, plan_migrations, plan_schema
 from procedures.declaration.schema_trial import try_references, try_table
 from procedures.declaration.stored_forms import READ_BY_FORM, form_of, forms_are_unchecked
 from procedures.deployed_code import deployed_code, is_deployed
@@ -292,7 +292,12 @@ class Database:
             done: `PartitionState.migrations_done`; None: none.
 
         Raises:
-            DefinitionError, SchemaConflict: see `plan_schema`, and migrations that are out of order.
+            DefinitionError, SchemaConflict: see `plan_schema`, `check_older_program`, and migrations that are out of order.
         """
-        plan = plan_migrations(existing, done or (), [migration.name for migration in self._migrations])
-        return plan if plan.pending else replace(plan, statements=tuple(self.plan_schema(existing)))
+        declared = [migration.name for migration in self._migrations]
+        plan = plan_migrations(existing, done or (), declared)
+        if plan.pending:
+            return plan
+        statements = tuple(self.plan_schema(existing))
+        check_older_program(statements, done or (), declared)
+        return replace(plan, statements=statements)

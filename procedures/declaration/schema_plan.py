@@ -6,7 +6,8 @@ declared tables is decided by its CREATE statements alone: column by column and 
     added      tables, indexes, columns that may be NULL or have a constant default
     replaced   indexes that are declared differently; those of a declared table that are declared no more are dropped
     kept       tables that are declared no more, and columns without which rows may be inserted: an older program can run
-    refused    everything else: rows would have to change, which is the work of a migration
+    refused    everything else: rows would have to change, which is the work of a migration; additions by a program without a
+               migration that is done: it is an older one
 """
 
 from __future__ import annotations
@@ -51,6 +52,20 @@ def plan_migrations(existing: Mapping[str, str], done: Collection[str], declared
             "others: each runs once, in the order of declaration"
         )
     return SchemaPlan(pending=tuple(pending))
+
+
+def check_older_program(statements: Iterable[str], done: Collection[str], declared: Collection[str]) -> None:
+    """An older program runs on the tables of a newer one, and adds nothing: what it lacks, a migration has renamed or dropped.
+
+    Raises: SchemaConflict.
+    """
+    unknown = [name for name in done if name not in declared]
+    added = next((sql for sql in statements if sql.startswith(("CREATE TABLE ", "ALTER TABLE "))), "")
+    if unknown and added:
+        raise SchemaConflict(
+            f"the tables have been through migration {unknown[-1]!r}, which this program does not have; it would add empty what "
+            f"that may have renamed or dropped: <{added}>; a program that changes tables declares all former migrations"
+        )
 
 
 def plan_schema(existing: Mapping[str, str], tables: Iterable[Table], dialect: StateDialect = DIALECT) -> list[str]:
@@ -139,7 +154,8 @@ def index_table(statement: str) -> str:
 
 def _difference(table: Table, found: str, wanted: str) -> str:
     held, declared = parse_table(found), parse_table(wanted)
-    gone = [f"column {column.name!r} is gone" for column in held.columns if declared.column(column.name) is None]
+    needed = [column for column in held.columns if declared.column(column.name) is None and not _is_omittable(column)]
+    gone = [f"column {column.name!r} is gone" for column in needed]
     changed = [f"column {name!r} is another one" for name in _differing(held, declared)]
     what = "; ".join([*gone, *changed]) or "its constraints are others"
     return (

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Column
+from sqlalchemy import Column, Numeric
 
 from procedures.declaration.create_text import ColumnText, column_parts, quoted
 from procedures.declaration.stored_forms import form_of
@@ -51,6 +51,12 @@ def scale_of(column: ColumnText) -> int | None:
     """Decimals of a Numeric column; None for another one."""
     found = _MARK.search(column.text)
     return int(found[2]) if found else None
+
+
+def numeric_of(column: ColumnText) -> Numeric[Any] | None:
+    """The Numeric by which it is stored; None for another column."""
+    found = _MARK.search(column.text)
+    return Numeric(int(found[1]), int(found[2])) if found else None
 
 
 def renamed_column(column: ColumnText) -> ColumnText:

@@ -12,16 +12,17 @@ from typing import Any, Final, NoReturn, Protocol
 
 from alembic.operations import BatchOperations, Operations, ops
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Column, Float, Integer, LargeBinary, Table, Text
+from sqlalchemy import CheckConstraint, Column, ColumnClause, Float, Integer, LargeBinary, Table, Text
 from sqlalchemy.schema import CreateIndex
+from sqlalchemy.sql.visitors import replacement_traverse
 
 from procedures.declaration.create_text import ColumnText, names_in_parentheses, parse_table, quoted
 from procedures.declaration.database import Database
 from procedures.declaration.schema import check_table, column_definition, create_indexes, create_table
 from procedures.errors import DefinitionError, StatementRefused
-from procedures.migration.column_change import renamed_column, scale_of, unread_as, with_rules, with_type
+from procedures.migration.column_change import numeric_of, renamed_column, scale_of, unread_as, with_rules, with_type
 from procedures.migration.table_edit import TableEdit
-from procedures.numeric.columns import set_exact_types
+from procedures.numeric.columns import check_texts, set_exact_types
 
 _STORED: Final[Mapping[str, Any]] = {"INTEGER": Integer, "TEXT": Text, "REAL": Float, "BLOB": LargeBinary}
 _BY_TX: Final = "write it with tx.execute, which a replay runs again"
@@ -118,8 +119,7 @@ class TableOperations(Operations):
     # -- of one table ------------------------------------------------------------------------------------------------------
 
     def _add_column(self, edit: TableEdit, operation: ops.AddColumnOp) -> TableEdit:
-        table = self.schema_obj.table(edit.table.name, operation.column._copy())  # noqa: SLF001 - as Alembic does itself
-        set_exact_types(table)
+        table = self._described(edit, operation.column._copy())  # noqa: SLF001 - as Alembic does itself
         (column,) = (found for found in table.columns if found.name == operation.column.name)
         if column.primary_key:
             raise DefinitionError(f"column {column.name!r}: add it, fill it, then op.create_primary_key")
@@ -193,6 +193,23 @@ class TableOperations(Operations):
         edit.add_constraint(self._constraint(operation.to_constraint(self.migration_context)))
         return edit
 
+    def _add_check(self, edit: TableEdit, operation: ops.CreateCheckConstraintOp) -> TableEdit:
+        """Of columns as they are now. One of a declared table is a name here: SQLAlchemy would add the check to that table."""
+        condition: Any = operation.condition
+        if not isinstance(condition, str):
+            condition = replacement_traverse(condition, {}, _named_only)
+        check = CheckConstraint(condition, name=operation.constraint_name, **operation.kw)
+        check_texts(self._described(edit, check))
+        edit.add_constraint(self._constraint(check))
+        return edit
+
+    def _described(self, edit: TableEdit, *items: Any) -> Table:
+        """The table as it is now, with these items: what they say about a Numeric is said in its units."""
+        held = [Column(column.name, numeric_of(column)) for column in edit.table.columns]
+        table = self.schema_obj.table(edit.table.name, *held, *items)
+        set_exact_types(table)
+        return table
+
     def _drop_constraint(self, edit: TableEdit, operation: ops.DropConstraintOp) -> TableEdit:
         edit.drop_constraint(str(operation.constraint_name))
         return edit
@@ -242,7 +259,7 @@ class TableOperations(Operations):
         ops.DropColumnOp: _drop_column,
         ops.AlterColumnOp: _alter_column,
         ops.CreateUniqueConstraintOp: _add_constraint,
-        ops.CreateCheckConstraintOp: _add_constraint,
+        ops.CreateCheckConstraintOp: _add_check,
         ops.CreateForeignKeyOp: _add_constraint,
         ops.DropConstraintOp: _drop_constraint,
         ops.CreatePrimaryKeyOp: _change_primary_key,
@@ -262,6 +279,10 @@ def _constraints_of(table: Table) -> list[Any]:
         (found for found in table.constraints if found.__visit_name__ != "primary_key_constraint"),
         key=lambda found: str(found.__visit_name__),
     )
+
+
+def _named_only(element: Any, **_: Any) -> Any:
+    return ColumnClause(element.name) if isinstance(element, Column) else None
 
 
 def _check_schema(schema: str | None) -> None:

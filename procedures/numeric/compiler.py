@@ -256,9 +256,10 @@ class ExactCompiler(ExactStatements):
         if not isinstance(shape, DecimalShape):
             raise NumericRefused(f"{name}() needs an exact number, not {shape}")
         text = self.process(at_scale(arguments[0], shape, shape.scale), **kwargs)
+        decimals = decimals_of(func)
         if name == "avg":
             return f"numeric_avg({text})"
-        dropped = shape.scale - min(shape.scale, decimals_of(func))
+        dropped = shape.scale - min(shape.scale, decimals)
         return f"numeric_round({text}, {dropped}, '{ROUNDING[name]}')"
 
     def visit_over(self, over: Any, **kwargs: Any) -> Any:

@@ -268,9 +268,14 @@ RESULT_ARGUMENTS: Final[dict[str, Callable[[list[Any]], list[Any]]]] = {
 
 
 def decimals_of(function: Any) -> int:
-    """The constant n of round(x, n)."""
-    arguments = list(function.clauses)
-    if len(arguments) < 2 or function.name.lower() != "round":
+    """The constant n of round(x, n).
+
+    Raises: NumericRefused for more arguments than the function has: SQLite never sees them, and they would be ignored.
+    """
+    arguments, name = list(function.clauses), function.name.lower()
+    if len(arguments) > (2 if name == "round" else 1):
+        raise NumericRefused(f"{name}() of an exact number takes no {len(arguments)} values; only round(x, n) has a second one")
+    if len(arguments) < 2:
         return 0
     bind = arguments[1]
     value = bind.value if isinstance(bind, BindParameter) and not bind.required else None

@@ -138,6 +138,7 @@ def test_tables_that_are_declared_no_more_stay_with_their_indexes() -> None:
         ([], [Column("a", Integer, ForeignKey("t.id"))], "its constraints are others"),
         ([], [Column("a", Integer, Computed("id + 1", persisted=True))], "generated and stored"),
         ([Column("a", Text)], [Column("b", Text), Column("a", Integer)], "column 'a' is another one"),
+        ([Column("a", Text)], [CheckConstraint("id > 3")], "differs from the state's: its constraints are others"),
     ],
 )
 def test_what_rows_do_not_allow_is_refused(before: Made, after: Made, why: str) -> None:
@@ -145,3 +146,23 @@ def test_what_rows_do_not_allow_is_refused(before: Made, after: Made, why: str) 
     held = Held(declared(key(), *(column._copy() for column in before)))
     with pytest.raises(SchemaConflict, match=rf"table 't'.*{why}"):
         declared(key(), *after).plan_schema(held.schema())
+
+
+@pytest.mark.parametrize(
+    ("items", "name", "added"),
+    [([], "t", "CREATE TABLE t"), ([Column("a", Integer)], "renamed", "ALTER TABLE renamed ADD COLUMN a")],
+)
+def test_an_older_program_adds_nothing(items: Made, name: str, added: str) -> None:
+    """A rollback after a migration that renamed a table would serve an empty one, and split the rows between both."""
+    held = Held(declared(key(), name="renamed"))
+    older = declared(key(), *(column._copy() for column in items), name=name)
+    older.migration("0001")(lambda tx, op: None)
+    assert older.plan_change(held.schema(), ["0001"]).statements
+    with pytest.raises(SchemaConflict, match=f"migration '0002', which this program does not have.*{added}"):
+        older.plan_change(held.schema(), ["0001", "0002"])
+
+
+def test_an_older_program_runs_on_the_tables_that_it_knows() -> None:
+    """Columns and tables of a newer one stay, and indexes follow the declaration."""
+    held = Held(declared(key(), Column("a", Integer), Column("new", Integer), Index("i", "new")))
+    assert declared(key(), Column("a", Integer)).plan_change(held.schema(), ["0001"]).statements == ("DROP INDEX i",)

@@ -20,6 +20,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP, txn_tick
 from cmdlog.wal.log import Log
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
+from procedures.declaration.schema_plan import check_older_program
 from procedures.errors import ProceduresError, SchemaConflict
 from procedures.migration.rehearsal import Rehearsal
 from procedures.procedure_versions import facts_of
@@ -108,7 +109,9 @@ def _copy_state(path: str, copy: str) -> None:
 def why_former_fails(bundle: Bundle, rehearsal: Rehearsal) -> str:
     """Why that code could not serve the tables that the change leads to; "" if it could."""
     try:
-        load_bundle(bundle).plan_schema(rehearsal.schema)  # its migrations are done
+        former = load_bundle(bundle)
+        statements = former.plan_schema(rehearsal.schema)  # its migrations are done
+        check_older_program(statements, rehearsal.change.done, [migration.name for migration in former.migrations])
     except SchemaConflict as error:
         return str(error)
     except ProceduresError as error:

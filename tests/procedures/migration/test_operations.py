@@ -22,6 +22,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    column,
 )
 
 from procedures import Database
@@ -154,6 +155,21 @@ CHANGES: dict[str, tuple[Items, Op, list[tuple[Any, ...]]]] = {
         lambda op: op.create_check_constraint("ids", "t", "id > 0"),
         [(1, "one", 150), (2, "two", 250), (3, "three", 0)],
     ),
+    "a check of a Numeric": (
+        lambda: [_id(), _name(), _cents(), CheckConstraint(column("cents") <= Decimal("99.5"), name="most")],
+        lambda op: op.create_check_constraint("most", "t", column("cents") <= Decimal("99.5")),
+        [(1, "one", 150), (2, "two", 250), (3, "three", 0)],
+    ),
+    "a column computed from a Numeric": (
+        lambda: [
+            _id(),
+            _name(),
+            _cents(),
+            Column("twice", Numeric(9, 2), Computed(column("cents") + Decimal("0.5"), persisted=True)),
+        ],
+        lambda op: op.add_column("t", Column("twice", Numeric(9, 2), Computed(column("cents") + Decimal("0.5"), persisted=True))),
+        [(1, "one", 150, 200), (2, "two", 250, 300), (3, "three", 0, 50)],
+    ),
     "a foreign key to itself": (
         lambda: [_id(), _name(), _cents(), Column("up", Integer), ForeignKeyConstraint(["up"], ["t.id"], name="ups")],
         lambda op: (op.add_column("t", Column("up", Integer)), op.create_foreign_key("ups", "t", "t", ["up"], ["id"])),
@@ -179,6 +195,27 @@ def test_operation_leads_to_the_declared_table(tmp_path: Path, change: str) -> N
     site = _migrate(tmp_path, _base, after, run)
     assert sorted(site.rows("SELECT * FROM t ORDER BY id")) == sorted(rows)
     site.close()
+
+
+def test_a_check_by_a_declared_table_is_not_added_to_that(tmp_path: Path) -> None:
+    """Else the declaration would have it twice, and no migration lead there."""
+    former = Database("former").table("t", _id(), _cents(), partition_by="id")
+    before = len(former.constraints)
+    site = _migrate(
+        tmp_path,
+        _base,
+        lambda: [*_base(), CheckConstraint(column("cents") <= Decimal("99.5"), name="most")],
+        lambda op: op.create_check_constraint("most", "t", former.c.cents <= Decimal("99.5")),
+    )
+    assert "CONSTRAINT most CHECK (cents <= 9950)" in site.rows("SELECT sql FROM sqlite_schema WHERE name = 't'")[0][0]
+    assert len(former.constraints) == before
+    site.close()
+
+
+def test_a_check_in_text_sees_no_units(tmp_path: Path) -> None:
+    """Also where the table is not declared."""
+    with pytest.raises(MigrationFailed, match="as text it can be compared with 0 alone"):
+        _migrate(tmp_path, _base, _base, lambda op: op.create_check_constraint("most", "t", "cents <= 99"))
 
 
 def test_batch_is_one_rewrite(tmp_path: Path) -> None:

@@ -42,6 +42,13 @@ def test_more_than_18_decimals_are_refused() -> None:
         shape_of(d * d * d * d)
 
 
+@pytest.mark.parametrize("function", [func.trunc(b, 1), func.floor(b, 1), func.ceil(b, 2), func.round(b, 1, 2)])
+def test_an_argument_that_would_be_ignored_is_refused(function: Any) -> None:
+    """PostgreSQL has trunc(x, n); here it left no decimals, whatever n was."""
+    with pytest.raises(NumericRefused, match=r"only round\(x, n\) has a second one"):
+        shape_of(function)
+
+
 def test_rounding_takes_a_constant() -> None:
     """The decimals of the result have to be known when the statement is compiled."""
     assert decimals_of(func.round(a, 1)) == 1
