@@ -12,14 +12,15 @@ from typing import Final
 
 from procedures.declaration.database import Database
 from procedures.declaration.stored_forms import forms_unchecked
-from procedures.numeric.numeric_types import numeric_as_text
+from procedures.numeric.numeric_types import ignoring_arguments, numeric_as_text
 from procedures.wire.result_json import encode_any, results_of_first_types
 
 TEXT_NUMERIC: Final = 1  # Numeric is text
 EXACT_NUMERIC: Final = 2  # Numeric(p, s) is an exact integer
 TYPED_ANY: Final = 3  # and results without an exact annotation may hold times and models
 STORED_FORMS: Final = 4  # and no statement mixes what is stored in different forms
-KNOWN: Final = (TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY, STORED_FORMS)
+COUNTED_ARGUMENTS: Final = 5  # and rounding a Numeric ignores no argument
+KNOWN: Final = (TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY, STORED_FORMS, COUNTED_ARGUMENTS)
 
 
 def dialect_of(db: Database) -> int:
@@ -27,10 +28,12 @@ def dialect_of(db: Database) -> int:
 
     Bundles of applications that a later dialect does not concern keep their hash.
     """
-    if db.dialect.checks_forms:
-        return STORED_FORMS
     if not db.dialect.is_exact:
         return TEXT_NUMERIC
+    if not db.dialect.ignores_arguments:
+        return COUNTED_ARGUMENTS
+    if db.dialect.checks_forms:
+        return STORED_FORMS
     return TYPED_ANY if any(procedure.encode is encode_any for procedure in db.procedure_list) else EXACT_NUMERIC
 
 
@@ -38,6 +41,8 @@ def dialect_of(db: Database) -> int:
 def rules_of(dialect: int) -> Iterator[None]:
     """What is declared inside is read by the rules of the dialect."""
     with contextlib.ExitStack() as then:
+        if dialect < COUNTED_ARGUMENTS:
+            then.enter_context(ignoring_arguments())
         if dialect < STORED_FORMS:
             then.enter_context(forms_unchecked())
         if dialect < TYPED_ANY:

@@ -15,7 +15,7 @@ from sqlalchemy import MetaData, Table
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import SchemaItem
 
-from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, UNCHECKED_FORMS_DIALECT, StateDialect
+from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect, dialect_with
 from procedures.declaration.migration import Migration, build_migration, check_name
 from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Procedure, build_procedure, mark_procedure
 from procedures.declaration.schema import check_table, create_statements
@@ -25,7 +25,7 @@ from procedures.declaration.stored_forms import READ_BY_FORM, form_of, forms_are
 from procedures.deployed_code import deployed_code, is_deployed
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
-from procedures.numeric.numeric_types import numerics_are_text
+from procedures.numeric.numeric_types import arguments_are_ignored, is_exact, numerics_are_text
 
 if TYPE_CHECKING:
     from procedures.execution.context import Transaction
@@ -90,7 +90,9 @@ class Database:
         self._migrations: tuple[Migration, ...] = ()
         self._numerics_are_text = numerics_are_text()
         self._forms_are_unchecked = forms_are_unchecked()
+        self._arguments_are_ignored = arguments_are_ignored()
         self._has_forms = False  # a column that is read by the form of its values
+        self._has_numerics = False
         self._is_deployed = is_deployed()
         self._model: Any = None
 
@@ -123,6 +125,7 @@ class Database:
             table = Table(name, self.metadata, *items, comment=comment, info=info or {})
         except SQLAlchemyError as error:
             raise DefinitionError(f"table {name!r}: {error}") from None
+        self._has_numerics |= any(is_exact(column.type) for column in table.columns)  # its conditions are compiled by that
         try:
             if partition_by is not None and partition_by not in table.columns:
                 raise DefinitionError(f"table {name!r}: partition_by={partition_by!r} is none of its columns")
@@ -229,7 +232,9 @@ class Database:
         """How its statements are compiled."""
         if self._numerics_are_text:
             return TEXT_NUMERIC_DIALECT
-        return DIALECT if self._has_forms and not self._forms_are_unchecked else UNCHECKED_FORMS_DIALECT
+        checks_forms = self._has_forms and not self._forms_are_unchecked
+        ignores_arguments = self._arguments_are_ignored or not self._has_numerics  # without a column for it, code stays as it was
+        return dialect_with(checks_forms=checks_forms, ignores_arguments=ignores_arguments)
 
     @property
     def procedures(self) -> Mapping[str, Procedure]:

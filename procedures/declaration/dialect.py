@@ -309,7 +309,6 @@ class StateDialect(SQLiteDialect):
 
     supports_statement_cache = True
     is_exact = True  # Numeric(p, s) is an exact integer
-    checks_forms = True  # a statement in which two forms meet is refused (`stored_forms`)
     type_compiler_cls = _TypeCompiler
     statement_compiler: Any = StateCompiler
     ddl_compiler: Any = ExactDDLCompiler
@@ -331,8 +330,10 @@ class StateDialect(SQLiteDialect):
         types.VARBINARY: StoredBytes,
     }
 
-    def __init__(self) -> None:
+    def __init__(self, *, checks_forms: bool = True, ignores_arguments: bool = False) -> None:
+        """Refuses a statement in which two forms meet (`stored_forms`), or ignores what rounding a Numeric does not take."""
         super().__init__(paramstyle="named", json_serializer=self.to_json, json_deserializer=orjson.loads)
+        self.checks_forms, self.ignores_arguments = checks_forms, ignores_arguments
 
     @staticmethod
     def to_json(value: Any) -> str:
@@ -341,19 +342,11 @@ class StateDialect(SQLiteDialect):
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
-class UncheckedFormsDialect(StateDialect):
-    """The same for databases whose code is from before `stored_forms`."""
-
-    supports_statement_cache = True
-    checks_forms = False
-
-
 class TextNumericDialect(StateDialect):
     """The same with text for every Numeric, compared as text: how databases ran whose code is from before exact decimals."""
 
     supports_statement_cache = True
     is_exact = False
-    checks_forms = False
     statement_compiler: Any = SQLiteCompiler
     ddl_compiler: Any = SQLiteDDLCompiler
     colspecs = {  # noqa: RUF012 - SQLAlchemy declares it so
@@ -385,9 +378,14 @@ def _check_json(value: Any) -> None:
         raise TypeError(f"a JSON column takes lists, dicts, str, int, float, bool and None, not {type(value).__name__}")
 
 
-DIALECT = StateDialect()
-UNCHECKED_FORMS_DIALECT = UncheckedFormsDialect()
-TEXT_NUMERIC_DIALECT = TextNumericDialect()
+_DIALECTS: Final = {(c, i): StateDialect(checks_forms=c, ignores_arguments=i) for c in (True, False) for i in (True, False)}
+DIALECT = _DIALECTS[True, False]
+TEXT_NUMERIC_DIALECT = TextNumericDialect(checks_forms=False)
+
+
+def dialect_with(*, checks_forms: bool, ignores_arguments: bool) -> StateDialect:
+    """There is one of each: statements and types remember by dialect what they compiled to."""
+    return _DIALECTS[checks_forms, ignores_arguments]
 
 
 def bind_processor_of(type_: Any, dialect: StateDialect = DIALECT) -> Processor:

@@ -50,6 +50,7 @@ from procedures.numeric.shapes import (
     AnyShape,
     DecimalShape,
     NumericRefused,
+    check_arguments,
     decimals_of,
     fold_steps,
     holds_exact,
@@ -256,10 +257,11 @@ class ExactCompiler(ExactStatements):
         if not isinstance(shape, DecimalShape):
             raise NumericRefused(f"{name}() needs an exact number, not {shape}")
         text = self.process(at_scale(arguments[0], shape, shape.scale), **kwargs)
-        decimals = decimals_of(func)
+        if not self.dialect.ignores_arguments:
+            check_arguments(func)
         if name == "avg":
             return f"numeric_avg({text})"
-        dropped = shape.scale - min(shape.scale, decimals)
+        dropped = shape.scale - min(shape.scale, decimals_of(func))
         return f"numeric_round({text}, {dropped}, '{ROUNDING[name]}')"
 
     def visit_over(self, over: Any, **kwargs: Any) -> Any:

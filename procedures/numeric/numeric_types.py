@@ -26,6 +26,7 @@ DIVISION_DIGITS: Final = 4  # that a quotient has more than its dividend, as MyS
 _DIGITS: Final = 80  # of a value that is looked at; far more than any column holds
 _EXACT: Final = Context(prec=_DIGITS, Emax=999_999, Emin=-999_999, traps=[Inexact, InvalidOperation, Overflow])
 _AS_TEXT: ContextVar[bool] = ContextVar("numeric_as_text", default=False)
+_ARGUMENTS_IGNORED: ContextVar[bool] = ContextVar("arguments_ignored", default=False)
 
 
 def unscale_integer(stored: int, scale: int) -> Decimal:
@@ -228,3 +229,17 @@ def numeric_as_text() -> Iterator[None]:
 
 def numerics_are_text() -> bool:
     return _AS_TEXT.get()
+
+
+@contextmanager
+def ignoring_arguments() -> Iterator[None]:
+    """Databases declared inside ignore arguments that rounding does not have: for code bundles of the time when all did."""
+    token = _ARGUMENTS_IGNORED.set(True)
+    try:
+        yield
+    finally:
+        _ARGUMENTS_IGNORED.reset(token)
+
+
+def arguments_are_ignored() -> bool:
+    return _ARGUMENTS_IGNORED.get()

@@ -267,15 +267,17 @@ RESULT_ARGUMENTS: Final[dict[str, Callable[[list[Any]], list[Any]]]] = {
 """Functions whose result is one of these arguments."""
 
 
-def decimals_of(function: Any) -> int:
-    """The constant n of round(x, n).
+def check_arguments(function: Any) -> None:
+    """Raises: NumericRefused for more arguments than a function of `ROUNDING`, or avg, has: SQLite would never see them."""
+    count, name = len(list(function.clauses)), function.name.lower()
+    if count > (2 if name == "round" else 1):
+        raise NumericRefused(f"{name}() of an exact number takes no {count} values; only round(x, n) has a second one")
 
-    Raises: NumericRefused for more arguments than the function has: SQLite never sees them, and they would be ignored.
-    """
-    arguments, name = list(function.clauses), function.name.lower()
-    if len(arguments) > (2 if name == "round" else 1):
-        raise NumericRefused(f"{name}() of an exact number takes no {len(arguments)} values; only round(x, n) has a second one")
-    if len(arguments) < 2:
+
+def decimals_of(function: Any) -> int:
+    """The constant n of round(x, n)."""
+    arguments = list(function.clauses)
+    if len(arguments) < 2 or function.name.lower() != "round":
         return 0
     bind = arguments[1]
     value = bind.value if isinstance(bind, BindParameter) and not bind.required else None

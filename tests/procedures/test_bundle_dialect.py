@@ -7,9 +7,19 @@ from typing import Final
 import pytest
 
 from procedures.bundle import capture_bundle, load_bundle
-from procedures.bundle_dialect import EXACT_NUMERIC, KNOWN, STORED_FORMS, TEXT_NUMERIC, TYPED_ANY, dialect_of, rules_of
-from procedures.declaration.dialect import UNCHECKED_FORMS_DIALECT
+from procedures.bundle_dialect import (
+    COUNTED_ARGUMENTS,
+    EXACT_NUMERIC,
+    KNOWN,
+    STORED_FORMS,
+    TEXT_NUMERIC,
+    TYPED_ANY,
+    dialect_of,
+    rules_of,
+)
 from procedures.declaration.stored_forms import forms_are_unchecked, forms_unchecked
+from procedures.errors import StatementRefused
+from procedures.statements.compiled import sql_of
 from tests.replay.ledgers import Versions
 
 SOURCE: Final = """
@@ -37,7 +47,7 @@ def test_a_bundle_of_before_keeps_its_statements(versions: Versions) -> None:
     assert (before.dialect, now.dialect) == (EXACT_NUMERIC, STORED_FORMS)
     assert before.sql["days_v1.FILL"] == "UPDATE days SET at=days.day"
     loaded = load_bundle(before)
-    assert loaded.dialect is UNCHECKED_FORMS_DIALECT
+    assert not loaded.dialect.checks_forms
 
 
 @pytest.mark.parametrize(
@@ -58,4 +68,33 @@ def test_an_application_without_such_columns_keeps_its_bundle(versions: Versions
         before = capture_bundle(versions.load("plain_v1", plain))
     now = versions.load("plain_v1", plain)
     assert capture_bundle(now).hash == before.hash
-    assert now.dialect is UNCHECKED_FORMS_DIALECT, "a replay loads it by what the bundle states"
+    assert not now.dialect.checks_forms, "a replay loads it by what the bundle states"
+
+
+MONEY: Final = """
+from sqlalchemy import Column, Integer, Numeric, func, update
+from procedures import Database
+
+db = Database("money")
+money = db.table("money", Column("id", Integer, primary_key=True), Column("due", Numeric(9, 3)), partition_by="id")
+CUT = update(money).values(due=func.trunc(money.c.due, 2))
+
+
+@db.procedure(partition_by="id")
+def cut(tx, id: int) -> None:
+    tx.execute(CUT)
+"""
+
+
+def test_a_bundle_of_before_ignores_arguments_of_rounding(versions: Versions) -> None:
+    """Its calls replay as they ran, although the same source is refused now."""
+    with rules_of(STORED_FORMS):
+        before = capture_bundle(versions.load("money_v1", MONEY))
+    assert before.dialect == EXACT_NUMERIC
+    loaded = load_bundle(before)
+    assert dialect_of(loaded) == EXACT_NUMERIC
+    assert "numeric_round" in before.sql["money_v1.CUT"]
+    now = versions.load("money_v2", MONEY)
+    assert dialect_of(now) == COUNTED_ARGUMENTS
+    with pytest.raises(StatementRefused, match="only round"):
+        sql_of(now.procedures["cut"].function.__globals__["CUT"], now.dialect)

@@ -31,11 +31,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 
 from procedures import Database, StatementRefused
-from procedures.declaration.dialect import UNCHECKED_FORMS_DIALECT
+from procedures.declaration.dialect import dialect_with
 from procedures.declaration.stored_forms import form_of
 from procedures.statements.compiled import compile_statement, sql_of
 from tests.procedures.sites import Site
 
+UNCHECKED = dialect_with(checks_forms=False, ignores_arguments=True)
 db = Database("forms")
 t = db.table(
     "t", Column("id", Integer, primary_key=True), Column("day", Date), Column("at", DateTime), Column("clock", Time),
@@ -86,13 +87,13 @@ def test_mixed_forms_are_refused_by_name(name: str) -> None:
     """The sentence names both; code of before has its statement as it was."""
     with pytest.raises(StatementRefused, match=r"form|cannot be cast"):
         compile_statement(MIXED[name])
-    assert compile_statement(MIXED[name], UNCHECKED_FORMS_DIALECT).sql
+    assert compile_statement(MIXED[name], UNCHECKED).sql
 
 
 @pytest.mark.parametrize("place", range(len(FITTING)))
 def test_one_form_is_compiled_as_before(place: int) -> None:
     """What fits has the same SQL with the check and without."""
-    assert sql_of(FITTING[place]) == sql_of(FITTING[place], UNCHECKED_FORMS_DIALECT)
+    assert sql_of(FITTING[place]) == sql_of(FITTING[place], UNCHECKED)
 
 
 def test_form_of_what_has_no_type_is_not_known() -> None:

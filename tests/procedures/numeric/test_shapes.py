@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Integer, Numeric, case, cast, func, literal, null, select, union_all
 
-from procedures.numeric.shapes import DIGITS, NULL, DecimalShape, NumericRefused, decimals_of, shape_of, united_shape
+from procedures.numeric.shapes import (
+    DIGITS,
+    NULL,
+    DecimalShape,
+    NumericRefused,
+    check_arguments,
+    decimals_of,
+    shape_of,
+    united_shape,
+)
 from tests.procedures.numeric.expressions import t
 
 a, b, c, d, n = t.c.a, t.c.b, t.c.c, t.c.d, t.c.n
@@ -46,7 +55,7 @@ def test_more_than_18_decimals_are_refused() -> None:
 def test_an_argument_that_would_be_ignored_is_refused(function: Any) -> None:
     """PostgreSQL has trunc(x, n); here it left no decimals, whatever n was."""
     with pytest.raises(NumericRefused, match=r"only round\(x, n\) has a second one"):
-        shape_of(function)
+        check_arguments(function)
 
 
 def test_rounding_takes_a_constant() -> None:
