@@ -51,4 +51,5 @@ def test_a_kill_at_any_step_leaves_the_one_or_the_other(tmp_path: Path, scenario
         if code == 0:
             break
     assert versions == sorted(versions)
-    assert set(versions) == {1, 2}
+    assert versions[-1] == 2
+    assert first > 1 or versions[0] == 1  # the fourth step may already be behind the deploy's place in the log

@@ -444,13 +444,13 @@ def check_choice(group: Group, chance: random.Random, number: int) -> GroupVerdi
         return None
     of = verdict.groups[0]
     complete = group.holds_all(given[of.chosen])
-    if any(group.holds_all(each) for each in given.values()):
+    hidden = old is not None and of.uses[f"n{old.id}"][0] is not Use.UNUSABLE
+    if not hidden and any(group.holds_all(each) for each in given.values()):
         assert complete, f"what is on a log at hand is passed over: {of.why}"
     for name in earlier.keys() & of.uses.keys():
         now = given.get(f"n{earlier[name].id}")
         counts = of.uses[name][0] is Use.AGREES or (of.uses[name][0] is Use.CHOSEN and of.proved)
         assert not counts or now is None or now.empty or now is old, f"{name} counts beside the life that took its place"
-    hidden = old is not None and of.uses[f"n{old.id}"][0] is not Use.UNUSABLE
     assert complete or hidden or not of.proved, f"proved without what was acknowledged: {of.why}"
     if number == 0 and not any(each.empty or each.marked for each in given.values()):
         assert of.proved, f"all directories are there: {of.why}"

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
+import pytest
+from pyspark import SparkContext
+
+from cmdlog.signal_handlers import handled
 from cmdlog.wal.errors import DiskFull
-from replay.spark.jobs.job import TaskError, cause_of
+from replay.spark.jobs.job import SPARK_CONTEXT, TaskError, cause_of, interruptible
 
 TRACEBACK = """Job aborted: org.apache.spark.api.python.PythonException:
 Traceback (most recent call last):
@@ -28,3 +34,24 @@ def test_error_of_a_task_keeps_hint_and_exit_code() -> None:
     error = TaskError({**DiskFull("the output is full").to_json(), "task": "p0"})
     assert (error.message, error.hint) == ("the output is full; task p0", DiskFull.hint)
     assert (error.kind, error.exit_code) == ("DiskFull", 14)
+
+
+def test_ctrl_c_during_a_job_sends_nothing_over_the_connection_that_waits() -> None:
+    """PySpark's handler would, and py4j would print a traceback; a handler of the program's own is called as ever."""
+    sent = list[str]()
+
+    def of_spark(*_: object) -> None:
+        sent.append("cancelAllJobs")
+
+    assert SparkContext.__module__ == SPARK_CONTEXT
+    of_spark.__module__ = SPARK_CONTEXT
+    before = signal.signal(signal.SIGINT, of_spark)
+    try:
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            signal.raise_signal(signal.SIGINT)
+        assert (sent, signal.getsignal(signal.SIGINT)) == ([], of_spark)
+        with handled(lambda: sent.append("own"), signal.SIGINT), interruptible():
+            signal.raise_signal(signal.SIGINT)
+        assert sent == ["own"]
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -31,7 +31,7 @@ from replay.spark.feeding.input import CallFiles, FeedInput, calls_of
 from replay.spark.feeding.marks import KEY_ROWS, MARKS
 from replay.spark.feeding.task import PARAMS, PROCEDURE, SendRows, ServerAway, feed_file, target_of
 from replay.spark.jobs.fetched_inputs import output_path
-from replay.spark.jobs.job import Sessions, SparkFailed, cause_of, opened, run_orders
+from replay.spark.jobs.job import Sessions, SparkFailed, cause_of, interruptible, opened, run_orders
 from replay.spark.jobs.output_checks import check_output
 from replay.spark.jobs.staging import FORMAT, OtherRequest, Staging, check_same, finished, is_finished, output, recorded, staging
 
@@ -208,7 +208,8 @@ def _fix_rows(given: FeedInput, folder: Staging, rows_per_file: int) -> DataFram
     for path in (temporary, final):
         shutil.rmtree(path, ignore_errors=True)
     try:
-        calls.write.option("maxRecordsPerFile", rows_per_file).parquet(_uri(temporary))
+        with interruptible():
+            calls.write.option("maxRecordsPerFile", rows_per_file).parquet(_uri(temporary))
     except (PySparkException, Py4JError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise SparkFailed(f"the rows could not be written to {temporary}: {cause_of(error)}") from error

@@ -12,14 +12,16 @@ import contextlib
 import itertools
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Union
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Union
 
 import orjson
 
+from cmdlog.signal_handlers import handled
 from cmdlog.wal.files import Files
 from replay.errors import Divergence, DivergencePlace, Interrupted, Poison, RemoteError, ReplayError
 from replay.recover.execute import terminable
@@ -38,6 +40,7 @@ LOOK_EVERY_S: Final = 0.5
 CANCEL_S_MAX: Final = 10.0  # Spark kills the Python workers of a cancelled job within three
 JAVA_CAUSES: Final = 2  # what was done, and what was wrong with it; those below only say the same in other words
 HINT: Final = "hint: "
+SPARK_CONTEXT: Final = "pyspark.core.context"  # the module whose handler of SIGINT a session installs
 _LAST_LINE: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")  # of a traceback: the others are indented
 _PLACES: Final = {"Divergence": Divergence, "Poison": Poison}
 
@@ -109,7 +112,7 @@ def run_orders(spark: SparkSession, folder: Staging, orders: Sequence[Order], wo
     missing = sorted((order for order in orders if order["key"] not in done), key=lambda order: -int(order["bytes"]))
     meter = _Meter(folder, orders, done, tell)
     if missing:
-        with terminable(), meter, _job_group(spark) as cancel:
+        with terminable(), interruptible(), meter, _job_group(spark) as cancel:
             answers = _collect(spark, folder, missing, work, cancel)
         _raise_errors([{**answer["error"], "task": answer["key"]} for answer in answers if "error" in answer])
         done |= {answer["key"]: answer for answer in answers}
@@ -138,6 +141,25 @@ def _collect(
         cancel()
         raise
     return [orjson.loads(row[0]) for row in rows]
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Until its end Ctrl-C only raises KeyboardInterrupt, on which py4j closes the connection; a program's own handler stays.
+
+    PySpark's handler first asks Spark to cancel all jobs. While the main thread waits for an answer, that request meets the read
+    on the same connection, and py4j prints a traceback. What a job has to cancel it cancels itself.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or getattr(signal.getsignal(signal.SIGINT), "__module__", "") != SPARK_CONTEXT:
+        yield
+        return
+    with handled(_interrupt, signal.SIGINT):
+        yield
+
+
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _mapper(orders: Sequence[bytes], work: Work) -> Callable[[Iterator[Any]], Iterator[Any]]:

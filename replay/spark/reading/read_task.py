@@ -22,7 +22,7 @@ Names = Mapping[int, tuple[tuple[str, tuple[str, ...] | None], ...]]
 class DataLoss(ReplayError):
     """Part of the requested data is missing."""
 
-    hint = "read what is left with failOnDataLoss=false; the table gaps then lists what is missing"
+    hint = "read what is left with failOnDataLoss=false; the tables gaps and faults list what is missing"
 
 
 @dataclass(frozen=True, slots=True)
