@@ -26,7 +26,7 @@ class Heard:
         rounds = SimpleNamespace(tick=lambda ticks: called(f"tick {ticks}"), begin_waiting=lambda: called("reads"))
         fields: dict[str, Any] = {
             "driver": SimpleNamespace(
-                lock=threading.RLock(), tick=lambda: called("driver"), receive=lambda of: called(f"got {of}")
+                lock=threading.RLock(), tick=lambda: called("driver"), receive=lambda of: called(f"got {of}"), pending_bytes=0
             ),
             "reads": SimpleNamespace(rounds=rounds),
             "progress": SimpleNamespace(tick=lambda ticks: None),
@@ -37,6 +37,7 @@ class Heard:
             ),
             "membership": SimpleNamespace(note_ticks=lambda ticks: called("members"), hears=lambda peer: self.hears),
             "hold_log": lambda: called("log"),
+            "wal": SimpleNamespace(room_bytes=1 << 20),
             "passing": lambda ticks: called(f"passed {ticks}"),
         }
         self.events.serve(EventParts(**fields))

@@ -171,7 +171,8 @@ class MemberNode(Node):
         self._unsafe = UnsafeRecovery(ground.node, self._driver, self._network)
         self._place_reads_and_calls(ground)
         self._events.serve(EventParts(
-            self._driver, self._reads, self._progress, self._leading, self.membership, self._hold_log, self._life.note_ticks,
+            self._driver, self._reads, self._progress, self._leading, self.membership, self._hold_log, self._wal,
+            self._life.note_ticks,
         ))  # fmt: skip
         self._serve_others(ground, groups, fitness)
         self._parts.facts.note_logged()
@@ -207,8 +208,7 @@ class MemberNode(Node):
 
     def _meet_peers(self, ground: MemberGround) -> None:
         book = PeerBook.open(self._files, self.directory, self._wal.instance.identity)
-        listen = ground.listen or self._roll.member(ground.node).peer
-        begun = has_begun(self._wal.recovered.groups)
+        listen, begun = ground.listen or self._roll.member(ground.node).peer, has_begun(self._wal.recovered.groups)
         self._life = LifeEnd(
             rejoin_ground(self._files, self.directory, ground), book.me.incarnation, self._roll, self._failed,
             is_led=lambda: self._leadership.leader is not None,

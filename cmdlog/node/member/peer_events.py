@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from cmdlog.cluster.log_reserve import fitting
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_transport import NoticeKind, PeerNotice
 from cmdlog.node.member.leader_reads import LeaderReads
@@ -19,6 +20,7 @@ from cmdlog.node.member.membership.membership_parts import MembershipParts
 from cmdlog.node.member.replica_reads import ReplicaProgress
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import Addressed
+from cmdlog.wal.log import Log
 
 LOOK_TICKS: Final = 10  # between two looks at what the log must keep, consensus may forget, and whether this node should lead
 
@@ -35,6 +37,7 @@ class EventParts:
     leading: LeaderParts
     membership: MembershipParts
     hold_log: Callable[[], None]  # the log keeps what a restart needs
+    wal: Log  # whose reserve entries leave alone
     passing: Callable[[int], None] = lambda ticks: None  # time, also before this node speaks
 
 
@@ -78,7 +81,7 @@ class PeerEvents:
         with parts.driver.lock:  # a life that is over from the next entry on is heard before it, and not after
             heard = self.speaks and parts.membership.hears(peer)
             if heard:
-                parts.driver.receive(messages)
+                parts.driver.receive(fitting(messages, parts.wal.room_bytes - parts.driver.pending_bytes))
         if heard:
             parts.reads.rounds.begin_waiting()
 

@@ -121,12 +121,14 @@ def test_node_that_has_not_begun_is_not_believed(offer: OfferedCopy, tmp_path: P
 
 
 def test_node_whose_full_log_moves_not_at_all_is_copied(offer: OfferedCopy, tmp_path: Path) -> None:
-    """Any progress, or room, begins the wait from its start."""
+    """Any progress, or room, begins the wait from its start. So does the loss of the leader: its vote is needed."""
     node = Running(tmp_path, offer)
     for at in ({0: 7}, {0: 8}, None, {0: 8}):
         node.stuck[0] = at
         node.life.note_ticks(STUCK_TICKS)
-    node.can_write = False  # a copy would find no room either
+    node.led = False
+    node.life.note_ticks(2 * STUCK_TICKS)
+    node.led, node.can_write = True, False  # a copy would find no room either
     node.life.note_ticks(2 * STUCK_TICKS)
     node.can_write = True
     node.life.note_ticks(STUCK_TICKS)

@@ -29,7 +29,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 
 ASK_TICKS: Final = 20  # without a leader, between two questions: nobody else tells a node that was replaced or removed
-STUCK_TICKS: Final = 100  # with a full log of entries that cannot be run
+STUCK_TICKS: Final = 100  # with a full log of entries that cannot be run, and a leader: without one the others need its vote
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -120,7 +120,7 @@ class LifeEnd:
             threading.Thread(target=self._ask, name="cmdlog-standing", daemon=True).start()
 
     def _note_stuck(self, ticks: int) -> None:
-        at = (self._can_write() and self._stuck_at()) or None
+        at = (self._is_led() and self._can_write() and self._stuck_at()) or None
         self._stuck_ticks = self._stuck_ticks + ticks if at is not None and at == self._stuck else 0
         self._stuck = at
         if self._stuck_ticks >= STUCK_TICKS:
