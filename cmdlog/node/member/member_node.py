@@ -211,9 +211,9 @@ class MemberNode(Node):
         listen, begun = ground.listen or self._roll.member(ground.node).peer, has_begun(self._wal.recovered.groups)
         self._life = LifeEnd(
             rejoin_ground(self._files, self.directory, ground), book.me.incarnation, self._roll, self._failed,
-            is_led=lambda: self._leadership.leader is not None,
+            is_led=lambda: self._leadership.leader is not None, can_write=lambda: self._wal.disk_full is None,
             stuck_at=lambda: self._is_full() and self._marks.waits and self.sequencer.replicated.run_up_to(),
-            can_write=lambda: self._wal.disk_full is None,
+            connected=lambda: [of.node for of in self._network.status().peers if of.connected_since_s is not None],
         )  # fmt: skip
         self._events = PeerEvents(lambda: not begun and len(book.confirmed) + 1 < len(ground.cluster.members))
         name, settings = name_of(self._wal.recovered.groups, ground.cluster), TransportSettings(tick_s=TICK_S)

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from cmdlog.node.member.member_roll import MemberRoll
-from cmdlog.node.member.rejoin.life_end import ASK_TICKS, STUCK_TICKS, CopyNeeded, LifeEnd
+from cmdlog.node.member.rejoin.life_end import ASK_TICKS, STAGGER_TICKS, STUCK_TICKS, CopyNeeded, LifeEnd
 from cmdlog.node.member.rejoin.rejoin_record import RejoinFile, RejoinReason
 from cmdlog.node.member.rejoin.tombstone import MemberRemoved, read_tombstone
 from cmdlog.raft import SnapshotDescriptor
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
+from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.group_state import GroupStates
-from cmdlog.wal.ids import Index
+from cmdlog.wal.ids import CLUSTER_GROUP, Index
 from tests.node.rejoin.copykit import FILES, LIFE, RECIPIENT, OfferedCopy, ScriptedSource, ground_of, member_of, standing_of
 from tests.waiting import wait_for
 
@@ -28,10 +29,19 @@ class Running:
         (directory / "cluster").mkdir(parents=True)
         self.directory, self.failures = str(directory), list[BaseException]()
         self.led, self.can_write, self.stuck = True, True, list[object]([None])
+        self.roll = MemberRoll(GroupStates(), offer.cluster)
+        self.state_third(MemberStage.MEMBER)
+        self.connected = {of.node for of in self.roll.members} - {RECIPIENT}
         self.life = LifeEnd(
-            ground_of(directory, offer.cluster, *sources), LIFE, MemberRoll(GroupStates(), offer.cluster), self._fail,
+            ground_of(directory, offer.cluster, *sources), LIFE, self.roll, self._fail,
             is_led=lambda: self.led, stuck_at=lambda: self.stuck[0], can_write=lambda: self.can_write,
+            connected=lambda: self.connected,
         )  # fmt: skip
+
+    def state_third(self, stage: MemberStage) -> None:
+        """The cluster has another node, and states this of it."""
+        third = ClusterMember(3, b"life-six", "127.0.0.1:9", "http://127.0.0.1:9", stage)
+        self.roll.observe(1, encode_json(RecordKind.MEMBER, third.to_json(), partition=CLUSTER_GROUP, term=1, index=1))
 
     def _fail(self, error: BaseException) -> None:
         """What follows from the end is on disk already."""
@@ -132,6 +142,24 @@ def test_node_whose_full_log_moves_not_at_all_is_copied(offer: OfferedCopy, tmp_
     node.life.note_ticks(2 * STUCK_TICKS)
     node.can_write = True
     node.life.note_ticks(STUCK_TICKS)
-    assert node.failures == []
     node.life.note_ticks(STUCK_TICKS)
+    assert node.failures == [], "those of a lower number go first"
+    node.life.note_ticks(STAGGER_TICKS)
+    assert node.reason() is RejoinReason.TOO_FAR_BACK
+
+
+def test_node_whose_vote_is_needed_does_not_leave(offer: OfferedCopy, tmp_path: Path) -> None:
+    """Another one is away, or is being copied: the rest could admit neither."""
+    node = Running(tmp_path, offer)
+    node.stuck[0] = {0: 8}
+    node.connected.remove(3)
+    for _ in range(3):
+        node.life.note_ticks(10 * STUCK_TICKS)
+    assert node.failures == []
+    node.connected.add(3)
+    node.state_third(MemberStage.ADMITTED)
+    node.life.note_ticks(1)
+    assert node.failures == []
+    node.state_third(MemberStage.MEMBER)
+    node.life.note_ticks(1)
     assert node.reason() is RejoinReason.TOO_FAR_BACK

@@ -12,7 +12,7 @@ had committed by then (`cmdlog.cluster.executed_marks`), and its log is full bef
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import structlog
@@ -29,7 +29,8 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 
 ASK_TICKS: Final = 20  # without a leader, between two questions: nobody else tells a node that was replaced or removed
-STUCK_TICKS: Final = 100  # with a full log of entries that cannot be run, and a leader: without one the others need its vote
+STUCK_TICKS: Final = 100  # with a full log of entries that cannot be run, and others that can do without its vote
+STAGGER_TICKS: Final = 50  # more, for each node before this one: two that are stuck do not leave at once
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -53,11 +54,12 @@ class LifeEnd:
         is_led: Callable[[], bool],
         stuck_at: Callable[[], object],
         can_write: Callable[[], bool],
+        connected: Callable[[], Collection[int]],
     ) -> None:
         """`fail` ends the node in order, with an error; `is_led`: this node knows a leader, which would say what concerns it;
         `stuck_at`: where a node is whose log is full of entries that it may not run yet; something false of any other;
-        `can_write`: its volume is not full."""
-        self._is_led, self._stuck_at, self._can_write = is_led, stuck_at, can_write
+        `can_write`: its volume is not full; `connected`: the nodes that it speaks with."""
+        self._is_led, self._stuck_at, self._can_write, self._connected = is_led, stuck_at, can_write, connected
         self._stuck: object = None
         self._stuck_ticks = 0
         self._ground, self._incarnation, self._roll, self._fail = ground, incarnation, roll, fail
@@ -123,10 +125,17 @@ class LifeEnd:
         at = (self._is_led() and self._can_write() and self._stuck_at()) or None
         self._stuck_ticks = self._stuck_ticks + ticks if at is not None and at == self._stuck else 0
         self._stuck = at
-        if self._stuck_ticks >= STUCK_TICKS:
+        before = sum(member.node < self._ground.node for member in self._roll.members)
+        if self._stuck_ticks >= STUCK_TICKS + STAGGER_TICKS * before and self._is_dispensable():
             self.want_copy(
                 RejoinReason.TOO_FAR_BACK, "its log is full of entries that it may not run before it has the newest one"
             )
+
+    def _is_dispensable(self) -> bool:
+        """Whether the others can admit its next life without its vote: voters that it speaks with are a quorum."""
+        me, stated = self._ground.node, self._roll.stated
+        voters = [of.node for of in self._roll.members if of.node not in stated or stated[of.node].stage is MemberStage.MEMBER]
+        return len(set(self._connected()).intersection(voters) - {me}) > len({*voters, me}) // 2
 
     def _ask(self) -> None:
         """In a thread of its own: the others may not answer for long."""
