@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from replay.errors import BadPlan, Incomplete
+from replay.errors import BadPlan, Incomplete, UntilUnreachable, first_of
 from replay.log.evidence import NodeEvidence
 from replay.plan.authority import GroupVerdict
 from replay.plan.node_plan import Plan
@@ -129,6 +129,17 @@ def check_complete(plan: JointPlan) -> None:
     """Raises: Incomplete, naming what cannot be proved or is missing."""
     if plan.incomplete:
         raise Incomplete.of(plan.incomplete)
+
+
+def check_moment(plan: JointPlan) -> None:
+    """Raises: UntilUnreachable, when a partition would be empty since nothing that precedes the moment is at hand.
+
+    With losses accepted, what is left of the moment is asked for. An empty partition is nothing of it.
+    """
+    for part in (part for leg in plan.legs for part in leg.partitions if plan.until is not None and plan.incomplete):
+        if part.source == "empty" and part.to_index == 0:
+            reasons = first_of([*plan.incomplete, *plan.notes])
+            raise UntilUnreachable(f"nothing of partition {part.partition} from before that moment is at hand ({reasons})")
 
 
 def _node_from_json(value: dict[str, Any]) -> NodeSeen:

@@ -22,7 +22,7 @@ from replay.log.known_failures import known_to_all
 from replay.log.new_cluster import with_stated_set
 from replay.log.source import fold_end
 from replay.plan.authority import ClusterVerdict, decide
-from replay.plan.cluster_plan import JointPlan, check_complete
+from replay.plan.cluster_plan import JointPlan, check_complete, check_moment
 from replay.plan.cluster_planner import open_or_salvage
 from replay.plan.node_plan import Planned
 from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
@@ -51,11 +51,12 @@ def rebuild_jointly(
 ) -> RecoveryReport:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
-    Raises: Incomplete when the plan says so and the loss is not accepted; PlanOutdated when the directories have changed since
-    the plan was made; what `replay.recover.to_directory` raises.
+    Raises: Incomplete when the plan says so and the loss is not accepted; UntilUnreachable when nothing of the moment is left;
+    PlanOutdated when the directories have changed since the plan was made; what `replay.recover.to_directory` raises.
     """
     if not accept_data_loss:
         check_complete(plan)
+    check_moment(plan)
     verdict = _still_as_planned(files, plan)
     home = next(choice.chosen for choice in plan.choices if choice.group == CLUSTER_GROUP)
     instance = reborn(open_or_salvage(files, home).instance)

@@ -212,3 +212,13 @@ def test_cut_segment_and_damage_behind_a_hole_are_named(rig: ArchiveRig, node: P
     assert set(txn_ids(told)) < set(known)
     assert known[-1] in txn_ids(told)
     assert sorted(set(txn_ids(told))) == txn_ids(told)
+
+
+def test_a_moment_of_which_nothing_is_left_is_refused_also_with_losses(rig: ArchiveRig, node: Path, tmp_path: Path) -> None:
+    """Partitions would be empty, and a recovery of nothing passes for one."""
+    shutil.rmtree(node / "archive")
+    plan = make_joint_plan(RealFiles(), [str(node)], until=rig.history[len(rig.history) // 8][0], accept_data_loss=True)
+    assert plan.incomplete
+    with pytest.raises(UntilUnreachable, match="nothing of partition 0 from before that moment is at hand"):
+        rebuild_jointly(plan, RealFiles(), str(tmp_path / "out"), workers=0, accept_data_loss=True)
+    assert not (tmp_path / "out").exists()
