@@ -1,45 +1,101 @@
 """Entries for which a follower's log has no room are not taken: what is left of it, the reserve, is for votes.
 
-One rule: a message that is not taken is a lost one. Its sender sends the entries again, and by then snapshots may have let go of
-segments. A log that entries fill to its last byte can note no vote, and two such nodes of three never elect anybody.
+One rule: what is not taken is as good as lost. Its sender sends it again, and by then snapshots may have let go of segments. A
+log that entries fill to its last byte can note no vote, and two such nodes of three never elect anybody.
 
-What every leader begins its term with, changes of members and small entries of the cluster's own group come from the reserve:
-without them a full log never empties.
+As many entries of a message are taken as fit: else a leader that sends more at once than there is room for would send them for
+ever. Entries that the log holds already need no room, and their sender waits for the answer. What every leader begins its term
+with, changes of members and small entries of the cluster's own group come from the reserve: a full log never empties without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Final, Protocol
 
 from cmdlog.cluster.rounds import size_on_disk
 from cmdlog.raft.messages import KIND_NORMAL, Append, Entries
+from cmdlog.raft.wire.layout import Addressed
 from cmdlog.wal.format.block import SECTOR_BYTES
-from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId, Term
 
-M = TypeVar("M")
+BLOCK_BYTES: Final = SECTOR_BYTES  # a block's header, and its end
 
 
-def fitting(messages: Sequence[tuple[int, M]], room_bytes: int) -> Sequence[tuple[int, M]]:
-    """The messages without those whose entries do not fit into the room, which is that of calls."""
-    left = room_bytes - SECTOR_BYTES  # a block's header, and its end
-    if sum(_bytes_of(message.entries) for _, message in messages if isinstance(message, Append)) <= left:
-        return messages
-    kept: list[tuple[int, M]] = []
-    for group, message in messages:
-        if isinstance(message, Append) and message.entries.terms:
-            size = _bytes_of(message.entries)
-            if size > left and not _leads_out(group, message.entries, size):
+class KnownEntries(Protocol):
+    """See `cmdlog.raft.entries.EntryLog`."""
+
+    @property
+    def last(self) -> Index: ...
+    def term_at(self, index: int) -> Term | None: ...
+
+
+class LoggedGroup(Protocol):
+    """See `cmdlog.raft.core.RaftCore`."""
+
+    @property
+    def log(self) -> KnownEntries: ...
+
+
+class LogReserve:
+    """Of one node. Used under the driver's lock.
+
+    Attributes:
+        lacks_room: entries were left out the last time that some came.
+    """
+
+    def __init__(self, cores: Mapping[PartitionId, LoggedGroup]) -> None:
+        """`cores`: the groups of this node."""
+        self._cores = cores
+        self.lacks_room = False
+
+    def take_fitting(self, messages: Sequence[Addressed], room_bytes: int) -> Sequence[Addressed]:
+        """The messages with the entries that fit into the room, which is that of calls."""
+        sizes = [_bytes_of(of.entries) for _, of in messages if isinstance(of, Append) and of.entries.terms]
+        if not sizes:
+            return messages
+        self.lacks_room, left = False, room_bytes - BLOCK_BYTES
+        if sum(sizes) <= left:
+            return messages
+        kept: list[Addressed] = []
+        for group, message in messages:
+            if not isinstance(message, Append) or not message.entries.terms:
+                kept.append((group, message))
                 continue
-            left -= size
-        kept.append((group, message))
-    return kept
+            entries = message.entries
+            held = self._held(group, entries)
+            ends = list(accumulate(map(size_on_disk, entries.payloads[held:])))
+            taken = bisect_right(ends, left)
+            if taken < len(ends) and _leads_out(group, entries.kinds[held:], ends[-1]):
+                taken = len(ends)
+            left -= ends[taken - 1] if taken else 0
+            self.lacks_room |= taken < len(ends)
+            if held + taken:
+                kept.append((group, message if taken == len(ends) else _shortened(message, held + taken)))
+        return kept
+
+    def _held(self, group: PartitionId, entries: Entries) -> int:
+        """How many of the first entries are in the log. Where one has the same term, all before it are the same."""
+        core = self._cores.get(group)
+        if core is None:
+            return 0
+        count = min(len(entries.terms), core.log.last - entries.first + 1)
+        return count if count > 0 and core.log.term_at(entries.first + count - 1) == entries.terms[count - 1] else 0
 
 
 def _bytes_of(entries: Entries) -> int:
     return sum(map(size_on_disk, entries.payloads))
 
 
-def _leads_out(group: int, entries: Entries, size: int) -> bool:
+def _leads_out(group: int, kinds: bytes, size: int) -> bool:
     """Whether the entries may take of the reserve."""
-    return KIND_NORMAL not in entries.kinds or (group == CLUSTER_GROUP and size <= SECTOR_BYTES)
+    return KIND_NORMAL not in kinds or (group == CLUSTER_GROUP and size <= SECTOR_BYTES)
+
+
+def _shortened(message: Append, count: int) -> Append:
+    """The message with its first entries alone."""
+    of = message.entries
+    entries = Entries(of.first, of.terms[:count], of.kinds[:count], of.payloads[:count])
+    return Append(message.sender, message.receiver, message.term, message.prev_term, message.commit, entries)

@@ -13,6 +13,7 @@ from collections import deque
 from typing import Final
 
 from cmdlog.raft.messages import SnapshotDescriptor
+from cmdlog.raft.settings import RaftSettings
 from cmdlog.wal.ids import Index
 
 
@@ -101,6 +102,11 @@ class FollowerProgress:
         if self.sending is _REPLICATE:
             return len(self.in_flight) < self.messages_max and self.in_flight_bytes < self.bytes_max
         return not self.paused and self.sending is _PROBE
+
+    def message_bytes_max(self, settings: RaftSettings) -> int:
+        """Of the entries of the next message, unless the first is larger."""
+        probes = self.sending is not _REPLICATE
+        return min(settings.append_bytes_max, settings.probe_bytes_max) if probes else settings.append_bytes_max
 
     def sent(self, last: Index, size: int) -> None:
         """Entries up to `last` were sent."""

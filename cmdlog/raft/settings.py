@@ -21,6 +21,7 @@ class RaftSettings:
     patience: int = 0  # election time-outs to wait longer than others: a hint where leaders should rather not be
     append_entries_max: int = 1024  # of one message: bounds the work of one step
     append_bytes_max: int = 1 << 20  # of one message, unless its first entry alone is larger
+    probe_bytes_max: int = 64 << 10  # likewise, to a follower that may not take it: a full one is sent it again and again
     window_messages_max: int = 64  # under way to one follower
     window_bytes_max: int = 8 << 20  # under way to one follower: a slow one costs this much memory of its socket, not more
     entry_bytes_max: int = 8 << 20  # of one payload; a batch of the log has 1 MiB

@@ -2,38 +2,76 @@
 
 from __future__ import annotations
 
-from cmdlog.cluster.log_reserve import fitting
+from types import SimpleNamespace
+
+from cmdlog.cluster.log_reserve import BLOCK_BYTES, LogReserve
+from cmdlog.cluster.rounds import size_on_disk
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY, KIND_NORMAL, Append, Entries, Heartbeat, Message
+from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY, KIND_NORMAL, Append, Entries, Heartbeat
+from cmdlog.raft.wire.layout import Addressed
 from cmdlog.wal.format.block import SECTOR_BYTES
-from cmdlog.wal.ids import CLUSTER_GROUP, Index, Term
+from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId, Term
 
 LEADER, NODE, TERM = NodeId(1), NodeId(2), Term(3)
-BEAT = 0, Heartbeat(LEADER, NODE, TERM, Index(1), 1)
-CALL = 1000  # bytes
+ZERO, ONE = PartitionId(0), PartitionId(1)
+BEAT: Addressed = ZERO, Heartbeat(LEADER, NODE, TERM, Index(1), 1)
+SIZE = 1000
+CALL = size_on_disk(b"x" * SIZE)
+NORMALS = bytes([KIND_NORMAL] * 3)
 
 
-def an_append(*kinds: int, group: int = 0, size: int = CALL) -> tuple[int, Message]:
+def an_append(kinds: bytes = b"", *, group: int = ZERO, size: int = SIZE, first: int = 2) -> Addressed:
     """Entries of these kinds, each of that size."""
-    entries = Entries(Index(2), [TERM] * len(kinds), bytes(kinds), [b"x" * size] * len(kinds))
-    return group, Append(LEADER, NODE, TERM, TERM, Index(1), entries)
+    entries = Entries(Index(first), [TERM] * len(kinds), kinds, [b"x" * size] * len(kinds))
+    return PartitionId(group), Append(LEADER, NODE, TERM, TERM, Index(1), entries)
+
+
+def reserve(*, last: int = 1, term: int = TERM) -> LogReserve:
+    """Of a node whose group 0 ends there; its entries have this term."""
+    log = SimpleNamespace(last=Index(last), term_at=lambda index: Term(term) if index <= last else None)
+    return LogReserve({ZERO: SimpleNamespace(log=log)})
 
 
 def test_what_fits_is_taken_as_it_came() -> None:
     """Without a copy of the list."""
-    messages = [BEAT, an_append(KIND_NORMAL, KIND_NORMAL)]
-    assert fitting(messages, SECTOR_BYTES + 3 * CALL) is messages
+    messages = [BEAT, an_append(NORMALS)]
+    kept = reserve()
+    assert kept.take_fitting(messages, BLOCK_BYTES + 3 * CALL) is messages
+    assert not kept.lacks_room
 
 
 def test_calls_leave_the_reserve_alone() -> None:
     """Signs of life, and questions where the log ends, are heard all the same."""
-    asks, small, large = an_append(), an_append(KIND_NORMAL), an_append(KIND_NORMAL, KIND_NORMAL, KIND_NORMAL)
-    assert fitting([BEAT, asks, large, small], SECTOR_BYTES + 2 * CALL) == [BEAT, asks, small]
-    assert fitting([BEAT, asks, small, large], 0) == [BEAT, asks]
+    asks = an_append()
+    kept = reserve()
+    assert kept.take_fitting([BEAT, asks, an_append(NORMALS)], BLOCK_BYTES) == [BEAT, asks]
+    assert kept.lacks_room
+    assert kept.take_fitting([BEAT, asks], 0) == [BEAT, asks]
+    assert kept.lacks_room, "nothing has come since"
+    kept.take_fitting([an_append(NORMALS)], BLOCK_BYTES + 3 * CALL)
+    assert not kept.lacks_room
+
+
+def test_the_first_entries_of_a_message_are_taken_as_far_as_they_fit() -> None:
+    """A leader sends more at once than there is room for, and would send the same for ever."""
+    kept = reserve()
+    large, small = an_append(NORMALS), an_append(NORMALS[:1], group=ONE)
+    assert kept.take_fitting([large, small], BLOCK_BYTES + 2 * CALL) == [an_append(NORMALS[:2])]
+    assert kept.lacks_room
+    assert kept.take_fitting([large, small], BLOCK_BYTES + 3 * CALL) == [large]
+    assert kept.lacks_room
+
+
+def test_entries_that_the_log_holds_need_no_room() -> None:
+    """Their sender, which may have lost its place, waits for the answer; of another leader's entries nothing is known."""
+    assert reserve(last=4).take_fitting([an_append(NORMALS)], 0) == [an_append(NORMALS)]
+    assert reserve(last=3).take_fitting([an_append(NORMALS)], 0) == [an_append(NORMALS[:2])]
+    assert reserve(last=3).take_fitting([an_append(NORMALS)], BLOCK_BYTES + CALL) == [an_append(NORMALS)]
+    assert reserve(last=4, term=2).take_fitting([an_append(NORMALS)], 0) == []
 
 
 def test_what_leads_out_of_a_full_log_is_taken() -> None:
     """The beginning of a term, changes of members, and what the cluster states of itself; not its code."""
-    begins, change = an_append(KIND_EMPTY, size=0), an_append(KIND_CONFIGURATION)
-    fact, code = (an_append(KIND_NORMAL, group=CLUSTER_GROUP, size=size) for size in (CALL, 2 * SECTOR_BYTES))
-    assert fitting([begins, change, fact, code, an_append(KIND_NORMAL)], 0) == [begins, change, fact]
+    begins, change = an_append(bytes([KIND_EMPTY]), size=0), an_append(bytes([KIND_CONFIGURATION]))
+    fact, code = (an_append(NORMALS[:1], group=CLUSTER_GROUP, size=size) for size in (SIZE, 2 * SECTOR_BYTES))
+    assert reserve().take_fitting([begins, change, fact, code, an_append(NORMALS)], 0) == [begins, change, fact]

@@ -38,6 +38,7 @@ class Heard:
             "membership": SimpleNamespace(note_ticks=lambda ticks: called("members"), hears=lambda peer: self.hears),
             "hold_log": lambda: called("log"),
             "wal": SimpleNamespace(room_bytes=1 << 20),
+            "cores": {},
             "passing": lambda ticks: called(f"passed {ticks}"),
         }
         self.events.serve(EventParts(**fields))

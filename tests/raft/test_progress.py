@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cmdlog.raft import Configuration, SnapshotDescriptor
+from cmdlog.raft import Configuration, RaftSettings, SnapshotDescriptor
 from cmdlog.raft.configuration import nodes
 from cmdlog.raft.progress import FollowerProgress, Sending
 from cmdlog.wal.ids import Index, Term
@@ -27,6 +27,13 @@ def test_a_probe_is_one_message_at_a_time() -> None:
     assert progress.open
     progress.sent(Index(12), 10)
     assert (progress.open, progress.next) == (False, 10)
+
+
+def test_a_probe_is_a_small_message() -> None:
+    """A follower whose log is full takes nothing of it, and is sent it again with each sign of life."""
+    settings, small = RaftSettings(append_bytes_max=1000, probe_bytes_max=100), RaftSettings(append_bytes_max=10)
+    assert (a_progress().message_bytes_max(settings), replicating().message_bytes_max(settings)) == (100, 1000)
+    assert a_progress().message_bytes_max(small) == 10
 
 
 def test_a_probe_rejected_goes_back_to_the_hint() -> None:

@@ -172,7 +172,7 @@ class MemberNode(Node):
         self._place_reads_and_calls(ground)
         self._events.serve(EventParts(
             self._driver, self._reads, self._progress, self._leading, self.membership, self._hold_log, self._wal,
-            self._life.note_ticks,
+            groups.cores, self._life.note_ticks,
         ))  # fmt: skip
         self._serve_others(ground, groups, fitness)
         self._parts.facts.note_logged()
@@ -212,7 +212,7 @@ class MemberNode(Node):
         self._life = LifeEnd(
             rejoin_ground(self._files, self.directory, ground), book.me.incarnation, self._roll, self._failed,
             is_led=lambda: self._leadership.leader is not None, can_write=lambda: self._wal.disk_full is None,
-            stuck_at=lambda: self._is_full() and self._marks.waits and self.sequencer.replicated.run_up_to(),
+            stuck_at=lambda: self._events.lacks_room and self._marks.waits and self.sequencer.replicated.run_up_to(),
             connected=lambda: [of.node for of in self._network.status().peers if of.connected_since_s is not None],
         )  # fmt: skip
         self._events = PeerEvents(lambda: not begun and len(book.confirmed) + 1 < len(ground.cluster.members))

@@ -5,13 +5,13 @@ One rule: it is silent until every first member has said that it has met this di
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from cmdlog.cluster.log_reserve import fitting
+from cmdlog.cluster.log_reserve import LoggedGroup, LogReserve
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_transport import NoticeKind, PeerNotice
 from cmdlog.node.member.leader_reads import LeaderReads
@@ -20,6 +20,7 @@ from cmdlog.node.member.membership.membership_parts import MembershipParts
 from cmdlog.node.member.replica_reads import ReplicaProgress
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import Addressed
+from cmdlog.wal.ids import PartitionId
 from cmdlog.wal.log import Log
 
 LOOK_TICKS: Final = 10  # between two looks at what the log must keep, consensus may forget, and whether this node should lead
@@ -37,7 +38,8 @@ class EventParts:
     leading: LeaderParts
     membership: MembershipParts
     hold_log: Callable[[], None]  # the log keeps what a restart needs
-    wal: Log  # whose reserve entries leave alone
+    wal: Log
+    cores: Mapping[PartitionId, LoggedGroup]
     passing: Callable[[int], None] = lambda ticks: None  # time, also before this node speaks
 
 
@@ -45,6 +47,7 @@ class PeerEvents:
     """A `cmdlog.cluster.transport.peer_transport.PeerHandler`. The network's thread."""
 
     _parts: EventParts
+    _reserve: LogReserve
 
     def __init__(self, unmet: Callable[[], bool]) -> None:
         """`unmet`: whether some first member has not met this disk yet."""
@@ -54,7 +57,12 @@ class PeerEvents:
 
     def serve(self, parts: EventParts) -> None:
         """These get everything from now on. Before the network starts."""
-        self._parts = parts
+        self._parts, self._reserve = parts, LogReserve(parts.cores)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Entries were left out the last time that some came, for want of room in the log."""
+        return self._reserve.lacks_room
 
     def on_tick(self, ticks: int) -> None:
         """See `PeerHandler`."""
@@ -81,7 +89,7 @@ class PeerEvents:
         with parts.driver.lock:  # a life that is over from the next entry on is heard before it, and not after
             heard = self.speaks and parts.membership.hears(peer)
             if heard:
-                parts.driver.receive(fitting(messages, parts.wal.room_bytes - parts.driver.pending_bytes))
+                parts.driver.receive(self._reserve.take_fitting(messages, parts.wal.room_bytes - parts.driver.pending_bytes))
         if heard:
             parts.reads.rounds.begin_waiting()
 

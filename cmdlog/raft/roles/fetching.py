@@ -22,9 +22,9 @@ def send_fetched(state: State, peer: NodeId, progress: FollowerProgress, prev_te
         _want(state, peer, progress)
         return False
     begin, settings = progress.next - fetched.first, state.settings
-    end, size = begin, 0
+    end, size, bytes_max = begin, 0, progress.message_bytes_max(settings)
     for payload in fetched.payloads[begin : begin + settings.append_entries_max]:
-        if end > begin and size + len(payload) > settings.append_bytes_max:
+        if end > begin and size + len(payload) > bytes_max:
             break
         end, size = end + 1, size + len(payload)
     part = Entries(progress.next, fetched.terms[begin:end], fetched.kinds[begin:end], fetched.payloads[begin:end], size)

@@ -164,7 +164,7 @@ def _send_entries(state: State, peer: NodeId, progress: FollowerProgress) -> boo
         return False
     if progress.next <= log.held:
         return fetching.send_fetched(state, peer, progress, prev_term)
-    most, bytes_max = settings.append_entries_max, settings.append_bytes_max
+    most, bytes_max = settings.append_entries_max, progress.message_bytes_max(settings)
     entries, size = log.batch(progress.next, log.last, entries_max=most, bytes_max=bytes_max)
     state.now.append(Append(state.id, peer, state.term, prev_term, log.commit, entries))
     progress.sent(Index(entries.first + len(entries.terms) - 1), size)

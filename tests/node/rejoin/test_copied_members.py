@@ -131,7 +131,7 @@ def leave_behind(three: Members) -> None:
     """A follower, and what becomes of it."""
     node = a_follower(three)
     three.close(node)
-    for number in range(42):
+    for number in range(84):
         call: dict[str, Any] = {"key": f"s{number}", "id": number % 4, "seq": number, "data": bytes(20_000)}
         when_there_is_room(partial(ask_retried, three.leader, "store", **call))
         if number % 14 == 13:
