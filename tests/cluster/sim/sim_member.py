@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from cmdlog.cluster.executed_marks import ExecutedMarks, digest_of
 from cmdlog.cluster.leader_fitness import LeaderFitness
+from cmdlog.cluster.log_reserve import LogReserve
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import Place, restore_groups
 from cmdlog.node.background.snapshotter import Snapshotter
@@ -178,7 +179,7 @@ class SimMember:
         groups, blocks = restore_groups(
             node, source_of(self.log), recovered, places, settings=RAFT, rng=random.Random(world.rng.random())
         )
-        self.groups = groups
+        self.groups, self.reserve = groups, LogReserve(groups.cores)
         self.marks = ExecutedMarks(
             range(PARTITIONS), diverged=self._diverged, agreed=self._diverged, voters=len(world.peers_of(node)) + 1
         )
@@ -273,7 +274,7 @@ class SimMember:
 
     def receive(self, messages: list[tuple[int, Message | Bundle]]) -> None:
         """From a peer."""
-        self.driver.receive(messages)
+        self.driver.receive(self.reserve.take_fitting(cast(Any, messages), self.log.room_bytes - self.driver.pending_bytes))
         self.reads.rounds.begin_waiting()
 
     def turn(self) -> None:
