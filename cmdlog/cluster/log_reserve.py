@@ -10,9 +10,7 @@ with, changes of members and small entries of the cluster's own group come from 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Final, Protocol
 
 from cmdlog.cluster.rounds import size_on_disk
@@ -64,19 +62,25 @@ class LogReserve:
             if not isinstance(message, Append) or not message.entries.terms:
                 kept.append((group, message))
                 continue
-            entries = message.entries
-            held = self._held(group, entries)
-            ends = list(accumulate(map(size_on_disk, entries.payloads[held:])))
-            taken = bisect_right(ends, left)
-            if taken < len(ends) and _leads_out(group, entries.kinds[held:], ends[-1]):
-                taken = len(ends)
-            left -= ends[taken - 1] if taken else 0
-            self.lacks_room |= taken < len(ends)
-            if held + taken:
-                kept.append((group, message if taken == len(ends) else _shortened(message, held + taken)))
+            count, size = self._count_fitting(group, message.entries, left)
+            left -= size
+            whole = count == len(message.entries.terms)
+            self.lacks_room |= not whole
+            if count:
+                kept.append((group, message if whole else _shortened(message, count)))
         return kept
 
-    def _held(self, group: PartitionId, entries: Entries) -> int:
+    def _count_fitting(self, group: PartitionId, entries: Entries, room_bytes: int) -> tuple[int, int]:
+        """How many of the first entries are taken, and the room that they need."""
+        count, size = self._count_held(group, entries), 0
+        for kind, payload in zip(entries.kinds[count:], entries.payloads[count:], strict=True):
+            more = size + size_on_disk(payload)
+            if more > room_bytes and not _leads_out(group, kind, more):
+                break
+            count, size = count + 1, more
+        return count, size
+
+    def _count_held(self, group: PartitionId, entries: Entries) -> int:
         """How many of the first entries are in the log. Where one has the same term, all before it are the same."""
         core = self._cores.get(group)
         if core is None:
@@ -89,9 +93,9 @@ def _bytes_of(entries: Entries) -> int:
     return sum(map(size_on_disk, entries.payloads))
 
 
-def _leads_out(group: int, kinds: bytes, size: int) -> bool:
-    """Whether the entries may take of the reserve."""
-    return KIND_NORMAL not in kinds or (group == CLUSTER_GROUP and size <= SECTOR_BYTES)
+def _leads_out(group: int, kind: int, size: int) -> bool:
+    """Whether an entry, with which its message needs so much room, may take of the reserve."""
+    return kind != KIND_NORMAL or (group == CLUSTER_GROUP and size <= SECTOR_BYTES)
 
 
 def _shortened(message: Append, count: int) -> Append:

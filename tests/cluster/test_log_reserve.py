@@ -75,3 +75,9 @@ def test_what_leads_out_of_a_full_log_is_taken() -> None:
     begins, change = an_append(bytes([KIND_EMPTY]), size=0), an_append(bytes([KIND_CONFIGURATION]))
     fact, code = (an_append(NORMALS[:1], group=CLUSTER_GROUP, size=size) for size in (SIZE, 2 * SECTOR_BYTES))
     assert reserve().take_fitting([begins, change, fact, code, an_append(NORMALS)], 0) == [begins, change, fact]
+
+
+def test_a_term_begins_also_where_calls_follow_in_the_message() -> None:
+    """Without that entry the new leader commits nothing, and no log is ever let go of."""
+    message = an_append(bytes([KIND_EMPTY, KIND_NORMAL, KIND_EMPTY]))
+    assert reserve().take_fitting([message], 0) == [an_append(bytes([KIND_EMPTY]))]
