@@ -87,6 +87,13 @@ def test_without_a_leader_the_cluster_is_unavailable() -> None:
     assert found == [("no_leader", None), ("not_running", 1), ("unreachable", 2), ("unreachable", 3)]
     health = judge_cluster([a_node(1, standing="taking_over"), a_node(2)])
     assert [finding.text for finding in health.findings] == ["no node takes calls; node 1 is taking over"]
+
+
+def test_a_leader_that_only_other_nodes_reach_is_named() -> None:
+    """It may take calls: the one that asks lacks its credential, or does not trust its certificate."""
+    health = judge_cluster([gone(1), a_node(2)])
+    assert health.verdict is Verdict.UNAVAILABLE
+    assert "node 1, which leads for node 2, gave no status" in health.findings[0].text
     assert health.verdict is Verdict.UNAVAILABLE
 
 

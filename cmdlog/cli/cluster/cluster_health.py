@@ -93,7 +93,10 @@ def _term_of(node: Mapping[str, Any]) -> int:
 def _of_leaders(leading: Sequence[Mapping[str, Any]], reached: Sequence[Mapping[str, Any]]) -> Iterator[ClusterFinding]:
     if not leading:
         taking_over = [node["node"] for node in reached if node.get("standing") == "taking_over"]
+        followed = next((node for node in reached if node["state"] == RUNNING and node["leader"] is not None), None)
         why = f"; node {taking_over[0]} is taking over" if taking_over else ""
+        if followed is not None and not taking_over:  # it may take calls still: only this machine may not reach it
+            why = f", as far as can be seen: node {followed['leader']}, which leads for node {followed['node']}, gave no status"
         yield ClusterFinding("no_leader", f"no node takes calls{why}")
     if len(leading) > 1:
         names = " and ".join(str(node["node"]) for node in leading)
