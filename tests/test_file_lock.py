@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,3 +81,42 @@ def test_file_of_a_lock_keeps_what_it_holds(tmp_path: Path) -> None:
     with open_locked(str(path)), pytest.raises(LockHeld):
         open_locked(str(path))
     assert path.read_bytes() == b"owner"
+
+
+def test_a_fork_does_not_hold_the_lock_of_its_parent(tmp_path: Path) -> None:
+    """It ends with the parent's descriptor, while the fork lives; until then the fork's end, or its `close`, leaves it alone."""
+    path = str(tmp_path / "lock")
+    file = open_locked(path)
+    hold, release = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(release)
+        file.close()
+        os.read(hold, 1)
+        os._exit(0)
+    try:
+        with pytest.raises(LockHeld):
+            open_locked(path)
+        file.close()
+        open_locked(path, wait_s=20.0).close()  # the fork may not have come to it yet
+    finally:
+        os.close(release)
+        os.close(hold)
+        os.waitpid(child, 0)
+
+
+def test_a_fork_keeps_a_file_that_has_the_number_of_a_former_lock(tmp_path: Path) -> None:
+    """Numbers of descriptors are used again."""
+    file = open_locked(str(tmp_path / "lock"))
+    number = file.fileno()
+    file.close()
+    (tmp_path / "other").write_bytes(b"other")
+    other = os.open(tmp_path / "other", os.O_RDONLY)
+    os.dup2(other, number)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if os.pread(number, 5, 0) == b"other" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(number)
+    if number != other:
+        os.close(other)

@@ -38,12 +38,13 @@ class Interrupts:
     program has, is replaced from the beginning; others are looked for at each work. All databases of a process share one.
     """
 
-    __slots__ = ("_before", "_depth", "_missed", "_own", "_plain", "_taken", "_thread", "_users")
+    __slots__ = ("_before", "_depth", "_missed", "_own", "_plain", "_raised", "_taken", "_thread", "_users")
 
     def __init__(self) -> None:
         self._users = 1
         self._depth = 0
         self._missed: set[int] = set()
+        self._raised: BaseException | None = None  # by a handler that `interrupted` ran
         self._thread = threading.main_thread().ident
         self._own: Callable[[int, FrameType | None], None] = self._handle
         self._plain: list[Any] = []  # handlers of all signals, as they were seen last, when none had to be replaced
@@ -75,6 +76,17 @@ class Interrupts:
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         if threading.get_ident() == self._thread:
             self._leave()
+
+    def interrupted(self) -> bool:
+        """Runs deferred handlers inside of a work that can end early: whether one raised, which the end of the work raises."""
+        if threading.get_ident() != self._thread:
+            return False
+        if self._missed and self._raised is None:
+            try:
+                self._run_missed()
+            except BaseException as error:  # noqa: BLE001 - the library that called this might make an error of its own of it
+                self._raised = error
+        return self._raised is not None
 
     def wait_for(self, work: Callable[[Callable[[], bool]], None]) -> bool:
         """Does the work beside a main thread that waits; False if Ctrl-C ended the wait, and the work is still under way.
@@ -121,6 +133,7 @@ class Interrupts:
         """In a fork: what another thread of the parent was in the middle of is not under way here."""
         self._depth = 0
         self._missed.clear()
+        self._raised = None
 
     def _take_ctrl_c(self) -> None:
         if self._before is None and threading.get_ident() == self._thread and callable(signal.getsignal(signal.SIGINT)):
@@ -149,8 +162,13 @@ class Interrupts:
                 del self._taken[number]
         finally:
             self._depth -= 1
-            if self._missed:
-                self._run_missed()
+            raised, self._raised = self._raised, None
+            try:
+                if self._missed:
+                    self._run_missed()
+            finally:
+                if raised is not None:
+                    raise raised
 
     def _run_missed(self) -> None:
         number = min(self._missed)
@@ -158,7 +176,7 @@ class Interrupts:
         handler = _handler_of(number)
         try:
             if handler is self._own:
-                handler = self._before
+                handler = self._taken.get(number, self._before)
             if callable(handler):
                 handler(number, sys._getframe())  # noqa: SLF001 - what a handler is given
         finally:

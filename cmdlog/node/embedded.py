@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from cmdlog.node.embedded_logging import log_as_library
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, NotReady, Reply, UnknownOutcome
 from cmdlog.node.placing.thread_waiter import ThreadWaiter
-from cmdlog.node.queries.query import QueryResult
+from cmdlog.node.queries.query import QueryResult, run_query
 from cmdlog.node.settings import Settings, fitted
 from cmdlog.node.slot_map import Route
 from cmdlog.node.telemetry.request_stats import facts_of
@@ -196,7 +197,9 @@ class Embedded:
     def query(self, sql: str, params: tuple[Any, ...] = (), *, partition: int | None = None) -> QueryResult:
         """Runs a SELECT on a frozen state of one partition or of all, one after the other."""
         self._check_caller()
-        return self._node.query(sql, params, partition)
+        read = functools.partial(run_query, cancelled=self._interrupts.interrupted)
+        with self._interrupts:
+            return self._node.query_by(read, sql, params, partition)
 
     def status(self) -> dict[str, Any]:
         """What `GET /v1/status` shows."""

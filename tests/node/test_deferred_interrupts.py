@@ -17,6 +17,8 @@ import pytest
 from cmdlog.node import deferred_interrupts
 from cmdlog.node.deferred_interrupts import NUMBERS, Interrupts
 from cmdlog.node.embedded import Embedded, open_embedded
+from cmdlog.node.queries import query
+from procedures.guard.authorizer import Mode
 from tests.node.apps.faulty import db
 from tests.node.rig import SMALL
 from tests.waiting import wait_for
@@ -207,6 +209,43 @@ def test_one_that_another_thread_has_opened_defers_them_too(own: Callable[..., N
         assert came == []
     assert came == [signal.SIGINT]
     made[0].restore()
+
+
+class StrikingMode:
+    """The modes of the guard, for `query`: one comes with a signal."""
+
+    def __init__(self, number: int, strikes: str) -> None:
+        self._number, self._strikes = number, strikes
+
+    def __getattr__(self, name: str) -> Mode:
+        if name == self._strikes:
+            os.kill(os.getpid(), self._number)
+        return Mode[name]
+
+
+@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGINT])
+def test_a_time_limit_of_a_query_is_raised_as_it_is(
+    number: int, tmp_path: Path, own: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a query runs it ends it, after that it does not replace it by a refusal. A handler that returns ends none."""
+    limits, came = [False], []
+
+    def limit(*_: object) -> None:
+        came.append(number)
+        if limits[0]:
+            raise TooSlow
+
+    own(number, limit)
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+    with opened(tmp_path, query_timeout_s=600.0) as embedded:
+        for strikes, sql in ("FRAMEWORK", "SELECT 7"), ("PROCEDURE", "SELECT 7"), ("PROCEDURE", endless):
+            monkeypatch.setattr(query, "Mode", StrikingMode(number, strikes))
+            limits[0] = True
+            with pytest.raises(TooSlow):
+                embedded.query(sql)
+            limits[0] = False
+            assert embedded.query("SELECT 7").rows == [(7,)]
+        assert len(came) == 6
 
 
 @pytest.mark.slow

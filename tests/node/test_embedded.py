@@ -175,6 +175,28 @@ def test_a_fork_cannot_use_the_directory(tmp_path: Path) -> None:
         assert opened.call("bump", id=1, amount=4) == 7
 
 
+def test_a_fork_that_lives_on_does_not_lock_the_directory(tmp_path: Path) -> None:
+    """The parent, or the next process after the parent's death, opens it again: `multiprocessing` forks workers that stay."""
+    (hold, release), (forked, running) = os.pipe(), os.pipe()
+    with reopen(tmp_path) as opened:
+        assert opened.call("bump", id=1, amount=1) == 1
+        child = os.fork()
+        if child == 0:
+            os.write(running, b"1")
+            os.close(release)
+            os.read(hold, 1)
+            os._exit(0)
+        assert os.read(forked, 1) == b"1"
+    try:
+        with reopen(tmp_path) as opened:
+            assert opened.call("bump", id=1, amount=2) == 3
+    finally:
+        os.close(release)
+        os.waitpid(child, 0)
+        for descriptor in (hold, forked, running):
+            os.close(descriptor)
+
+
 def test_keys_repeat_the_first_outcome(tmp_path: Path) -> None:
     """The same key gives the first outcome, be it a result, an abort or a failure; other parameters or partitions are refused."""
     for _ in range(2):
