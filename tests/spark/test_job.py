@@ -9,7 +9,7 @@ from pyspark import SparkContext
 
 from cmdlog.signal_handlers import handled
 from cmdlog.wal.errors import DiskFull
-from replay.spark.jobs.job import SPARK_CONTEXT, TaskError, cause_of, interruptible
+from replay.spark.jobs.job import SPARK_CONTEXT, TaskError, cause_of, interruptible, is_interruption
 
 TRACEBACK = """Job aborted: org.apache.spark.api.python.PythonException:
 Traceback (most recent call last):
@@ -55,3 +55,12 @@ def test_ctrl_c_during_a_job_sends_nothing_over_the_connection_that_waits() -> N
         assert sent == ["own"]
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_error_that_came_while_an_interruption_left_is_one() -> None:
+    """py4j closes the connection on it, and PySpark's next question may meet that end."""
+    gone = OSError("gone")
+    assert not is_interruption(gone)
+    gone.__context__ = KeyboardInterrupt()
+    assert is_interruption(gone)
+    assert is_interruption(KeyboardInterrupt())

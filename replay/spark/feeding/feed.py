@@ -31,7 +31,7 @@ from replay.spark.feeding.input import CallFiles, FeedInput, calls_of
 from replay.spark.feeding.marks import KEY_ROWS, MARKS
 from replay.spark.feeding.task import PARAMS, PROCEDURE, SendRows, ServerAway, feed_file, target_of
 from replay.spark.jobs.fetched_inputs import output_path
-from replay.spark.jobs.job import Sessions, SparkFailed, cause_of, interruptible, opened, run_orders
+from replay.spark.jobs.job import Sessions, SparkFailed, cause_of, interruptible, is_interruption, opened, run_orders
 from replay.spark.jobs.output_checks import check_output
 from replay.spark.jobs.staging import FORMAT, OtherRequest, Staging, check_same, finished, is_finished, output, recorded, staging
 
@@ -212,6 +212,8 @@ def _fix_rows(given: FeedInput, folder: Staging, rows_per_file: int) -> DataFram
             calls.write.option("maxRecordsPerFile", rows_per_file).parquet(_uri(temporary))
     except (PySparkException, Py4JError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if is_interruption(error):
+            raise KeyboardInterrupt from error
         raise SparkFailed(f"the rows could not be written to {temporary}: {cause_of(error)}") from error
     if isinstance(given.calls, CallFiles):
         given.calls.check_unchanged()

@@ -131,14 +131,12 @@ def _collect(
     count = len(stamped)
     try:
         rows = spark.range(0, count, 1, count).mapInArrow(_mapper(stamped, work), ROW).collect()
-    except (KeyboardInterrupt, Interrupted) as error:
+    except BaseException as error:
         cancel()
-        raise Interrupted(f"the job was interrupted; {folder.folder} keeps the finished tasks") from error
-    except (PySparkException, Py4JError) as error:
-        cancel()
-        raise SparkFailed(cause_of(error)) from error
-    except BaseException:
-        cancel()
+        if is_interruption(error):
+            raise Interrupted(f"the job was interrupted; {folder.folder} keeps the finished tasks") from error
+        if isinstance(error, PySparkException | Py4JError):
+            raise SparkFailed(cause_of(error)) from error
         raise
     return [orjson.loads(row[0]) for row in rows]
 
@@ -156,6 +154,13 @@ def interruptible() -> Iterator[None]:
         return
     with handled(_interrupt, signal.SIGINT):
         yield
+
+
+def is_interruption(error: BaseException | None) -> bool:
+    """Whether it is one, or came while one left PySpark, whose next question then met the end of the connection."""
+    while error is not None and not isinstance(error, KeyboardInterrupt | Interrupted):
+        error = error.__context__
+    return error is not None
 
 
 def _interrupt() -> NoReturn:
