@@ -19,9 +19,8 @@ from typing import IO, Final, Literal
 FOREVER: Final = math.inf
 POLL_S: Final = 0.01  # flock(2) has no time limit of its own
 
-_LOCKED: Final[
-    dict[int, tuple[int, int]]
-] = {}  # descriptor -> device and inode of the file that was locked by it, perhaps closed
+# Descriptor -> device and inode of the file that was locked by it. It may be closed since.
+_LOCKED: Final[dict[int, tuple[int, int]]] = {}
 
 
 class LockHeld(Exception):

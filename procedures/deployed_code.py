@@ -5,22 +5,18 @@ One rule: what was accepted when it was deployed stays accepted in the bundle, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Final
+
+from procedures.context_flags import raised
 
 _DEPLOYED: Final[ContextVar[bool]] = ContextVar("code_is_deployed", default=False)
 
 
-@contextmanager
-def deployed_code() -> Iterator[None]:
+def deployed_code() -> AbstractContextManager[None]:
     """Databases declared inside were accepted when their code was deployed."""
-    token = _DEPLOYED.set(True)
-    try:
-        yield
-    finally:
-        _DEPLOYED.reset(token)
+    return raised(_DEPLOYED)
 
 
 def is_deployed() -> bool:

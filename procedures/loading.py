@@ -6,10 +6,11 @@ what it declares before is what the log needs of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Final
+
+from procedures.context_flags import raised
 
 _LOADING: Final[ContextVar[bool]] = ContextVar("code_is_loaded", default=False)
 
@@ -18,14 +19,9 @@ class ProgramBegins(BaseException):
     """A module that is loaded from a log uses a database. No `except Exception` of the module's own stops it."""
 
 
-@contextmanager
-def loading() -> Iterator[None]:
+def loading() -> AbstractContextManager[None]:
     """Modules that run inside are loaded from a log."""
-    token = _LOADING.set(True)
-    try:
-        yield
-    finally:
-        _LOADING.reset(token)
+    return raised(_LOADING)
 
 
 def is_loading() -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from cmdlog.cluster.rounds import size_on_disk
+from cmdlog.raft.entries import payload_bytes
 from cmdlog.raft.messages import KIND_NORMAL, Append, Entries
 from cmdlog.raft.wire.layout import Addressed
 from cmdlog.wal.format.block import SECTOR_BYTES
@@ -90,7 +91,8 @@ class LogReserve:
 
 
 def _bytes_of(entries: Entries) -> int:
-    return sum(map(size_on_disk, entries.payloads))
+    """`size_on_disk` of all payloads, which were counted already where the same object was looked at before."""
+    return payload_bytes(entries) + size_on_disk(b"") * len(entries.payloads)
 
 
 def _leads_out(group: int, kind: int, size: int) -> bool:

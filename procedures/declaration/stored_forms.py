@@ -9,8 +9,8 @@ Code bundles from before this rule keep their statements (`forms_unchecked`): th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from sqlalchemy import types
 from sqlalchemy.sql.elements import ClauseElement, ColumnClause, Grouping
 from sqlalchemy.sql.functions import FunctionElement
 
+from procedures.context_flags import raised
 from procedures.errors import StatementRefused
 from procedures.numeric.operands import queries_of
 
@@ -34,14 +35,9 @@ READ_BY_FORM: Final = _OWN | {"Boolean"}
 _ADVICE: Final = "they are stored in different forms; convert one of them in Python"
 
 
-@contextmanager
-def forms_unchecked() -> Iterator[None]:
+def forms_unchecked() -> AbstractContextManager[None]:
     """Databases declared inside compare and store every form as it is, as all did before: for code bundles of that time."""
-    token = _UNCHECKED.set(True)
-    try:
-        yield
-    finally:
-        _UNCHECKED.reset(token)
+    return raised(_UNCHECKED)
 
 
 def forms_are_unchecked() -> bool:

@@ -9,14 +9,15 @@ stored and read, but neither compared nor computed with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any, Final
 
 from sqlalchemy import types
 
+from procedures.context_flags import raised
 from procedures.deployed_code import is_deployed
 from procedures.errors import DefinitionError
 
@@ -217,28 +218,18 @@ def hides_numeric(type_: Any) -> bool:
     return variant is not None and (is_exact(type_) or is_exact(variant) or hides_numeric(variant))
 
 
-@contextmanager
-def numeric_as_text() -> Iterator[None]:
+def numeric_as_text() -> AbstractContextManager[None]:
     """Databases declared inside have text for every Numeric, as all had before: for code bundles of that time."""
-    token = _AS_TEXT.set(True)
-    try:
-        yield
-    finally:
-        _AS_TEXT.reset(token)
+    return raised(_AS_TEXT)
 
 
 def numerics_are_text() -> bool:
     return _AS_TEXT.get()
 
 
-@contextmanager
-def ignoring_arguments() -> Iterator[None]:
+def ignoring_arguments() -> AbstractContextManager[None]:
     """Databases declared inside ignore arguments that rounding does not have: for code bundles of the time when all did."""
-    token = _ARGUMENTS_IGNORED.set(True)
-    try:
-        yield
-    finally:
-        _ARGUMENTS_IGNORED.reset(token)
+    return raised(_ARGUMENTS_IGNORED)
 
 
 def arguments_are_ignored() -> bool:

@@ -6,11 +6,11 @@ infinities are refused (JSON has no word for them), sets too (their order differ
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -20,6 +20,7 @@ from uuid import UUID
 
 import orjson
 
+from procedures.context_flags import raised
 from procedures.errors import DefinitionError
 from procedures.wire.scalar_codecs import INT_MAX, INT_MIN, Codec, WireError
 from procedures.wire.type_codecs import codec_for
@@ -32,17 +33,12 @@ _dumps = orjson.dumps
 _FIRST_TYPES: ContextVar[bool] = ContextVar("results_of_first_types", default=False)
 
 
-@contextlib.contextmanager
-def results_of_first_types() -> Iterator[None]:
+def results_of_first_types() -> AbstractContextManager[None]:
     """Procedures declared inside fail with a result that has a time, a duration or a model where it is not annotated.
 
     All did so once, and a replay has to fail where the call did: for code bundles of that time.
     """
-    token = _FIRST_TYPES.set(True)
-    try:
-        yield
-    finally:
-        _FIRST_TYPES.reset(token)
+    return raised(_FIRST_TYPES)
 
 
 def encoder_for(hint: Any) -> tuple[Encode, Codec | None]:

@@ -273,7 +273,7 @@ from tests.node.rig import open_node
 from tests.waiting import wait_for
 
 class Late:
-    '''As a thread that does not come to its write before the process is killed. Whoever lands the block first.'''
+    '''As a thread that does not come to its write before the process is killed. The first that lands the block kills it.'''
     armed = False
     def can_start(self, path, size): return self.armed
     def start(self, data, offset): print("started", flush=True)

@@ -251,7 +251,9 @@ def _show(place: ArchiveFolder, rows: list[dict[str, Any]], title: str) -> int:
     from snapshot.archive.retention_promise import promise_end, promise_problem, read_promise
     from snapshot.recovery_points import describe_points, list_points
 
-    holes = _holes(place)
+    live, both = _live(place), _snapshots(place)
+    live_first = live.first_blocks[0]
+    holes = _holes(place, live_first, both)
     promised = read_promise(place.files, place.directory)
     value = {
         "files": rows,
@@ -260,7 +262,7 @@ def _show(place: ArchiveFolder, rows: list[dict[str, Any]], title: str) -> int:
         "promised_window_s": None if math.isinf(promised) else promised,
         "promise_ended": _time(promise_end(place.files, place.directory)),
         "promise_problem": promise_problem(place.files, place.directory) or None,
-        **_reach(place, rows, holes, min(promised, WINDOW_S_MAX)),
+        **_reach(place, rows, holes, live=live, both=both, window_s=min(promised, WINDOW_S_MAX)),
         "points": describe_points(*list_points(place.files, place.directory)),
     }
 
@@ -287,10 +289,18 @@ def _show(place: ArchiveFolder, rows: list[dict[str, Any]], title: str) -> int:
     out.result(value, show)
     if not promised:
         return 0  # gaps between what only recovery points need are no loss
-    return sum(not _was_not_archived(place, hole) for hole in holes)
+    return sum(not _was_not_archived(place, hole, live_first) for hole in holes)
 
 
-def _reach(place: ArchiveFolder, rows: list[dict[str, Any]], holes: list[tuple[int, int]], window_s: float) -> dict[str, Any]:
+def _reach(
+    place: ArchiveFolder,
+    rows: list[dict[str, Any]],
+    holes: list[tuple[int, int]],
+    *,
+    live: LogSource,
+    both: list[Snapshot],
+    window_s: float,
+) -> dict[str, Any]:
     """From which moment on every one can be restored from what is whole, as `describe_reach` shows it."""
     from snapshot.archive.retention_promise import promise_end
     from snapshot.archive.verify import begins_empty
@@ -298,9 +308,8 @@ def _reach(place: ArchiveFolder, rows: list[dict[str, Any]], holes: list[tuple[i
 
     bad = {row["name"]: row.get("last_block", 0) for row in rows if "problem" in row}
     archived = [segment.segment for segment in place.segments() if segment.segment is not None]
-    first = [*archived, *_live(place).segments][0]
+    first = [*archived, *live.segments][0]
     log_from = max([first.header.first_block, *(last + 1 for _, last in holes), *(last + 1 for last in bad.values())])
-    both = _snapshots(place)
     usable = [snapshot for snapshot in both if not bad.keys() & {os.path.basename(link.path) for link in snapshot.chain}]
     oldest = oldest_restorable(usable, sorted({snapshot.partition for snapshot in both}), log_from=log_from)
     if log_from == 1 and begins_empty(place.files, first):
@@ -324,28 +333,28 @@ def _snapshots(place: ArchiveFolder) -> list[Snapshot]:
     ]
 
 
-def _was_not_archived(place: ArchiveFolder, hole: tuple[int, int]) -> bool:
+def _was_not_archived(place: ArchiveFolder, hole: tuple[int, int], live_first: int) -> bool:
     """Whether the blocks between archive and log went while the node ran without its window: `_check_kept` speaks of that."""
     from snapshot.archive.retention_promise import promise_end
 
     if promise_end(place.files, place.directory) is None:
         return False
     archived = max((segment.last_block for segment in place.segments()), default=0)
-    return hole == (archived + 1, _live_first(place) - 1)
+    return hole == (archived + 1, live_first - 1)
 
 
-def _holes(place: ArchiveFolder) -> list[tuple[int, int]]:
+def _holes(place: ArchiveFolder, live_first: int, both: list[Snapshot]) -> list[tuple[int, int]]:
     """Blocks that are missing between what there is, and before it where the promised window needs them."""
     from snapshot.archive.retention_promise import read_promise
     from snapshot.archive_layout import gaps
     from snapshot.retention import needs, window_begin
 
-    segments, live, both = place.segments(), _live_first(place), _snapshots(place)
-    holes = gaps(segments, live)
+    segments = place.segments()
+    holes = gaps(segments, live_first)
     window_s = min(read_promise(place.files, place.directory), WINDOW_S_MAX)
     begin = window_begin(now_millis=int(time.time() * 1000), window_s=window_s)
     since = needs(both, sorted({snapshot.partition for snapshot in both}), begin=begin).from_block or 0
-    first = min([s.first_block for s in segments if s.segment is not None] + [live])
+    first = min([s.first_block for s in segments if s.segment is not None] + [live_first])
     return [(since, first - 1), *holes] if 0 < since < first else holes
 
 
@@ -353,10 +362,6 @@ def _live(place: ArchiveFolder) -> LogSource:
     from replay.log.source import open_source
 
     return open_source(place.files, place.directory, accept_data_loss=True)
-
-
-def _live_first(place: ArchiveFolder) -> int:
-    return int(_live(place).first_blocks[0])
 
 
 def _moment(text: str) -> int:
