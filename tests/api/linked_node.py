@@ -33,6 +33,7 @@ class LinkedNode:
         self.observed: list[int] = []
         self.trace: FailureTrace | None = None
         self.stages: dict[str, float] = {}
+        self.meter = SimpleNamespace(slow=self.stages)
         self.routes: Any = make_routes(db, 1)
         self.slots = SlotMap(PARTITIONS)
         self.clock = SimpleNamespace(observe=self.observe)

@@ -61,7 +61,8 @@ def test_a_failure_brings_its_place_and_its_stages() -> None:
     """What the log says about a slow call is known to the node alone."""
 
     async def work(pair: LinkPair) -> None:
-        pair.node.trace, pair.node.stages = TRACE, {"log_ms": 1.5}
+        pair.node.trace = TRACE
+        pair.node.stages["log_ms"] = 1.5
         replies: list[Reply] = []
         pair.near.call(pair.near.routes["bump"], [5, 1], done=replies.append)
         await pair.reached(1)

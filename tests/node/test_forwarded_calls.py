@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cmdlog.cluster.forwarding.call_rows import NO_KEY, CallName, CallRow
+from cmdlog.cluster.forwarding.call_rows import CallColumns, CallName
 from cmdlog.node.clock import ClockAhead
 from cmdlog.node.member.forwarding.call_sender import name_of
 from cmdlog.node.member.forwarding.forwarded_calls import ForwardedCalls, Placing
@@ -23,6 +23,11 @@ from tests.node.test_forwarded_replies import TRACE
 
 ROUTES, SLOTS = make_routes(db), SlotMap(4)
 AHEAD = 1000
+
+
+def columns(procedures: list[int], **row: Any) -> CallColumns:
+    """Calls of these procedures that are alike otherwise."""
+    return CallColumns(procedures, *[[value] * len(procedures) for value in row.values()])
 
 
 class Leader:
@@ -50,8 +55,9 @@ class Leader:
     def take(self, *names: str, **fields: Any) -> list[Reply]:
         """One frame; the replies that were given at once."""
         replies: list[Reply] = []
-        row = CallRow(**{"procedure": 0, "slot": 9, "promise": 0, "key": NO_KEY, "txn": 0, "params": b"[1,2]", **fields})
-        self.calls.place([(self.calls.find(name_of(ROUTES[name])), row, replies.append) for name in names])
+        row = {"slot": 9, "promise": 0, "key": b"", "txn": 0, "params": b"[1,2]", **fields}
+        found = [self.calls.find(name_of(ROUTES[name])) for name in names]
+        self.calls.place(found, columns(list(range(len(names))), **row), [replies.append] * len(names))
         return replies
 
 
@@ -130,7 +136,7 @@ def test_other_code_is_refused_by_name() -> None:
     damaged = leader.calls.find(CallName(b"\xff\xfe", bytes(8)))
     for found, word in ((lacking, "nobody_s"), (otherwise, "otherwise"), (damaged, "no procedure")):
         replies: list[Reply] = []
-        leader.calls.place([(found, CallRow(0, 0, 0, NO_KEY, 0, b"[]"), replies.append)])
+        leader.calls.place([found], CallColumns([0], [0], [0], [b""], [0], [b"[]"]), [replies.append])
         assert isinstance(replies[0], OtherDeclaration)
         assert replies[0].code == "not_ready"
         assert word in str(replies[0])
@@ -142,7 +148,8 @@ def test_other_code_is_refused_by_name() -> None:
 def test_failure_leaves_with_its_place() -> None:
     """As long as the leader knows it."""
     leader = Leader()
-    assert leader.calls.encode(1, CallOutcome(Status.FAILED, 7, b"{}")).more
-    assert not leader.calls.encode(1, CallOutcome(Status.FAILED, 8, b"{}")).more
-    assert not leader.calls.encode(1, CallOutcome(Status.OK, 7, b"{}")).more
+    outcomes = [CallOutcome(Status.FAILED, 7, b"{}"), CallOutcome(Status.FAILED, 8, b"{}"), CallOutcome(Status.OK, 7, b"{}")]
+    rows = leader.calls.encode(list(enumerate(outcomes)))
+    assert [(row.call, row.status, row.txn, row.body) for row in rows] == [(at, *of[:3]) for at, of in enumerate(outcomes)]
+    assert [bool(row.more) for row in rows] == [True, False, False]
     assert isinstance(leader.calls.busy("many"), Overloaded)

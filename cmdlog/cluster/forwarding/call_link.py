@@ -27,7 +27,7 @@ D_contra = TypeVar("D_contra", contravariant=True)
 
 
 class OutgoingCall(NamedTuple, Generic[D]):
-    """One call to be sent; fields as in `CallRow`. `done` is given back with the answer."""
+    """One call to be sent; fields as in `CallColumns`. `done` is given back with the answer."""
 
     name: CallName
     slot: int

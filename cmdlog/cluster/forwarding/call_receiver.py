@@ -6,9 +6,10 @@ else ends the link. Answers of one turn of the event loop leave in one frame; a 
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Final, Generic, Protocol, TypeVar
 
 from cmdlog.cluster.channels.sealed_frames import FrameSession
@@ -18,8 +19,8 @@ from cmdlog.cluster.forwarding.call_rows import (
     NAMES_MAX,
     AnswerRow,
     CallBatch,
+    CallColumns,
     CallName,
-    CallRow,
     CallWindow,
     decode_calls,
     encode_answers,
@@ -33,8 +34,8 @@ UNSENT_BYTES_MAX: Final = 64 << 20  # of answers that the caller does not read
 H = TypeVar("H")
 R = TypeVar("R")
 
-IncomingCall = tuple[H, CallRow, Callable[[R], None]]
-"""A call with what its name stands for, and who gets its reply."""
+Reply = tuple[int, R]
+"""Id of a call, and its reply."""
 
 
 class CallPlacer(Protocol[H, R]):
@@ -44,16 +45,16 @@ class CallPlacer(Protocol[H, R]):
         """What a name stands for, from now on."""
         ...
 
-    def place(self, calls: Sequence[IncomingCall[H, R]]) -> None:
-        """Each call's reply is given once, in any thread."""
+    def place(self, names: Sequence[H], calls: CallColumns, dones: Sequence[Callable[[R], None]]) -> None:
+        """Places one call or more, whose procedures are positions in `names`. Each `done` gets a reply once, in any thread."""
         ...
 
     def busy(self, why: str) -> R:
         """The refusal of a call beyond the window."""
         ...
 
-    def encode(self, call: int, reply: R) -> AnswerRow:
-        """A reply as a row."""
+    def encode(self, replies: Sequence[Reply[R]]) -> list[AnswerRow]:
+        """A row for each reply, in their order."""
         ...
 
 
@@ -76,8 +77,7 @@ class CallReceiver(Generic[H, R]):
         self._next = 1  # id of the next call
         self._open: dict[int, int] = {}  # calls under way, with the size of their parameters
         self._bytes = 0  # of their parameters
-        self._lock = threading.Lock()
-        self._replies: list[tuple[int, R]] = []
+        self._replies: deque[Reply[R]] = deque()
         self._flush_is_due = False
 
     @property
@@ -104,55 +104,63 @@ class CallReceiver(Generic[H, R]):
         if len(self._names) + len(batch.names) > NAMES_MAX:
             raise BadFrame(FrameFault.MALFORMED, f"more than {NAMES_MAX} names")
         self._names += [self._placer.find(name) for name in batch.names]
-        names, known, answer = self._names, len(self._names), self._answer
-        calls: list[IncomingCall[H, R]] = []
-        window, under_way, size = self.window, self._open, self._bytes
-        for ident, row in enumerate(batch.rows, batch.first):
-            if row.procedure >= known:
-                raise BadFrame(FrameFault.MALFORMED, f"name {row.procedure} of {known}")
-            bytes_ = len(row.params)
-            if len(under_way) >= window.calls or (under_way and size + bytes_ > window.params_bytes):
-                under_way[ident] = bytes_
-                size += bytes_
-                answer(ident, self._placer.busy(f"{len(under_way)} calls of this link are under way, limit {window.calls}"))
-                continue
-            under_way[ident] = bytes_
-            size += bytes_
-            calls.append((names[row.procedure], row, partial(answer, ident)))
-        self._bytes = size
-        self._next += len(batch.rows)
-        self.calls += len(batch.rows)
-        if calls:
-            self._placer.place(calls)
+        calls, count = batch.calls, len(batch.calls.params)
+        if not count:
+            return
+        if max(calls.procedures) >= len(self._names):
+            raise BadFrame(FrameFault.MALFORMED, f"name {max(calls.procedures)} of {len(self._names)}")
+        idents: Sequence[int] = range(batch.first, batch.first + count)
+        self._next += count
+        self.calls += count
+        sizes = list(map(len, calls.params))
+        size = sum(sizes)
+        if len(self._open) + count <= self.window.calls and self._bytes + size <= self.window.params_bytes:
+            self._open.update(zip(idents, sizes, strict=True))
+            self._bytes += size
+        else:
+            taken = self._take_up_to_window(idents, sizes)
+            calls, idents = calls.pick(taken), [idents[at] for at in taken]
+        if idents:
+            self._placer.place(self._names, calls, list(map(partial, repeat(self._answer), idents)))
+
+    def _take_up_to_window(self, idents: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """Positions of the calls that the window admits; the others are answered."""
+        window, under_way, taken = self.window, self._open, []
+        for at, (ident, size) in enumerate(zip(idents, sizes, strict=True)):
+            admitted = len(under_way) < window.calls and (not under_way or self._bytes + size <= window.params_bytes)
+            under_way[ident] = size
+            self._bytes += size
+            if admitted:
+                taken.append(at)
+            else:
+                why = f"{len(under_way)} calls of this link are under way, limit {window.calls}"
+                self._answer(ident, self._placer.busy(why))
+        return taken
 
     # -- answers -----------------------------------------------------------------------------------------------------------
 
     def _answer(self, ident: int, reply: R) -> None:
         """Any thread."""
-        with self._lock:
-            self._replies.append((ident, reply))
-            due, self._flush_is_due = not self._flush_is_due, True
-        if due:
+        self._replies.append((ident, reply))
+        if not self._flush_is_due:  # two threads may both see it: the second flush finds nothing
+            self._flush_is_due = True
             self._soon(self.flush)
 
     def flush(self) -> None:
         """Sends the answers that are there."""
-        with self._lock:
-            replies, self._replies, self._flush_is_due = self._replies, [], False
-        encode = self._placer.encode
-        rows: list[AnswerRow] = []
-        size = 0
-        for ident, reply in replies:
-            self._bytes -= self._open.pop(ident)
-            row = encode(ident, reply)
-            bytes_ = ANSWER.size + len(row.body) + len(row.more)
+        self._flush_is_due = False  # before the look: what comes after it has a flush of its own
+        replies = [self._replies.popleft() for _ in range(len(self._replies))]
+        self._bytes -= sum([self._open.pop(ident) for ident, _ in replies])
+        rows = self._placer.encode(replies)
+        sizes = [ANSWER.size + len(row.body) + len(row.more) for row in rows]
+        begin = size = 0
+        for at, bytes_ in enumerate(sizes if sum(sizes) > FRAME_AIM_BYTES else ()):
             if size and size + bytes_ > FRAME_AIM_BYTES:
-                self._send(rows)
-                rows, size = [], 0
-            rows.append(row)
+                self._send(rows[begin:at])
+                begin, size = at, 0
             size += bytes_
         if rows:
-            self._send(rows)
+            self._send(rows[begin:])
 
     def _send(self, rows: Sequence[AnswerRow]) -> None:
         connection = self.connection

@@ -1,13 +1,16 @@
 """What frames of calls and answers hold: rows of fixed size, then the texts that they count, in the same order.
 
 One rule: parameters, keys and results pass as the bytes that they are; nothing is encoded again. WIRE.md has the layout.
+
+Both ends work on columns: a loop in Python over the calls of a frame costs more than all else that is done with them.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final, NamedTuple
 
 from cmdlog.raft.wire.layout import BadFrame, FrameFault, layout
@@ -15,6 +18,7 @@ from cmdlog.raft.wire.layout import BadFrame, FrameFault, layout
 KEY_BYTES: Final = 16
 NAME_BYTES: Final = 32
 NO_KEY: Final = bytes(KEY_BYTES)
+_NO_NAME: Final = bytes(NAME_BYTES)
 SHAPE_BYTES: Final = 8
 NAMES_MAX: Final = 1 << 16  # of one link: rows count them in 16 bits
 SLOTS: Final = 1 << 14
@@ -42,15 +46,20 @@ class CallName(NamedTuple):
     shape: bytes  # [8] digest of its declaration
 
 
-class CallRow(NamedTuple):
-    """One call as it arrives."""
+class CallColumns(NamedTuple):
+    """Calls as they arrive, in their order: one value for each in every column."""
 
-    procedure: int  # position among the names of the link
-    slot: int  # hash slot; 0 where the call goes to all partitions
-    promise: int  # of durability: 0 as the node has it, 1 sync, 2 async
-    key: bytes  # [16] fingerprint, `NO_KEY` without one; [32] session, number and floor
-    txn: int  # that the caller has seen; 0 without one
-    params: bytes  # JSON, as it will be in the log
+    procedures: Sequence[int]  # positions among the names of the link
+    slots: Sequence[int]  # hash slots; 0 where the call goes to all partitions
+    promises: Sequence[int]  # of durability: 0 as the node has it, 1 sync, 2 async
+    keys: Sequence[bytes]  # [16] fingerprint, b"" without one; [32] session, number and floor
+    txns: Sequence[int]  # that the caller has seen; 0 without one
+    params: Sequence[bytes]  # JSON, as it will be in the log
+
+    def pick(self, positions: Sequence[int]) -> CallColumns:
+        """Those at these positions."""
+        picked: list[Any] = [[column[at] for at in positions] for column in self]
+        return CallColumns(*picked)
 
 
 class AnswerRow(NamedTuple):
@@ -80,7 +89,7 @@ class CallBatch:
 
     first: int  # id of the first call; the others count on
     names: Sequence[CallName]
-    rows: Sequence[CallRow]
+    calls: CallColumns
 
 
 def decode_window(body: bytes) -> CallWindow:
@@ -109,41 +118,48 @@ def decode_calls(body: bytes, count: int) -> CallBatch:
             at += size
     except struct.error:
         raise _malformed("calls") from None
-    rows: list[CallRow] = []
-    end = at + count * CALL.size
-    for procedure, slot, promise, key, txn, size in _rows(CALL, body, at, count):
-        if slot >= SLOTS or promise >= PROMISES:
-            raise BadFrame(FrameFault.MALFORMED, f"slot {slot}, promise {promise}")
-        name = key if any(key[KEY_BYTES:]) else key[:KEY_BYTES]  # numbers of a session begin with 1
-        rows.append(CallRow(procedure, slot, promise, name, txn, body[end : end + size]))
-        end += size
-    _check_end(body, end)
-    return CallBatch(first, names, rows)
+    procedures, slots, promises, named, txns, sizes = _columns(CALL, body, at, count)
+    if count and (max(slots) >= SLOTS or max(promises) >= PROMISES):
+        raise BadFrame(FrameFault.MALFORMED, f"slots up to {max(slots)}, promises up to {max(promises)}")
+    if named.count(_NO_NAME) == count:
+        keys: Sequence[bytes] = (b"",) * count
+    else:
+        keys = [_key_of(name) for name in named]
+    ends = list(accumulate(sizes, initial=at + count * CALL.size))
+    _check_end(body, ends[-1])
+    params = [body[start:end] for start, end in pairwise(ends)]
+    return CallBatch(first, names, CallColumns(procedures, slots, promises, keys, txns, params))
+
+
+def _key_of(name: bytes) -> bytes:
+    if name.endswith(NO_KEY):  # numbers of a session begin with 1
+        return b"" if name == _NO_NAME else name[:KEY_BYTES]
+    return name
 
 
 def encode_answers(rows: Sequence[AnswerRow]) -> bytes:
     """The body."""
-    heads = [ANSWER.pack(call, status, txn, len(body), len(more)) for call, status, txn, body, more in rows]
-    return b"".join((*heads, *[text for row in rows for text in (row.body, row.more)]))
+    pack = ANSWER.pack
+    heads = [pack(call, status, txn, len(body), len(more)) for call, status, txn, body, more in rows]
+    return b"".join((*heads, *chain.from_iterable([row[3:] for row in rows])))
 
 
 def decode_answers(body: bytes, count: int) -> list[AnswerRow]:
     """Raises: BadFrame."""
-    rows: list[AnswerRow] = []
-    end = count * ANSWER.size
-    for call, status, txn, body_bytes, more_bytes in _rows(ANSWER, body, 0, count):
-        middle = end + body_bytes
-        rows.append(AnswerRow(call, status, txn, body[end:middle], body[middle : middle + more_bytes]))
-        end = middle + more_bytes
-    _check_end(body, end)
-    return rows
+    calls, statuses, txns, body_sizes, more_sizes = _columns(ANSWER, body, 0, count)
+    sizes = chain.from_iterable(zip(body_sizes, more_sizes, strict=True))
+    ends = list(accumulate(sizes, initial=count * ANSWER.size))
+    _check_end(body, ends[-1])
+    texts = [body[start:end] for start, end in pairwise(ends)]
+    return list(map(AnswerRow, calls, statuses, txns, texts[::2], texts[1::2]))
 
 
-def _rows(row: struct.Struct, body: bytes, at: int, count: int) -> Iterator[tuple[Any, ...]]:
+def _columns(row: struct.Struct, body: bytes, at: int, count: int) -> Sequence[Sequence[Any]]:
+    """The fields of `count` rows."""
     end = at + count * row.size
     if end > len(body):
         raise _malformed("rows")
-    return row.iter_unpack(memoryview(body)[at:end])
+    return tuple(zip(*row.iter_unpack(memoryview(body)[at:end]), strict=True)) or ((),) * len(row.unpack(bytes(row.size)))
 
 
 def _check_end(body: bytes, end: int) -> None:

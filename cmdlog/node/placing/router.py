@@ -70,12 +70,14 @@ class Router:
 
     def place_encoded(self, calls: Sequence[Encoded]) -> None:
         """`place_many`, of calls whose parameters are encoded."""
+        owners = self._claim_together(calls)
+        if owners and owners == [call[1] for call in calls] and self._add_together(calls):
+            return
         given: list[Encoded] = []
         plain: list[CallRow] = []  # the same as the sequencer takes them
         refused_calls: list[tuple[Done, CallRefused]] = []
         elsewhere: list[tuple[Route, Done, CallOutcome]] = []
         limit, lax_default, claim, settling = self._call_bytes_max, self._lax, self._keys.claim, self._settling
-        owners = self._claim_together(calls)
         for at, call in enumerate(calls):
             route, partition, body, key, done, durability = call
             if route.everywhere or route.read_only:
@@ -98,14 +100,34 @@ class Router:
         for route, done, outcome in elsewhere:
             self._answer_here(route, done, outcome)
 
-    def _claim_together(self, calls: Sequence[Encoded]) -> Sequence[int]:
-        """Owners of the numbers of these calls, if all are logged calls of sessions, on one partition each; else ()."""
-        keys, bodies = [call[3] for call in calls], [call[2] for call in calls]
-        if set(map(len, keys)) != {SENT.size} or max(map(len, bodies)) > self._call_bytes_max:
-            return ()
-        if any(route.everywhere or route.read_only for route in {id(call[0]): call[0] for call in calls}.values()):
-            return ()
-        return self._keys.sessions.claim_all(keys, [call[1] for call in calls])
+    def _claim_together(self, calls: Sequence[Encoded]) -> list[int]:
+        """The owner of each name, if these calls are of the usual kind; else [], and each needs a look.
+
+        Usual are logged calls on one partition each, bound to one version of the code, all without names or all of sessions.
+        Without a name its partition owns a call.
+        """
+        keys, partitions = [call[3] for call in calls], [call[1] for call in calls]
+        kinds = {id(call[0]): call[0] for call in calls}.values()
+        if len({route.catalog for route in kinds}) != 1 or any(route.everywhere or route.read_only for route in kinds):
+            return []
+        if max([len(call[2]) for call in calls]) > self._call_bytes_max:
+            return []
+        if not any(keys):
+            return partitions
+        return self._keys.sessions.claim_all(keys, partitions) if set(map(len, keys)) == {SENT.size} else []
+
+    def _add_together(self, calls: Sequence[Encoded]) -> bool:
+        """Places calls of the usual kind, which own their names; False where other code runs by now. Raises: CallRefused."""
+        lax = self._lax
+        rows = [
+            (partition, route.number, body, key or NO_KEY, done, lax if durability is None else durability == "async")
+            for route, partition, body, key, done, durability in calls
+        ]
+        try:
+            self._sequencer.add_many(rows, catalog=calls[0][0].catalog)
+        except CodeChanged:
+            return False
+        return True
 
     def end_session(self, session: bytes) -> None:
         """Its client makes no more calls under it: what comes is refused, and what is kept of it may go."""

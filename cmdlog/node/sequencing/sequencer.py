@@ -22,7 +22,7 @@ power cut. *Lax* calls and reads do not wait: durability is promised call by cal
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,9 +114,9 @@ class Sequencer:
 
     def add_many(self, calls: Sequence[CallRow], *, catalog: int = 0) -> None:
         """Places calls (partition, procedure, params, key, done, lax) in order, all or none; as `add`. Raises: CallRefused."""
-        now, by_partition = self._now(), defaultdict[int, list[CallRow]](list)
-        for call in calls:
-            by_partition[call[0]].append(call)
+        now, by_partition = self._now(), {call[0]: calls for call in calls}
+        if len(by_partition) > 1:
+            by_partition = {partition: [call for call in calls if call[0] == partition] for partition in by_partition}
         with self._lock:
             self.code.check_bound(catalog)
             for partition in by_partition:

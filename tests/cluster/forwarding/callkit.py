@@ -11,8 +11,8 @@ from cmdlog.cluster.channels.channel_session import ChannelCredentials, ChannelS
 from cmdlog.cluster.channels.sealed_frames import ChannelOpener, ChannelSealer
 from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
 from cmdlog.cluster.forwarding.call_link import CallLink, OutgoingCall
-from cmdlog.cluster.forwarding.call_receiver import CallReceiver, IncomingCall
-from cmdlog.cluster.forwarding.call_rows import NO_KEY, AnswerRow, CallName, CallRow, CallWindow
+from cmdlog.cluster.forwarding.call_receiver import CallReceiver
+from cmdlog.cluster.forwarding.call_rows import NO_KEY, AnswerRow, CallColumns, CallName, CallWindow
 from cmdlog.cluster.transport.framed_connection import FramedConnection
 from cmdlog.cluster.transport.handshake import ClusterName
 from cmdlog.raft.configuration import NodeId
@@ -74,35 +74,36 @@ class Placer:
     def __init__(self, *, waits: bool = False) -> None:
         self.waits = waits
         self.names: list[CallName] = []
-        self.batches: list[list[CallRow]] = []
-        self.held: list[tuple[CallRow, Callable[[Any], None]]] = []
+        self.batches: list[CallColumns] = []
+        self.held: list[tuple[bytes, Callable[[Any], None]]] = []  # parameters, done
 
     def find(self, name: CallName) -> str:
         self.names.append(name)
         return name.name.decode()
 
-    def place(self, calls: Sequence[IncomingCall[str, Any]]) -> None:
-        self.batches.append([row for _, row, _ in calls])
-        self.held += [(row, done) for _, row, done in calls]
+    def place(self, names: Sequence[str], calls: CallColumns, dones: Sequence[Callable[[Any], None]]) -> None:
+        assert all(at < len(names) for at in calls.procedures)
+        self.batches.append(calls)
+        self.held += zip(calls.params, dones, strict=True)
         if not self.waits:
             self.release()
 
     def release(self, count: int | None = None) -> None:
         """Answers the oldest calls."""
         due, self.held = self.held[:count], self.held[len(self.held[:count]) :]
-        for row, done in due:
-            done((0, 7, row.params))
+        for params, done in due:
+            done((0, 7, params))
 
     def busy(self, why: str) -> tuple[int, int, bytes]:
         return (255, 0, why.encode())
 
-    def encode(self, call: int, reply: tuple[int, int, bytes]) -> AnswerRow:
-        return AnswerRow(call, *reply, b"")
+    def encode(self, replies: Sequence[tuple[int, tuple[int, int, bytes]]]) -> list[AnswerRow]:
+        return [AnswerRow(call, *reply, b"") for call, reply in replies]
 
     @property
     def placed(self) -> list[bytes]:
         """Parameters of all calls, in the order of their placing."""
-        return [row.params for batch in self.batches for row in batch]
+        return [params for batch in self.batches for params in batch.params]
 
 
 def calls(*texts: str, name: CallName = NAME, **fields: Any) -> list[OutgoingCall[str]]:

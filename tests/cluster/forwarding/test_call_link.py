@@ -18,9 +18,9 @@ def test_calls_are_placed_and_answered() -> None:
     wire.link.add(calls("c", name=OTHER))
     wire.carry()
     assert len(wire.placer.batches) == len(wire.seen) == 1
-    first, _, other = wire.placer.batches[0]
+    first, _, other = zip(*wire.placer.batches[0], strict=True)
     assert first == (0, 7, 1, key, 99, b"a")
-    assert other.procedure == 1
+    assert other[0] == 1
     wire.link.add(calls("d", name=OTHER))
     wire.carry()
     assert [name.name for name in wire.placer.names] == [b"bump", b"other"]

@@ -18,6 +18,7 @@ from cmdlog.cluster.forwarding.call_rows import (
     CALL_FIELDS,
     CALLS_FIELDS,
     KEY_BYTES,
+    NAME_BYTES,
     NAME_FIELDS,
     PROMISES,
     SHAPE_BYTES,
@@ -25,7 +26,6 @@ from cmdlog.cluster.forwarding.call_rows import (
     WINDOW_FIELDS,
     AnswerRow,
     CallName,
-    CallRow,
     CallWindow,
     decode_answers,
     decode_calls,
@@ -42,30 +42,36 @@ from tests.raft.test_layout import placed
 WIRE = Path(cmdlog.cluster.forwarding.__file__).with_name("WIRE.md").read_text(encoding="utf-8")
 UINT64 = st.integers(0, 2**64 - 1)
 NAMES = st.lists(st.builds(CallName, st.binary(max_size=40), st.binary(min_size=SHAPE_BYTES, max_size=SHAPE_BYTES)), max_size=4)
+KEYS = st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES).filter(any)
+SESSION_KEYS = st.binary(min_size=NAME_BYTES, max_size=NAME_BYTES).filter(lambda key: any(key[KEY_BYTES:]))
 ROWS = st.lists(
-    st.builds(
-        CallRow, st.integers(0, 2**16 - 1), st.integers(0, SLOTS - 1), st.integers(0, PROMISES - 1),
-        st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES), UINT64, st.binary(max_size=40),
+    st.tuples(
+        st.integers(0, 2**16 - 1), st.integers(0, SLOTS - 1), st.integers(0, PROMISES - 1), st.just(b"") | KEYS | SESSION_KEYS,
+        UINT64, st.binary(max_size=40),
     ),
     max_size=6,
 )  # fmt: skip
+CallFields = tuple[int, int, int, bytes, int, bytes]
+"""Of one call, in the order of `CallColumns`."""
 ANSWERS = st.lists(
     st.builds(AnswerRow, UINT64, st.integers(0, 255), UINT64, st.binary(max_size=40), st.binary(max_size=40)), max_size=6
 )
 
 
-def body_of(names: list[CallName], rows: list[CallRow], first: int = 1) -> bytes:
+def body_of(names: list[CallName], rows: list[CallFields], first: int = 1) -> bytes:
     """As a link makes it."""
-    packed = [CALL.pack(*row[:5], len(row.params)) for row in rows]
-    return encode_calls(first, names, packed, [row.params for row in rows])
+    packed = [CALL.pack(*row[:5], len(row[5])) for row in rows]
+    return encode_calls(first, names, packed, [row[5] for row in rows])
 
 
 @given(UINT64, NAMES, ROWS)
-def test_calls_come_as_they_were(first: int, names: list[CallName], rows: list[CallRow]) -> None:
+def test_calls_come_as_they_were(first: int, names: list[CallName], rows: list[CallFields]) -> None:
     """Names, rows and parameters; every shorter or longer body is refused."""
     body = body_of(names, rows, first)
     batch = decode_calls(body, len(rows))
-    assert (batch.first, batch.names, batch.rows) == (first, names, rows)
+    assert (batch.first, batch.names, list(zip(*batch.calls, strict=True))) == (first, names, rows)
+    picked = batch.calls.pick(range(1, len(rows), 2))
+    assert list(zip(*picked, strict=True)) == rows[1::2]
     for damaged in (body[:-1], body + b"x"):
         with pytest.raises(BadFrame):
             decode_calls(damaged, len(rows))
@@ -86,7 +92,7 @@ def test_answers_come_as_they_were(rows: list[AnswerRow]) -> None:
 def test_slot_or_promise_that_does_not_exist_is_refused(row: tuple[int, int, int]) -> None:
     """Before anything of the frame is placed."""
     with pytest.raises(BadFrame, match="slot"):
-        decode_calls(body_of([], [CallRow(*row, bytes(KEY_BYTES), 0, b"[]")]), 1)
+        decode_calls(body_of([], [(0, 0, 0, b"", 0, b"[]"), (*row, b"", 0, b"[]")]), 2)
 
 
 def test_window_comes_as_it_was() -> None:

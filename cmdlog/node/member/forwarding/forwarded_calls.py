@@ -10,13 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cmdlog.cluster.forwarding.call_receiver import IncomingCall
-from cmdlog.cluster.forwarding.call_rows import NO_KEY, AnswerRow, CallName
+from cmdlog.cluster.forwarding.call_rows import AnswerRow, CallColumns, CallName
 from cmdlog.node.clock import ClockAhead
 from cmdlog.node.member.forwarding.call_sender import name_of
-from cmdlog.node.member.forwarding.forwarded_replies import OtherDeclaration, TxnAhead, encode_reply, needs_trace
+from cmdlog.node.member.forwarding.forwarded_replies import (
+    OtherDeclaration,
+    TxnAhead,
+    encode_replies,
+    encode_reply,
+    needs_trace,
+)
 from cmdlog.node.member.member_ground import NoLeader
-from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, Overloaded, Reply, UnknownOutcome
+from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.placing.router import Encoded
 from cmdlog.node.slot_map import Route
 from cmdlog.operator_error import full_text
@@ -62,32 +67,40 @@ class ForwardedCalls:
         routes = self._routes()
         return FoundCall(name, routes, _look_up(name, routes))
 
-    def place(self, calls: Sequence[IncomingCall[FoundCall, Reply]]) -> None:
-        bound = self.bind_calls(calls)
+    def place(self, names: Sequence[FoundCall], calls: CallColumns, dones: Sequence[Done]) -> None:
+        bound = self.bind_calls(names, calls, dones)
         if logged := [call for call in bound if not call[0].read_only]:
             self.place_bound(logged)
         if reads := [call for call in bound if call[0].read_only]:
             self._confirm(reads)
 
-    def bind_calls(self, calls: Sequence[IncomingCall[FoundCall, Reply]]) -> list[Encoded]:
+    def bind_calls(self, names: Sequence[FoundCall], calls: CallColumns, dones: Sequence[Done]) -> list[Encoded]:
         """Those that can be placed; the others are answered."""
-        bound: list[Encoded] = []
-        routes = self._routes()
-        for named, row, done in calls:
-            found = named.route_in(routes)
-            if isinstance(found, OtherDeclaration):
-                done(self.refuse_other(found))
-                continue
-            if row.txn:
-                try:
-                    self._node.observe_txn(row.txn)
-                except ClockAhead as error:
-                    done(TxnAhead(str(error)))
-                    continue
-            _, slot, promise, key, _, params = row
-            partition = -1 if found.everywhere else self._partition_by_slot[slot]
-            bound.append((found, partition, params, b"" if key == NO_KEY else key, done, DURABILITIES[promise]))
-        return bound
+        now = self._routes()
+        found = {at: names[at].route_in(now) for at in set(calls.procedures)}
+        known = {at: of for at, of in found.items() if isinstance(of, Route)}
+        if any(calls.txns) or len(known) < len(found):
+            rows = enumerate(zip(calls.procedures, calls.txns, dones, strict=True))
+            placed = [position for position, (at, txn, done) in rows if self._may_place(found[at], txn, done)]
+            calls, dones = calls.pick(placed), [dones[position] for position in placed]
+        routes = [known[at] for at in calls.procedures]
+        where, promises = self._partition_by_slot, DURABILITIES
+        partitions = [-1 if route.everywhere else where[slot] for route, slot in zip(routes, calls.slots, strict=True)]
+        return list(
+            zip(routes, partitions, calls.params, calls.keys, dones, [promises[at] for at in calls.promises], strict=True)
+        )
+
+    def _may_place(self, found: Route | OtherDeclaration, txn: int, done: Done) -> bool:
+        if isinstance(found, OtherDeclaration):
+            done(self.refuse_other(found))
+            return False
+        if txn:
+            try:
+                self._node.observe_txn(txn)
+            except ClockAhead as error:
+                done(TxnAhead(str(error)))
+                return False
+        return True
 
     def refuse_other(self, other: OtherDeclaration) -> CallRefused:
         """The refusal of a call whose procedure is declared differently here."""
@@ -96,7 +109,11 @@ class ForwardedCalls:
     def busy(self, why: str) -> Reply:
         return Overloaded(why)
 
-    def encode(self, call: int, reply: Reply) -> AnswerRow:
+    def encode(self, replies: Sequence[tuple[int, Reply]]) -> list[AnswerRow]:
+        return encode_replies(replies, self.encode_one)
+
+    def encode_one(self, call: int, reply: Reply) -> AnswerRow:
+        """A reply as a row, with what is known of its failure."""
         trace = self._node.trace_of(reply) if isinstance(reply, CallOutcome) and needs_trace(reply) else None
         return encode_reply(call, reply, trace)
 

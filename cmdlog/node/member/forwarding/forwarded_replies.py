@@ -5,7 +5,7 @@ One rule: a refusal keeps its kind. One that this program does not know is `outc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -67,6 +67,17 @@ def encode_reply(call: int, reply: Reply, trace: FailureTrace | None = None) -> 
     if isinstance(reply, NotLeading):
         told |= {"leader": reply.leader, "node": reply.node}
     return AnswerRow(call, REFUSED, 0, orjson.dumps(told), b"")
+
+
+def encode_replies(replies: Sequence[tuple[int, Reply]], encode_one: Callable[[int, Reply], AnswerRow]) -> list[AnswerRow]:
+    """A row for each, in their order; `encode_one` makes those that are more than an outcome with its result."""
+    make, failed = tuple.__new__, Status.FAILED  # half the time of the class's own
+    return [
+        make(AnswerRow, (call, reply[0], reply[1], reply[2], b""))
+        if type(reply) is CallOutcome and reply[0] != failed and len(reply[2]) <= PARAMS_BYTES_MAX
+        else encode_one(call, reply)
+        for call, reply in replies
+    ]
 
 
 def decode_reply(status: int, txn: int, body: bytes, more: bytes) -> Reply:
