@@ -74,6 +74,29 @@ def test_calls_that_come_together_are_claimed_as_one_after_the_other(seed: int) 
     assert {EVERYWHERE, EXPIRED, FULL, 0, 1} == met.keys()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_calls_of_one_session_are_claimed_together(seed: int) -> None:
+    """Nearly always all are new, in whatever order: the same is known afterwards as when each is claimed by itself."""
+    chance, together, alone = random.Random(seed), Owners(), Owners()
+    next_number, floor = 1, 0
+    for _ in range(200):
+        count = chance.randrange(1, 30)
+        numbers = chance.sample(range(next_number, next_number + count), count)
+        if chance.random() < 0.1:
+            numbers[0] = chance.choice(numbers + list(range(max(1, next_number - 3), next_number)))  # one that may be known
+        floors = [chance.choice([floor, max(0, floor - 5)]) for _ in numbers]
+        partition = chance.choice([0, 0, 0, 1])
+        calls = [(sent_name(session(1), number, below), partition) for number, below in zip(numbers, floors, strict=True)]
+        assert together.claim_all(*zip(*calls, strict=True)) == [alone.claim(*call) for call in calls]
+        known, same = together._sessions[session(1)], alone._sessions[session(1)]
+        assert (known.floor, known.partitions) == (same.floor, same.partitions)
+        assert {n: of for n, of in known.owners.items() if n > known.floor} == {
+            n: of for n, of in same.owners.items() if n > same.floor
+        }
+        next_number += count
+        floor = max(0, next_number - chance.randrange(1, 40))
+
+
 def test_an_ended_session_claims_nothing() -> None:
     """The partitions that may know it are told once."""
     owners = Owners()

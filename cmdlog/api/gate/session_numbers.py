@@ -4,16 +4,18 @@ One rule: `floor < number <= floor + session_window`, found here, so that nothin
 
 The UUID, of version 7, is the client's; within the scope of the caller's credential it stands for one session. Its fingerprint
 takes longer to make than all the rest, and a client sends the same one again and again: the last ones are kept.
+
+A header of the usual form is read in C where that was built (`cmdlog.api.native`), of a session whose fingerprint is kept.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Final
 
 from cmdlog.api.gate.problem import Problem, invalid
+from cmdlog.api.native import steps
 from procedures.idempotency.known_outcome import key_fingerprint
 from procedures.idempotency.session_calls import NUMBER_MAX, SENT
 
@@ -30,14 +32,26 @@ Window = tuple[bytes, int]
 """Fingerprint of a session, and a floor."""
 
 
-@lru_cache(maxsize=FINGERPRINTS_MAX)
+_kept: dict[str, dict[bytes, bytes]] = {}  # scope -> UUID -> fingerprint
+_NONE_KEPT: Final[dict[bytes, bytes]] = {}
+
+
 def session_fingerprint(scope: str, uuid: bytes) -> bytes:
     """What stands for a session of these callers; empty when it is no UUID of version 7."""
-    return key_fingerprint(scope, uuid.decode().lower()) if BARE.fullmatch(uuid) else b""
+    found = _kept.get(scope, _NONE_KEPT).get(uuid)
+    if found is None:
+        if not BARE.fullmatch(uuid):
+            return b""
+        if sum(map(len, _kept.values())) >= FINGERPRINTS_MAX:
+            _kept.clear()
+        found = _kept.setdefault(scope, {})[uuid] = key_fingerprint(scope, uuid.decode().lower())
+    return found
 
 
 def named_call(scope: str, value: bytes, window: int) -> bytes:
     """What a single call brings to the log, from its header. Raises: Problem."""
+    if steps is not None and (name := steps.name_session_call(value, _kept.get(scope, _NONE_KEPT), window)) is not None:
+        return bytes(name)
     session, number, floor = _parts_of(scope, value)
     if number is None:
         raise invalid([(HEADER_NAME, "needs `; number=`: which of the session's calls this is")])

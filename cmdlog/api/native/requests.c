@@ -7,7 +7,9 @@
 #include <Python.h>
 #include <string.h>
 
-enum { INTERFACE = 2 }; /* one more with each change that older Python, or newer, does not know */
+#include "session_names.h"
+
+enum { INTERFACE = 3 }; /* one more with each change that older Python, or newer, does not know */
 
 enum { DEPTH_MAX = 64, TOO_DEEP = -2, LOOK_CLOSER = -1, NAME_BYTES_MAX = 64, LENGTH_DIGITS_MAX = 9, PATH_BYTES_MAX = 256, SURE_BYTES_MAX = 1024 };
 
@@ -343,6 +345,8 @@ static PyMethodDef methods[] = {
      "(route, bound parameters, number or None) of a line of a batch; None for what the Python must read."},
     {"read_call", (PyCFunction)(void (*)(void))read_call, METH_FASTCALL,
      "(path, headers, body) of a call that is all there; None for what the framer must read."},
+    {"name_session_call", (PyCFunction)(void (*)(void))name_session_call, METH_FASTCALL,
+     "Session, number and floor of a header's value, as they go to the log; None for what the Python must read."},
     {NULL},
 };
 

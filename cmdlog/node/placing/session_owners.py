@@ -38,17 +38,37 @@ class LiveSession:
         self.partitions: set[int] = set()  # that may know the session
         self.used_at = used_at
 
-    def claim(self, number: int, floor: int, partition: int) -> int:
-        """See `SessionOwners.claim`."""
+    def claim(self, number: int, floor: int, partition: int, *, now: float) -> int:
+        """See `SessionOwners.claim`. The session is in use."""
+        self.used_at = now
         if number <= self.floor:
             return EXPIRED
         if floor > self.floor:
-            self.raise_floor(floor)
+            self.floor = floor
+            if len(self.owners) > self.owners_max:
+                self._drop_passed()
         owner = self.owners.setdefault(number, partition)
         if owner == partition or (isinstance(owner, frozenset) and partition in owner):
             self.partitions.add(partition)
             return partition
         return min(owner) if isinstance(owner, frozenset) else owner
+
+    def claims_new(self, numbers: Sequence[int], floors: Sequence[int], partitions: Sequence[int], *, now: float) -> bool:
+        """Claims calls that are all new, and above every floor that they bring; False: nothing is claimed, look at each."""
+        self.used_at = now
+        highest = max(floors)
+        if min(numbers) <= max(highest, self.floor) or not self.owners.keys().isdisjoint(numbers):
+            return False
+        claimed = dict(zip(numbers, partitions, strict=True))
+        if len(claimed) < len(numbers):
+            return False
+        if highest > self.floor:
+            self.floor = highest
+            if len(self.owners) > self.owners_max:
+                self._drop_passed()
+        self.owners.update(claimed)
+        self.partitions.update(partitions)
+        return True
 
     def end(self) -> None:
         """Nothing is called under it any more."""
@@ -60,12 +80,10 @@ class LiveSession:
         self.floor = max(self.floor, floor)
         self.partitions.add(owner)
 
-    def raise_floor(self, floor: int) -> None:
-        """Its client has seen all outcomes up to there."""
-        self.floor = floor
-        if len(self.owners) > self.owners_max:
-            self.owners = {number: owner for number, owner in self.owners.items() if number > floor}
-            self.owners_max = 2 * len(self.owners) + NUMBERS_SLACK
+    def _drop_passed(self) -> None:
+        """What is below the floor is asked for by nobody."""
+        self.owners = {number: owner for number, owner in self.owners.items() if number > self.floor}
+        self.owners_max = 2 * len(self.owners) + NUMBERS_SLACK
 
 
 class SessionOwners:
@@ -84,29 +102,28 @@ class SessionOwners:
         """The given partition, or EVERYWHERE, if the number is new or its own; else its owner, FULL or EXPIRED."""
         session, number, floor = SENT.unpack(sent)
         with self._lock:
-            live = self._use(session, self._clock())
-            return FULL if live is None else live.claim(number, floor, partition)
+            live = self._sessions.get(session) or self._begin_session(session)
+            return FULL if live is None else live.claim(number, floor, partition, now=self._clock())
 
     def claim_all(self, sent: Sequence[bytes], partitions: Sequence[int]) -> list[int]:
-        """`claim` of each, in this order; calls of one session in a row look for it once."""
+        """`claim` of each, in this order; new numbers of one session are claimed without a loop over them."""
+        sessions, numbers, floors = zip(*SENT.iter_unpack(b"".join(sent)), strict=True)
         owners: list[int] = []
-        last, live = b"", None
         with self._lock:
             now = self._clock()
-            for (session, number, floor), partition in zip(SENT.iter_unpack(b"".join(sent)), partitions, strict=True):
-                if live is None or session != last:
-                    last, live = session, self._use(session, now)
-                owners.append(FULL if live is None else live.claim(number, floor, partition))
+            live = self._sessions.get(sessions[0])
+            if live is not None and len(set(sessions)) == 1 and live.claims_new(numbers, floors, partitions, now=now):
+                return list(partitions)
+            for session, number, floor, partition in zip(sessions, numbers, floors, partitions, strict=True):
+                live = self._sessions.get(session) or self._begin_session(session)
+                owners.append(FULL if live is None else live.claim(number, floor, partition, now=now))
         return owners
 
-    def _use(self, session: bytes, now: float) -> LiveSession | None:
-        """The session, which is active; None when it is new and there is no room."""
-        live = self._sessions.get(session)
-        if live is None:
-            if len(self._sessions) >= self._sessions_max:
-                return None
-            live = self._sessions[session] = LiveSession(now)
-        live.used_at = now
+    def _begin_session(self, session: bytes) -> LiveSession | None:
+        """A session that is new; None when there is no room."""
+        if len(self._sessions) >= self._sessions_max:
+            return None
+        live = self._sessions[session] = LiveSession(self._clock())
         return live
 
     def end(self, session: bytes) -> list[int]:
