@@ -221,11 +221,15 @@ def _snapshot_hooks(
             partition, lambda reply: done() if isinstance(reply, CallOutcome) else None
         )  # else the node has failed
 
+    def note(record: bytes, done: Callable[[], None]) -> None:
+        sequencer.add_record(record, done)
+        sequencer.flush_notes()  # the snapshot waits for it
+
     return Hooks(
         capture=sites.capture,
         applied_block=sequencer.applied_block,
         facts=facts.of_partition,
-        note=sequencer.add_record,
+        note=note,
         notes_fit=lambda: sequencer.notes_fit,
         when_durable=when_durable,
         when_all_durable=sequencer.when_taken_is_durable,

@@ -21,6 +21,8 @@ from tests.waiting import wait_for
 class Idle:
     """A sequencer; `blocks` grows while calls come."""
 
+    votes_alone = True
+
     def __init__(self, per_look: int = 0) -> None:
         self.flushed = self._blocks = 0
         self._per_look = per_look
@@ -77,3 +79,45 @@ def test_failed_node_flushes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_speeds_are_saved_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that ran for less than the interval knows something, too: it is saved with the newest snapshots' names."""
     assert rounds_of(Idle(), tmp_path, monkeypatch) == [{0: "snap-0"}]
+
+
+class Waits:
+    """Stands for the event that ends the thread: how long each wait was, and what happens during it."""
+
+    def __init__(self, ends_after: int, during: Callable[[int], None] = lambda number: None) -> None:
+        self.seconds: list[float] = []
+        self._ends_after, self._during = ends_after, during
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        self._during(len(self.seconds))
+        return len(self.seconds) > self._ends_after
+
+    def set(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("votes_alone", [True, False])
+def test_idle_node_rests(tmp_path: Path, *, votes_alone: bool) -> None:
+    """A second after the last block it looks less often; calls make it look closely again. A member of a cluster never rests."""
+    idle = Idle()
+    idle.votes_alone = votes_alone
+
+    def call(number: int) -> None:
+        idle._blocks += number == 80
+
+    thread = Housekeeping(
+        str(tmp_path), cast(Sequencer, idle), cast(Snapshotter, SimpleNamespace(newest_of_each=dict)),
+        cast(KeyOwners, SimpleNamespace(tidy=lambda look: None)), cast(Speeds, SimpleNamespace(save=lambda names: None)),
+        failed=lambda: False, drain=lambda: None, sample=lambda: None,
+    )  # fmt: skip
+    waits = Waits(200, call)
+    thread._stop = cast(Any, waits)
+    thread._run()
+    rests = [at for at, seconds in enumerate(waits.seconds, 1) if seconds == housekeeping.REST_S]
+    assert set(waits.seconds) - {housekeeping.REST_S} == {housekeeping.IDLE_FLUSH_S}
+    if votes_alone:
+        quiet = housekeeping.REST_AFTER_ROUNDS + 2
+        assert rests == [*range(quiet, 81), *range(80 + quiet, 202)]
+    else:
+        assert rests == []

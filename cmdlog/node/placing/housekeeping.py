@@ -1,6 +1,7 @@
 """What a node does beside its calls, again and again, in one thread: nothing of it is on the path of a call.
 
-One rule: each step is short and costs nothing when nothing is due.
+One rule: each step is short and costs nothing when nothing is due. Where calls have paused, it wakes four times a second: an
+application with a node in it must not keep its machine awake. A member of a cluster never rests: others wait for its marks.
 
     flush     digests and commit marks wait for a block that calls pay for, at most IDLE_FLUSH_S
     timings   what the stages measured is added up
@@ -27,6 +28,8 @@ from replay.state.trust import state_path
 
 SPEEDS_EVERY_S: Final = 5.0  # as much of what is known of procedures' times may be lost with the process
 IDLE_FLUSH_S: Final = 0.02  # how long digests and commit marks may wait for a block that calls pay for
+REST_S: Final = 0.25  # between two looks, after so many rounds without a block; the first flush after it waits as long
+REST_AFTER_ROUNDS: Final = 50
 
 
 class Housekeeping:
@@ -55,9 +58,10 @@ class Housekeeping:
         self._save_speeds()
 
     def _run(self) -> None:
-        seen = 0
-        while not self._stop.wait(IDLE_FLUSH_S):
-            if self._sequencer.blocks == seen and not self._failed():
+        seen = quiet = 0
+        while not self._stop.wait(REST_S if quiet > REST_AFTER_ROUNDS and self._sequencer.votes_alone else IDLE_FLUSH_S):
+            quiet = quiet + 1 if self._sequencer.blocks == seen else 0
+            if quiet and not self._failed():
                 with contextlib.suppress(WalError):
                     self._sequencer.flush_notes()
             seen = self._sequencer.blocks

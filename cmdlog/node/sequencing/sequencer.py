@@ -76,7 +76,7 @@ class Sequencer:
         self.blocks = 0  # taken so far
         self.waits = False  # somebody waits until what was taken last is durable
         self.lax = False  # some of its calls do not
-        self._written_block, self._votes_alone = start.block, start.votes_alone
+        self._written_block, self.votes_alone = start.block, start.votes_alone
         self._pipelines = PipelineSet(streams, deliver, log, now=meter.now, proposes=start.votes_alone)
         self._lock, self._streams, self._busy = self._pipelines.lock, self._pipelines.by_partition, self._pipelines.busy
         self._pump, self._kick = self._pipelines.pump, self._pipelines.wake_log
@@ -260,7 +260,7 @@ class Sequencer:
             flights = self._unwritten.popleft().flights
             for _, flight in flights:
                 flight.write(block)
-            if self._votes_alone:  # nobody else may give its place to another batch
+            if self.votes_alone:  # nobody else may give its place to another batch
                 self.commits.run_ahead(flights, self._now())
 
     def durable(self, block: int) -> None:
@@ -268,7 +268,7 @@ class Sequencer:
         now = self._now()
         with self._lock:
             taken = self._taken.popleft()
-            due = self.commits.commit(taken.flights if self._votes_alone else (), now)
+            due = self.commits.commit(taken.flights if self.votes_alone else (), now)
         due.give()
         for note_done in taken.note_dones:
             note_done()
@@ -374,7 +374,7 @@ class Sequencer:
 
     def _own_marks(self) -> Iterable[PartitionPipeline]:
         """The streams whose commit this node states by itself."""
-        return self._streams.values() if self._votes_alone else ()
+        return self._streams.values() if self.votes_alone else ()
 
     def _admit(self, calls: int, size_bytes: int) -> None:
         overhead_bytes = BATCH_OVERHEAD_BYTES * len(self._streams) + self.opening.bytes

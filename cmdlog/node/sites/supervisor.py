@@ -43,7 +43,10 @@ from cmdlog.wal.process_limits import worker_count
 from procedures.execution.failure_trace import FailureTrace
 from snapshot.lineage import Wish
 
-WATCH_EVERY_S: Final = 0.05
+WATCH_EVERY_S: Final = 0.05  # while a site is out
+WATCH_WELL_S: Final = (
+    0.5  # at most, while all are well: one that ends reports itself, one that hangs is seen within a call's time
+)
 GIVE_UP_MIN_S: Final = 10.0  # callers of what is logged wait that long at least, and call_timeout_s: some tries
 
 log = structlog.get_logger("cmdlog.sites")
@@ -246,7 +249,8 @@ class ProcessSites:
         while not self._stopping:
             lost = None
             with contextlib.suppress(queue.Empty):
-                lost = self._lost.get(timeout=WATCH_EVERY_S)
+                well_s = min(WATCH_WELL_S, max(WATCH_EVERY_S, self._call_timeout_s / 20))
+                lost = self._lost.get(timeout=WATCH_EVERY_S if self._outages else well_s)
             if self._stopping:
                 return
             try:
