@@ -8,8 +8,10 @@ A pin alone is not enough: two of three disks may be emptied at once and come ba
 *confirms* that it has pinned this node's incarnation, and a node takes part in no election before all initial members have
 (`confirmed`). From then on each of them refuses whatever comes back in its place.
 
-The book also counts the starts of its own directory. A copy of the directory counts on from the same number, so two processes
-with the same number are two copies, and a lower number after a higher one is a copy or a restored backup: a peer refuses both.
+The book also counts the starts of its own directory, and names the process of each. A copy of the directory counts on from the
+same number, so two processes with the same number are two copies, and a lower number after a higher one is a copy or a restored
+backup: a peer refuses both. It also refuses a higher number where the start that it has met was another process's: a copy that is
+refused and started again counts on, and would pass what was met.
 A recovery from several directories reads the same from their books (`replay.log.known_lives`).
 """
 
@@ -26,8 +28,8 @@ import orjson
 
 from cmdlog.operator_error import OperatorError
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.wire.control_frames import PROCESS_BYTES, ProcessStart, RefusalReason
-from cmdlog.raft.wire.secure_frames import Peer
+from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
+from cmdlog.raft.wire.secure_frames import EARLIER_MAX, PROCESS_BYTES, Peer
 from cmdlog.wal.directory.instance import CLUSTER_FOLDER, Identity
 from cmdlog.wal.errors import Corrupt, DiskFull, Foreign, NewerFormat, Wedged
 from cmdlog.wal.files import Files
@@ -82,8 +84,8 @@ class PeerBook:
         if not files.exists(folder):
             files.mkdir(folder)
         files.fsync_dir(directory)  # also where it is there: who made it may have died before this
-        records, starts = _read_book(files, path, identity) if files.exists(path) else ({}, 0)
-        book = cls(files, path, identity, records, ProcessStart(starts + 1, os.urandom(PROCESS_BYTES)))
+        records, last = _read_book(files, path, identity) if files.exists(path) else ({}, None)
+        book = cls(files, path, identity, records, _next_start(last))
         book._save(records)
         return book
 
@@ -119,7 +121,7 @@ class PeerBook:
         """
         with self._guard:
             record = _judge(self._records.get(peer.node), peer, start)
-            self._put(peer.node, replace(record, confirmed=True, start=start))
+            self._put(peer.node, replace(record, confirmed=True, start=replace(start, earlier=())))
             return not record.confirmed
 
     def admit(self, node: NodeId, incarnation: bytes) -> None:
@@ -169,9 +171,17 @@ def _judge(record: PeerRecord | None, peer: Peer, start: ProcessStart | None) ->
     if start.number < known.number:
         detail = f"start {start.number} of its directory, but start {known.number} was seen before"
         raise PeerRefused(peer, RefusalReason.EARLIER_START, detail)
-    if start.number == known.number and start.process != known.process:
-        raise PeerRefused(peer, RefusalReason.DUPLICATE, f"another process has made start {start.number} of its directory")
+    if start.process_of(known.number) not in (known.process, None):
+        raise PeerRefused(peer, RefusalReason.DUPLICATE, f"another process has made start {known.number} of its directory")
     return record
+
+
+def _next_start(last: ProcessStart | None) -> ProcessStart:
+    """Of the same directory."""
+    if last is None:
+        return ProcessStart(1, os.urandom(PROCESS_BYTES))
+    before = (*last.earlier, last.process) if last.process else ()
+    return ProcessStart(last.number + 1, os.urandom(PROCESS_BYTES), before[-EARLIER_MAX:])
 
 
 # -- the file ------------------------------------------------------------------------------------------------------------
@@ -185,6 +195,7 @@ def _encode_book(identity: Identity, records: dict[NodeId, PeerRecord], start: P
         "incarnation": identity.incarnation.hex(),
         "starts": start.number,
         "process": start.process.hex(),
+        "earlier": [process.hex() for process in start.earlier],
         "peers": {str(node): _record_text(record) for node, record in records.items()},
     }
     return orjson.dumps({**value, "checksum": _checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -200,8 +211,8 @@ def _record_text(record: PeerRecord) -> dict[str, Any]:
     }
 
 
-def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId, PeerRecord], int]:
-    """Records, and how often the directory was started. Raises: Corrupt, Foreign, NewerFormat."""
+def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId, PeerRecord], ProcessStart]:
+    """Records, and the last start of the directory. Raises: Corrupt, Foreign, NewerFormat."""
     try:
         value = orjson.loads(files.read_file(path))
     except orjson.JSONDecodeError as error:
@@ -216,7 +227,8 @@ def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId
     records = {NodeId(int(node)): _record(found) for node, found in value["peers"].items()}
     if writer.incarnation != identity.incarnation:  # an adopted directory: what the peers have pinned is the life before
         records = {node: replace(record, confirmed=False) for node, record in records.items()}
-    return records, value["starts"]
+    earlier = tuple(bytes.fromhex(process) for process in value.get("earlier", ()))  # an older program does not say it
+    return records, ProcessStart(value["starts"], bytes.fromhex(value.get("process", "")), earlier)
 
 
 def _record(text: dict[str, Any]) -> PeerRecord:

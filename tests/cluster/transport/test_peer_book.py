@@ -12,7 +12,7 @@ import pytest
 from cmdlog.cluster.transport.peer_book import FORMER_MAX, PeerBook, PeerRefused
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
-from cmdlog.raft.wire.secure_frames import Peer
+from cmdlog.raft.wire.secure_frames import EARLIER_MAX, Peer
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError, Wedged
 from tests.wal.sim.simfiles import Fault, SimCrash, SimFiles
@@ -126,6 +126,55 @@ def test_every_start_of_a_directory_has_another_number() -> None:
         files = after_cut(files)
     assert [start.number for start in starts] == [1, 2, 3, 4]
     assert len({start.process for start in starts}) == 4
+
+
+def test_an_old_copy_never_counts_further_than_what_was_met() -> None:
+    """However often it is started again; the directory of which it is a copy goes on."""
+    peer = Identity(ME.cluster_id, TWO, FIRST.incarnation)
+    files = SimFiles()
+    PeerBook.open(files, "/", peer)
+    copy = files.kill()
+    met = PeerBook.open(SimFiles(), "/", ME)
+    met.acquaint(FIRST, PeerBook.open(files, "/", peer).start)
+    for _ in range(5):
+        start = PeerBook.open(copy, "/", peer).start
+        assert refusal(lambda: met.acquaint(FIRST, start)) is RefusalReason.DUPLICATE  # noqa: B023
+    later = [PeerBook.open(files, "/", peer).start for _ in range(EARLIER_MAX)][-1]
+    met.check(FIRST, later)
+    assert later.earlier[0] == met.records[TWO].start.process  # type: ignore[union-attr]
+    met.acquaint(FIRST, later)
+    assert met.records[TWO].start.earlier == ()  # type: ignore[union-attr]
+
+
+def test_a_start_that_says_nothing_of_the_one_that_was_met_is_taken() -> None:
+    """It is one of an older program, or was started very often meanwhile."""
+    book = PeerBook.open(SimFiles(), "/", ME)
+    book.acquaint(FIRST, START)
+    book.acquaint(FIRST, ProcessStart(6, b"process6"))
+    book.acquaint(FIRST, ProcessStart(8, b"process8", (b"another!",)))
+
+
+def test_the_starts_of_a_directory_are_named_without_a_gap() -> None:
+    """As many as a hello holds; an older program names none, so they begin with its last one."""
+    files, starts = SimFiles(), list[ProcessStart]()
+    for _ in range(EARLIER_MAX + 2):
+        starts.append(PeerBook.open(files, "/", ME).start)
+    assert starts[0].earlier == ()
+    assert starts[-1].earlier == tuple(start.process for start in starts[1:-1])
+    assert [starts[-1].process_of(number) for number in (1, 2, EARLIER_MAX + 2, EARLIER_MAX + 3)] == [
+        None, starts[1].process, starts[-1].process, None,
+    ]  # fmt: skip
+    older = edited(lambda value: forget(value, "earlier"))
+    last = bytes.fromhex(orjson.loads(older.read_file(PATH))["process"])
+    assert PeerBook.open(older, "/", ME).start.earlier == (last,)
+    oldest = edited(lambda value: forget(value, "earlier", "process"))
+    assert PeerBook.open(oldest, "/", ME).start.earlier == ()
+
+
+def forget(value: dict[str, Any], *names: str) -> None:
+    """As a program writes it that does not know these."""
+    for name in names:
+        del value[name]
 
 
 def test_an_adopted_directory_is_confirmed_by_nobody() -> None:

@@ -192,8 +192,9 @@ def test_lives_that_are_over_stay_so() -> None:
     end_and_judge(world)
 
 
-def test_old_copy_of_a_directory_is_not_heard() -> None:
-    """Nor does it vote, until it is made again from a copy."""
+@pytest.mark.parametrize("starts", [1, 5])
+def test_old_copy_of_a_directory_is_not_heard(starts: int) -> None:
+    """Nor does it vote, until it is made again from a copy; also when it has counted further than what the others have met."""
     world = peaceful_cluster(11)
     world.keeps_all = False
     node = follower(world)
@@ -216,6 +217,11 @@ def test_old_copy_of_a_directory_is_not_heard() -> None:
     faults._restore_old()
     assert world.happened["old copy"] == 1
     world.boot(node)
+    for _ in range(starts - 1):
+        world.crash(node, power=False)
+        world.boot(node)
+    met = max(hears(world, other, node) or 0 for other in world.members)
+    assert (world.members[node].book.start.number > met) is (starts > 1)
     run_until(world, lambda: world.happened["peer refused"] > 0)
     assert world.happened["old copy heard"] == 0
     run_until(world, lambda: node not in world.spoiled and is_member(world, node))
