@@ -9,7 +9,15 @@ from typing import Any
 import orjson
 import pytest
 
-from cmdlog.cluster.transport.peer_book import FORMER_MAX, PeerBook, PeerRefused
+from cmdlog.cluster.transport.peer_book import (
+    FORMER_MAX,
+    PeerBook,
+    PeerRecord,
+    PeerRefused,
+    begin_book,
+    newer_records,
+    read_peers,
+)
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
 from cmdlog.raft.wire.secure_frames import EARLIER_MAX, Peer
@@ -171,6 +179,28 @@ def test_the_starts_of_a_directory_are_named_without_a_gap() -> None:
     assert PeerBook.open(oldest, "/", ME).start.earlier == ()
 
 
+def test_a_book_that_begins_with_what_another_has_met_refuses_what_that_refuses() -> None:
+    """Also that book's own node. The disk itself is met by nobody, and its first start is the first."""
+    book = PeerBook.open(SimFiles(), "/", ME)
+    book.acquaint(FIRST, NEXT)
+    made, files = Identity(ME.cluster_id, 3, b"lifethre"), SimFiles()
+    begin_book(files, "/", made, {**book.met, NodeId(3): PeerRecord(b"an older")})
+    copied = reopened(files, made)
+    assert (copied.start.number, copied.start.earlier, copied.confirmed) == (1, (), frozenset())
+    assert refusal(lambda: copied.check(FIRST, START)) is RefusalReason.EARLIER_START
+    assert refusal(lambda: copied.check(book.me, ProcessStart(1, b"another!"))) is RefusalReason.DUPLICATE
+    copied.check(book.me, book.start)
+    assert NodeId(3) not in copied.records
+
+
+def test_a_book_is_read_where_nobody_runs_its_directory() -> None:
+    """And where there is none, nothing is known."""
+    files = SimFiles()
+    assert read_peers(files, "/", ME) == {}
+    PeerBook.open(files, "/", ME).acquaint(FIRST, START)
+    assert read_peers(files, "/", ME) == {TWO: PeerRecord(FIRST.incarnation, confirmed=True, start=START)}
+
+
 def forget(value: dict[str, Any], *names: str) -> None:
     """As a program writes it that does not know these."""
     for name in names:
@@ -285,3 +315,79 @@ def test_a_full_disk_changes_nothing() -> None:
     files.capacity_bytes = capacity
     book.pin(FIRST)
     assert book.records[TWO].incarnation == FIRST.incarnation
+
+
+# -- two books -----------------------------------------------------------------------------------------------------------
+
+LIFE, LATER = FIRST.incarnation, SECOND.incarnation
+
+
+@pytest.mark.parametrize(
+    "record", [PeerRecord(LIFE), PeerRecord(LATER, confirmed=True, start=START, former=(LIFE,))], ids=["pinned", "met"]
+)
+def test_a_record_comes_as_it_was(record: PeerRecord) -> None:
+    """Through JSON and back."""
+    assert PeerRecord.from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"incarnation": "6c"}, {"former": ["6c"]}, {"start": [4]}, {"start": [-1, START.process.hex()]}, {"start": [4, "00"]},
+        {"start": ["4", START.process.hex()]}, {"incarnation": 7},
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_refused(changed: dict[str, Any]) -> None:
+    """It may come from another node."""
+    with pytest.raises((TypeError, ValueError)):
+        PeerRecord.from_json({**PeerRecord(LIFE, start=START).to_json(), **changed})
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "known"),
+    [
+        (PeerRecord(LIFE, start=START), PeerRecord(LIFE, start=NEXT), PeerRecord(LIFE, start=NEXT)),
+        (PeerRecord(LIFE, start=NEXT), PeerRecord(LIFE, start=START), PeerRecord(LIFE, start=NEXT)),
+        (PeerRecord(LIFE), PeerRecord(LIFE, start=START), PeerRecord(LIFE, start=START)),
+        (PeerRecord(LIFE, start=START), PeerRecord(LIFE), PeerRecord(LIFE, start=START)),
+        (PeerRecord(LIFE, start=NEXT), PeerRecord(LATER, former=(LIFE,)), PeerRecord(LATER, former=(LIFE,))),
+        (PeerRecord(LATER, former=(LIFE,)), PeerRecord(LIFE, start=NEXT), PeerRecord(LATER, former=(LIFE,))),
+        (PeerRecord(LIFE, start=START), PeerRecord(LATER, start=NEXT), PeerRecord(LIFE, start=START)),
+        (
+            PeerRecord(LIFE, former=(b"z-life-z",)),
+            PeerRecord(LIFE, former=(LATER,)),
+            PeerRecord(LIFE, former=(LATER, b"z-life-z")),
+        ),
+    ],
+    ids=["later start", "earlier start", "no start", "no other start", "later life", "earlier life", "other life", "former"],
+)
+def test_the_newer_of_two_records_counts(ours: PeerRecord, theirs: PeerRecord, known: PeerRecord) -> None:
+    """A start of another life says nothing of this one. Of lives without an order ours is kept."""
+    assert ours.newer(theirs) == known
+
+
+def test_two_processes_of_one_start_are_two_copies_of_which_ours_counts() -> None:
+    """As a peer that has met one refuses the other."""
+    other = ProcessStart(4, b"another!")
+    found = PeerRecord(LIFE, start=START).newer(PeerRecord(LIFE, start=other)).start
+    assert found is not None
+    assert found.process == START.process
+
+
+def test_nobody_has_confirmed_what_another_book_says() -> None:
+    """The peer has pinned the life of that book's own node."""
+    confirmed = PeerRecord(LIFE, confirmed=True)
+    assert not confirmed.newer(confirmed).confirmed
+
+
+def test_former_lives_of_both_books_are_bounded() -> None:
+    """The newest of the record that counts stay."""
+    many = tuple(b"life%4d" % number for number in range(FORMER_MAX))
+    found = PeerRecord(LIFE, former=many).newer(PeerRecord(LIFE, former=(LATER,)))
+    assert found.former == many
+
+
+def test_nodes_that_one_book_knows_are_known() -> None:
+    """Ascending."""
+    two, three = PeerRecord(LATER), PeerRecord(LIFE, start=START)
+    assert list(newer_records({NodeId(3): three}, {TWO: two}).items()) == [(2, two), (3, three)]
