@@ -3,7 +3,8 @@
 One rule: read-only, values only. An emptied or replaced disk comes back as another life (*incarnation*), and what an earlier life
 has acknowledged is not on the later one. MEMBER entries say which life counts. The book says it also where no entry does yet: a
 node pins each peer's life durably before it takes part in the first election. It also counts the starts of its directory, and
-knows the last start of each peer that it has met: a directory that has counted fewer is an old copy of what was met.
+knows the last start of each peer that it has met: a directory that has counted fewer, or whose start of that number was another
+process's, is an old copy of what was met.
 """
 
 from __future__ import annotations
@@ -51,12 +52,19 @@ class KnownStart:
     incarnation: str
     number: int
     process: str  # a random number, in hexadecimal; "" where a book of an older version does not say it
+    earlier: tuple[str, ...] = field(default=(), compare=False)  # of the starts just before it, oldest first
 
     def is_older(self, met: KnownStart) -> bool:
-        """Whether this last start of a directory shows that another directory of the same life was met."""
+        """Whether this last start of a directory shows that another directory of the same life was met.
+
+        An old copy that was started again may have counted further than what was met: then the start of that number was another
+        process's.
+        """
         if self.incarnation != met.incarnation:
             return False
-        return self.number < met.number or (self.number == met.number and self.process not in ("", met.process))
+        back = self.number - met.number
+        starts = (*self.earlier, self.process)
+        return back < 0 or (back < len(starts) and starts[-1 - back] not in ("", met.process))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,8 @@ def peers_met(files: Files, directory: str, identity: Identity) -> PeersMet:
         records = {int(node): of for node, of in value["peers"].items()}
         lives = {node: KnownLife(str(of["incarnation"]), frozenset(of["former"]), PINNED) for node, of in records.items()}
         confirmed = frozenset(node for node, of in records.items() if of["confirmed"])
-        start = KnownStart(str(value["incarnation"]), int(value["starts"]), str(value.get("process", "")))
+        earlier = tuple(str(process) for process in value.get("earlier", ()))
+        start = KnownStart(str(value["incarnation"]), int(value["starts"]), str(value.get("process", "")), earlier)
         peers = {
             node: KnownStart(str(of["incarnation"]), int(of["start"][0]), str(of["start"][1]))
             for node, of in records.items()

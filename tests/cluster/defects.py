@@ -531,9 +531,23 @@ OF_TRANSPORT: Final = (
     Mutant(
         "two-processes-of-one-start",
         BOOK,
-        "    if start.number == known.number and start.process != known.process:",
+        "    if start.process_of(known.number) not in (known.process, None):",
         "    if False:",
         "a copied directory votes beside the original",
+    ),
+    Mutant(
+        "copy-counts-on",
+        BOOK,
+        "    if start.process_of(known.number) not in (known.process, None):",
+        "    if start.number == known.number and start.process != known.process:",
+        "an old copy that is started often enough is heard",
+    ),
+    Mutant(
+        "earlier-starts-are-not-read",
+        HANDSHAKE,
+        "    return replace(said.start, earlier=session.earlier)",
+        "    return said.start",
+        "an old copy that is started often enough is heard",
     ),
     Mutant(
         "rival-is-not-asked",

@@ -140,6 +140,13 @@ OF_STORIES: Final = (
         "a recovery takes what is committed for what may be void",
     ),
     Mutant(
+        "copy-begins-without-what-was-met",
+        DIRECTORY,
+        "newer_records(manifest.peers, before)",
+        "before",
+        "a new disk hears an old copy that every other node refuses",
+    ),
+    Mutant(
         "copy-begins-without-failure-sets",
         DIRECTORY,
         "        FaultLog.open(files, directory, identity).adopt(records)",

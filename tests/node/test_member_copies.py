@@ -22,9 +22,10 @@ from cmdlog.cluster.copying.copy_values import (
     RefusalCode,
 )
 from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal
+from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.member.member_node import MemberNode
-from cmdlog.raft.configuration import Configuration
+from cmdlog.raft.configuration import Configuration, NodeId
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.group_state import GroupState
@@ -132,6 +133,8 @@ def test_restored_copy_equals_the_states(cluster: Members, tmp_path: Path, monke
     with client_of(node) as client:
         manifest = begin(client)
         assert held(node)[0] == [f"copy-{NEW}-0", f"copy-{NEW}-1"]
+        me = node._wal.instance.identity.incarnation
+        assert manifest.peers[NodeId(number_of(node))] == PeerRecord(me, start=node._network.book.start)
         fetch(client, manifest, tmp_path / "copy")
         status = node.cluster_status()["copying"]["copies"]
         assert [(copy["node"], copy["percent"], copy["sent_bytes"]) for copy in status] == [(NEW, 100.0, manifest.size)]

@@ -14,12 +14,15 @@ from cmdlog.raft.messages import MessageKind
 from cmdlog.raft.wire.control_frames import SAYING_FIELDS, ControlKind, RefusalReason
 from cmdlog.raft.wire.layout import FIELD, FIXED_FIELDS, HEAD_FIELDS, MESSAGES_MAX, NO_GROUP, Addressed, FrameFault, Tag
 from cmdlog.raft.wire.secure_frames import (
+    EARLIER_FIELDS,
+    EARLIER_MAX,
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
     HELLO_FIELDS,
     LENGTH_FIELDS,
     LINK_FIELDS,
     ORDER_FIELDS,
+    PROCESS_BYTES,
     FrameCutter,
     Opener,
 )
@@ -47,7 +50,7 @@ def placed(fields: Sequence[tuple[str, str]]) -> Iterator[tuple[int, int, str]]:
 @pytest.mark.parametrize(
     ("title", "fields"),
     [
-        ("Hello", (*LENGTH_FIELDS, *HELLO_FIELDS)),
+        ("Hello", (*LENGTH_FIELDS, *HELLO_FIELDS, *EARLIER_FIELDS)),
         ("Control frame", (*LENGTH_FIELDS, *LINK_FIELDS, *SAYING_FIELDS)),
         ("Frame", (*LENGTH_FIELDS, *LINK_FIELDS, *ORDER_FIELDS)),
         ("Message", HEAD_FIELDS),
@@ -91,6 +94,7 @@ def test_the_document_has_the_limits() -> None:
     """Those that it tells in words."""
     assert f"{FRAME_BYTES_MAX >> 20} MiB and {MESSAGES_MAX:,} messages" in section("Frame")
     assert f"up to {HELLO_BYTES_MAX} bytes" in section("Hello")
+    assert f"up to {EARLIER_MAX} times {PROCESS_BYTES} bytes" in section("Hello")
     assert f"`group` is {NO_GROUP}" in section("Message")
 
 

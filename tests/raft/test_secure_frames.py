@@ -16,11 +16,14 @@ from cmdlog.raft.messages import (
 )
 from cmdlog.raft.wire.layout import FIXED, HEAD, KEPT_BYTES_MAX, NUMBER_MAX, Addressed, BadFrame, FrameFault
 from cmdlog.raft.wire.secure_frames import (
+    EARLIER_MAX,
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
+    HELLO,
     HELLO_BYTES_MAX,
     LENGTH,
     LINK,
+    MAC_BYTES,
     FrameCutter,
     FrameSealer,
     Hello,
@@ -287,7 +290,7 @@ def test_a_stranger_is_given_no_memory(size: int) -> None:
 
 # -- the beginning of a connection ---------------------------------------------------------------------------------------
 
-CALL = Hello(CLUSTER, LINK_HEADS.sender, PEER, b"nonce of caller!")
+CALL = Hello(CLUSTER, LINK_HEADS.sender, PEER, b"nonce of caller!", earlier=(b"process1", b"process2"))
 ANSWER = Hello(CLUSTER, LINK_HEADS.receiver, ME, b"nonce of called!", echo=CALL.nonce)
 
 
@@ -363,3 +366,29 @@ def test_the_hello_of_a_newer_version_is_read() -> None:
     mac = SECRET.mac(b"raft hello")
     mac.update(longer)
     assert greeted(longer + mac.digest()) == newer
+
+
+def resealed(body: bytes) -> bytes:
+    """A hello of these bytes, which has neither length nor MAC yet."""
+    front = LENGTH.pack(LENGTH.size + len(body) + MAC_BYTES) + body
+    mac = SECRET.mac(b"raft hello")
+    mac.update(front)
+    return front + mac.digest()
+
+
+def test_the_hello_of_an_older_program_names_no_earlier_starts() -> None:
+    """Everything else is read; and what it reads of ours is the same as ever."""
+    body = CALL.encode(SECRET)[LENGTH.size : LENGTH.size + HELLO.size]
+    assert greeted(resealed(body)) == replace(CALL, earlier=())
+    assert len(resealed(body)) == 96
+
+
+def test_a_hello_names_at_most_so_many_earlier_starts() -> None:
+    """All of them come out; a count that the bytes cannot hold is refused."""
+    many = replace(CALL, earlier=tuple(b"start%03d" % number for number in range(EARLIER_MAX)))
+    assert greeted(many.encode(SECRET)) == many
+    body = many.encode(SECRET)[LENGTH.size : -MAC_BYTES]
+    at = HELLO.size
+    with pytest.raises(BadFrame) as refused:
+        greeted(resealed(body[:at] + (EARLIER_MAX + 1).to_bytes(2, "little") + body[at + 2 :]))
+    assert refused.value.fault is FrameFault.LENGTH

@@ -126,6 +126,9 @@ MET = KnownStart(OLD, 4, "p4")
         (KnownStart(OLD, 4, "another"), True),
         (KnownStart(OLD, 4, ""), False),
         (KnownStart(OLD, 5, "p5"), False),
+        (KnownStart(OLD, 5, "p5", ("p3", "p4")), False),
+        (KnownStart(OLD, 6, "p6", ("another", "p5")), True),
+        (KnownStart(OLD, 6, "p6", ("p5",)), False),
         (None, False),
     ],
 )

@@ -27,6 +27,7 @@ def test_entries_say_life_and_former_lives_with_their_place() -> None:
 
 def test_the_book_is_read_as_the_node_writes_it(tmp_path: Path) -> None:
     """Pins, lives that were replaced, and who has confirmed this node."""
+    first = PeerBook.open(RealFiles(), str(tmp_path), ME).start
     book = PeerBook.open(RealFiles(), str(tmp_path), ME)
     book.pin(Peer(NodeId(2), FIRST))
     book.admit(NodeId(2), SECOND)
@@ -37,7 +38,8 @@ def test_the_book_is_read_as_the_node_writes_it(tmp_path: Path) -> None:
         3: KnownLife(FIRST.hex(), frozenset(), PINNED),
     }
     assert met.confirmed == {3}
-    assert met.start == KnownStart(ME.incarnation.hex(), 1, book.start.process.hex())
+    assert met.start == KnownStart(ME.incarnation.hex(), 2, book.start.process.hex())
+    assert met.start.earlier == (first.process.hex(),)
     assert met.peers == {3: KnownStart(FIRST.hex(), 7, b"process1".hex())}
 
 

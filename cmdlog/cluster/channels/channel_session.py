@@ -42,14 +42,14 @@ async def call_session(
     channel: ChannelName, connection: FramedConnection, ours: ChannelCredentials, node: NodeId
 ) -> ChannelSession:
     """The caller's hello and the answer to it. Raises: BadFrame, ConnectionEnded."""
-    peer, outgoing, incoming = await exchange_hellos(connection, ours, node, Seal.WHOLE)
-    return _session(channel, ours, peer, outgoing=outgoing, incoming=incoming)
+    answer, outgoing, incoming = await exchange_hellos(connection, ours, node, Seal.WHOLE)
+    return _session(channel, ours, answer.sender, outgoing=outgoing, incoming=incoming)
 
 
 async def greet_session(channel: ChannelName, connection: FramedConnection, ours: ChannelCredentials) -> ChannelSession:
     """The called end's part; the caller is alive only when its first frame opens. Raises: BadFrame, ConnectionEnded."""
-    peer, outgoing, incoming = await answer_hello(connection, ours, Seal.WHOLE)
-    return _session(channel, ours, peer, outgoing=outgoing, incoming=incoming)
+    call, outgoing, incoming = await answer_hello(connection, ours, Seal.WHOLE)
+    return _session(channel, ours, call.sender, outgoing=outgoing, incoming=incoming)
 
 
 def _session(channel: ChannelName, ours: ChannelCredentials, peer: Peer, *, outgoing: Link, incoming: Link) -> ChannelSession:

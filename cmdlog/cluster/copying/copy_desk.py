@@ -39,6 +39,8 @@ from cmdlog.cluster.copying.held_files import FileLost, HeldFile, HeldFiles
 from cmdlog.cluster.copying.held_log import HeldLog
 from cmdlog.cluster.copying.log_sums import KnownSums, SumsRequest
 from cmdlog.cluster.copying.wishes import CopyWish
+from cmdlog.cluster.transport.peer_book import PeerRecord
+from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.secure_frames import Peer
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.group_state import GroupState
@@ -80,6 +82,7 @@ class CopyGround:
     take_wish: Callable[[CopyWish], CopyStanding]
     problem: Callable[[], str]  # why this node is not to be copied; "" where nothing is wrong
     is_short: Callable[[], bool]  # the log has little room left
+    peers: Callable[[], Mapping[NodeId, PeerRecord]] = dict  # what the book of peers says, this node included
     known_sums: Callable[[SumsRequest], Mapping[int, int]] = lambda request: {}  # of the log, that its scrub has read
 
 
@@ -274,8 +277,9 @@ class CopyDesk:
         return snapshots
 
     def _manifest_of(self, held: HeldFiles, snapshots: Mapping[int, Snapshot]) -> CopyManifest:
-        """The groups are looked at after the snapshots are held, so they reach at least as far. Raises: FileLost, WalError."""
-        ground, reaches = self._ground, self._ground.reaches()
+        """The groups are looked at after the snapshots are held, so they reach at least as far; and after the book of peers, so
+        every life that it knows by the log is in the copy, too. Raises: FileLost, WalError."""
+        ground, peers, reaches = self._ground, self._ground.peers(), self._ground.reaches()
         groups: dict[int, GroupState] = {CLUSTER_GROUP: ground.cluster_state(reaches[CLUSTER_GROUP])}
         places: dict[int, CopyPlace] = {}
         for partition, snapshot in snapshots.items():
@@ -294,6 +298,7 @@ class CopyDesk:
             files=tuple(file.about for file in held.files),
             partitions=places,
             rate=self._limits.rate,
+            peers=peers,
         )
 
     def _end(self, sessions: Sequence[CopySession], code: RefusalCode, why: str, *, keeps_log: bool = False) -> int:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self, TypeVar
 
+from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.operator_error import OperatorError
+from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
 from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.record import BadRecord
@@ -213,6 +215,7 @@ class CopyManifest:
     files: tuple[CopyFile, ...]  # `files[n].file == n`
     partitions: Mapping[int, CopyPlace]
     rate: int  # bytes per second that all copies of the source share; 0: no limit
+    peers: Mapping[NodeId, PeerRecord] = field(default_factory=dict)  # what the source has met, itself included; {}: an older one
 
     @property
     def size(self) -> int:
@@ -229,6 +232,7 @@ class CopyManifest:
             "files": [asdict(file) for file in self.files],
             "partitions": {str(partition): asdict(place) for partition, place in sorted(self.partitions.items())},
             "rate": self.rate,
+            "peers": {str(node): record.to_json() for node, record in sorted(self.peers.items())},
         }
 
     @classmethod
@@ -246,6 +250,7 @@ class CopyManifest:
             files=files,
             partitions={int(partition): CopyPlace.from_json(place) for partition, place in value["partitions"].items()},
             rate=_size(value["rate"]),
+            peers={NodeId(int(node)): PeerRecord.from_json(record) for node, record in value.get("peers", {}).items()},
         )
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
@@ -99,6 +99,7 @@ class Session:
     controls_out: ControlSealer
     controls_in: ControlOpener
     name: ClusterName
+    earlier: tuple[bytes, ...] = ()  # starts of the peer's directory before the present one (`ProcessStart`)
 
     @property
     def is_former(self) -> bool:
@@ -118,10 +119,10 @@ class HelloCredentials(Protocol):
 
 
 async def exchange_hellos(
-    connection: FramedConnection, ours: HelloCredentials, node: NodeId, seal: Seal
-) -> tuple[Peer, Link, Link]:
+    connection: FramedConnection, ours: HelloCredentials, node: NodeId, seal: Seal, *, earlier: tuple[bytes, ...] = ()
+) -> tuple[Hello, Link, Link]:
     """The caller's hello and the answer to it: who is there, and the directions out and in. Raises: BadFrame, ConnectionEnded."""
-    call = Hello(ours.cluster, ours.me, node, os.urandom(NONCE_BYTES))
+    call = Hello(ours.cluster, ours.me, node, os.urandom(NONCE_BYTES), earlier=earlier)
     connection.write(call.encode(ours.secret))
     try:
         frame = await connection.receive()
@@ -131,26 +132,28 @@ async def exchange_hellos(
     if answer.sender.node != node:
         raise BadFrame(FrameFault.SENDER, f"node {answer.sender.node} answers at the address of node {node}")
     outgoing, incoming = make_links(call, answer, ours.secret, seal)
-    return answer.sender, outgoing, incoming
+    return answer, outgoing, incoming
 
 
-async def answer_hello(connection: FramedConnection, ours: HelloCredentials, seal: Seal) -> tuple[Peer, Link, Link]:
+async def answer_hello(
+    connection: FramedConnection, ours: HelloCredentials, seal: Seal, *, earlier: tuple[bytes, ...] = ()
+) -> tuple[Hello, Link, Link]:
     """The called end's part of `exchange_hellos`; the caller may be a recorded one."""
     call = decode_hello(await connection.receive(), secret=ours.secret, cluster=ours.cluster, receiver=ours.me.node)
-    answer = Hello(ours.cluster, ours.me, call.sender.node, os.urandom(NONCE_BYTES), echo=call.nonce)
+    answer = Hello(ours.cluster, ours.me, call.sender.node, os.urandom(NONCE_BYTES), echo=call.nonce, earlier=earlier)
     connection.write(answer.encode(ours.secret))
     incoming, outgoing = make_links(call, answer, ours.secret, seal)
-    return call.sender, outgoing, incoming
+    return call, outgoing, incoming
 
 
 async def call_peer(
     connection: FramedConnection, ours: PeerCredentials, node: NodeId, pin: Callable[[Peer], Awaitable[None]]
 ) -> Session:
     """The caller's part up to its PINNED. Raises: BadFrame, ConnectionEnded, PeerRefused; what `pin` raises."""
-    peer, outgoing, incoming = await exchange_hellos(connection, ours, node, ours.seal)
-    session = _session(ours, peer, outgoing=outgoing, incoming=incoming)
+    answer, outgoing, incoming = await exchange_hellos(connection, ours, node, ours.seal, earlier=ours.book.start.earlier)
+    session = _session(ours, answer, outgoing=outgoing, incoming=incoming)
     with naming_refusals(connection, session):
-        await pin(peer)
+        await pin(session.peer)
     connection.write(session.controls_out.seal(ControlKind.PINNED, ours.book.start.number))
     return session
 
@@ -160,8 +163,8 @@ async def answer_peer(connection: FramedConnection, ours: PeerCredentials) -> tu
 
     Raises: BadFrame, ConnectionEnded, RefusedByPeer.
     """
-    peer, outgoing, incoming = await answer_hello(connection, ours, ours.seal)
-    session = _session(ours, peer, outgoing=outgoing, incoming=incoming)
+    call, outgoing, incoming = await answer_hello(connection, ours, ours.seal, earlier=ours.book.start.earlier)
+    session = _session(ours, call, outgoing=outgoing, incoming=incoming)
     return session, await read_pinned(connection, session)
 
 
@@ -172,7 +175,7 @@ async def read_pinned(connection: FramedConnection, session: Session) -> Process
         raise RefusedByPeer(session.peer.node, said.value)
     if said.kind != ControlKind.PINNED:
         raise BadFrame(FrameFault.MALFORMED, f"control frame of kind {said.kind} before the end of the handshake")
-    return said.start
+    return replace(said.start, earlier=session.earlier)
 
 
 def refuse(connection: FramedConnection, session: Session, reason: RefusalReason) -> None:
@@ -191,6 +194,7 @@ def naming_refusals(connection: FramedConnection, session: Session) -> Iterator[
         raise
 
 
-def _session(ours: PeerCredentials, peer: Peer, *, outgoing: Link, incoming: Link) -> Session:
+def _session(ours: PeerCredentials, theirs: Hello, *, outgoing: Link, incoming: Link) -> Session:
     controls_out = ControlSealer(outgoing, ours.secret, ours.book.start.process)
-    return Session(peer, outgoing, incoming, controls_out, ControlOpener(incoming, ours.secret), ours.name)
+    controls_in = ControlOpener(incoming, ours.secret)
+    return Session(theirs.sender, outgoing, incoming, controls_out, controls_in, ours.name, theirs.earlier)

@@ -8,8 +8,14 @@ A pin alone is not enough: two of three disks may be emptied at once and come ba
 *confirms* that it has pinned this node's incarnation, and a node takes part in no election before all initial members have
 (`confirmed`). From then on each of them refuses whatever comes back in its place.
 
-The book also counts the starts of its own directory. A copy of the directory counts on from the same number, so two processes
-with the same number are two copies, and a lower number after a higher one is a copy or a restored backup: a peer refuses both.
+The book also counts the starts of its own directory, and names the process of each. A copy of the directory counts on from the
+same number, so two processes with the same number are two copies, and a lower number after a higher one is a copy or a restored
+backup: a peer refuses both. It also refuses a higher number where the start that it has met was another process's: a copy that is
+refused and started again counts on, and would pass what was met.
+
+A disk that was made by copy has met nobody itself, and would hear an old copy that every other node refuses. So its book begins
+with what the source of the copy had met (`begin_book`).
+
 A recovery from several directories reads the same from their books (`replay.log.known_lives`).
 """
 
@@ -18,22 +24,24 @@ from __future__ import annotations
 import os
 import threading
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import google_crc32c
 import orjson
 
 from cmdlog.operator_error import OperatorError
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.wire.control_frames import PROCESS_BYTES, ProcessStart, RefusalReason
-from cmdlog.raft.wire.secure_frames import Peer
+from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
+from cmdlog.raft.wire.secure_frames import EARLIER_MAX, PROCESS_BYTES, Peer
 from cmdlog.wal.directory.instance import CLUSTER_FOLDER, Identity
 from cmdlog.wal.errors import Corrupt, DiskFull, Foreign, NewerFormat, Wedged
 from cmdlog.wal.files import Files
 
 FORMAT: Final = 1
 BOOK_NAME: Final = "peers.json"
+INCARNATION_BYTES: Final = 8
 FORMER_MAX: Final = 64  # incarnations of one node that are known to be over; older ones are refused as unknown
 
 
@@ -59,6 +67,33 @@ class PeerRecord:
     start: ProcessStart | None = None  # the last one that was accepted
     former: tuple[bytes, ...] = ()  # incarnations that were replaced, oldest first
 
+    def to_json(self) -> dict[str, Any]:
+        start = self.start
+        return {
+            "incarnation": self.incarnation.hex(),
+            "confirmed": self.confirmed,
+            "start": None if start is None else [start.number, start.process.hex()],
+            "former": [former.hex() for former in self.former],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Raises: KeyError, TypeError, ValueError."""
+        start = None if value["start"] is None else _start_of(*value["start"])
+        former = tuple(_bytes_of(incarnation, INCARNATION_BYTES) for incarnation in value["former"])
+        return cls(_bytes_of(value["incarnation"], INCARNATION_BYTES), value["confirmed"] is True, start, former)
+
+    def newer(self, other: PeerRecord) -> PeerRecord:
+        """The same node as this book and another one know it, confirmed to neither; where they disagree without saying which life
+        is the later one, this book counts."""
+        first, second = (other, self) if self.incarnation in other.former else (self, other)
+        start = first.start
+        if second.incarnation == first.incarnation and second.start is not None:
+            start = second.start if start is None or start.number < second.start.number else start
+        former = dict.fromkeys((*second.former, *first.former))
+        former.pop(first.incarnation, None)
+        return replace(first, confirmed=False, start=start, former=tuple(former)[-FORMER_MAX:])
+
 
 class PeerBook:
     """The open book of a node. Any thread; a call that changes something returns when the change is durable."""
@@ -77,13 +112,9 @@ class PeerBook:
 
         The caller holds the directory's lock. Raises: Corrupt, Foreign, NewerFormat, DiskFull, WriteFailed.
         """
-        folder = os.path.join(directory, CLUSTER_FOLDER)
-        path = os.path.join(folder, BOOK_NAME)
-        if not files.exists(folder):
-            files.mkdir(folder)
-        files.fsync_dir(directory)  # also where it is there: who made it may have died before this
-        records, starts = _read_book(files, path, identity) if files.exists(path) else ({}, 0)
-        book = cls(files, path, identity, records, ProcessStart(starts + 1, os.urandom(PROCESS_BYTES)))
+        path = _make_folder(files, directory)
+        records, last = _read_book(files, path, identity) if files.exists(path) else ({}, None)
+        book = cls(files, path, identity, records, _next_start(last))
         book._save(records)
         return book
 
@@ -102,6 +133,12 @@ class PeerBook:
         """Peers that have pinned our incarnation durably."""
         return frozenset(node for node, record in self._records.items() if record.confirmed)
 
+    @property
+    def met(self) -> dict[NodeId, PeerRecord]:
+        """What this node knows of every node, itself included, as another node's book may begin."""
+        known = {**self._records, self.me.node: PeerRecord(self.me.incarnation, start=self.start)}
+        return {node: replace(record, confirmed=False) for node, record in sorted(known.items())}
+
     def check(self, peer: Peer, start: ProcessStart | None = None) -> None:
         """Whether `pin`, and `acquaint` if its start is known, would take this peer. Changes nothing. Raises: PeerRefused."""
         _judge(self._records.get(peer.node), peer, start)
@@ -119,7 +156,7 @@ class PeerBook:
         """
         with self._guard:
             record = _judge(self._records.get(peer.node), peer, start)
-            self._put(peer.node, replace(record, confirmed=True, start=start))
+            self._put(peer.node, replace(record, confirmed=True, start=replace(start, earlier=())))
             return not record.confirmed
 
     def admit(self, node: NodeId, incarnation: bytes) -> None:
@@ -169,12 +206,50 @@ def _judge(record: PeerRecord | None, peer: Peer, start: ProcessStart | None) ->
     if start.number < known.number:
         detail = f"start {start.number} of its directory, but start {known.number} was seen before"
         raise PeerRefused(peer, RefusalReason.EARLIER_START, detail)
-    if start.number == known.number and start.process != known.process:
-        raise PeerRefused(peer, RefusalReason.DUPLICATE, f"another process has made start {start.number} of its directory")
+    if start.process_of(known.number) not in (known.process, None):
+        raise PeerRefused(peer, RefusalReason.DUPLICATE, f"another process has made start {known.number} of its directory")
     return record
 
 
+def _next_start(last: ProcessStart | None) -> ProcessStart:
+    """Of the same directory."""
+    if last is None:
+        return ProcessStart(1, os.urandom(PROCESS_BYTES))
+    before = (*last.earlier, last.process) if last.process else ()
+    return ProcessStart(last.number + 1, os.urandom(PROCESS_BYTES), before[-EARLIER_MAX:])
+
+
 # -- the file ------------------------------------------------------------------------------------------------------------
+
+
+def newer_records(ours: Mapping[NodeId, PeerRecord], theirs: Mapping[NodeId, PeerRecord]) -> dict[NodeId, PeerRecord]:
+    """What either book knows (`PeerRecord.newer`); ascending."""
+    both = {**theirs, **ours}
+    return {node: record.newer(theirs.get(node, record)) for node, record in sorted(both.items())}
+
+
+def begin_book(files: Files, directory: str, identity: Identity, met: Mapping[NodeId, PeerRecord]) -> None:
+    """Writes the book of a directory that was never started, with what others have met. Durable on return.
+
+    Raises: DiskFull, WriteFailed.
+    """
+    records = {node: record for node, record in sorted(met.items()) if node != identity.node_id}
+    files.write_file_atomic(_make_folder(files, directory), _encode_book(identity, records, ProcessStart(0, b"")))
+
+
+def read_peers(files: Files, directory: str, identity: Identity) -> dict[NodeId, PeerRecord]:
+    """What the book of a directory says that nobody runs; nothing where there is none. Raises: Corrupt, Foreign, NewerFormat."""
+    path = os.path.join(directory, CLUSTER_FOLDER, BOOK_NAME)
+    return _read_book(files, path, identity)[0] if files.exists(path) else {}
+
+
+def _make_folder(files: Files, directory: str) -> str:
+    """Of the book, durable on return; the book's path."""
+    folder = os.path.join(directory, CLUSTER_FOLDER)
+    if not files.exists(folder):
+        files.mkdir(folder)
+    files.fsync_dir(directory)  # also where it is there: who made it may have died before this
+    return os.path.join(folder, BOOK_NAME)
 
 
 def _encode_book(identity: Identity, records: dict[NodeId, PeerRecord], start: ProcessStart) -> bytes:
@@ -185,23 +260,14 @@ def _encode_book(identity: Identity, records: dict[NodeId, PeerRecord], start: P
         "incarnation": identity.incarnation.hex(),
         "starts": start.number,
         "process": start.process.hex(),
-        "peers": {str(node): _record_text(record) for node, record in records.items()},
+        "earlier": [process.hex() for process in start.earlier],
+        "peers": {str(node): record.to_json() for node, record in records.items()},
     }
     return orjson.dumps({**value, "checksum": _checksum(value)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _record_text(record: PeerRecord) -> dict[str, Any]:
-    start = record.start
-    return {
-        "incarnation": record.incarnation.hex(),
-        "confirmed": record.confirmed,
-        "start": None if start is None else [start.number, start.process.hex()],
-        "former": [former.hex() for former in record.former],
-    }
-
-
-def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId, PeerRecord], int]:
-    """Records, and how often the directory was started. Raises: Corrupt, Foreign, NewerFormat."""
+def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId, PeerRecord], ProcessStart]:
+    """Records, and the last start of the directory. Raises: Corrupt, Foreign, NewerFormat."""
     try:
         value = orjson.loads(files.read_file(path))
     except orjson.JSONDecodeError as error:
@@ -213,16 +279,24 @@ def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId
     writer = Identity(uuid.UUID(value["cluster_id"]).bytes, value["node_id"], bytes.fromhex(value["incarnation"]))
     if not identity.owns(writer):
         raise Foreign(f"{path} belongs to {writer}, this directory to {identity}")
-    records = {NodeId(int(node)): _record(found) for node, found in value["peers"].items()}
+    records = {NodeId(int(node)): PeerRecord.from_json(found) for node, found in value["peers"].items()}
     if writer.incarnation != identity.incarnation:  # an adopted directory: what the peers have pinned is the life before
         records = {node: replace(record, confirmed=False) for node, record in records.items()}
-    return records, value["starts"]
+    earlier = tuple(bytes.fromhex(process) for process in value.get("earlier", ()))  # an older program does not say it
+    return records, ProcessStart(value["starts"], bytes.fromhex(value.get("process", "")), earlier)
 
 
-def _record(text: dict[str, Any]) -> PeerRecord:
-    start = None if text["start"] is None else ProcessStart(text["start"][0], bytes.fromhex(text["start"][1]))
-    former = tuple(bytes.fromhex(incarnation) for incarnation in text["former"])
-    return PeerRecord(bytes.fromhex(text["incarnation"]), text["confirmed"], start, former)
+def _start_of(number: Any, process: Any) -> ProcessStart:
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{number!r} is no number of a start")
+    return ProcessStart(number, _bytes_of(process, PROCESS_BYTES))
+
+
+def _bytes_of(value: Any, size: int) -> bytes:
+    data = bytes.fromhex(value)
+    if len(data) != size:
+        raise ValueError(f"{len(data)} bytes, not {size}")
+    return data
 
 
 def _checksum(value: dict[str, Any]) -> str:

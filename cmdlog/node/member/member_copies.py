@@ -20,6 +20,7 @@ from cmdlog.cluster.copying.wishes import CopyWish, WishStanding
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.genesis import GENESIS_TERM
 from cmdlog.cluster.replication import Replication
+from cmdlog.cluster.transport.peer_book import PeerBook, PeerRecord
 from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.cluster.transport.peer_transport import address_text
 from cmdlog.node.background.snapshot_schedule import LogView
@@ -28,6 +29,7 @@ from cmdlog.node.member.leadership import Leadership
 from cmdlog.node.member.member_ground import MemberGround
 from cmdlog.node.member.member_roll import MemberRoll
 from cmdlog.node.settings import Settings
+from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.fault_log import read_faults
 from cmdlog.wal.fault_record import encode_fault
 from cmdlog.wal.files import Files
@@ -62,6 +64,7 @@ class MemberCopies:
 
     def __init__(self, of: CopiedMember) -> None:
         self._of = of
+        self._book: PeerBook | None = None  # of peers; none before `start`
         wal, identity, settings = of.log, of.log.instance.identity, of.settings
         shape = LogShape(wal.instance.segment_bytes, wal.instance.segments, wal.instance.log_reserve_bytes)
         ground = CopyGround(
@@ -80,6 +83,7 @@ class MemberCopies:
             take_wish=self._answer_wish,
             problem=self._problem,
             is_short=self._is_short,
+            peers=self._peers,
             known_sums=of.known_sums,
         )
         self._source = CopyServer(
@@ -90,6 +94,7 @@ class MemberCopies:
 
     def start(self, network: PeerNetwork) -> None:
         """Copies are asked for by the peers' port. Before the network starts."""
+        self._book = network.book
         self._source.start(network)
 
     def stop(self) -> None:
@@ -123,6 +128,9 @@ class MemberCopies:
             return cluster_state(wal, reach, last_txn=max(wal.recovered.groups.txn_id_max, self._of.driver.last_txn))
         finally:
             wal.anchors.release(CLUSTER_ANCHOR)
+
+    def _peers(self) -> Mapping[NodeId, PeerRecord]:
+        return {} if self._book is None else self._book.met
 
     def _faults(self) -> list[bytes]:
         wal = self._of.log

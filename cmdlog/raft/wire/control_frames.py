@@ -11,15 +11,24 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Final
 
 from cmdlog.raft.wire.layout import BadFrame, FrameFault, layout
-from cmdlog.raft.wire.secure_frames import LENGTH, LENGTH_FIELDS, LINK_FIELDS, MAC_BYTES, MAGIC, VERSION, Link, Secret
+from cmdlog.raft.wire.secure_frames import (
+    LENGTH,
+    LENGTH_FIELDS,
+    LINK_FIELDS,
+    MAC_BYTES,
+    MAGIC,
+    PROCESS_BYTES,
+    VERSION,
+    Link,
+    Secret,
+)
 
 CONTROL_MAGIC: Final = b"CC"
-PROCESS_BYTES: Final = 8
 SAYING_FIELDS: Final = (("sequence", "Q"), ("kind", "H"), ("reserved", "2x"), ("value", "Q"), ("process", f"{PROCESS_BYTES}s"))
 HEAD: Final = layout((*LENGTH_FIELDS, *LINK_FIELDS))
 SAYING: Final = layout(SAYING_FIELDS)
@@ -52,6 +61,14 @@ class ProcessStart:
 
     number: int
     process: bytes  # [8] random per start
+    earlier: tuple[bytes, ...] = field(default=(), compare=False)  # processes of the starts just before it, oldest first
+
+    def process_of(self, number: int) -> bytes | None:
+        """Which process was that start of the same directory; None: a later one, or one that is not known any more."""
+        back = self.number - number
+        if back == 0:
+            return self.process
+        return self.earlier[-back] if 0 < back <= len(self.earlier) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ MAGIC: Final = b"CR"
 HELLO_MAGIC: Final = b"CH"
 FRAME_BYTES_MAX: Final = 16 << 20  # an entry has at most 8 MiB (`Settings.entry_bytes_max`)
 HELLO_BYTES_MAX: Final = 1024
+EARLIER_MAX: Final = 64  # starts of a directory that a hello names
+PROCESS_BYTES: Final = 8
 SECRET_BYTES_MIN: Final = 16
 SECRET_BYTES_MAX: Final = 64  # what BLAKE2b takes as a key
 NONCE_BYTES: Final = 16
@@ -64,9 +66,11 @@ HELLO_FIELDS: Final = (
     ("nonce", "16s"),
     ("echo", "16s"),
 )
+EARLIER_FIELDS: Final = (("earlier_count", "H"), ("earlier", f"{EARLIER_MAX * PROCESS_BYTES}s"))
 LENGTH: Final = layout(LENGTH_FIELDS)
 LINK: Final = layout(LINK_FIELDS)
 HELLO: Final = layout(HELLO_FIELDS)
+EARLIER: Final = layout(EARLIER_FIELDS)
 FRONT: Final = layout((*LENGTH_FIELDS, ("link", f"{LINK.size}s"), *ORDER_FIELDS))
 TRAILER: Final = layout((("crc", "I"), ("mac", f"{MAC_BYTES}s")))
 FRAME_BYTES_MIN: Final = FRONT.size + TRAILER.size
@@ -285,6 +289,7 @@ class Hello:
     nonce: bytes  # [16] never used before
     echo: bytes = NO_NONCE  # the nonce that is answered; none from the side that calls
     version: int = VERSION  # the newest that the sender speaks; both use the older of the two
+    earlier: tuple[bytes, ...] = ()  # `ProcessStart.earlier` of the sender; at most `EARLIER_MAX`
 
     def encode(self, secret: Secret) -> bytes:
         """One frame."""
@@ -292,6 +297,7 @@ class Hello:
         body = HELLO.pack(
             HELLO_MAGIC, self.version, self.cluster, sender.node, sender.incarnation, self.receiver, self.nonce, self.echo
         )
+        body += EARLIER.pack(len(self.earlier), b"".join(self.earlier))
         front = LENGTH.pack(LENGTH.size + len(body) + MAC_BYTES) + body
         return front + _hello_mac(front, secret)
 
@@ -316,7 +322,7 @@ def decode_hello(frame: bytes, *, secret: Secret, cluster: bytes, receiver: Node
         raise BadFrame(FrameFault.SESSION, "answers another call")
     if not version:
         raise BadFrame(FrameFault.VERSION, "0")
-    return Hello(theirs, Peer(sender, incarnation), to, nonce, echoed, version)
+    return Hello(theirs, Peer(sender, incarnation), to, nonce, echoed, version, _decode_earlier(frame))
 
 
 def make_links(call: Hello, answer: Hello, secret: Secret, seal: Seal) -> tuple[Link, Link]:
@@ -326,6 +332,17 @@ def make_links(call: Hello, answer: Hello, secret: Secret, seal: Seal) -> tuple[
     session = mac.digest()[:SESSION_BYTES]
     there = Link(call.cluster, call.sender, answer.sender, session, seal)
     return there, Link(call.cluster, answer.sender, call.sender, session, seal)
+
+
+def _decode_earlier(frame: bytes) -> tuple[bytes, ...]:
+    """Nothing from a program that does not say it. Raises: BadFrame."""
+    at = LENGTH.size + HELLO.size
+    if len(frame) < at + EARLIER.size + MAC_BYTES:
+        return ()
+    count, processes = EARLIER.unpack_from(frame, at)
+    if count > EARLIER_MAX:
+        raise BadFrame(FrameFault.LENGTH, f"hello with {count} earlier starts")
+    return tuple(processes[PROCESS_BYTES * each : PROCESS_BYTES * (each + 1)] for each in range(count))
 
 
 def _hello_mac(front: bytes, secret: Secret) -> bytes:

@@ -21,6 +21,7 @@ from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, copy_credentials
 from cmdlog.cluster.copying.copy_source import CopyServer
 from cmdlog.cluster.copying.copy_values import CopyManifest, CopyRequest, CopyStanding, LogShape
 from cmdlog.cluster.copying.wishes import CopyWish
+from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.cluster.transport.peer_tls import PeerTls
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.secure_frames import Peer, Secret
@@ -83,6 +84,7 @@ class MadeUpNode:
     asked: list[list[int]] = field(default_factory=list)  # snapshots that were asked for
     wishes: list[CopyWish] = field(default_factory=list)
     faults: list[bytes] = field(default_factory=list)
+    peers: dict[NodeId, PeerRecord] = field(default_factory=dict)
     problem: str = ""
     is_short: bool = False
     now: float = 0.0
@@ -101,7 +103,7 @@ class MadeUpNode:
             faults=lambda: self.faults, hold_log=self.anchors.__setitem__, let_log_go=self._let_log_go,
             member_of=lambda node: self.members.get(node),  # noqa: PLW0108 - tests replace it
             take_wish=self._take_wish, problem=lambda: self.problem,
-            is_short=lambda: self.is_short,
+            is_short=lambda: self.is_short, peers=lambda: self.peers,
         )  # fmt: skip
 
     def desk(self, *, copies_max: int = 2, rate: int = 0) -> CopyDesk:

@@ -22,6 +22,8 @@ from cmdlog.cluster.copying.copy_values import (
     RefusalCode,
 )
 from cmdlog.cluster.copying.held_log import CATCH_UP_S
+from cmdlog.cluster.transport.peer_book import PeerRecord
+from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.ids import CLUSTER_GROUP
 from tests.cluster.copying.copykit import (
@@ -73,8 +75,9 @@ def refusal(ask: Callable[[], object]) -> str:
 
 def test_copy_begins_with_everything_held(node: MadeUpNode, desk: CopyDesk) -> None:
     """Files, an anchor at the snapshot's block, groups and the rest of the manifest; the end lets go of all."""
-    node.faults = [b"record"]
+    node.faults, node.peers = [b"record"], {NodeId(SOURCE): PeerRecord(b"life of1"), NodeId(3): PeerRecord(b"life of3")}
     manifest = begun(desk)
+    assert manifest.peers == node.peers
     assert (manifest.source, manifest.log, manifest.faults, manifest.rate) == (SOURCE, SHAPE, (b"record",), 0)
     assert [file.name.split("/")[1] for file in manifest.files] == ["manifest.json", "image.sqlite"]
     assert (manifest.partitions[0].index, manifest.groups[0].last_index, manifest.groups[CLUSTER_GROUP].commit) == (90, 90, 100)

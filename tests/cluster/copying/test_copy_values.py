@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,9 @@ from cmdlog.cluster.copying.copy_values import (
     encode_value,
 )
 from cmdlog.cluster.copying.wishes import CopyWish
+from cmdlog.cluster.transport.peer_book import PeerRecord
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.wire.control_frames import ProcessStart
 from cmdlog.raft.wire.layout import BadFrame
 from cmdlog.wal.group_state import GroupState, LoggedCatalog, Stated
 from tests.cluster.copying.copykit import LIFE, REQUEST, WISH, admitted
@@ -46,7 +50,10 @@ MANIFEST = CopyManifest(
         CopyFile(1, 0, "p0000-0000000000000090-2/manifest.json", 0, 0),
     ),
     partitions={0: CopyPlace(90, 3, 97, 5)}, rate=64 << 20,
+    peers={NodeId(1): PeerRecord(b"life-one", start=ProcessStart(4, b"process4")), NodeId(3): PeerRecord(b"life-two")},
 )  # fmt: skip
+
+OPTIONAL = {"peers"}  # what older programs do not say
 
 
 @pytest.mark.parametrize(
@@ -67,7 +74,8 @@ def test_value_without_one_of_its_parts_is_refused(value: Any) -> None:
     """Whichever is missing, or is of another type; and what is no object at all."""
     whole = value.to_json()
     for name in whole:
-        for body in ({key: of for key, of in whole.items() if key != name}, {**whole, name: object}):
+        without = {key: of for key, of in whole.items() if key != name}
+        for body in ([] if name in OPTIONAL else [without]) + [{**whole, name: object}]:
             with pytest.raises(BadFrame):
                 decode_value(json.dumps(body, default=lambda _: {"not": ["this"]}).encode(), type(value).from_json)
     for text in (b"", b"[]", b"17", b"{", b'"text"', b"\xff"):
@@ -100,6 +108,13 @@ def test_files_are_numbered_and_named_once(change: dict[str, Any]) -> None:
     value["files"][0] |= change
     with pytest.raises(BadFrame):
         decode_value(encode_value(value), CopyManifest.from_json)
+
+
+def test_manifest_of_an_older_source_names_no_peers() -> None:
+    """A copy of it is one all the same."""
+    value = MANIFEST.to_json()
+    del value["peers"]
+    assert decode_value(encode_value(value), CopyManifest.from_json) == replace(MANIFEST, peers={})
 
 
 def test_incarnations_have_their_length() -> None:

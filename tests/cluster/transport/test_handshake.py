@@ -41,6 +41,7 @@ def test_both_ends_learn_who_the_other_is(tmp_path: Path) -> None:
     """The caller has pinned before it says so; the called end learns the caller's process."""
 
     async def body() -> None:
+        first = credentials(tmp_path, ONE).book  # an earlier start of the caller's directory
         one, two, ends = credentials(tmp_path, ONE), credentials(tmp_path, TWO), Ends()
         pinned: list[Peer] = []
 
@@ -54,9 +55,11 @@ def test_both_ends_learn_who_the_other_is(tmp_path: Path) -> None:
         ours, (theirs, start) = await calling, await answering
         assert pinned == [two.me] == [ours.peer]
         assert (theirs.peer, start) == (one.me, one.book.start)
+        assert start.earlier == one.book.start.earlier == (first.start.process,)
         ends.called.write(theirs.controls_out.seal(ControlKind.PINNED, 5))
         await ends.carry()
-        assert await read_pinned(ends.caller, ours) == ProcessStart(5, two.book.start.process)
+        said = await read_pinned(ends.caller, ours)
+        assert (said, said.earlier) == (ProcessStart(5, two.book.start.process), ())
 
     asyncio.run(body())
 

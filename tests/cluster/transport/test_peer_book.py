@@ -9,10 +9,18 @@ from typing import Any
 import orjson
 import pytest
 
-from cmdlog.cluster.transport.peer_book import FORMER_MAX, PeerBook, PeerRefused
+from cmdlog.cluster.transport.peer_book import (
+    FORMER_MAX,
+    PeerBook,
+    PeerRecord,
+    PeerRefused,
+    begin_book,
+    newer_records,
+    read_peers,
+)
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
-from cmdlog.raft.wire.secure_frames import Peer
+from cmdlog.raft.wire.secure_frames import EARLIER_MAX, Peer
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import Corrupt, Foreign, NewerFormat, WalError, Wedged
 from tests.wal.sim.simfiles import Fault, SimCrash, SimFiles
@@ -128,6 +136,77 @@ def test_every_start_of_a_directory_has_another_number() -> None:
     assert len({start.process for start in starts}) == 4
 
 
+def test_an_old_copy_never_counts_further_than_what_was_met() -> None:
+    """However often it is started again; the directory of which it is a copy goes on."""
+    peer = Identity(ME.cluster_id, TWO, FIRST.incarnation)
+    files = SimFiles()
+    PeerBook.open(files, "/", peer)
+    copy = files.kill()
+    met = PeerBook.open(SimFiles(), "/", ME)
+    met.acquaint(FIRST, PeerBook.open(files, "/", peer).start)
+    for _ in range(5):
+        start = PeerBook.open(copy, "/", peer).start
+        assert refusal(lambda: met.acquaint(FIRST, start)) is RefusalReason.DUPLICATE  # noqa: B023
+    later = [PeerBook.open(files, "/", peer).start for _ in range(EARLIER_MAX)][-1]
+    met.check(FIRST, later)
+    assert later.earlier[0] == met.records[TWO].start.process  # type: ignore[union-attr]
+    met.acquaint(FIRST, later)
+    assert met.records[TWO].start.earlier == ()  # type: ignore[union-attr]
+
+
+def test_a_start_that_says_nothing_of_the_one_that_was_met_is_taken() -> None:
+    """It is one of an older program, or was started very often meanwhile."""
+    book = PeerBook.open(SimFiles(), "/", ME)
+    book.acquaint(FIRST, START)
+    book.acquaint(FIRST, ProcessStart(6, b"process6"))
+    book.acquaint(FIRST, ProcessStart(8, b"process8", (b"another!",)))
+
+
+def test_the_starts_of_a_directory_are_named_without_a_gap() -> None:
+    """As many as a hello holds; an older program names none, so they begin with its last one."""
+    files, starts = SimFiles(), list[ProcessStart]()
+    for _ in range(EARLIER_MAX + 2):
+        starts.append(PeerBook.open(files, "/", ME).start)
+    assert starts[0].earlier == ()
+    assert starts[-1].earlier == tuple(start.process for start in starts[1:-1])
+    assert [starts[-1].process_of(number) for number in (1, 2, EARLIER_MAX + 2, EARLIER_MAX + 3)] == [
+        None, starts[1].process, starts[-1].process, None,
+    ]  # fmt: skip
+    older = edited(lambda value: forget(value, "earlier"))
+    last = bytes.fromhex(orjson.loads(older.read_file(PATH))["process"])
+    assert PeerBook.open(older, "/", ME).start.earlier == (last,)
+    oldest = edited(lambda value: forget(value, "earlier", "process"))
+    assert PeerBook.open(oldest, "/", ME).start.earlier == ()
+
+
+def test_a_book_that_begins_with_what_another_has_met_refuses_what_that_refuses() -> None:
+    """Also that book's own node. The disk itself is met by nobody, and its first start is the first."""
+    book = PeerBook.open(SimFiles(), "/", ME)
+    book.acquaint(FIRST, NEXT)
+    made, files = Identity(ME.cluster_id, 3, b"lifethre"), SimFiles()
+    begin_book(files, "/", made, {**book.met, NodeId(3): PeerRecord(b"an older")})
+    copied = reopened(files, made)
+    assert (copied.start.number, copied.start.earlier, copied.confirmed) == (1, (), frozenset())
+    assert refusal(lambda: copied.check(FIRST, START)) is RefusalReason.EARLIER_START
+    assert refusal(lambda: copied.check(book.me, ProcessStart(1, b"another!"))) is RefusalReason.DUPLICATE
+    copied.check(book.me, book.start)
+    assert NodeId(3) not in copied.records
+
+
+def test_a_book_is_read_where_nobody_runs_its_directory() -> None:
+    """And where there is none, nothing is known."""
+    files = SimFiles()
+    assert read_peers(files, "/", ME) == {}
+    PeerBook.open(files, "/", ME).acquaint(FIRST, START)
+    assert read_peers(files, "/", ME) == {TWO: PeerRecord(FIRST.incarnation, confirmed=True, start=START)}
+
+
+def forget(value: dict[str, Any], *names: str) -> None:
+    """As a program writes it that does not know these."""
+    for name in names:
+        del value[name]
+
+
 def test_an_adopted_directory_is_confirmed_by_nobody() -> None:
     """Its peers have pinned the life before; what it has pinned of them stays."""
     files = SimFiles()
@@ -236,3 +315,79 @@ def test_a_full_disk_changes_nothing() -> None:
     files.capacity_bytes = capacity
     book.pin(FIRST)
     assert book.records[TWO].incarnation == FIRST.incarnation
+
+
+# -- two books -----------------------------------------------------------------------------------------------------------
+
+LIFE, LATER = FIRST.incarnation, SECOND.incarnation
+
+
+@pytest.mark.parametrize(
+    "record", [PeerRecord(LIFE), PeerRecord(LATER, confirmed=True, start=START, former=(LIFE,))], ids=["pinned", "met"]
+)
+def test_a_record_comes_as_it_was(record: PeerRecord) -> None:
+    """Through JSON and back."""
+    assert PeerRecord.from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"incarnation": "6c"}, {"former": ["6c"]}, {"start": [4]}, {"start": [-1, START.process.hex()]}, {"start": [4, "00"]},
+        {"start": ["4", START.process.hex()]}, {"incarnation": 7},
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_refused(changed: dict[str, Any]) -> None:
+    """It may come from another node."""
+    with pytest.raises((TypeError, ValueError)):
+        PeerRecord.from_json({**PeerRecord(LIFE, start=START).to_json(), **changed})
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "known"),
+    [
+        (PeerRecord(LIFE, start=START), PeerRecord(LIFE, start=NEXT), PeerRecord(LIFE, start=NEXT)),
+        (PeerRecord(LIFE, start=NEXT), PeerRecord(LIFE, start=START), PeerRecord(LIFE, start=NEXT)),
+        (PeerRecord(LIFE), PeerRecord(LIFE, start=START), PeerRecord(LIFE, start=START)),
+        (PeerRecord(LIFE, start=START), PeerRecord(LIFE), PeerRecord(LIFE, start=START)),
+        (PeerRecord(LIFE, start=NEXT), PeerRecord(LATER, former=(LIFE,)), PeerRecord(LATER, former=(LIFE,))),
+        (PeerRecord(LATER, former=(LIFE,)), PeerRecord(LIFE, start=NEXT), PeerRecord(LATER, former=(LIFE,))),
+        (PeerRecord(LIFE, start=START), PeerRecord(LATER, start=NEXT), PeerRecord(LIFE, start=START)),
+        (
+            PeerRecord(LIFE, former=(b"z-life-z",)),
+            PeerRecord(LIFE, former=(LATER,)),
+            PeerRecord(LIFE, former=(LATER, b"z-life-z")),
+        ),
+    ],
+    ids=["later start", "earlier start", "no start", "no other start", "later life", "earlier life", "other life", "former"],
+)
+def test_the_newer_of_two_records_counts(ours: PeerRecord, theirs: PeerRecord, known: PeerRecord) -> None:
+    """A start of another life says nothing of this one. Of lives without an order ours is kept."""
+    assert ours.newer(theirs) == known
+
+
+def test_two_processes_of_one_start_are_two_copies_of_which_ours_counts() -> None:
+    """As a peer that has met one refuses the other."""
+    other = ProcessStart(4, b"another!")
+    found = PeerRecord(LIFE, start=START).newer(PeerRecord(LIFE, start=other)).start
+    assert found is not None
+    assert found.process == START.process
+
+
+def test_nobody_has_confirmed_what_another_book_says() -> None:
+    """The peer has pinned the life of that book's own node."""
+    confirmed = PeerRecord(LIFE, confirmed=True)
+    assert not confirmed.newer(confirmed).confirmed
+
+
+def test_former_lives_of_both_books_are_bounded() -> None:
+    """The newest of the record that counts stay."""
+    many = tuple(b"life%4d" % number for number in range(FORMER_MAX))
+    found = PeerRecord(LIFE, former=many).newer(PeerRecord(LIFE, former=(LATER,)))
+    assert found.former == many
+
+
+def test_nodes_that_one_book_knows_are_known() -> None:
+    """Ascending."""
+    two, three = PeerRecord(LATER), PeerRecord(LIFE, start=START)
+    assert list(newer_records({NodeId(3): three}, {TWO: two}).items()) == [(2, two), (3, three)]

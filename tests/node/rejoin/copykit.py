@@ -27,8 +27,11 @@ from cmdlog.cluster.copying.copy_values import (
     RollAddress,
 )
 from cmdlog.cluster.copying.wishes import CopyWish
+from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.node.member.member_ground import MemberGround
 from cmdlog.node.member.rejoin.rejoin_ground import AskedSource, RejoinGround
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.wire.control_frames import ProcessStart
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
@@ -104,7 +107,15 @@ def read_offer(cluster: ClusterFile, directory: Path) -> OfferedCopy:
                 contents.append(content)
     log = LogShape(instance.segment_bytes, instance.segments, instance.log_reserve_bytes)
     offered = CopyManifest(
-        copy=bytes(16), source=SOURCE, groups=groups, faults=(), log=log, files=tuple(files), partitions=places, rate=0
+        copy=bytes(16),
+        source=SOURCE,
+        groups=groups,
+        faults=(),
+        log=log,
+        files=tuple(files),
+        partitions=places,
+        rate=0,
+        peers={NodeId(SOURCE): PeerRecord(b"life-one", start=ProcessStart(4, b"process4")), NodeId(3): PeerRecord(b"lifethre")},
     )
     return OfferedCopy(cluster, directory, offered, contents)
 

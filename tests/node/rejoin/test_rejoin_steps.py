@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog.cluster.transport.peer_book import read_peers
 from cmdlog.node.member.rejoin.member_opening import prepare_directory, wish_copy
 from cmdlog.node.member.rejoin.quarantine_folder import list_quarantine
 from cmdlog.node.member.rejoin.rejoin_record import RejoinFile, RejoinReason
@@ -90,6 +91,7 @@ def check_made(directory: Path, offer: OfferedCopy) -> None:
     assert [check(FILES, snapshot) for snapshot in snapshots] == [""] * len(snapshots)
     assert {snapshot.partition for snapshot in snapshots} == {0, 1}
     assert rows_of(directory) == rows_of(offer.directory)
+    assert read_peers(FILES, str(directory), instance.identity) == offer.manifest.peers
     log = Log.open(FILES, str(directory))
     log.close()
     left = set(os.listdir(directory)) - {"log", "state", "snapshots", "archive", "faults", "cluster", "instance.json", "LOCK"}

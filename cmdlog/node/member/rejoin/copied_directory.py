@@ -6,6 +6,7 @@ removed and made again; only the copied snapshots are moved, once, as a whole fo
     snapshots  the copied ones, under this node's name
     faults     the failure sets of the cluster, as the source knew them
     state      restored from the snapshots
+    peers      what the source and this node's old directory had met of the other nodes
     log        fresh; it begins with a CHECKPOINT of every group, with the votes that this node's old directory still showed
     instance   the directory is a node
 """
@@ -17,14 +18,20 @@ import shutil
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+import structlog
+
 from cmdlog.cluster.copying.copy_values import CopyManifest
+from cmdlog.cluster.transport.peer_book import PeerRecord, begin_book, newer_records, read_peers
 from cmdlog.node.member.rejoin.copied_files import CopiedFiles
 from cmdlog.node.member.rejoin.kept_votes import NO_VOTE, newer_vote
 from cmdlog.node.member.rejoin.own_snapshots import newest_of, take_over_snapshots
+from cmdlog.node.member.rejoin.quarantine_folder import QUARANTINE_FOLDER
 from cmdlog.node.member.rejoin.rejoin_record import Votes
+from cmdlog.operator_error import full_text
+from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.directory.instance import FOLDERS, INSTANCE_NAME, Identity, load_instance, write_marker
 from cmdlog.wal.directory.lock import DirectoryLock
-from cmdlog.wal.errors import Foreign
+from cmdlog.wal.errors import Foreign, WalError
 from cmdlog.wal.fault_log import FAULTS_FOLDER, FaultLog, FaultRecord
 from cmdlog.wal.fault_record import BadFaultLog, decode_fault
 from cmdlog.wal.files import Files
@@ -39,6 +46,8 @@ from snapshot.catalog import Snapshot, restore
 
 MADE_BY: Final = "copy"  # in `creating.json`
 
+log = structlog.get_logger("cmdlog.cluster")
+
 
 @dataclass(frozen=True, slots=True)
 class CopyToMake:
@@ -47,6 +56,7 @@ class CopyToMake:
     identity: Identity  # of the new life
     manifest: CopyManifest
     votes: Votes  # that the old directory showed
+    quarantine: str = ""  # name of the folder that has the old directory
 
 
 def begin_directory(files: Files, directory: str) -> None:
@@ -75,6 +85,7 @@ def make_directory(files: Files, directory: str, owner: DirectoryLock, made: Cop
     indexes = {partition: place.index for partition, place in manifest.partitions.items()}
     snapshots = newest_of(files, directory, identity, indexes)
     _restore_states(files, directory, snapshots)
+    bring_peers(files, directory, identity, manifest, quarantine=made.quarantine)
     Log.create(
         files,
         directory,
@@ -103,6 +114,26 @@ def first_records(manifest: CopyManifest, votes: Votes, snapshots: dict[int, Sna
             catalogs={version: _stated_here(catalog) for version, catalog in state.catalogs.items()},
         )  # fmt: skip
     return groups.checkpoints(oldest_block=1)
+
+
+def bring_peers(files: Files, directory: str, identity: Identity, manifest: CopyManifest, *, quarantine: str) -> None:
+    """The book of peers begins with what the source had met, and with what this node's old directory had. Durable on return."""
+    before = _peers_before(files, os.path.join(directory, QUARANTINE_FOLDER, quarantine), identity) if quarantine else {}
+    begin_book(files, directory, identity, newer_records(manifest.peers, before))
+
+
+def _peers_before(files: Files, folder: str, identity: Identity) -> dict[NodeId, PeerRecord]:
+    """What the old directory had met; nothing where it was not this node's, or cannot be read."""
+    if not files.exists(os.path.join(folder, INSTANCE_NAME)):
+        return {}
+    try:
+        former = load_instance(files, folder).identity
+        if (former.cluster_id, former.node_id) != (identity.cluster_id, identity.node_id):
+            return {}
+        return read_peers(files, folder, former)
+    except WalError as error:
+        log.warning("old_book_unreadable", why=full_text(error))
+        return {}
 
 
 def _mark(manifest: CopyManifest, partition: int, snapshot: Snapshot) -> dict[str, Any]:

@@ -153,6 +153,6 @@ class RejoinSteps:
         files, directory = self._ground.files, self._ground.directory
         identity = Identity(self._ground.member.cluster.cluster_id, self._ground.node, record.incarnation)
         if not is_complete(files, directory, identity):
-            made = CopyToMake(identity, self._copied.read_manifest(), record.votes or {})
+            made = CopyToMake(identity, self._copied.read_manifest(), record.votes or {}, record.quarantine)
             make_directory(files, directory, self._owner, made, self._copied)
         return replace(record, state=RejoinState.MADE)

@@ -216,7 +216,7 @@ class ChangingCluster(SimCluster):
             if member.machine.captured[partition].index < member.groups.cores[partition].log.base:  # type: ignore[index]
                 member.capture(partition)
         states = {partition: member.machine.captured[partition] for partition in range(PARTITIONS)}
-        reaches = {int(group): GroupReach.of(core) for group, core in member.groups.cores.items()}
+        peers, reaches = member.book.met, {int(group): GroupReach.of(core) for group, core in member.groups.cores.items()}
         try:
             cluster = cluster_state(member.log, reaches[CLUSTER_GROUP], last_txn=member.log.recovered.txn_id_max)
         except WalError:
@@ -228,7 +228,15 @@ class ChangingCluster(SimCluster):
         faults = tuple(encode_fault(self.cluster_id, record) for record in member.fault_log.records)
         shape = LogShape(self.segment_bytes, self.segments, 4096)
         manifest = CopyManifest(
-            copy=bytes(16), source=member.node, groups=groups, faults=faults, log=shape, files=(), partitions=places, rate=0
+            copy=bytes(16),
+            source=member.node,
+            groups=groups,
+            faults=faults,
+            log=shape,
+            files=(),
+            partitions=places,
+            rate=0,
+            peers=peers,
         )
         return Copied(manifest, {p: encode_state(state) for p, state in states.items()})
 

@@ -17,7 +17,14 @@ import google_crc32c
 import orjson
 
 from cmdlog.cluster.copying.copy_values import CopyManifest
-from cmdlog.node.member.rejoin.copied_directory import MADE_BY, begin_directory, decode_lineage, first_records, is_complete
+from cmdlog.node.member.rejoin.copied_directory import (
+    MADE_BY,
+    begin_directory,
+    bring_peers,
+    decode_lineage,
+    first_records,
+    is_complete,
+)
 from cmdlog.node.member.rejoin.kept_votes import read_votes
 from cmdlog.node.member.rejoin.quarantine_folder import quarantine_parts
 from cmdlog.node.member.rejoin.rejoin_record import RejoinFile, RejoinReason, RejoinRecord, RejoinState
@@ -153,6 +160,8 @@ class SimRejoin:
         if records := decode_lineage(identity.cluster_id, manifest.faults):
             FaultLog.open(files, directory, identity).adopt(records)
         yield "faults"
+        bring_peers(files, directory, identity, manifest, quarantine=record.quarantine)
+        yield "peers"
         Log.create(
             files, directory, identity, segment_bytes=manifest.log.segment_bytes, segments=manifest.log.segments,
             reserve_bytes=manifest.log.reserve_bytes, initial=first_records(manifest, record.votes or {}, snapshots),  # type: ignore[arg-type]

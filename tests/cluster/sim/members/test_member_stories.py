@@ -7,6 +7,7 @@ import pytest
 from cmdlog.node.member.rejoin.rejoin_record import RejoinReason
 from cmdlog.wal.format.cluster_record import MemberStage
 from cmdlog.wal.ids import CLUSTER_GROUP
+from tests.cluster.sim.list_sites import ListState
 from tests.cluster.sim.members.changing_cluster import ChangingCluster
 from tests.cluster.sim.members.changing_run import end_and_judge
 from tests.cluster.sim.members.member_faults import MemberFaults
@@ -192,19 +193,16 @@ def test_lives_that_are_over_stay_so() -> None:
     end_and_judge(world)
 
 
-def test_old_copy_of_a_directory_is_not_heard() -> None:
-    """Nor does it vote, until it is made again from a copy."""
+@pytest.mark.parametrize("starts", [1, 5])
+def test_old_copy_of_a_directory_is_not_heard(starts: int) -> None:
+    """Nor does it vote, until it is made again from a copy; also when it has counted further than what the others have met."""
     world = peaceful_cluster(11)
     world.keeps_all = False
     node = follower(world)
     faults = MemberFaults(world)
     world.crash(node, power=False)
     world.boot(node)
-    machine = world.machines[node]
-    start = world.members[node].book.start.number
-    world.saved[node] = machine.files.kill(), {}, {}, start
-    world.saved[node][1].update({p: state.captured() for p, state in machine.captured.items()})
-    world.saved[node][2].update({p: state.captured() for p, state in machine.captured.items()})
+    save_old(world, node)
     for _ in range(2):
         world.crash(node, power=False)
         world.boot(node)
@@ -216,10 +214,48 @@ def test_old_copy_of_a_directory_is_not_heard() -> None:
     faults._restore_old()
     assert world.happened["old copy"] == 1
     world.boot(node)
+    for _ in range(starts - 1):
+        world.crash(node, power=False)
+        world.boot(node)
+    met = max(hears(world, other, node) or 0 for other in world.members)
+    assert (world.members[node].book.start.number > met) is (starts > 1)
     run_until(world, lambda: world.happened["peer refused"] > 0)
     assert world.happened["old copy heard"] == 0
     run_until(world, lambda: node not in world.spoiled and is_member(world, node))
     end_and_judge(world)
+
+
+def test_new_disk_refuses_an_old_copy_of_a_node_that_it_never_met() -> None:
+    """It knows what the source of its copy had met."""
+    world = peaceful_cluster(16)
+    world.keeps_all = False
+    old = follower(world)
+    save_old(world, old)
+    world.crash(old, power=False)
+    world.boot(old)
+    make_known(world, old)
+    new = next(node for node in sorted(world.members) if node != old and not world.members[node].leads)
+    world.cut = {(old, new), (new, old)}
+    life = wipe(world, new)
+    run_until(world, lambda: is_member(world, new, life=life) and new in world.members and new not in world.spoiled)
+    assert hears(world, new, old) == world.members[old].book.start.number
+    run_until(world, lambda: world.can_spare(old))
+    MemberFaults(world)._restore_old()
+    assert world.happened["old copy"] == 1
+    world.boot(old)
+    before = world.happened["peer refused"]
+    assert not world.members[new].believes(old, world.members[old].stamp)
+    assert world.happened["peer refused"] == before + 1
+    world.cut.clear()
+    end_and_judge(world)
+
+
+def save_old(world: ChangingCluster, node: int) -> None:
+    """An old copy of the node's directory is kept, to be restored later."""
+    machine, states = world.machines[node], list[dict[int, ListState]]()
+    for _ in range(2):
+        states.append({partition: state.captured() for partition, state in machine.captured.items()})
+    world.saved[node] = machine.files.kill(), *states, world.members[node].book.start.number  # type: ignore[assignment]
 
 
 def make_known(world: ChangingCluster, node: int) -> None:
