@@ -22,6 +22,7 @@ from cmdlog.wal.errors import LimitReached
 
 ADDRESS_BYTES_MIN: Final = 256 << 20  # of a process that runs procedures; one with small states came up in 195 MiB
 ADDRESS_BYTES_FREE: Final = 96 << 20  # for the threads, states and caches of a small directory, in a process that has loaded all
+STARTS_DIFFER_BYTES: Final = 4 << 20  # what one start has taken more than another when it looks
 STACK_BYTES: Final = 8 << 20  # of a thread, where the limit of stacks does not say
 DESCRIPTOR_WAIT_S: Final = 10.0  # for a free file descriptor, when the process or the machine has none
 DESCRIPTOR_PAUSE_S: Final = 0.02
@@ -121,10 +122,11 @@ def check_address_space(threads: int = 0) -> None:
         )
     free, needed = soft - _address_bytes(), ADDRESS_BYTES_FREE + threads * _stack_bytes()
     if free < needed:
+        enough = soft - free + needed + STARTS_DIFFER_BYTES
         who = f"a server with {threads} threads" if threads else "a directory that is opened"
         raise LimitReached(
             f"RLIMIT_AS (`ulimit -v`) is {soft:,} bytes, of which {max(free, 0):,} are left; "
-            f"{who} needs {needed:,} at least, {soft - free + needed:,} in all"
+            f"{who} needs {needed:,} at least, {enough:,} in all"
         )
 
 

@@ -327,7 +327,7 @@ OF_MACHINE: Final = (
     Mutant(
         "durable-is-committed",
         SEQUENCER,
-        "taken.flights if self._votes_alone else ()",
+        "taken.flights if self.votes_alone else ()",
         "taken.flights",
         "a call is run and answered when one disk has it",
     ),
