@@ -11,13 +11,18 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, NamedTuple, ParamSpec, TypeVar, overload
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultedTypeVar
+
     from procedures import Transaction
     from procedures.declaration.procedure import EverywhereFunction, Procedure
+
+    R = DefaultedTypeVar("R", default=Any)  # of a call by name, the result may be anything, as `Client.invoke` has it
+else:
+    R = TypeVar("R")  # Python 3.11 and 3.12 know no default, and nothing asks for it
 
 Durability = Literal["sync", "async"]
 Consistency = Literal["linearizable", "stale"]
 P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")  # of functions: inside of `Call`, R is the result of that call, which pyright does not know for `Call.of`
 
 PROCEDURES_ATTRIBUTE: Final = "__cmdlog_procedures__"  # of a registered function; see `procedures.declaration.procedure`

@@ -13,7 +13,10 @@ class PartitionResult:
     partition: int
     entries: int = 0
     calls: int = 0
+    batches: int = 0
     digests: int = 0  # batches whose results were compared with the live run's
+    distrusted: int = 0  # batches that were not, since the log's digests are of a state that other nodes did not have
+    distrust: str = ""  # … and since when, in which log
     index: int = 0
     term: int = 0
     checksum: int = 0

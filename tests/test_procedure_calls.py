@@ -67,7 +67,9 @@ def embedded(shop: Embedded) -> int:
     return shop.invoke(Call.of(put, item=1, count=2).under("key")).value + kept.left + future.result() + counts[0]
 
 def client(shop: Client) -> int:
-    for answer in shop.batch([Call.of(put, item=1, count=1), ("put", {"item": 1, "count": 1})]):
+    named = Call("put", {"item": 1, "count": 1})
+    kept = named.under("key")
+    for answer in shop.batch([Call.of(put, item=1, count=1), ("put", {"item": 1, "count": 1}), named, kept]):
         print(answer)
     return shop.call(put, item=1, count=3) + shop.call(rate_count)[0]
 

@@ -35,6 +35,7 @@ def configure_logs(log_format: Literal["auto", "json", "text"]) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # ours reports its start and stop
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # malformed requests are the clients' affair
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it describes a context per partition, and its plugins
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,

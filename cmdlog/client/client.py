@@ -186,7 +186,10 @@ class Client(ClientCore):
     def query(
         self, sql: str, params: Sequence[Any] = (), *, partition: int | None = None, consistency: Consistency | None = None
     ) -> QueryResult:
-        """Runs a SELECT on a frozen state of one partition or, concatenated, of all. `consistency` as in `invoke`."""
+        """Runs a SELECT on a frozen state of one partition or, concatenated, of all. `consistency` as in `invoke`.
+
+        Columns have no types: values are as SQLite stores them, and bytes are base64 text.
+        """
         return read_rows(self._run(self._exchange(query_ask(sql, params, partition, consistency))))
 
     def procedures(self) -> list[dict[str, Any]]:

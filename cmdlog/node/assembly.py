@@ -221,7 +221,7 @@ def _snapshot_hooks(
             partition, lambda reply: done() if isinstance(reply, CallOutcome) else None
         )  # else the node has failed
 
-    def note(record: bytes, done: Callable[[], None]) -> None:
+    def log_note(record: bytes, done: Callable[[], None]) -> None:
         sequencer.add_record(record, done)
         sequencer.flush_notes()  # the snapshot waits for it
 
@@ -229,7 +229,7 @@ def _snapshot_hooks(
         capture=sites.capture,
         applied_block=sequencer.applied_block,
         facts=facts.of_partition,
-        note=note,
+        note=log_note,
         notes_fit=lambda: sequencer.notes_fit,
         when_durable=when_durable,
         when_all_durable=sequencer.when_taken_is_durable,

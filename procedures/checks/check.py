@@ -57,7 +57,7 @@ def check(target: str | Database, *, seed: int = 1, calls: int = CALLS, given: s
     sources = capture_bundle(database, name).modules
     run = [(procedure.name, procedure.function) for procedure in database.procedure_list]
     run += [(migration.name, migration.function) for migration in database.migrations]
-    findings = lint(sources, {known: (_module_of(function), function.__name__) for known, function in run})
+    findings = lint(sources, {known: (_module_of(function), function.__qualname__) for known, function in run})
     findings += _check_declarations(database, module.__name__)
     findings += _check_statements(database, sources)
     findings += check_migrations(name, database, given)

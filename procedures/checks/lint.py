@@ -10,12 +10,15 @@ An *error* breaks replay for sure when it is reached; a *warning* may be right, 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from procedures.checks.default_reprs import text_of
 from procedures.checks.import_effects import import_effects
-from procedures.checks.module_names import ModuleNames, definition_of
+from procedures.checks.module_names import ModuleNames
+from procedures.checks.reached_code import ReachedCode, bound_by, names_bound_in, reached_code
 
 Severity = Literal["error", "warning"]
 
@@ -61,6 +64,10 @@ _BANNED: dict[str, tuple[str, str]] = {
 }
 _ALLOWED = frozenset(("random.Random", "sys.maxsize", "os.path.basename", "os.path.join", "time.struct_time"))
 _ORDERED_USES = frozenset(("sorted", "len", "min", "max", "any", "all", "set", "frozenset", "bool", "sum", "isinstance"))
+_ITERATES = frozenset(("list", "tuple", "iter", "enumerate", "zip", "map", "filter", "dict.fromkeys", "repr", "str"))
+_SET_METHODS = frozenset(("union", "intersection", "difference", "symmetric_difference"))  # a set, of a set
+_AT_IMPORT = frozenset(("clock", "chance", "environment", "identity", "set_order"))
+"""Of code that ran at import, whose result procedures use. The rest of it, such as reading a file, is done once."""
 _GROWING = ("append", "extend", "insert", "update", "setdefault", "add")
 _MUTATORS = frozenset((*_GROWING, "remove", "pop", "clear", "discard", "popitem", "sort", "reverse"))
 _OUTLIVES = "which outlives the call; use a table"
@@ -74,66 +81,52 @@ def lint(sources: Mapping[str, str], procedures: Mapping[str, tuple[str, str]]) 
 
     Args:
         sources: module → source of the application (`Bundle.modules`).
-        procedures: procedure → (module, function).
+        procedures: procedure → (module, qualified name of the function).
     """
     modules = {name: ModuleNames(name, source) for name, source in sources.items()}
     findings: set[Finding] = set()
-    defaults = {root for module in modules.values() for root in _default_functions(modules, module)}
-    for module, function in sorted(_reachable(modules, {*procedures.values(), *defaults})):
-        node = modules[module].definitions[function]
-        findings.update(_Visitor(modules[module], function).run(node))
+    for code in reached_code(modules, procedures.values()):
+        findings.update(_Visitor(modules[code.module], code).run())
     for effect in import_effects(modules):
         findings.add(Finding(effect.module, effect.line, effect.code, "error", effect.function, effect.message))
     return sorted(findings)
 
 
-def _default_functions(modules: Mapping[str, ModuleNames], module: ModuleNames) -> Iterator[tuple[str, str]]:
-    """(module, definition) of what is called for columns that a statement leaves out."""
-    yield from ((module.name, name) for name, node in module.definitions.items() if isinstance(node, ast.Lambda))
-    yield from (found for node in module.defaults if (found := definition_of(modules, module, node)) is not None)
-
-
-def _reachable(modules: Mapping[str, ModuleNames], roots: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """(module, definition) of everything that the roots use, however deep."""
-    found: set[tuple[str, str]] = set()
-    waiting = [root for root in roots if root[0] in modules and root[1] in modules[root[0]].definitions]
-    while waiting:
-        current = waiting.pop()
-        if current in found:
-            continue
-        found.add(current)
-        module = modules[current[0]]
-        for node in ast.walk(module.definitions[current[1]]):
-            if isinstance(node, ast.Name | ast.Attribute):
-                target = definition_of(modules, module, node)
-                waiting += [target] if target else []
-    return found
-
-
 class _Visitor(ast.NodeVisitor):
     """Looks at one definition."""
 
-    def __init__(self, module: ModuleNames, function: str) -> None:
+    def __init__(self, module: ModuleNames, code: ReachedCode) -> None:
         self._module = module
-        self._function = function
+        self._function, self._node = code.name, code.node
+        self._at_import = code.at_import
         self._findings: list[Finding] = []
-        self._locals: set[str] = set()
+        self._locals = code.enclosing | names_bound_in(code.node)
         self._sets: set[str] = set()
+        self._raised: set[ast.AST] = set()
+        self._order_free: set[ast.expr] = set()  # comprehensions of which only what is in them counts
+        self._held_sets: set[str] = set()  # that somebody else made, so it may be passed on
+        self._values = {name: value for name, value in module.values.items() if name not in self._locals}
 
-    def run(self, node: ast.AST) -> list[Finding]:
-        for child in ast.walk(node):
-            if isinstance(child, ast.arg):
-                self._locals.add(child.arg)
-            elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
-                self._locals.add(child.id)
-        for child in ast.walk(node):
-            if isinstance(child, ast.Assign | ast.AnnAssign) and child.value is not None and self._is_set(child.value):
-                targets = child.targets if isinstance(child, ast.Assign) else [child.target]
-                self._sets.update(target.id for target in targets if isinstance(target, ast.Name))
-        self.visit(node)
+    def run(self) -> list[Finding]:
+        bound = Counter(name for child in ast.walk(self._node) if (name := bound_by(child)) is not None)
+        for child in ast.walk(self._node):
+            if isinstance(child, ast.arg) and _is_set_hint(child.annotation) and bound[child.arg] == 1:
+                self._held_sets.add(child.arg)
+            if not isinstance(child, ast.Assign | ast.AnnAssign) or child.value is None:
+                continue
+            targets = child.targets if isinstance(child, ast.Assign) else [child.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            self._values.update({name: child.value for name in names if bound[name] == 1})
+            if self._is_set(child.value):
+                self._sets.update(names)
+        self.visit(self._node)
         return self._findings
 
     def _report(self, node: ast.AST, code: str, severity: Severity, message: str) -> None:
+        if not self._at_import or code in _AT_IMPORT:
+            self._add(node, code, severity, message)
+
+    def _add(self, node: ast.AST, code: str, severity: Severity, message: str) -> None:
         line = getattr(node, "lineno", 0)
         self._findings.append(Finding(self._module.name, line, code, severity, self._function, message))
 
@@ -180,9 +173,30 @@ class _Visitor(ast.NodeVisitor):
             self._report(node, "slow_statement", "warning", f"{name}(): built at every call; build it once at module level")
         elif isinstance(node.func, ast.Attribute):
             self._check_mutation(node.func)
+        if name in _ORDERED_USES:
+            self._order_free.update(argument for argument in node.args if isinstance(argument, ast.GeneratorExp | ast.ListComp))
+        joins = isinstance(node.func, ast.Attribute) and node.func.attr == "join"
         if name not in _ORDERED_USES:
             for argument in node.args:
-                self._check_set_order(argument)
+                self._check_set_order(argument, iterates=joins or name in _ITERATES)
+        self._check_text(node)
+        self.generic_visit(node)
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> None:
+        self._check_set_order(node.value, iterates=True)
+        self._check_text(node)
+        self.generic_visit(node)
+
+    def _check_text(self, node: ast.Call | ast.FormattedValue) -> None:
+        shown = text_of(self._module, node, self._values, self._locals)
+        if shown is not None and node not in self._raised:
+            message = (
+                f"the text of {ast.unparse(shown)} says where in memory it is; write what it means, or give its class a __repr__"
+            )
+            self._report(node, "identity", "error", message)
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        self._raised.update(ast.walk(node))  # the text of an exception is no part of a result
         self.generic_visit(node)
 
     def _builds_on_table(self, node: ast.Call) -> bool:
@@ -198,8 +212,8 @@ class _Visitor(ast.NodeVisitor):
 
     def _check_mutation(self, function: ast.Attribute) -> None:
         holder = function.value
-        if isinstance(holder, ast.Name) and function.attr == "pop" and holder.id in self._sets:
-            self._report(function, "set_order", "error", f"{holder.id}.pop() takes an arbitrary element")
+        if function.attr == "pop" and (self._is_set(holder) or self._is_held_set(holder)):
+            self._report(function, "set_order", "error", f"{ast.unparse(holder)}.pop() takes an arbitrary element")
         if function.attr in _MUTATORS and self._is_global(holder):
             self._report(function, "global_state", "error", f"changes {ast.unparse(holder)}, {_OUTLIVES}")
 
@@ -221,11 +235,22 @@ class _Visitor(ast.NodeVisitor):
         if isinstance(node, ast.Name):
             return node.id in self._sets
         if isinstance(node, ast.BinOp):
-            return self._is_set(node.left) and isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor)
-        return isinstance(node, ast.Call) and self._module.dotted(node.func) in ("set", "frozenset")
+            sides = (self._is_set(side) or _is_view(side) for side in (node.left, node.right))
+            return isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor) and any(sides)
+        if not isinstance(node, ast.Call):
+            return False
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _SET_METHODS:
+            return self._is_set(node.func.value)
+        return self._module.dotted(node.func) in ("set", "frozenset")
 
-    def _check_set_order(self, node: ast.expr) -> None:
-        if self._is_set(node):
+    def _is_held_set(self, node: ast.expr) -> bool:
+        """A parameter, or a constant of the module: it is passed on to ask what is in it."""
+        if not isinstance(node, ast.Name) or node.id in self._sets:
+            return False
+        return node.id in self._held_sets or self._is_set(self._values.get(node.id, node))
+
+    def _check_set_order(self, node: ast.expr, *, iterates: bool = True) -> None:
+        if self._is_set(node) or (iterates and self._is_held_set(node)):
             self._report(node, "set_order", "error", "the order of a set differs between processes; use sorted(…)")
 
     def visit_For(self, node: ast.For) -> None:
@@ -234,7 +259,7 @@ class _Visitor(ast.NodeVisitor):
 
     def _visit_comprehension(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> None:
         for generator in node.generators:
-            self._check_set_order(generator.iter)
+            self._check_set_order(generator.iter, iterates=node not in self._order_free)
         self.generic_visit(node)
 
     visit_ListComp = visit_GeneratorExp = visit_DictComp = _visit_comprehension
@@ -268,12 +293,27 @@ class _Visitor(ast.NodeVisitor):
         for default in [*node.args.defaults, *(default for default in node.args.kw_defaults if default is not None)]:
             if isinstance(default, ast.List | ast.Dict | ast.Set):
                 self._report(default, "global_state", "error", "a mutable default outlives the call")
+            self.visit(default)
+        if self._at_import:
+            self._check_kept_closure(node)
+        if node.name == "__hash__":  # orders nothing: a dict keeps its order, and sets are found where they are read
+            return
         for decorator in node.decorator_list:
             name = self._module.dotted(decorator.func if isinstance(decorator, ast.Call) else decorator) or ""
             if name in ("functools.cache", "functools.lru_cache"):
                 self._report(decorator, "global_state", "warning", f"{name} {_CACHES}")
         for statement in node.body:
             self.visit(statement)
+
+    def _check_kept_closure(self, outer: ast.FunctionDef) -> None:
+        """The function that it returns is kept by the module, and so is what that function rebinds."""
+        given = {node.value.id for node in ast.walk(outer) if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)}
+        for inner in ast.walk(outer):
+            if isinstance(inner, ast.FunctionDef) and inner is not outer and inner.name in given:
+                for node in ast.walk(inner):
+                    if isinstance(node, ast.Nonlocal):
+                        names = ", ".join(node.names)
+                        self._add(node, "global_state", "error", f"nonlocal {names}: the module keeps {inner.name}; use a table")
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         caught = set(_caught(self._module, node.type))
@@ -289,6 +329,17 @@ class _Visitor(ast.NodeVisitor):
         self._report(node, "late_import", "warning", "import at module level, so that the code is certainly in the bundle")
 
     visit_Import = visit_ImportFrom = _visit_import
+
+
+def _is_view(node: ast.expr) -> bool:
+    """`rows.keys()`, of which `&` and the like make a set."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "keys" and not node.args
+
+
+def _is_set_hint(node: ast.expr | None) -> bool:
+    """`set[str]`, as the hint of a parameter."""
+    named = node.value if isinstance(node, ast.Subscript) else node
+    return isinstance(named, ast.Name) and named.id in ("set", "frozenset")
 
 
 def _caught(module: ModuleNames, node: ast.expr | None) -> Iterator[str]:

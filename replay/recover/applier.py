@@ -68,6 +68,12 @@ def replay_partitions(
                 partition, replay, after_index=part.from_index, to_index=part.to_index, voids=part.voids, progress=progress
             )
         diverged = {partition: of.index for partition, of in DivergenceFile(target.files, plan.directory).by_partition().items()}
+        for replay in replays:
+            if (since := diverged.get(replay.plan.partition)) is not None:
+                replay.distrusted_from = since
+                replay.result.distrust = (
+                    f"digests of {plan.directory} from entry {since} on are of a state that other nodes did not have"
+                )
         loop = ReplayLoop(queues, setup.catalogs.add_logged, diverged=diverged)
         loop.put_beginning(plan.catalogs, plan.key_policy)
         loop.run(records, target.state_folder)

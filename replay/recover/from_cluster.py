@@ -167,7 +167,10 @@ def _added(before: PartitionResult, after: PartitionResult) -> PartitionResult:
         after,
         entries=before.entries + after.entries,
         calls=before.calls + after.calls,
+        batches=before.batches + after.batches,
         digests=before.digests + after.digests,
+        distrusted=before.distrusted + after.distrusted,
+        distrust="; ".join(why for why in dict.fromkeys((before.distrust, after.distrust)) if why),
     )
 
 

@@ -95,6 +95,7 @@ class PartitionReplay:
     def __init__(self, part: PartitionPlan, state: PartitionState, setup: ReplaySetup, fatal_calls: FatalCalls) -> None:
         self.plan, self.state, self._setup, self._fatal_calls = part, state, setup, fatal_calls
         self.result = PartitionResult(part.partition)
+        self.distrusted_from = part.to_index + 1  # the log's digests of entries from there on are not given
         self._skips = {index: frozenset(positions) for index, positions in part.skips.items()}
         self._reporter = BatchReporter(setup.catalogs, setup.live_rows)
         self._set_aside = SetAside(part.partition, self._reporter, setup.quarantine, state.connection)
@@ -102,7 +103,7 @@ class PartitionReplay:
         self._policy = KeyPolicy()
         self._call_rows: CallRows | None = None  # only when something was set aside
         self._group: list[tuple[Record, Record | None]] = []  # batches of the open transaction with their digests
-        self._before = (0, 0, 0)  # counts when it began
+        self._before = (0, 0, 0, 0, 0)  # counts when it began
         self._tried_again = -1  # index of a batch in which the machine failed once
         self._engine = self._make_engine()
         self._transaction = SharedTransaction(self._engine.executor)
@@ -180,7 +181,8 @@ class PartitionReplay:
             return BatchProblem(kind, reason, position)
         batch = decode_batch(record)
         if not self._transaction.is_open:
-            self._before = (self.result.entries, self.result.calls, self.result.digests)
+            result = self.result
+            self._before = (result.entries, result.calls, result.batches, result.digests, result.distrusted)
             self._transaction.ensure_open()
         if self._setup.report_running is not None:
             self._setup.report_running(self.plan.partition, record.index, IN_BATCH)
@@ -206,6 +208,8 @@ class PartitionReplay:
     def _count(self, record: Record, digest: Record | None, calls: int) -> None:
         self.result.entries += 1
         self.result.calls += calls
+        self.result.batches += 1
+        self.result.distrusted += record.index >= self.distrusted_from
         self._group.append((record, digest))
         self._transaction.count(calls)
         if self._transaction.is_full or self._call_rows is not None:
@@ -253,7 +257,8 @@ class PartitionReplay:
         """Takes the state back to the last good batch, committed. Raises: PartitionStopped when one of those differs now."""
         group, self._group = self._group, []
         if self._transaction.is_open:
-            self.result.entries, self.result.calls, self.result.digests = self._before
+            result = self.result
+            result.entries, result.calls, result.batches, result.digests, result.distrusted = self._before
         for record, _ in group:
             self._uncompared.forget(record.index)
         self._reopen()

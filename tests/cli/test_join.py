@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
@@ -66,7 +67,11 @@ def test_file_that_says_something_else_is_kept(server: MemberServer, file: Path)
 
 @pytest.mark.parametrize(
     ("state", "error"),
-    [("member", "is in the cluster already"), ("leaving", "is in the cluster already"), ("expected", "is expected at h:7644")],
+    [
+        ("member", r"is in the cluster already \(member\), at h:7644"),
+        ("leaving", r"is in the cluster already \(leaving\)"),
+        ("expected", "is expected at h:7644"),
+    ],
 )
 def test_taken_number_is_refused(server: MemberServer, file: Path, state: str, error: str) -> None:
     """With the way to take its place."""
@@ -75,6 +80,35 @@ def test_taken_number_is_refused(server: MemberServer, file: Path, state: str, e
         join()
     assert "--peer" in failed.value.hint
     assert (server.fake.membership.asked, (file.parent / "cluster-4.json").exists()) == ([], False)
+
+
+def test_member_at_that_place_has_joined(server: MemberServer, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator whose answer was lost asks again, perhaps after other nodes came and went: nothing changes, the exit is 0."""
+    join()
+    first = (file.parent / "cluster-4.json").read_bytes()
+    server.set_member(4, "member", peer=PEER, client=URL)
+    server.set_member(2, "removed")
+    capsys.readouterr()
+    join()
+    shown = capsys.readouterr().out
+    assert "node 4 is a member already, at 127.0.0.1:7644" in shown
+    assert "cmdlog cluster replace 4" in shown
+    join("--plan")
+    assert "node 4 is a member already: nothing is left to ask for" in capsys.readouterr().out
+    join("--json")
+    assert orjson.loads(capsys.readouterr().out)["already"] is True
+    assert len(server.fake.membership.asked) == 1
+    assert (file.parent / "cluster-4.json").read_bytes() == first
+
+
+def test_member_gets_a_file_that_is_missing(server: MemberServer, file: Path) -> None:
+    """The earlier run may have ended between the addition and the file; a file of something else is kept."""
+    server.set_member(4, "member", peer=PEER, client=URL)
+    join()
+    assert ClusterFile.load(file.parent / "cluster-4.json").nodes == (1, 2, 4)
+    (file.parent / "cluster-4.json").write_bytes(file.read_bytes())
+    with pytest.raises(CommandFailed, match=r"cluster-4\.json is there already"):
+        join()
 
 
 def test_removed_number_is_free_again(server: MemberServer, file: Path) -> None:

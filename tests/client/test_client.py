@@ -225,6 +225,7 @@ def test_query_and_the_rest(client: Client) -> None:
     assert (list(found), list(found.dicts()), len(found)) == ([(counter, 7)], [{"id": counter, "n": 7}], 1)
     assert found.as_of[done.partition or 0] >= done.txn_id
     assert len(client.query("select 1", partition=0).as_of) == 1
+    assert list(client.query("select x'00ff', 1 < 2", partition=0)) == [("AP8=", 1)]  # columns have no types
     with pytest.raises(RequestRefused):
         client.query("delete from counters")
     assert {"bump", "peek"} <= {entry["name"] for entry in client.procedures()}

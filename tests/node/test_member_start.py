@@ -6,12 +6,21 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.boot import Boot, OtherApplication
 from cmdlog.node.member import member_start
-from cmdlog.node.member.member_start import OtherProgram, ensure_member, make_genesis, member_boot
+from cmdlog.node.member.member_ground import MemberGround
+from cmdlog.node.member.member_start import (
+    OtherProgram,
+    doubt_of_url,
+    ensure_member,
+    make_genesis,
+    member_boot,
+    open_member,
+)
 from cmdlog.node.node import Node
 from cmdlog.node.settings import Settings
 from cmdlog.wal.directory.instance import Identity
@@ -22,7 +31,7 @@ from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.samples.bank import db as bank
 from replay.errors import NotSoleVoter
 from tests.node.apps.faulty import db
-from tests.node.members import SETTINGS, a_cluster
+from tests.node.members import SECRET, SETTINGS, a_cluster
 
 FILES = MACHINE.files
 
@@ -40,6 +49,35 @@ def boot(directory: Path, *, app: Database = db, bundle: Bundle | None = None) -
         return member_boot(groups, app, log.instance.identity, bundle or capture_bundle(app, None))
     finally:
         log.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "tls", "remedy"),
+    [
+        ("http://h:8642", False, ""),
+        ("https://h:8642", True, ""),
+        ("HTTPS://h:8642", True, ""),
+        ("https://h:8642", False, "serves http: set tls_cert_file"),
+        ("http://h:8642", True, "serves https: give the cluster its https URL"),
+    ],
+)
+def test_url_of_another_scheme_than_is_served_is_doubtful(tmp_path: Path, url: str, tls: bool, remedy: str) -> None:
+    """A proxy may translate, so it is no error."""
+    settings = dataclasses.replace(SETTINGS, tls_cert_file=tmp_path / "cert.pem" if tls else None)
+    doubt = doubt_of_url(url, settings)
+    assert remedy in doubt
+    assert bool(doubt) == bool(remedy)
+
+
+def test_start_warns_of_a_doubtful_url(tmp_path: Path) -> None:
+    """Where nothing answers under it, the log of the node says why."""
+    cluster = a_cluster(1)
+    wrong = dataclasses.replace(cluster.members[0], client="https://127.0.0.1:8642")
+    member = MemberGround(dataclasses.replace(cluster, members=(wrong,)), 1, SECRET)
+    with capture_logs() as lines:
+        open_member(str(tmp_path), db, SETTINGS, member, target=None, progress=None, outside=MACHINE).ground.wal.close()
+    (warning,) = (line for line in lines if line["event"] == "client_url_doubtful")
+    assert (warning["log_level"], warning["node"]) == ("warning", 1)
 
 
 # -- making ----------------------------------------------------------------------------------------------------------------------

@@ -76,6 +76,24 @@ def test_double_run_names_what_differs(write: Write, body: str, code: str | None
 
 
 @pytest.mark.slow
+def test_procedure_that_a_function_declares_is_read(write: Write) -> None:
+    """It is found by its qualified name, with what its function was given."""
+    more = """
+import time
+
+def declare(clock):
+    @db.procedure(partition_by="number")
+    def late(tx, number: int) -> float:
+        print(number)
+        return clock()
+
+declare(time.time)
+"""
+    findings = check(write("pass", more=more), calls=1)
+    assert {(finding.code, finding.function) for finding in findings} == {("clock", "declare"), ("io", "late")}
+
+
+@pytest.mark.slow
 def test_double_run_finds_what_a_restart_forgets(write: Write) -> None:
     """What a module keeps from call to call is not in the tables: the run that is restarted half-way answers otherwise."""
     more = "\nDICE = [__import__('random').Random(1)]\n\ndef step():\n    return DICE[0].random()\n"

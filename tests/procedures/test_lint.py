@@ -26,7 +26,7 @@ LIMIT = 5
 """
 
 
-def codes(body: str, *, outside: str = "") -> list[str]:
+def codes(body: str, *, outside: str = "", helpers: str = "") -> list[str]:
     """Codes of the findings in a procedure with this body."""
     source = (
         HEAD
@@ -34,7 +34,7 @@ def codes(body: str, *, outside: str = "") -> list[str]:
         + "def run(tx, n: int, names: list[str]):\n"
         + textwrap.indent(textwrap.dedent(body), "    ")
     )
-    return sorted({finding.code for finding in lint({"app": source}, {"run": ("app", "run")})})
+    return sorted({finding.code for finding in lint({"app": source, "helpers": helpers}, {"run": ("app", "run")})})
 
 
 @pytest.mark.parametrize(
@@ -137,6 +137,160 @@ def test_table_itself_is_as_global_as_anything(body: str) -> None:
 def test_local_of_a_table_name_is_no_table() -> None:
     """A parameter hides it, and may be changed."""
     assert codes("typed = {}\ntyped.update()", outside=TABLES) == []
+
+
+MADE_AT_IMPORT = """
+import helpers
+from functools import partial
+from helpers import SHARED_CLOCK
+from typing import Any
+CLOCK = time.time
+AGAIN = CLOCK
+TYPED: Any = time.time
+PARTIAL = partial(time.time)
+CLOCKS = {"now": time.time}
+CHEAP = lambda: time.time()
+SAVED = lambda text: open(text)
+STARTED = time.time()
+ALIAS = time
+KINDS = frozenset(("a", "b"))
+LISTED = list({"a", "b"})
+ONCE = (number for number in range(3))
+MODE = os.environ.get("MODE")
+SENTINEL = object()
+class Plain:
+    pass
+class Settings:
+    def __init__(self):
+        self.started = time.time()
+SETTINGS = Settings()
+def make(clock):
+    def now():
+        return clock()
+    return now
+MADE = make(time.time)
+def counted():
+    number = 0
+    def bump():
+        nonlocal number
+        number += 1
+        return number
+    return bump
+COUNTED = counted()
+def given(clock=time.time, *, more=time.time):
+    return clock()
+def popped(kinds: set[str]):
+    return kinds.pop()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("return CLOCK()", "clock"),
+        ("return AGAIN()", "clock"),
+        ("return TYPED()", "clock"),
+        ("return PARTIAL()", "clock"),
+        ("return CLOCKS['now']()", "clock"),
+        ("return CHEAP()", "clock"),
+        ("return SAVED('x')", "io"),
+        ("return STARTED", "clock"),
+        ("return ALIAS.time()", "clock"),
+        ("return SHARED_CLOCK()", "clock"),
+        ("return helpers.SHARED_CLOCK()", "clock"),
+        ("return SETTINGS.started", "clock"),
+        ("return MADE()", "clock"),
+        ("return COUNTED()", "global_state"),
+        ("return next(ONCE)", "global_state"),
+        ("return given()", "clock"),
+        ("return MODE", "environment"),
+        ("return LISTED[0]", "set_order"),
+        ("return [kind for kind in KINDS]", "set_order"),
+        ("for kind in KINDS: tx.abort(kind)", "set_order"),
+        ("return ','.join(KINDS)", "set_order"),
+        ("return set(names).pop()", "set_order"),
+        ("return popped(names)", "set_order"),
+        ("return list(set(names).union('x'))", "set_order"),
+        ("return list({'x': 1}.keys() & names)", "set_order"),
+        ("return f'{set(names)}'", "set_order"),
+        ("return repr(object())", "identity"),
+        ("return f'{SENTINEL}'", "identity"),
+        ("item = Plain()\nreturn str(item)", "identity"),
+        ("return f'{make!r}'", "identity"),
+    ],
+)
+def test_what_was_made_at_import_is_looked_at(body: str, code: str) -> None:
+    """A variable of a module that a procedure uses may be a clock, a kept closure or a set, and so may a default."""
+    assert codes(body, outside=MADE_AT_IMPORT, helpers="import time\nSHARED_CLOCK = time.time\n") == [code]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return n in KINDS",
+        "return sorted(KINDS)",
+        "return sorted(kind.upper() for kind in KINDS)",
+        "return any(kind in names for kind in KINDS)",
+        "return popped_not(KINDS)",
+        "STARTED = n\nreturn STARTED",
+        "return TEXT + str(LOADED)",
+        "return Shown(), str(Shown()), f'{Shown()!s}', repr(Known(n)), str(Kind.A)",
+        "raise ValueError(f'{object()!r}')",
+        "item = Plain()\nitem = n\nreturn str(item)",
+        "make = n\nreturn str(make)",
+        "return BUILT",
+        "return STEPS",
+    ],
+)
+def test_what_was_made_at_import_may_be_anything_that_is_the_same_everywhere(body: str) -> None:
+    """Files read once, statements built once, sets that are asked, names that are hidden, texts that a class makes."""
+    outside = """
+    import enum, dataclasses
+    from sqlalchemy import select
+    TEXT = open(os.path.join("a", "b")).read()
+    def load():
+        lines = []
+        step = 0
+        def add(line):
+            nonlocal step
+            step += 1
+            lines.append(line)
+        add(select(1))
+        return lines
+    LOADED = load()
+    BUILT = select(1)
+    STEPS = [number for number in range(3)]
+    def popped_not(kinds: frozenset[str]):
+        return "a" in kinds
+    class Shown:
+        def __str__(self):
+            return "shown"
+        def __hash__(self):
+            return hash("shown")
+    @dataclasses.dataclass
+    class Known:
+        n: int
+    class Kind(enum.Enum):
+        A = 1
+    """
+    assert codes(body, outside=MADE_AT_IMPORT + textwrap.dedent(outside)) == []
+
+
+def test_procedure_that_a_function_declares_is_looked_at() -> None:
+    """With all rules; of the function around it what it was given, and what it makes once."""
+    source = """
+import time
+from sqlalchemy import select
+def declare(clock, open):
+    everything = select(1)
+    def run(tx, n: int):
+        print(n)
+        return clock(), open(everything)
+    return run
+declare(time.time, len)
+"""
+    findings = lint({"app": source}, {"run": ("app", "declare.<locals>.run")})
+    assert [(finding.line, finding.code) for finding in findings] == [(7, "io"), (10, "clock")]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from procedures.checks.module_names import ModuleNames, definition_of
+from procedures.checks.module_names import ModuleNames, definition_of, value_of
 
 
 def expression(text: str) -> ast.Name | ast.Attribute:
@@ -51,3 +51,28 @@ def test_tables_are_those_names_that_are_bound_to_nothing_else() -> None:
     """A generator or a counter is remembered as one that each use changes."""
     module = ModuleNames("app", "a = db.table('a')\nb = db.table('b')\nb = {}\nfrom itertools import count\nn = count()\n")
     assert (module.tables, module.going_on, module.variables) == ({"a"}, {"n"}, {"a", "b", "n"})
+
+
+def test_values_are_of_names_that_are_bound_once() -> None:
+    """On their own, by an assignment; not of tables, of what is imported, or of what is bound in a loop or again."""
+    source = """
+import time
+a = 1
+b: int = 2
+c = 3
+c = 4
+d, e = 5, 6
+f = time
+g = db.table("g")
+h = 7
+for h in range(3): pass
+i = 8
+def i(): pass
+j = (n for n in a)
+"""
+    module = ModuleNames("app", source)
+    assert sorted(module.values) == ["a", "b", "j"]
+    assert (module.dotted(expression("f.time")), module.going_on) == ("time.time", {"j"})
+    modules = {"app": module, "other": ModuleNames("other", "import app\nfrom app import b\n")}
+    found = [value_of(modules, modules["other"], expression(text)) for text in ("b", "app.a", "app.c", "app.f")]
+    assert found == [("app", "b"), ("app", "a"), None, None]

@@ -317,6 +317,15 @@ def test_statement_is_refused_with_the_message(statement: str, message: str, sho
     assert message in str(shop.run(statement))
 
 
+def test_like_is_not_for_bytes(shop: Shop) -> None:
+    """It misses what PostgreSQL finds, with SQLAlchemy's warning; the comparison of the page finds it."""
+    with pytest.warns(sqlalchemy.exc.SADeprecationWarning, match="like_op"):
+        assert shop.run('select(literal(b"abc", LargeBinary).like(b"ab%"))') is None
+    assert shop.answer == [(False,)]
+    assert shop.run('select(func.substr(literal(b"abc", LargeBinary), 1, 2) == b"ab")') is None
+    assert shop.answer == [(True,)]
+
+
 @pytest.mark.parametrize(("statement", "finding"), rows("silent statements"))
 def test_statement_that_would_say_less_is_found(statement: str, finding: str, shop: Shop) -> None:
     """`cmdlog check` names what is left out."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog.cli.directory.recover_output import NO_DIGEST
+from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
@@ -46,6 +48,25 @@ def test_table_for_people_names_partitions_and_sources(rig: Rig, command: Comman
     assert code == 0
     assert "Recovered" in text
     assert "state" in text
+
+
+def test_report_says_what_was_not_compared(rig: Rig, command: Command, tmp_path: Path) -> None:
+    """How many batches nothing proves to be as they were live, and why; a recovery that compared all says nothing of it."""
+    rig.close()
+    code, value = command("recover", rig.directory, "--to", tmp_path / "whole", "--json")
+    assert (code, [part["not_compared"] for part in value["partitions"]]) == (0, [[], []])
+    rig.restart()
+    for _ in range(3):
+        rig.batch(1, [(DEPOSIT, [11, 1])], digest=False)
+    rig.close()
+    code, value = command("recover", rig.directory, "--to", tmp_path / "out", "--json")
+    assert (code, [part["not_compared"] for part in value["partitions"]]) == (0, [[], [{"batches": 3, "why": NO_DIGEST}]])
+    (Path(rig.directory) / "cluster").mkdir()
+    DivergenceFile(rig.files, rig.directory).add_divergence(0, PartitionDivergence(3, "planted"))
+    code, text = command("recover", rig.directory, "--to", tmp_path / "after")
+    words = " ".join(text.split())
+    assert f"not compared with the live run: 3 batches (3 of partition 1): {NO_DIGEST}" in words
+    assert f"digests of {rig.directory} from entry 3 on are of a state that other nodes did not have" in words
 
 
 def test_plan_only_looks(rig: Rig, command: Command) -> None:

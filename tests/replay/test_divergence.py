@@ -243,6 +243,7 @@ def test_digests_of_a_state_that_other_nodes_did_not_have_prove_nothing(rig: Rig
     report = rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=0)
     without_digest = [result.entries - result.digests for result in report.results]
     assert without_digest[0] - without_digest[1] == rig.next_index[0] - index
+    assert [result.distrusted for result in report.results] == [rig.next_index[0] - index, 0]
 
 
 @pytest.mark.slow

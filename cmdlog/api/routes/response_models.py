@@ -93,7 +93,7 @@ class QueryRows(ClosedObject):
     """The rows of a query."""
 
     columns: list[str]
-    rows: list[list[str | float | None]]
+    rows: list[list[str | float | None]] = Field(description="values as SQLite stores them; bytes are base64")
     as_of: dict[str, TxnIdText] = Field(description="per partition: the state that was read")
     as_of_time: str = absent(AS_OF_TIME)
 

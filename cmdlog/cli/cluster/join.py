@@ -7,6 +7,7 @@ operator has done that, and the cluster file of this machine is written; then `s
 from __future__ import annotations
 
 import dataclasses
+import enum
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ import typer
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
 from cmdlog.cli.cluster.cluster_options import ClusterAccess, NodeArgument, PlanFlag, UrlsOption
 from cmdlog.cli.cluster.member_commands import LOOK_S
-from cmdlog.cli.cluster.members_view import member_of, newest_view
+from cmdlog.cli.cluster.members_view import SETTLED, member_of, newest_view
 from cmdlog.cli.cluster.plan_text import show_plan
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption
@@ -31,6 +32,7 @@ HELP: Final = """Prepare this machine for a new node of a cluster that runs, and
 
 Copy cluster.json and the secret from another node first. The node is added if it is not yet, which
 needs a token with the role admin. Once started, it copies the data, and votes when it is level.
+Given again once the node is a member at that place, the command says so.
 """
 WAITING: Final = frozenset(("expected", "leaving_old", "joining", "admitted"))
 FileOption = Annotated[Path, typer.Option("--cluster", metavar="FILE", help="The cluster file of another node.")]
@@ -39,6 +41,14 @@ ToOption = Annotated[
 ]
 AddressOption = Annotated[str, typer.Option("--peer", metavar="HOST:PORT", help="Where the other nodes reach this machine.")]
 OwnUrlOption = Annotated[str, typer.Option("--client", metavar="URL", help="Its URL for clients.")]
+
+
+class JoinPlace(enum.Enum):
+    """What the cluster has under a number, at the place that the operator names."""
+
+    FREE = "free"  # to be added
+    EXPECTED = "expected"  # an operator has added it
+    MEMBER = "member"  # it has joined: an earlier run of the command was carried out
 
 
 def join(
@@ -68,22 +78,30 @@ def join(
     path = to or Path(f"cluster-{node}.json")
     members = members_with(view, node, peer, client)
     added: dict[str, Any] | None = None
-    if is_free(member_of(view, node), node, peer, client):
+    place = place_of(member_of(view, node), node, peer, client)
+    if place is JoinPlace.FREE:
         with access.client(rows) as asked:
             added = asked.change_member("add", node, peer=peer, client=client, **({"plan": True} if plan else {}))
     if plan:
-        out.result({"node": node, "added": added, "file": str(path)}, lambda: _show_planned(node, added))
+        planned = {"node": node, "added": added, "already": place is JoinPlace.MEMBER, "file": str(path)}
+        out.result(planned, lambda: _show_planned(node, place, added))
         return
-    _write(dataclasses.replace(file, members=members), path)
+    wanted = dataclasses.replace(file, members=members)
+    if place is not JoinPlace.MEMBER or not _serves(path, wanted, node):
+        _write(wanted, path)
     command = f"cmdlog serve APP --data ./n{node} --join {path} --node {node} --cluster-secret-file cluster.secret"
-    told = {"node": node, "added": added, "file": str(path), "command": command}
+    answer = {"node": node, "added": added, "already": place is JoinPlace.MEMBER, "file": str(path), "command": command}
 
     def show() -> None:
-        out.text(f"node {node} is {'added' if added else 'expected'}; {path}: its cluster file, {len(members)} nodes")
-        out.text("start it, with the application and the secret of the other nodes:")
+        if place is JoinPlace.MEMBER:
+            out.text(f"node {node} is a member already, at {peer}; {path}: its cluster file")
+            out.text(f"if its data is lost: `cmdlog cluster replace {node}`. If it does not run, start it:")
+        else:
+            out.text(f"node {node} is {'added' if added else 'expected'}; {path}: its cluster file, {len(members)} nodes")
+            out.text("start it, with the application and the secret of the other nodes:")
         out.text(f"  {command}")
 
-    out.result(told, show)
+    out.result(answer, show)
 
 
 def check_cluster(view: Mapping[str, Any], cluster_id: bytes, path: Path) -> None:
@@ -95,23 +113,26 @@ def check_cluster(view: Mapping[str, Any], cluster_id: bytes, path: Path) -> Non
         )
 
 
-def is_free(member: Mapping[str, Any], node: int, peer: str, client: str) -> bool:
-    """Whether the node is still to be added; False where it is expected here. Raises: CommandFailed, where neither holds."""
+def place_of(member: Mapping[str, Any], node: int, peer: str, client: str) -> JoinPlace:
+    """What the cluster has under this number and at this place. Raises: CommandFailed, where it is another place's."""
     state = str(member.get("state", ""))
     if state in ("", "removed"):
-        return True
+        return JoinPlace.FREE
+    is_here = (member["peer"], member["client"]) == (peer, client)
+    if state == SETTLED and is_here:
+        return JoinPlace.MEMBER
     if state not in WAITING:
         raise CommandFailed(
-            f"node {node} is in the cluster already ({state}), at {member['peer']}",
+            f"node {node} is in the cluster already ({state}), at {member['peer']}, {member['client']}",
             hint=f"choose another number; if this machine is to take its place: "
             f"`cmdlog cluster replace {node} --peer {peer} --client {client}`",
         )
-    if (member["peer"], member["client"]) != (peer, client):
+    if not is_here:
         raise CommandFailed(
             f"node {node} is expected at {member['peer']}, {member['client']}",
             hint="give that --peer and --client, or `cmdlog cluster add` it with the new ones",
         )
-    return False
+    return JoinPlace.EXPECTED
 
 
 def members_with(view: Mapping[str, Any], node: int, peer: str, client: str) -> tuple[Any, ...]:
@@ -129,6 +150,17 @@ def members_with(view: Mapping[str, Any], node: int, peer: str, client: str) -> 
     return tuple(sorted(found, key=lambda member: member.node))
 
 
+def _serves(path: Path, wanted: Any, node: int) -> bool:
+    """Whether the file there starts this member. What it lists of the others is of the moment when it was written."""
+    from cmdlog.cluster.cluster_file import ClusterFile
+
+    if not path.exists():
+        return False
+    found = ClusterFile.load(path)
+    mine = wanted.member(node)
+    return dataclasses.replace(found, members=wanted.members) == wanted and mine in found.members
+
+
 def _write(file: Any, path: Path) -> None:
     """A second run finds what the first one wrote."""
     from cmdlog.cluster.cluster_file import ClusterFile
@@ -141,8 +173,9 @@ def _write(file: Any, path: Path) -> None:
         raise CommandFailed(f"{path} is there already, and says something else", hint="--to FILE names another one") from None
 
 
-def _show_planned(node: int, added: Mapping[str, Any] | None) -> None:
-    if added is None:
-        out.text(f"node {node} is expected here: nothing is left to ask for")
-    else:
+def _show_planned(node: int, place: JoinPlace, added: Mapping[str, Any] | None) -> None:
+    if added is not None:
         show_plan(added)
+        return
+    is_what = "a member already" if place is JoinPlace.MEMBER else "expected here"
+    out.text(f"node {node} is {is_what}: nothing is left to ask for")

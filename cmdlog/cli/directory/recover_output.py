@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from replay.recover.progress import CallRate
     from replay.recover.quarantine import Aside
     from replay.repartition.repartition import Moved
+    from replay.results import PartitionResult
 
 ARCHIVE_SHOWN_MAX: Final = 20  # files that a plan for people names one by one
 TOUCHES_SHOWN_MAX: Final = 5  # later calls that a report for people names for one that was set aside
 ROWS: Final = -1  # number of the bar that shows rows
+NO_DIGEST: Final = "the log has no digest of them, as of the last ones before a crash"
 Tell = Callable[["RecoveryProgress"], None]
 
 
@@ -115,6 +117,7 @@ def close_joint(plan: JointPlan, report: RecoveryReport, directory: str) -> None
             "index": result.index,
             "txn_id": str(result.txn_id),
             "digests_compared": result.digests,
+            "not_compared": _not_compared(result),
         }
         for result in report.results
     ]
@@ -176,13 +179,33 @@ def close(plan: Plan, report: RecoveryReport, directory: str) -> None:
             "index": result.index,
             "txn_id": str(result.txn_id),
             "digests_compared": result.digests,
+            "not_compared": _not_compared(result),
         }
         for result in report.results
     ]
     _finish(directory, report, rows, ("partition", "source", "replayed", "index", "txn_id", "digests_compared"))
 
 
+def _not_compared(result: PartitionResult) -> list[dict[str, Any]]:
+    """Batches that nothing proves to be as they were live, and why."""
+    found = {NO_DIGEST: result.batches - result.digests - result.distrusted, result.distrust: result.distrusted}
+    return [{"batches": count, "why": why} for why, count in found.items() if count > 0]
+
+
+def _not_compared_lines(rows: list[dict[str, Any]]) -> list[str]:
+    found = defaultdict[str, dict[int, int]](dict)
+    for row in rows:
+        for entry in row["not_compared"]:
+            found[entry["why"]][row["partition"]] = entry["batches"]
+    lines = []
+    for why, counts in found.items():
+        places = ", ".join(f"{count} of partition {partition}" for partition, count in counts.items())
+        lines.append(f"not compared with the live run: {sum(counts.values())} batches ({places}): {why}")
+    return lines
+
+
 def _finish(directory: str, report: RecoveryReport, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+    not_compared = _not_compared_lines(rows)
     value = {
         "directory": directory,
         "seconds": round(report.seconds, 3),
@@ -198,8 +221,8 @@ def _finish(directory: str, report: RecoveryReport, rows: list[dict[str, Any]], 
     titles = [{"txn_id": "transaction"}.get(column, column.replace("_", " ")) for column in columns]
     done = f"{directory} already contains this recovery, finished" if report.already else f"Recovered {directory}"
     out.table(f"{done} in {report.seconds:.2f} s", titles, [[row[column] for column in columns] for row in rows])
-    for note in report.notes:
-        out.text(f"note: {note}")
+    for line in [*(f"note: {note}" for note in report.notes), *not_compared]:
+        out.text(line)
     for aside in report.aside:
         _show_aside(aside)
 

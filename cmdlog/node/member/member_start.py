@@ -142,6 +142,8 @@ def open_member(
     Raises: BadClusterFile, WalError, and the errors of procedures and replay.
     """
     files = outside.files
+    if doubt := doubt_of_url(member.cluster.member(member.node).client, settings):
+        log.warning("client_url_doubtful", node=member.node, reason=doubt)
     bundle = ensure_member(files, directory, settings, db, target=target, cluster=member.cluster, node=member.node)
     wal = Log.open(files, directory)
     try:
@@ -165,6 +167,15 @@ def open_member(
     run_upto = {part.partition: part.to_index for part in plan.partitions}
     ground = NodeGround(directory, db, settings, wal, boot, inline=False, outside=outside, run_upto=run_upto)
     return OpenedMember(ground, program, plan, report, unsealed)
+
+
+def doubt_of_url(url: str, settings: Settings) -> str:
+    """Why clients may not reach the node under its URL in the cluster file; "" when its scheme is the one that is served."""
+    stated, served = url.partition("://")[0].lower(), "http" if settings.tls_cert_file is None else "https"
+    if stated == served:
+        return ""
+    remedy = "set tls_cert_file" if stated == "https" else "give the cluster its https URL"
+    return f"the cluster file has {url}, and this node serves {served}: {remedy}, unless a proxy translates between both"
 
 
 def has_begun(states: GroupStates) -> bool:
