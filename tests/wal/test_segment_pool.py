@@ -6,9 +6,12 @@ import pytest
 
 from cmdlog.wal.log import Log
 from cmdlog.wal.opening.survey import SegmentFile
+from cmdlog.wal.writing import segment_pool
 from cmdlog.wal.writing.segment_pool import READY_WANTED
+from tests.waiting import wait_for
 from tests.wal.logkit import LOG, SEGMENTS, ListSource, append, at, numbers_in, open_log, sim
 from tests.wal.sim.simfiles import SimFiles
+from tests.wal.threadkit import threaded
 
 
 class Keeper:
@@ -114,3 +117,17 @@ def test_segment_is_not_needed_before_its_file_has_another_name(monkeypatch: pyt
     log.run_background_work()
     assert needed == [False] * 3
     assert [log.needs(path) for path in paths] == [False] * 3 + [True]
+
+
+def test_a_full_disk_is_looked_at_again_without_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower takes no entries before its log has room, so nothing else would wake its log."""
+    monkeypatch.setattr(segment_pool, "RETRY_S", 0.001)
+    files = sim()
+    files.capacity_bytes = files.disk.used_bytes()
+    log, _ = threaded(files)
+    try:
+        wait_for(lambda: log.disk_full is not None)
+        files.capacity_bytes = 1 << 30
+        wait_for(lambda: log.disk_full is None and log.status()["segments"]["ready"] >= READY_WANTED)  # type: ignore[index]
+    finally:
+        log.close()

@@ -52,6 +52,7 @@ from cmdlog.wal.format.record import RecordKind, decode_record
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_tick
 from cmdlog.wal.log import Log
+from cmdlog.wal.writing.segment_pool import RETRY_S
 from procedures.bundle import capture_bundle
 from procedures.idempotency.session_calls import NAME_BYTES
 from replay.log.source import source_of
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 2
 TICK_S: Final = 0.1
+RETRY_TICKS: Final = round(RETRY_S / TICK_S)  # between looks at a disk that was full
 RAFT: Final = RaftSettings(election_ticks=10, heartbeat_ticks=2)
 SETTINGS: Final = Settings(partitions=PARTITIONS, sites=1)
 LIMITS: Final = Limits(batch_calls_max=3)
@@ -262,6 +264,8 @@ class SimMember:
 
     def tick(self, ticks: int = 1) -> None:
         """Time has passed here, too."""
+        if self.log.disk_full is not None and self.world.ticks % RETRY_TICKS == 0:
+            self.kicked = True  # as the log's own thread looks; nothing else may: a follower takes no entries before it has room
         answers, self.later = self.later, []
         for group, answer in answers:
             self.driver.ask(group, answer)

@@ -15,6 +15,7 @@ from tests.cluster.sim.sim_member import PARTITIONS
 
 SHORT_STEPS = 1500
 SLICE_SEEDS = 7
+QUIET_STEPS = 2000  # in which everything has been written that can be
 
 
 @pytest.mark.slow
@@ -62,6 +63,27 @@ def test_many_histories() -> None:
     """As `make sim` runs them."""
     for seed in range(200):
         run_history(seed)
+
+
+@pytest.mark.slow
+def test_follower_whose_disk_was_full_catches_up() -> None:
+    """Its log looks at the disk again by itself: entries without room are not taken, so nothing else wakes it."""
+    world = SimCluster(4)
+    while not any(member.leads for member in world.members.values()):
+        world.step()
+    node = next(node for node, member in world.members.items() if not member.leads)
+    member, files = world.members[node], world.machines[node].files
+    files.capacity_bytes = files.disk.used_bytes()
+    while not member.reserve.lacks_room:
+        world.step()
+    for client in world.clients:
+        client.stopped = True
+    for _ in range(QUIET_STEPS):
+        world.step()
+    assert member.log.disk_full is not None
+    world.settle()
+    assert world.members[node] is member
+    assert member.log.disk_full is None
 
 
 def test_recovery_of_a_new_cluster_is_empty() -> None:

@@ -3,6 +3,9 @@
 One rule: what a recovery has to prove follows from what the world has seen: a configuration that some node was told is committed,
 and the disks that have lost nothing. A recovery says *proved* when its directories meet every majority that may have acknowledged
 something, and only then; and what it proves holds everything that any node was told is committed.
+
+Old copies of directories are the exception: one is found by what another directory at hand knows. Where all at hand are old
+copies, each looks like a node that lagged, and nothing is asked of the recovery. Beside any other directory they must not count.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ class Moment:
     evidence: Mapping[int, NodeEvidence]
     whole: frozenset[int]  # nodes whose disks have lost nothing, and that no fault log calls failed
     told: Mapping[int, tuple[int, Configuration]]  # of each group the newest one known committed, with its index
+    old: frozenset[int]  # nodes whose directories are old copies; every other one has met a later start of theirs
 
     @classmethod
     def of(cls, world: ChangingCluster) -> Moment:
@@ -48,7 +52,14 @@ class Moment:
         evidence = {node: gather(files, directory_of(node)) for node in sorted(world.machines)}
         failed = {node for one in evidence.values() for node in (one.faults[-1].failed if one.faults else ())}
         whole = {node for node, one in evidence.items() if one.refused is None} - world.spoiled - failed
-        return cls(evidence, frozenset(whole), {group: told_configuration(world, group) for group in GROUPS})
+        forgetful = {(int(life.node), life.incarnation.hex()) for life in world.forgetful}
+        old = {node for node, one in evidence.items() if (node, one.incarnation) in forgetful}
+        told = {group: told_configuration(world, group) for group in GROUPS}
+        return cls(evidence, frozenset(whole), told, frozenset(old))
+
+    def can_judge(self, subset: frozenset[int]) -> bool:
+        """Whether a directory is at hand that is no old copy."""
+        return not self._present(subset) <= self.old
 
     def must_prove(self, subset: frozenset[int]) -> bool:
         """Whether every majority that may have decided anything is met by directories that have lost nothing."""
@@ -60,8 +71,11 @@ class Moment:
 
     def must_not_prove(self, subset: frozenset[int]) -> bool:
         """Whether some majority that may have acknowledged something is outside."""
-        present = frozenset(node for node in subset if self.evidence[node].refused is None)
-        return any(not _meets(half, present) for _, told in self.told.values() for half in (told.voters, told.outgoing))
+        counted = self._present(subset) - self.old
+        return any(not _meets(half, counted) for _, told in self.told.values() for half in (told.voters, told.outgoing))
+
+    def _present(self, subset: frozenset[int]) -> frozenset[int]:
+        return frozenset(node for node in subset if self.evidence[node].refused is None)
 
     def _at_hand(self, group: int, index: int, subset: frozenset[int]) -> Iterator[frozenset[int]]:
         """What these logs state from the newest one on that they know to be committed: a mark may have been lost, and what comes
@@ -99,6 +113,9 @@ def check_subsets(world: ChangingCluster, rng: random.Random, settled: Mapping[i
         if isinstance(found, Exception):
             assert not moment.must_prove(subset), f"directories {sorted(subset)} prove everything, and are refused: {found}"
             world.happened["recovery not proved"] += 1
+            continue
+        if not moment.can_judge(subset):
+            world.happened["recovery of old copies alone"] += 1
             continue
         world.happened["recovery proved"] += 1
         assert not moment.must_not_prove(subset), f"directories {sorted(subset)} cannot prove what {moment.told} may have decided"

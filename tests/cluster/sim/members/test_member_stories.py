@@ -23,6 +23,7 @@ from tests.cluster.sim.members.story_kit import (
     stated,
     votes_everywhere,
 )
+from tests.cluster.sim.members.subset_recovery import check_subsets
 from tests.cluster.sim.sim_member import directory_of
 
 pytestmark = pytest.mark.slow
@@ -247,6 +248,32 @@ def test_new_disk_refuses_an_old_copy_of_a_node_that_it_never_met() -> None:
     assert not world.members[new].believes(old, world.members[old].stamp)
     assert world.happened["peer refused"] == before + 1
     world.cut.clear()
+    end_and_judge(world)
+
+
+def test_old_copy_of_one_of_two_voters_counts_beside_no_other_directory() -> None:
+    """Alone it passes for the node that it was: each of two voters holds all that they acknowledged."""
+    world = peaceful_cluster(17)
+    gone = follower(world)
+    request(world, "remove", gone)
+    run_until(world, lambda: gone in world.retired and len(world.members) == 2)
+    old = follower(world)
+    save_old(world, old)
+    world.crash(old, power=False)
+    world.boot(old)
+    new = world.add_machine()
+    assert new is not None
+    request(world, "add", new)
+    run_until(world, lambda: is_member(world, new) and votes_everywhere(world, new))
+    make_known(world, old)
+    run_until(world, lambda: world.can_spare(old))
+    MemberFaults(world)._restore_old()
+    assert world.happened["old copy"] == 1
+    for node in sorted(world.members):
+        world.crash(node, power=True)
+    check_subsets(world, world.rng)
+    assert world.happened["recovery of old copies alone"] == 1
+    assert world.happened["recovery proved"] == 2, "of the two others, with and without it"
     end_and_judge(world)
 
 
