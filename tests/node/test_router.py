@@ -82,7 +82,7 @@ class Setting:
         return lambda reply: self.replies.__setitem__(number, reply)
 
     @property
-    def told(self) -> dict[int, object]:
+    def seen(self) -> dict[int, object]:
         """Replies, as what a caller sees of them."""
         return {
             number: reply if isinstance(reply, CallOutcome) else (type(reply), str(reply))
@@ -112,7 +112,7 @@ def test_calls_go_where_each_would_go_alone(calls: list[tuple[Route, list[Any], 
         alone.router.place(route, params, key, done, durability)
     together.router.place_many([together.call(number, fields) for number, fields in enumerate(calls)])
     assert together.sequencer.streams == alone.sequencer.streams
-    assert together.told == alone.told
+    assert together.seen == alone.seen
 
 
 @pytest.mark.parametrize("key", [b"", b"s"])

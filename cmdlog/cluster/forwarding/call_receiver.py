@@ -34,7 +34,7 @@ UNSENT_BYTES_MAX: Final = 64 << 20  # of answers that the caller does not read
 H = TypeVar("H")
 R = TypeVar("R")
 
-Reply = tuple[int, R]
+NumberedReply = tuple[int, R]
 """Id of a call, and its reply."""
 
 
@@ -53,7 +53,7 @@ class CallPlacer(Protocol[H, R]):
         """The refusal of a call beyond the window."""
         ...
 
-    def encode(self, replies: Sequence[Reply[R]]) -> list[AnswerRow]:
+    def encode(self, replies: Sequence[NumberedReply[R]]) -> list[AnswerRow]:
         """A row for each reply, in their order."""
         ...
 
@@ -77,7 +77,7 @@ class CallReceiver(Generic[H, R]):
         self._next = 1  # id of the next call
         self._open: dict[int, int] = {}  # calls under way, with the size of their parameters
         self._bytes = 0  # of their parameters
-        self._replies: deque[Reply[R]] = deque()
+        self._replies: deque[NumberedReply[R]] = deque()
         self._flush_is_due = False
 
     @property

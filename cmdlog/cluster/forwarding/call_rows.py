@@ -2,7 +2,7 @@
 
 One rule: parameters, keys and results pass as the bytes that they are; nothing is encoded again. WIRE.md has the layout.
 
-Both ends work on columns: a loop in Python over the calls of a frame costs more than all else that is done with them.
+What arrives is laid open as columns: a loop in Python over the calls of a frame costs more than all else that is done with them.
 """
 
 from __future__ import annotations

@@ -44,9 +44,7 @@ class LiveSession:
         if number <= self.floor:
             return EXPIRED
         if floor > self.floor:
-            self.floor = floor
-            if len(self.owners) > self.owners_max:
-                self._drop_passed()
+            self._raise_floor(floor)
         owner = self.owners.setdefault(number, partition)
         if owner == partition or (isinstance(owner, frozenset) and partition in owner):
             self.partitions.add(partition)
@@ -63,9 +61,7 @@ class LiveSession:
         if len(claimed) < len(numbers):
             return False
         if highest > self.floor:
-            self.floor = highest
-            if len(self.owners) > self.owners_max:
-                self._drop_passed()
+            self._raise_floor(highest)
         self.owners.update(claimed)
         self.partitions.update(partitions)
         return True
@@ -80,10 +76,12 @@ class LiveSession:
         self.floor = max(self.floor, floor)
         self.partitions.add(owner)
 
-    def _drop_passed(self) -> None:
-        """What is below the floor is asked for by nobody."""
-        self.owners = {number: owner for number, owner in self.owners.items() if number > self.floor}
-        self.owners_max = 2 * len(self.owners) + NUMBERS_SLACK
+    def _raise_floor(self, floor: int) -> None:
+        """Its client has seen all outcomes up to there."""
+        self.floor = floor
+        if len(self.owners) > self.owners_max:
+            self.owners = {number: owner for number, owner in self.owners.items() if number > floor}
+            self.owners_max = 2 * len(self.owners) + NUMBERS_SLACK
 
 
 class SessionOwners:

@@ -1,16 +1,17 @@
 """All partitions' pipelines: the lock of everything that works on them, and the ways out of them, to the sites and the log.
 
-One rule: the caller holds the lock, but for `wake_log`, which takes none, and `end_session`.
+One rule: the caller holds the lock, but for `wake_log` and `group_calls`, which take none, and `end_session`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cmdlog.node.sequencing.flight import Flight, Pending, Read
+from cmdlog.node.sequencing.flight import CallRow, Flight, Pending, Read
 from cmdlog.node.sequencing.partition_pipeline import Deliver, PartitionPipeline
 from cmdlog.wal.errors import WalError
 
@@ -93,3 +94,13 @@ class PipelineSet:
         """Nothing is answered any more; False if that is so already."""
         before, self.ended = self.ended, True
         return not before
+
+
+def group_calls(calls: Sequence[CallRow]) -> Mapping[int, Sequence[CallRow]]:
+    """Each partition's, in their order; usually all are of one."""
+    if len({call[0] for call in calls}) == 1:
+        return {calls[0][0]: calls}
+    found = defaultdict[int, list[CallRow]](list)
+    for call in calls:
+        found[call[0]].append(call)
+    return found

@@ -38,7 +38,7 @@ from cmdlog.node.sequencing.flight import BATCH_OVERHEAD_BYTES, CALL_OVERHEAD_BY
 from cmdlog.node.sequencing.halted_partitions import Standstill
 from cmdlog.node.sequencing.opening import Opening, size_of
 from cmdlog.node.sequencing.partition_pipeline import Deliver, Limits, PartitionPipeline, TakenBlock
-from cmdlog.node.sequencing.pipeline_set import LogControls, PipelineSet
+from cmdlog.node.sequencing.pipeline_set import LogControls, PipelineSet, group_calls
 from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.node.sequencing.replicated_pipelines import ReplicatedPipelines
 from cmdlog.node.telemetry.stage_timings import StageTimings
@@ -114,9 +114,7 @@ class Sequencer:
 
     def add_many(self, calls: Sequence[CallRow], *, catalog: int = 0) -> None:
         """Places calls (partition, procedure, params, key, done, lax) in order, all or none; as `add`. Raises: CallRefused."""
-        now, by_partition = self._now(), {call[0]: calls for call in calls}
-        if len(by_partition) > 1:
-            by_partition = {partition: [call for call in calls if call[0] == partition] for partition in by_partition}
+        now, by_partition = self._now(), group_calls(calls)
         with self._lock:
             self.code.check_bound(catalog)
             for partition in by_partition:

@@ -44,9 +44,7 @@ from procedures.execution.failure_trace import FailureTrace
 from snapshot.lineage import Wish
 
 WATCH_EVERY_S: Final = 0.05  # while a site is out
-WATCH_WELL_S: Final = (
-    0.5  # at most, while all are well: one that ends reports itself, one that hangs is seen within a call's time
-)
+WATCH_WELL_S: Final = 0.5  # at most, while all are well: one that ends reports itself
 GIVE_UP_MIN_S: Final = 10.0  # callers of what is logged wait that long at least, and call_timeout_s: some tries
 
 log = structlog.get_logger("cmdlog.sites")
@@ -246,10 +244,10 @@ class ProcessSites:
     # -- watching --------------------------------------------------------------------------------------------------------
 
     def _watch_loop(self) -> None:
+        well_s = min(WATCH_WELL_S, max(WATCH_EVERY_S, self._call_timeout_s / 20))  # soon enough for one that hangs
         while not self._stopping:
             lost = None
             with contextlib.suppress(queue.Empty):
-                well_s = min(WATCH_WELL_S, max(WATCH_EVERY_S, self._call_timeout_s / 20))
                 lost = self._lost.get(timeout=WATCH_EVERY_S if self._outages else well_s)
             if self._stopping:
                 return

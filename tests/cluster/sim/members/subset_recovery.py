@@ -54,8 +54,8 @@ class Moment:
         whole = {node for node, one in evidence.items() if one.refused is None} - world.spoiled - failed
         forgetful = {(int(life.node), life.incarnation.hex()) for life in world.forgetful}
         old = {node for node, one in evidence.items() if (node, one.incarnation) in forgetful}
-        told = {group: told_configuration(world, group) for group in GROUPS}
-        return cls(evidence, frozenset(whole), told, frozenset(old))
+        committed = {group: told_configuration(world, group) for group in GROUPS}
+        return cls(evidence, frozenset(whole), committed, frozenset(old))
 
     def can_judge(self, subset: frozenset[int]) -> bool:
         """Whether a directory is at hand that is no old copy."""
@@ -72,7 +72,7 @@ class Moment:
     def must_not_prove(self, subset: frozenset[int]) -> bool:
         """Whether some majority that may have acknowledged something is outside."""
         counted = self._present(subset) - self.old
-        return any(not _meets(half, counted) for _, told in self.told.values() for half in (told.voters, told.outgoing))
+        return any(not _meets(half, counted) for _, known in self.told.values() for half in (known.voters, known.outgoing))
 
     def _present(self, subset: frozenset[int]) -> frozenset[int]:
         return frozenset(node for node in subset if self.evidence[node].refused is None)
