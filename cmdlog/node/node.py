@@ -225,7 +225,7 @@ class Node:
     @property
     def ready(self) -> bool:
         """Calls are accepted, to every partition."""
-        return self._ready and self.error is None and not self.troubles.by_partition()
+        return self._ready and self.error is None and not self.sequencer.standstill.refusing
 
     def _check_ready(self) -> None:
         if not self._ready:

@@ -19,6 +19,7 @@ from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.embedded import Embedded
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, UnknownOutcome
 from cmdlog.node.sites import inline_sites
+from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.wal.directory.instance import BadSettings
 from cmdlog.wal.errors import WalError, Wedged
 from cmdlog.wal.files import File, RealFiles
@@ -276,6 +277,33 @@ def test_a_full_disk_refuses_calls_and_loses_none(tmp_path: Path, monkeypatch: p
     wait_for(lambda: node.ready and node.sequencer.idle)
     assert ask(node, "bump", id=1, amount=1) == 2
     assert rows(tmp_path / "data", 0, "SELECT seq FROM payloads ORDER BY seq") == [(at,) for at in done]
+    node.close()
+
+
+@pytest.mark.slow
+def test_a_node_is_ready_as_long_as_it_accepts_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the first sign of a full disk and the first refusal it is ready: what "not ready" says is true already."""
+    pages = limited_pages(tmp_path, monkeypatch)
+    pages.write_text("16")
+    seen: list[tuple[bool, bool]] = []
+    begin, end = Troubles.begin_trouble, Troubles.end
+
+    def noted(change: Callable[..., None]) -> Callable[..., None]:
+        def run(troubles: Troubles, *args: Any) -> None:
+            change(troubles, *args)
+            seen.append((troubles.full, node.ready))
+
+        return run
+
+    monkeypatch.setattr(Troubles, "begin_trouble", noted(begin))
+    monkeypatch.setattr(Troubles, "end", noted(end))
+    node = open_node(tmp_path / "data", inline=True, partitions=1)
+    waiting = send(node, "store", id=1, seq=0, data=bytes(60_000))
+    wait_for(lambda: not node.ready)
+    pages.unlink()
+    assert waiting.value() == 60_000
+    wait_for(lambda: node.ready)
+    assert (seen[0], seen[-1]) == ((True, True), (False, False))
     node.close()
 
 

@@ -27,10 +27,13 @@ def test_who_waits_for_a_batch_is_turned_away_and_what_is_logged_is_kept() -> No
     kept = logged(pipe)
     before, step, behind, other = pipe.add(0), pipe.add_everywhere(), pipe.add(0), pipe.add(1)
     pipe.lose_site(0)
+    assert not pipe.sequencer.standstill.refusing
     pipe.sequencer.standstill.turn_away({0: DiskFullRefusal("full")})
+    assert pipe.sequencer.standstill.refusing
     assert kinds(before, behind, step, other) == [[DiskFullRefusal], [DiskFullRefusal], [DiskFullRefusal, DiskFullRefusal], []]
     pipe.find_site(0)
     pipe.sequencer.standstill.turn_away({0: None})
+    assert not pipe.sequencer.standstill.refusing
     pipe.settle()
     assert kinds(kept, other) == [[CallOutcome], [CallOutcome]]
     pipe.check_empty()

@@ -30,6 +30,11 @@ class Standstill:
         self._pipelines, self._admission = pipelines, admission
         self._lock, self._streams = pipelines.lock, pipelines.by_partition
 
+    @property
+    def refusing(self) -> bool:
+        """Calls to some partition are refused."""
+        return any(stream.refusal is not None for stream in self._streams.values())
+
     def turn_away(self, refusals: Mapping[int, CallRefused | None]) -> None:
         """From now on calls to these partitions are refused so, also those that wait for a batch; None accepts calls again."""
         told: list[tuple[Done, CallRefused]] = []
