@@ -246,6 +246,10 @@ def test_readiness_of_a_member_names_state_role_and_leader(node: Any, fetch: Pos
     node.overview = member(serves=False, role="leader", why="it was elected, and is taking over")
     assert fetch("/readyz").json()["detail"] == "the node is running: it was elected, and is taking over"
     assert fetch("/healthz").status == 200
+    node.ready, node.overview = False, member(serves=False, role="leader", why="node 2 has no room")
+    assert fetch("/readyz").json()["detail"] == "the node is running: node 2 has no room"
+    node.overview = member()
+    assert fetch("/readyz").json()["detail"] == "the node is not serving"
 
 
 def test_readiness_names_a_full_volume(node: Any, fetch: Post) -> None:

@@ -15,7 +15,7 @@ from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.node.member.cluster_view import LIVE_S, LOOK_AHEAD_MAX, ClusterView, MemberParts, first_call_s
 from cmdlog.node.member.leadership import Standing
-from cmdlog.node.member.member_ground import MemberState
+from cmdlog.node.member.member_ground import MemberState, NoMajority
 from cmdlog.node.telemetry.role_history import RoleHistory
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Executed
@@ -50,6 +50,7 @@ class Seen:
         speaks: bool = True,
         standing: Standing = Standing.FOLLOWING,
         peers: Sequence[object] = (),
+        suspension: object = None,
     ) -> ClusterView:
         members = (MemberAddress(1, ("127.0.0.1", 7000), "http://one"),)
         history = RoleHistory(NodeId(node), wall=lambda: NOW_S)
@@ -63,6 +64,7 @@ class Seen:
             "too_far_back": {7}, "tick_s": TICK_S, "speaks": lambda: speaks, "fitness": LeaderFitness(NodeId(node)),
             "rounds": SimpleNamespace(begun=3),
             "forwarding": lambda: {"sent": 1}, "copies": lambda: {"copies": []},
+            "admission": SimpleNamespace(suspension=suspension),
             "members": lambda: {"version": 9, "members": [{"node": 1, "state": "member"}]},
         }  # fmt: skip
         return ClusterView(MemberParts(**cast(Any, parts)), wall=lambda: NOW_S)
@@ -107,6 +109,12 @@ def test_member_serves_as_leader_or_follower_and_says_why_not(
     assert {name: getattr(found, name) for name in ready} == ready
     assert bool(found.why) is not found.serves
     assert found.shown().get("leader") == (None if leader is None else "http://one")
+
+
+def test_leader_whose_calls_no_majority_takes_says_so() -> None:
+    """It leads, and takes no calls."""
+    found = Seen().view(standing=Standing.LEADING, suspension=NoMajority("node 2 has no room")).readiness()
+    assert (found.serves, found.role, found.why) == (False, "leader", "node 2 has no room")
 
 
 def test_member_without_a_leader_says_why_it_reaches_no_peer() -> None:

@@ -25,7 +25,7 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     ground = SimpleNamespace(node=1)
     roll = SimpleNamespace(members=[SimpleNamespace(node=node) for node in (1, 2, 3)], url_of=lambda node: f"node{node}")
     troubles = Troubles(str(tmp_path))
-    sequencer = SimpleNamespace(admission=SimpleNamespace(refusal=None))
+    sequencer = SimpleNamespace(admission=SimpleNamespace(refusal=None), replicated=SimpleNamespace(suspended=False))
     nothing: Any = SimpleNamespace()
     desk = SimpleNamespace(troubles=troubles, broken=print)
     sites = SimpleNamespace(stalls=lambda _now: [])
@@ -36,6 +36,7 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     parts = LeaderParts(LeaderGround(*given))
     troubles.begin_trouble([1], "diverged", "entry 7")
     parts.look_at_fitness()
+    parts.look_at_commits()
     assert fitness.own == Unfitness.DIVERGED
     parts.note_ticks(1)
     assert [parcel.receiver for parcel in sent] == [2, 3]

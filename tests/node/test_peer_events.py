@@ -33,6 +33,7 @@ class Heard:
             "leading": SimpleNamespace(
                 note_ticks=lambda ticks: None,
                 look_at_fitness=lambda: called("fitness"),
+                look_at_commits=lambda: called("commits"),
                 meet_peer=lambda peer: called(f"met {peer}"),
             ),
             "membership": SimpleNamespace(note_ticks=lambda ticks: called("members"), hears=lambda peer: self.hears),
@@ -84,5 +85,5 @@ def test_the_log_is_held_once_a_second(heard: Heard) -> None:
     heard.events.on_tick(LOOK_TICKS - 1)
     assert "log" not in heard.calls
     heard.events.on_tick(1)
-    assert heard.calls[-2:] == ["log", "fitness"]
+    assert heard.calls[-3:] == ["log", "fitness", "commits"]
     assert heard.calls.count("driver") == LOOK_TICKS

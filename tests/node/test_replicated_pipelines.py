@@ -351,6 +351,80 @@ def test_only_batches_with_callers_here_are_this_node_s_proposals() -> None:
     assert not node.replicated.proposed(0, 2)
 
 
+# -- no majority takes entries -------------------------------------------------------------------------------------------
+
+
+def test_suspended_calls_are_refused_and_what_is_logged_is_kept() -> None:
+    """Also those that wait, and reads of all partitions; a read of one is served. Then all is done once."""
+    node = Member()
+    logged = node.add(0)
+    entries = node.log()
+    waiting, step, everywhere = node.add(0), node.add_everywhere(), node.read_everywhere()[1]
+    node.replicated.suspend_calls(NotReady("node 2 is full"))
+    assert [type(reply) for call in (waiting, step, everywhere) for reply in call.replies] == [NotReady] * 5
+    assert node.replicated.suspended
+    assert node.sequencer.standstill.refusing
+    for place in (lambda: node.add(1), node.add_everywhere, node.read_everywhere):
+        with pytest.raises(NotReady, match="node 2 is full"):
+            place()
+    read = node.read_one(0)
+    node.serve(0)
+    assert isinstance(reply_of(read), CallOutcome)
+    assert not logged.replies
+    node.commit(*entries)
+    node.serve(0)
+    assert isinstance(reply_of(logged), CallOutcome)
+    node.replicated.suspend_calls(None)
+    after = node.add(0)
+    node.commit(*node.log())
+    node.serve(0)
+    assert isinstance(reply_of(after), CallOutcome)
+    assert not node.sequencer.standstill.refusing
+    node.check_empty()
+
+
+def test_who_waits_too_long_for_a_commit_is_answered_once_and_the_call_is_run() -> None:
+    """A younger call waits on; nobody hears a second time, whatever becomes of the entry."""
+    node = Member()
+    old = node.add(0)
+    entries = node.log()
+    node.time[0] += 10.0
+    young = node.add(1)
+    entries += node.log()
+    assert 10.0 < node.replicated.uncommitted_s < 11.0
+    assert [node.replicated.give_up_uncommitted(10.0, "node 2 is full") for _ in range(2)] == [1, 0]
+    assert isinstance(reply_of(old), UnknownOutcome)
+    assert not young.replies
+    node.commit(*entries)
+    assert node.replicated.uncommitted_s == 0.0
+    assert (node.serve(0), node.serve(1)) == (True, True)
+    assert [type(reply) for call in (old, young) for reply in call.replies] == [UnknownOutcome, CallOutcome]
+    node.check_empty()
+
+
+def test_who_was_answered_is_not_counted_when_leadership_is_lost() -> None:
+    """What the log of the server says is how many callers heard it."""
+    node = Member()
+    call = node.add(0)
+    node.log()
+    assert node.replicated.give_up_uncommitted(0.0, "late") == 1
+    assert node.replicated.step_down(NotReady("node 2 leads"), "lost") == 0
+    assert len(call.replies) == 1
+    node.check_empty()
+
+
+@pytest.mark.parametrize("again", ["follows", "leads"])
+def test_suspension_ends_with_the_leadership(again: str) -> None:
+    """What another node refuses, or this one later, has another reason."""
+    node = Member()
+    node.replicated.suspend_calls(NotReady("node 2 is full"))
+    node.replicated.step_down(NotReady("node 2 leads"), "unknown")
+    assert not node.replicated.suspended
+    if again == "leads":
+        node.lead()
+        node.add(0)
+
+
 # -- entries that somebody waits for -------------------------------------------------------------------------------------
 
 

@@ -66,7 +66,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "log_full": (503, "The log has no room until a snapshot frees a segment"),
     "disk_full": (503, "The volume of the data directory is full"),
     "not_ready": (503, "Not ready yet; retrying is safe"),
-    "no_quorum": (503, "No node of the cluster leads at present; retrying is safe"),
+    "no_quorum": (503, "No node of the cluster takes calls at present; retrying is safe"),
     "code_changed": (503, "A deploy has changed the procedure; nothing was logged, and retrying is safe"),
     "migrating": (503, "The tables change; nothing was logged, and retrying is safe"),
     "too_many_connections": (503, "Too many connections; all are busy"),

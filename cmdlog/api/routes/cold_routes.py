@@ -141,6 +141,8 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
         if node is not None and not service.stopping and (full := node.troubles.disk_full()) is not None:
             detail = f"{full['path']} has {full['free_bytes']} bytes free: {full['reason']}"
             raise Problem("disk_full", detail, retry_after_s=5, disk_full=full)
+        if node is not None and not service.stopping:
+            _check_member(node.overview)
         phase = "stopping" if service.stopping else "recovering" if node is None else "not serving"
         state = {"state": "bootstrapping"} if phase == "recovering" else {}
         raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()), **state)

@@ -22,6 +22,7 @@ from cmdlog.node.member.leadership import Leadership, Standing
 from cmdlog.node.member.member_ground import MemberGround, MemberState
 from cmdlog.node.member.member_roll import MemberRoll
 from cmdlog.node.member.read_rounds import ReadRounds
+from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.telemetry.cluster_metrics import ClusterReading, MemberReadiness
 from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import EntryLog
@@ -57,6 +58,7 @@ class MemberParts:
     forwarding: Callable[[], Mapping[str, Any]]
     copies: Callable[[], Mapping[str, Any]]  # that others take of this node
     members: Callable[[], Mapping[str, Any]]  # what `OperatorDesk.describe_members` says
+    admission: Admission
     tick_s: float
 
 
@@ -73,13 +75,15 @@ class ClusterView:
 
     def readiness(self) -> MemberReadiness:
         """Whether calls are served here: by this node, which leads, or by the leader that it follows."""
-        leadership = self._parts.leadership
+        parts = self._parts
+        leadership = parts.leadership
         state, standing, leader = self.member_state(), leadership.standing, leadership.leader
         if state is not MemberState.RUNNING or leader is None:
             return MemberReadiness(serves=False, state=state.value, role="follower", leader="", why=self._why_leaderless())
-        url = self._parts.roll.url_of(leader)
-        if leader == self._parts.ground.node:
-            why = "" if standing is Standing.LEADING else "it was elected, and is taking over"
+        url = parts.roll.url_of(leader)
+        if leader == parts.ground.node:
+            refusal = parts.admission.suspension
+            why = "it was elected, and is taking over" if standing is not Standing.LEADING else str(refusal or "")
             return MemberReadiness(serves=not why, state=state.value, role="leader", leader=url, why=why)
         return MemberReadiness(serves=True, state=state.value, role="follower", leader=url)
 

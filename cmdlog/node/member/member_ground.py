@@ -23,6 +23,12 @@ class NoLeader(NotReady):
     retry_after_s = 0.5
 
 
+class NoMajority(NoLeader):
+    """A node leads, and too few others take entries for a call to be committed."""
+
+    retry_after_s = 1.0
+
+
 class NotLeading(NotReady):
     """Another node takes the calls: `leader` is its URL for clients, "" while it takes over; `node` its number, 0 if unknown."""
 

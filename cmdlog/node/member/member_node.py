@@ -192,7 +192,7 @@ class MemberNode(Node):
             ground, self._roll, groups, self._driver, self._leadership, self._marks, self.sequencer.replicated.run_up_to,
             lambda: self._network.status().peers if self._ready else (), self._life.too_far_back,
             lambda: self._ready and self._events.speaks, fitness, self._reads.rounds, self._calls.status,
-            self._copies.status, operators.describe_members, TICK_S,
+            self._copies.status, operators.describe_members, self.sequencer.admission, TICK_S,
         ))  # fmt: skip
         self.overview = replace(self.overview, cluster=self._view, operator_desk=operators)
 

@@ -23,7 +23,7 @@ from cmdlog.raft.wire.layout import Addressed
 from cmdlog.wal.ids import PartitionId
 from cmdlog.wal.log import Log
 
-LOOK_TICKS: Final = 10  # between two looks at what the log must keep, consensus may forget, and whether this node should lead
+LOOK_TICKS: Final = 10  # between two looks at what the log must keep, consensus may forget, who should lead, and commits
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -82,6 +82,7 @@ class PeerEvents:
             self._ticks = 0
             parts.hold_log()
             parts.leading.look_at_fitness()
+            parts.leading.look_at_commits()
 
     def on_messages(self, peer: NodeId, messages: list[Addressed]) -> None:
         """See `PeerHandler`."""

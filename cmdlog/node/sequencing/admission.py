@@ -23,6 +23,7 @@ class Admission:
         self.inflight_calls = self.inflight_bytes = 0
         self.pending_bytes = self.held_bytes = 0
         self.refusal: CallRefused | None = None  # why every call is refused
+        self.suspension: CallRefused | None = None  # why calls are refused, and reads of one partition are not
         self._room_seen = 0  # when the log was last asked, less what was taken since
 
     def admit(self, calls: int, size_bytes: int, *, overhead_bytes: int) -> None:
@@ -30,6 +31,7 @@ class Admission:
         limits = self.limits
         if self.refusal is not None:
             raise self.refusal.again()
+        self.raise_suspension()
         if self.inflight_calls + calls > limits.inflight_calls_max:
             raise Overloaded(f"{self.inflight_calls} calls are in flight, limit inflight_calls_max={limits.inflight_calls_max}")
         if self.inflight_bytes + size_bytes > limits.inflight_bytes_max:
@@ -51,6 +53,15 @@ class Admission:
         """Raises: CallRefused, when every call is."""
         if self.refusal is not None:
             raise self.refusal.again()
+
+    def suspend(self, reason: CallRefused | None) -> None:
+        """From now on calls are refused with this reason, reads of one partition are served; None: calls are taken."""
+        self.suspension = reason
+
+    def raise_suspension(self) -> None:
+        """Raises: CallRefused, while calls are suspended."""
+        if self.suspension is not None:
+            raise self.suspension.again()
 
     def close(self, size_bytes: int) -> None:
         """Calls of this size are in batches now."""

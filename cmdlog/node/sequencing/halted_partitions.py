@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from cmdlog.node.outcome import CallRefused, Done, Reply, UnknownOutcome
@@ -33,7 +33,7 @@ class Standstill:
     @property
     def refusing(self) -> bool:
         """Calls to some partition are refused."""
-        return any(stream.refusal is not None for stream in self._streams.values())
+        return self._admission.suspension is not None or any(stream.refusal is not None for stream in self._streams.values())
 
     def turn_away(self, refusals: Mapping[int, CallRefused | None]) -> None:
         """From now on calls to these partitions are refused so, also those that wait for a batch; None accepts calls again."""
@@ -85,7 +85,7 @@ class Standstill:
         """Answers `outcome_unknown` to callers whose batches these partitions hold up; returns how many they were."""
         with self._lock:
             flights = stuck(self._streams, partitions)
-            dones = [done for flight in flights for done in flight.replace_callers(_ignore_reply) if done is not _ignore_reply]
+            dones = take_callers(flights)
         unknown = UnknownOutcome(why)
         for done in dones:
             done(unknown)
@@ -117,6 +117,11 @@ def stuck(streams: Mapping[int, PartitionPipeline], partitions: Collection[int])
             if blocked:
                 found.append(flight)
     return found
+
+
+def take_callers(flights: Iterable[Flight]) -> list[Done]:
+    """Who waits for these batches, and is answered by other means from now on; nobody is returned twice."""
+    return [done for flight in flights for done in flight.replace_callers(_ignore_reply) if done is not _ignore_reply]
 
 
 def _ignore_reply(reply: Reply) -> None:

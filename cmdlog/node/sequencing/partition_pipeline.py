@@ -204,8 +204,7 @@ class PartitionPipeline:
     def lose_site(self) -> None:
         """The site is gone: flights wait for its successor, reads that it was not given are forgotten."""
         self.up = False
-        self.unsent = deque(item for item in self.unsent if isinstance(item, Flight))
-        self.closed = deque(item for item in self.closed if isinstance(item, Pending))
+        self.withdraw_reads()
 
     def gain_site(self, position: int) -> list[Flight]:
         """A site has applied everything up to `position`, and gets the rest; the flights that nobody will answer."""
@@ -242,6 +241,13 @@ class PartitionPipeline:
         if refused and self.open.params:
             out.append(self.take_open())
         return out
+
+    def withdraw_reads(self) -> list[Read]:
+        """Removes and returns the reads that its site was not given."""
+        reads = [item for item in (*self.unsent, *self.closed) if isinstance(item, Read)]
+        self.unsent = deque(item for item in self.unsent if isinstance(item, Flight))
+        self.closed = deque(item for item in self.closed if isinstance(item, Pending))
+        return reads
 
     def drop(self) -> tuple[list[Done], list[int]]:
         """Empties the pipeline; returns who waits for calls and entries in it, and the calls' procedures."""

@@ -27,7 +27,7 @@ LOOK_S: Final = 0.001  # at whether the sites have changed their tables
 
 
 class ReadRequests:
-    """Thread-safe, by the lock of the pipelines; `release`, `lose` and `drop` are called under it."""
+    """Thread-safe, by the lock of the pipelines; `release`, `lose`, `withdraw` and `drop` are called under it."""
 
     def __init__(self, pipelines: PipelineSet, admission: Admission, opening: Opening, meter: StageTimings) -> None:
         self._pipelines, self._admission, self._opening, self._meter = pipelines, admission, opening, meter
@@ -60,6 +60,7 @@ class ReadRequests:
         pipelines = self._pipelines
         now = pipelines.now()
         with pipelines.lock:
+            self._admission.raise_suspension()  # the read would wait for what is not committed
             for pipeline in pipelines.by_partition.values():
                 self._admit(pipeline)
                 if pipeline.halted:  # the read would wait for what is held back
@@ -143,6 +144,11 @@ class ReadRequests:
         """The site is gone: who waited for its answer. Repeating a read is safe, but for the one that ended the site."""
         lost = [ident for ident, read in self._reads.items() if read.partition == partition and ident != culprit]
         return [self._reads.pop(ident).done for ident in lost]
+
+    def withdraw(self) -> list[Done]:
+        """Forgets the reads that no site was given yet; who waits for them."""
+        waiting = [read for pipeline in self._pipelines.by_partition.values() for read in pipeline.withdraw_reads()]
+        return [self._reads.pop(read.ident).done for read in waiting]
 
     def drop(self) -> tuple[list[Done], list[int]]:
         """Forgets all; who waits for an answer, and the procedures of the reads that are counted one by one."""

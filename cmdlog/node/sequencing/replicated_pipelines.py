@@ -2,7 +2,8 @@
 
 One rule: a site gets what is committed, in the order of its partition, from any proposer. Callers wait on the node that
 proposed their call; when it leads no more, those whose calls are not known to be committed are answered `outcome_unknown`, and
-those whose calls were not proposed are refused: of these nothing is logged.
+those whose calls were not proposed are refused: of these nothing is logged. The same holds while it leads and no majority takes
+entries: calls are suspended, and callers whose calls are not committed for too long are answered `outcome_unknown`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.block_builder import Closing
 from cmdlog.node.sequencing.commits import Commits
 from cmdlog.node.sequencing.flight import Flight
-from cmdlog.node.sequencing.halted_partitions import LOOK_S
+from cmdlog.node.sequencing.halted_partitions import LOOK_S, take_callers
 from cmdlog.node.sequencing.partition_pipeline import PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
+from cmdlog.node.sequencing.read_requests import ReadRequests
 from cmdlog.wal.format.record import peek_record
 
 COMMIT_S: Final = 1.0  # for what was proposed to be committed, when the node stops and nobody has taken its leadership
@@ -28,8 +30,11 @@ COMMIT_S: Final = 1.0  # for what was proposed to be committed, when the node st
 class ReplicatedPipelines:
     """Thread-safe, by the lock of the pipelines."""
 
-    def __init__(self, pipelines: PipelineSet, commits: Commits, admission: Admission, closing: Closing) -> None:
+    def __init__(
+        self, pipelines: PipelineSet, commits: Commits, admission: Admission, closing: Closing, reads: ReadRequests
+    ) -> None:
         self._pipelines, self._commits, self._admission, self._closing = pipelines, commits, admission, closing
+        self._reads = reads
         self._lock, self._streams = pipelines.lock, pipelines.by_partition
 
     # -- what consensus says ---------------------------------------------------------------------------------------------
@@ -85,21 +90,20 @@ class ReplicatedPipelines:
         """Calls are taken."""
         with self._lock:
             self._admission.refuse(None)
+            self._admission.suspend(None)
 
     def step_down(self, refusal: CallRefused, why: str) -> int:
         """This node leads no more, and calls are refused so. How many callers were answered `outcome_unknown`."""
-        refused: list[Done] = []
         unknown: list[Done] = []
         with self._lock:
             self._admission.refuse(refusal)
+            self._admission.suspend(None)
             self._pipelines.set_proposes(False)
+            refused = self._withdraw_calls()
             for stream in self._streams.values():
-                withdrawn = stream.withdraw(refused=True)
-                self._admission.forget(withdrawn)
-                refused += [done for pending in withdrawn for done in pending.dones]
                 for flight in stream.drop_uncommitted():
                     self._admission.release(flight)
-                    unknown += flight.dones
+                    unknown += take_callers([flight])
                     unknown += flight.drop_waiting_entry()
                 unknown += stream.drop_entries()
                 self._pipelines.pass_reads(stream)
@@ -108,6 +112,28 @@ class ReplicatedPipelines:
         for done in unknown:
             done(UnknownOutcome(why))
         return len(unknown)
+
+    def suspend_calls(self, refusal: CallRefused | None) -> None:
+        """Calls, and reads of all partitions, are refused so from now on, also those that wait; None: they are taken again.
+
+        What is logged stays where it is.
+        """
+        with self._lock:
+            self._admission.suspend(refusal)
+            refused = [] if refusal is None else [*self._withdraw_calls(), *self._reads.withdraw()]
+        for done in refused:
+            assert refusal is not None
+            done(refusal.again())
+
+    def give_up_uncommitted(self, older_than_s: float, why: str) -> int:
+        """Answers `outcome_unknown` to callers whose calls wait for their commit for so long; returns how many they were."""
+        with self._lock:
+            before = self._pipelines.now() - older_than_s
+            late = [flight for flight in self._uncommitted() if flight.taken_at <= before]
+            dones = take_callers(late)
+        for done in dones:
+            done(UnknownOutcome(why))
+        return len(dones)
 
     def leave(self, given_up: Callable[[], bool], disconnect: Callable[[], None]) -> None:
         """This node stops: it places no more calls, waits for the commit of those that it has, and leaves the others. Blocking.
@@ -132,12 +158,32 @@ class ReplicatedPipelines:
         with self._lock:
             return any(flight.index == index and flight.dones for flight in self._streams[partition].flights)
 
+    def _withdraw_calls(self) -> list[Done]:
+        """Takes the calls that are not proposed from their streams; who waits for them."""
+        withdrawn = [pending for stream in self._streams.values() for pending in stream.withdraw(refused=True)]
+        self._admission.forget(withdrawn)
+        return [done for pending in withdrawn for done in pending.dones]
+
+    def _uncommitted(self) -> list[Flight]:
+        return [flight for stream in self._streams.values() for flight in stream.uncommitted()]
+
     # -- what others ask -------------------------------------------------------------------------------------------------
 
     def run_up_to(self) -> dict[int, int]:
         """Index of the last entry that each partition's site has answered, of those that it was given."""
         with self._lock:
             return {partition: stream.applied_index for partition, stream in self._streams.items()}
+
+    @property
+    def suspended(self) -> bool:
+        """Calls are refused although this node leads."""
+        return self._admission.suspension is not None
+
+    @property
+    def uncommitted_s(self) -> float:
+        """For how long the oldest entry that is not committed has been in the log; 0.0 when all are."""
+        with self._lock:
+            return max((self._pipelines.now() - flight.taken_at for flight in self._uncommitted()), default=0.0)
 
     @property
     def idle(self) -> bool:

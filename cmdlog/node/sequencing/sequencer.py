@@ -92,7 +92,7 @@ class Sequencer:
         self.standstill = Standstill(self._pipelines, self.admission)
         self.reads = ReadRequests(self._pipelines, self.admission, self.opening, meter)
         self.commits = Commits(self._pipelines, self.admission, self.reads, meter)
-        self.replicated = ReplicatedPipelines(self._pipelines, self.commits, self.admission, self._closing)
+        self.replicated = ReplicatedPipelines(self._pipelines, self.commits, self.admission, self._closing, self.reads)
 
     # -- callers ---------------------------------------------------------------------------------------------------------
 

@@ -23,12 +23,14 @@ from cmdlog.node.clock import HybridClock
 from cmdlog.node.member.entry_reader import EntryRequest, read_entries
 from cmdlog.node.member.leader_reads import LeaderReads
 from cmdlog.node.member.leadership import Leadership, Standing
+from cmdlog.node.member.leading.commit_checks import CommitChecks
 from cmdlog.node.member.leading.leader_steps import LeaderSteps
 from cmdlog.node.member.leading.leadership_events import LeadershipEvents
 from cmdlog.node.member.leading.leadership_transfer import LeadershipTransfer
 from cmdlog.node.member.member_code import MemberCode
 from cmdlog.node.member.member_ground import NoLeader
 from cmdlog.node.member.member_start import make_genesis
+from cmdlog.node.member.peer_events import LOOK_TICKS
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import take_over
 from cmdlog.node.outcome import CallOutcome, Done, Reply
@@ -213,6 +215,8 @@ class SimMember:
             take_over=lambda terms: self.takeovers.append(take_over(self.steps, terms)), end_offer=self.transfer.end_offer,
             offered_to=lambda: self.transfer.target,
         )  # fmt: skip
+        self.commits = CommitChecks(self.driver, self.leadership, self.fitness, self.sequencer.replicated)
+        self.look_ticks = 0
         self.join_cluster()
         self.desk.serve_replica(self)
         self.hold_log()
@@ -275,6 +279,10 @@ class SimMember:
         self.events.name_leader(ticks=ticks)
         for _ in range(ticks):
             self.transfer.note_tick()
+        self.look_ticks += ticks
+        if self.look_ticks >= LOOK_TICKS:
+            self.look_ticks = 0
+            self.commits.check_commits()
 
     def receive(self, messages: list[tuple[int, Message | Bundle]]) -> None:
         """From a peer."""

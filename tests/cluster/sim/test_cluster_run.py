@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
+from cmdlog.cluster.leader_fitness import FIT, Unfitness
+from cmdlog.node.member.leading.commit_checks import COMMIT_S
+from cmdlog.node.member.member_ground import NoMajority
+from cmdlog.node.outcome import CallOutcome, Reply
 from tests.cluster.sim.cluster_faults import ClusterFaults
 from tests.cluster.sim.cluster_run import Ran, run_history
 from tests.cluster.sim.joint_recovery import recover_states
+from tests.cluster.sim.list_sites import ROUTES
+from tests.cluster.sim.sim_clients import LISTS, Attempt
 from tests.cluster.sim.sim_cluster import SimCluster
 from tests.cluster.sim.sim_member import PARTITIONS
 
 SHORT_STEPS = 1500
 SLICE_SEEDS = 7
+STEPS_MAX = 20_000
 QUIET_STEPS = 2000  # in which everything has been written that can be
 
 
@@ -84,6 +92,54 @@ def test_follower_whose_disk_was_full_catches_up() -> None:
     world.settle()
     assert world.members[node] is member
     assert member.log.disk_full is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", [True, False], ids=["said", "unsaid"])
+def test_calls_of_a_leader_whose_followers_are_full_are_answered(said: bool) -> None:
+    """Those that it has logged are in doubt, new ones are refused, reads are served; with room each is done once.
+
+    `said`: the followers say that they are full, as they do, unless that is lost.
+    """
+    world = SimCluster(4)
+    step_until(world, lambda: any(member.leads for member in world.members.values()))
+    (leader,) = [member for member in world.members.values() if member.leads]
+    followers = [member for member in world.members.values() if member is not leader]
+    for member in followers:
+        member.machine.files.capacity_bytes = member.machine.files.disk.used_bytes()
+    step_until(world, lambda: all(member.reserve.lacks_room for member in followers))
+    for member in followers:
+        member.transfer.set_reasons(Unfitness.LOG_FULL if said else FIT)
+    step_until(world, lambda: leader.sequencer.replicated.suspended)
+    refused_at = leader.sequencer.replicated.uncommitted_s
+    assert (refused_at < COMMIT_S) is said
+    replies: list[Reply] = []
+    with pytest.raises(NoMajority, match="no room in the log" if said else "no confirmation from node"):
+        leader.call(ROUTES["append"], [LISTS[0], 0], b"", replies.append)
+    step_until(world, lambda: any(attempt.known == "unknown" for attempt in attempts_of(world)))
+    while not any(isinstance(reply, CallOutcome) for reply in replies):  # a round of messages may be lost
+        asked = len(replies)
+        leader.call(ROUTES["values"], [LISTS[0]], b"", replies.append)
+        step_until(world, lambda: len(replies) > asked)  # noqa: B023 -- it is over before the next turn
+    assert leader.leads
+    world.settle()
+    assert world.members[leader.node] is leader
+    world.final_reads()
+    world.check_end()
+
+
+def step_until(world: SimCluster, condition: Callable[[], bool]) -> None:
+    """Things happen until that is so."""
+    for _ in range(STEPS_MAX):
+        if condition():
+            return
+        world.step()
+    raise AssertionError(world.describe())
+
+
+def attempts_of(world: SimCluster) -> list[Attempt]:
+    """Requests of operations that are under way."""
+    return [attempt for client in world.clients if client.under_way is not None for attempt in client.under_way.attempts]
 
 
 def test_recovery_of_a_new_cluster_is_empty() -> None:

@@ -10,6 +10,7 @@ from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
 from cmdlog.node.member.leadership import Leadership
+from cmdlog.node.member.leading.commit_checks import CommitChecks
 from cmdlog.node.member.leading.fitness_checks import FitnessChecks, Progress
 from cmdlog.node.member.leading.leader_steps import LeaderSteps
 from cmdlog.node.member.leading.leadership_events import LeadershipEvents
@@ -65,6 +66,7 @@ class LeaderParts:
             of.desk.troubles, stalls=lambda: of.sites.stalls(time.monotonic()), is_full=of.is_full,
             standing=lambda: of.leadership.standing, progress=self._takeover_progress,
         )  # fmt: skip
+        self.commits = CommitChecks(of.driver, of.leadership, of.fitness, of.sequencer.replicated)
 
     def note_ticks(self, ticks: int) -> None:
         """So many ticks have passed."""
@@ -77,6 +79,10 @@ class LeaderParts:
         """A connection to the peer begins."""
         with self._driver.lock:
             self._fitness.meet_peer(peer)
+
+    def look_at_commits(self) -> None:
+        """Whether a majority takes what this node proposes."""
+        self.commits.check_commits()
 
     def look_at_fitness(self) -> None:
         """Whether this node should lead, as it is now."""

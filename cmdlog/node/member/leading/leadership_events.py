@@ -77,6 +77,8 @@ class LeadershipEvents:
 
     def _refusal(self, leader: NodeId | None) -> NotReady:
         if leader is None or leader == self._leadership.node:
-            return NoLeader("the cluster has no leader at present")
+            return NoLeader(
+                "the cluster has no leader at present: `/readyz` says which nodes this one does not reach; start them"
+            )
         where = self._url_of(leader)
         return NotLeading(f"node {leader} leads the cluster: send calls to {where}", where, leader)
