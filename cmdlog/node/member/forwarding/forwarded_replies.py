@@ -13,7 +13,7 @@ import orjson
 
 from cmdlog.cluster.forwarding.call_link import PARAMS_BYTES_MAX
 from cmdlog.cluster.forwarding.call_rows import REFUSED, AnswerRow
-from cmdlog.node.member.member_ground import NoLeader, NotLeading
+from cmdlog.node.member.member_ground import NoLeader, NoMajority, NotLeading
 from cmdlog.node.outcome import (
     CallOutcome,
     CallRefused,
@@ -50,7 +50,7 @@ KINDS: Final[Mapping[str, type[CallRefused]]] = {
     kind.__name__: kind
     for kind in (
         NotReady, Overloaded, LogFullRefusal, DiskFullRefusal, CallTooLarge, UnknownOutcome, NoLeader, NotLeading,
-        CodeChanged, MigratingRefusal,
+        NoMajority, CodeChanged, MigratingRefusal,
         OtherDeclaration, TxnAhead,
     )
 }  # fmt: skip
