@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from procedures.declaration.database import Database
+from procedures.declaration.joined_bytes import bytes_as_numbers
 from procedures.declaration.stored_forms import forms_unchecked
 from procedures.numeric.numeric_types import ignoring_arguments, numeric_as_text
 from procedures.wire.result_json import encode_any, results_of_first_types
@@ -20,7 +21,8 @@ EXACT_NUMERIC: Final = 2  # Numeric(p, s) is an exact integer
 TYPED_ANY: Final = 3  # and results without an exact annotation may hold times and models
 STORED_FORMS: Final = 4  # and no statement mixes what is stored in different forms
 COUNTED_ARGUMENTS: Final = 5  # and rounding a Numeric ignores no argument
-KNOWN: Final = (TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY, STORED_FORMS, COUNTED_ARGUMENTS)
+JOINED_BYTES: Final = 6  # and + and || join bytes
+KNOWN: Final = (TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY, STORED_FORMS, COUNTED_ARGUMENTS, JOINED_BYTES)
 
 
 def dialect_of(db: Database) -> int:
@@ -30,6 +32,8 @@ def dialect_of(db: Database) -> int:
     """
     if not db.dialect.is_exact:
         return TEXT_NUMERIC
+    if db.dialect.joins_bytes:
+        return JOINED_BYTES
     if not db.dialect.ignores_arguments:
         return COUNTED_ARGUMENTS
     if db.dialect.checks_forms:
@@ -41,6 +45,8 @@ def dialect_of(db: Database) -> int:
 def rules_of(dialect: int) -> Iterator[None]:
     """What is declared inside is read by the rules of the dialect."""
     with contextlib.ExitStack() as then:
+        if dialect < JOINED_BYTES:
+            then.enter_context(bytes_as_numbers())
         if dialect < COUNTED_ARGUMENTS:
             then.enter_context(ignoring_arguments())
         if dialect < STORED_FORMS:

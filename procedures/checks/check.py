@@ -98,7 +98,7 @@ def _check_statements(db: Database, modules: Iterable[str]) -> Iterator[Finding]
             if is_statement(value):
                 try:
                     sql_of(value, db.dialect)
-                    problems = find_silent_parts(value)
+                    problems = find_silent_parts(value, db.dialect)
                 except StatementRefused as error:
                     problems = [str(error)]
                 yield from (Finding(name, 0, "statement", "error", variable, problem) for problem in problems)

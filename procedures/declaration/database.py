@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import SchemaItem
 
 from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect, dialect_with
+from procedures.declaration.joined_bytes import bytes_are_numbers, is_bytes
 from procedures.declaration.migration import Migration, build_migration, check_name
 from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Procedure, build_procedure, mark_procedure
 from procedures.declaration.schema import check_table, create_statements
@@ -93,6 +94,8 @@ class Database:
         self._arguments_are_ignored = arguments_are_ignored()
         self._has_forms = False  # a column that is read by the form of its values
         self._has_numerics = False
+        self._bytes_are_numbers = bytes_are_numbers()
+        self._has_bytes = False  # in a column, a parameter or a result
         self._is_deployed = is_deployed()
         self._model: Any = None
 
@@ -126,6 +129,7 @@ class Database:
         except SQLAlchemyError as error:
             raise DefinitionError(f"table {name!r}: {error}") from None
         self._has_numerics |= any(is_exact(column.type) for column in table.columns)  # its conditions are compiled by that
+        self._has_bytes |= any(map(is_bytes, table.columns))
         try:
             if partition_by is not None and partition_by not in table.columns:
                 raise DefinitionError(f"table {name!r}: partition_by={partition_by!r} is none of its columns")
@@ -192,6 +196,7 @@ class Database:
             if procedure.name in self._procedures:
                 raise DefinitionError(f"procedure {procedure.name!r} is declared twice")
             self._procedures[procedure.name] = procedure
+            self._has_bytes |= procedure.has_bytes
             self._listed = None
             mark_procedure(procedure)
             return function
@@ -234,7 +239,8 @@ class Database:
             return TEXT_NUMERIC_DIALECT
         checks_forms = self._has_forms and not self._forms_are_unchecked
         ignores_arguments = self._arguments_are_ignored or not self._has_numerics  # without a column for it, code stays as it was
-        return dialect_with(checks_forms=checks_forms, ignores_arguments=ignores_arguments)
+        joins_bytes = self._has_bytes and not self._bytes_are_numbers
+        return dialect_with(checks_forms=checks_forms, ignores_arguments=ignores_arguments, joins_bytes=joins_bytes)
 
     @property
     def procedures(self) -> Mapping[str, Procedure]:
@@ -264,7 +270,7 @@ class Database:
                     f"it with db.table({name!r}, …), or its class as a db.Model"
                 )
             info = self._tables[name]
-            check_table(table, partition_by=info.partition_by)
+            check_table(table, self.dialect, partition_by=info.partition_by)
             self._check_references(table, replicated=info.replicated)
 
     def _check_references(self, table: Table, *, replicated: bool) -> None:

@@ -1,157 +1,40 @@
-"""How Python values lie in SQLite columns.
+"""SQLite as the state of a partition speaks it: what a statement compiles to, and which ones are refused.
 
-SQLAlchemy's own SQLite types lose data for our purpose: a `Numeric` goes through float, a `DateTime` drops its zone. Here
-every value has one exact form, and tables are STRICT, so that SQLite refuses what does not fit instead of storing it:
-
-| column type | stored as | Python |
-|---|---|---|
-| Integer, BigInteger | INTEGER | int, 64 bits |
-| Float, Double | REAL | float |
-| String, Text, Unicode, Enum | TEXT | str (Enum: its member) |
-| LargeBinary | BLOB | bytes |
-| Boolean | INTEGER 0/1 | bool |
-| Numeric(p, s), p up to 18 | INTEGER, units of 10^-s: exact in every place of a statement (procedures/numeric) | Decimal |
-| TextNumeric | TEXT, exact digits; only stored and read | Decimal |
-| DateTime | TEXT, RFC 3339 UTC with six decimals: sorts as time | aware datetime |
-| Date | TEXT | date |
-| Time | TEXT, with six decimals: sorts as time | time without a zone |
-| Interval | INTEGER, microseconds: compared, added and summed as they are | timedelta |
-| Uuid | TEXT, with hyphens | UUID |
-| JSON | TEXT, keys sorted | lists, dicts, … |
-
-Which of SQLAlchemy's types a table may have is decided in `column_types`.
+How single values are stored is in `stored_types`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
-from math import isfinite, isnan
+from itertools import product
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, Final
-from uuid import UUID
 
-import apsw
 import orjson
 from sqlalchemy import types
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler, SQLiteDialect, SQLiteTypeCompiler
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import Label, UnaryExpression
 
+from procedures.declaration.joined_bytes import check_no_text_of_bytes, is_bytes, sides_of_join
 from procedures.declaration.stored_forms import check_cast, check_compared, check_results, check_set, check_written
+from procedures.declaration.stored_types import (
+    IsoDate,
+    IsoTime,
+    MicrosecondInterval,
+    NumberFloat,
+    StoredBytes,
+    TextUuid,
+    UtcDateTime,
+)
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler
 from procedures.numeric.numeric_types import ScaledNumeric, TextNumeric
 from procedures.numeric.schema_compiler import ExactDDLCompiler
-from procedures.numeric.shapes import results_of
+from procedures.numeric.shapes import fold_steps, results_of
 
 Processor = Callable[[Any], Any] | None
-
-
-class _Exact(types.TypeEngine[Any]):
-    """A type with its own two conversions; None passes through."""
-
-    def to_sqlite(self, value: Any) -> Any:
-        raise NotImplementedError
-
-    def to_python(self, value: Any) -> Any:
-        raise NotImplementedError
-
-    def bind_processor(self, dialect: Any) -> Any:
-        return lambda value: None if value is None else self.to_sqlite(value)
-
-    def result_processor(self, dialect: Any, coltype: Any) -> Any:
-        return lambda value: None if value is None else self.to_python(value)
-
-    def literal_processor(self, dialect: Any) -> Any:
-        """In a CHECK, a generated column or an index: as it is stored, or the comparison would be with something else."""
-        return lambda value: "NULL" if value is None else apsw.format_sql_value(self.to_sqlite(value))
-
-
-class UtcDateTime(_Exact, types.DateTime):
-    """Aware datetime as RFC 3339 in UTC; fixed width, so text order is time order."""
-
-    def to_sqlite(self, value: Any) -> Any:
-        if not isinstance(value, datetime) or value.tzinfo is None:
-            raise TypeError("a DateTime column takes aware datetimes; write datetime(..., tzinfo=UTC)")
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
-
-    def to_python(self, value: Any) -> Any:
-        return datetime.fromisoformat(value)
-
-
-class IsoDate(_Exact, types.Date):
-    """Date as YYYY-MM-DD."""
-
-    def to_sqlite(self, value: Any) -> Any:
-        if not isinstance(value, date) or isinstance(value, datetime):
-            raise TypeError("a Date column takes datetime.date")
-        return value.isoformat()
-
-    def to_python(self, value: Any) -> Any:
-        return date.fromisoformat(value)
-
-
-class TextUuid(_Exact, types.Uuid):  # type: ignore[type-arg]
-    """UUID as text with hyphens."""
-
-    def to_sqlite(self, value: Any) -> Any:
-        return str(value if isinstance(value, UUID) else UUID(value))
-
-    def to_python(self, value: Any) -> Any:
-        return UUID(value) if self.as_uuid else value
-
-
-class IsoTime(_Exact, types.Time):
-    """Time of day as HH:MM:SS.ffffff; fixed width, so text order is time order."""
-
-    def to_sqlite(self, value: Any) -> Any:
-        if not isinstance(value, time) or value.tzinfo is not None:
-            raise TypeError("a Time column takes datetime.time without a zone; with one, store a DateTime")
-        return value.isoformat(timespec="microseconds")
-
-    def to_python(self, value: Any) -> Any:
-        return time.fromisoformat(value)
-
-
-class MicrosecondInterval(_Exact, types.Interval):
-    """Interval as a number of microseconds, which is all that a timedelta holds."""
-
-    cache_ok = True
-
-    def to_sqlite(self, value: Any) -> Any:
-        if not isinstance(value, timedelta):
-            raise TypeError(f"an Interval column takes datetime.timedelta, not {type(value).__name__}")
-        return value // timedelta(microseconds=1)
-
-    def to_python(self, value: Any) -> Any:
-        if type(value) is not int:
-            raise TypeError(f"{value!r} where the microseconds of an Interval were expected")
-        return timedelta(microseconds=value)
-
-
-class StoredBytes(types.LargeBinary):
-    """Bytes; SQLAlchemy would write them into DDL as a text."""
-
-    def literal_processor(self, dialect: Any) -> Any:
-        return lambda value: apsw.format_sql_value(bytes(value))
-
-
-class NumberFloat(_Exact, types.Float):  # type: ignore[type-arg]
-    """Float without NaN, of which SQLite would silently make NULL."""
-
-    literal_processor = types.Float.literal_processor
-
-    def to_sqlite(self, value: Any) -> Any:
-        if isinstance(value, Decimal):
-            value = float(value)
-        if isinstance(value, float) and isnan(value):
-            raise ValueError("a Float column takes numbers; NaN is none, and SQLite would store NULL: store None")
-        return value
-
-    def result_processor(self, dialect: Any, coltype: Any) -> Any:
-        return None
 
 
 class _TypeCompiler(SQLiteTypeCompiler):
@@ -249,7 +132,16 @@ class StateCompiler(ExactCompiler):
                 raise StatementRefused(
                     f"<{binary}>: an Interval is added to another one, or subtracted; compute others in Python"
                 )
+        if self.dialect.joins_bytes and (joined := sides_of_join(binary, operator)) is not None:
+            kw.pop("add_to_result_map", None)
+            left, right = (self.process(side, **kw) for side in joined)
+            return f"CAST({left} || {right} AS BLOB)"
         return super().visit_binary(binary, override_operator=override_operator, **kw)
+
+    def visit_expression_clauselist(self, clauselist: Any, **kw: Any) -> Any:
+        if self.dialect.joins_bytes and any(map(is_bytes, clauselist.clauses)):
+            return self.process(fold_steps(clauselist), **kw)
+        return super().visit_expression_clauselist(clauselist, **kw)
 
     def visit_over(self, over: Any, **kwargs: Any) -> Any:
         if over.range_ is not None:
@@ -293,6 +185,8 @@ class StateCompiler(ExactCompiler):
         name = func.name.lower()
         if name in _CHOOSING and self.dialect.checks_forms:
             check_results(f"{name}()", func.clauses)
+        if self.dialect.joins_bytes:
+            check_no_text_of_bytes(func)
         for argument in func.clauses:
             times, interval = _is_time(argument.type), _is_interval(argument.type)
             if (times or interval) and name not in _TYPED_FUNCTIONS and not (interval and name == "sum"):
@@ -330,10 +224,16 @@ class StateDialect(SQLiteDialect):
         types.VARBINARY: StoredBytes,
     }
 
-    def __init__(self, *, checks_forms: bool = True, ignores_arguments: bool = False) -> None:
-        """Refuses a statement in which two forms meet (`stored_forms`), or ignores what rounding a Numeric does not take."""
+    def __init__(self, *, checks_forms: bool = True, ignores_arguments: bool = False, joins_bytes: bool = True) -> None:
+        """How its statements are compiled.
+
+        Args:
+            checks_forms: one in which two forms meet is refused (`stored_forms`).
+            ignores_arguments: what rounding a Numeric does not take has no effect.
+            joins_bytes: `+` and `||` join bytes (`joined_bytes`).
+        """
         super().__init__(paramstyle="named", json_serializer=self.to_json, json_deserializer=orjson.loads)
-        self.checks_forms, self.ignores_arguments = checks_forms, ignores_arguments
+        self.checks_forms, self.ignores_arguments, self.joins_bytes = checks_forms, ignores_arguments, joins_bytes
 
     @staticmethod
     def to_json(value: Any) -> str:
@@ -378,14 +278,20 @@ def _check_json(value: Any) -> None:
         raise TypeError(f"a JSON column takes lists, dicts, str, int, float, bool and None, not {type(value).__name__}")
 
 
-_DIALECTS: Final = {(c, i): StateDialect(checks_forms=c, ignores_arguments=i) for c in (True, False) for i in (True, False)}
-DIALECT = _DIALECTS[True, False]
-TEXT_NUMERIC_DIALECT = TextNumericDialect(checks_forms=False)
+_DIALECTS: Final = {
+    (forms, ignored, joined): StateDialect(checks_forms=forms, ignores_arguments=ignored, joins_bytes=joined)
+    for forms, ignored, joined in product((True, False), repeat=3)
+}
+DIALECT = _DIALECTS[True, False, True]
+"""By all rules of now."""
+FIRST_EXACT_DIALECT = _DIALECTS[False, True, False]
+"""Refuses nothing that any other exact one accepts."""
+TEXT_NUMERIC_DIALECT = TextNumericDialect(checks_forms=False, joins_bytes=False)
 
 
-def dialect_with(*, checks_forms: bool, ignores_arguments: bool) -> StateDialect:
+def dialect_with(*, checks_forms: bool, ignores_arguments: bool, joins_bytes: bool) -> StateDialect:
     """There is one of each: statements and types remember by dialect what they compiled to."""
-    return _DIALECTS[checks_forms, ignores_arguments]
+    return _DIALECTS[checks_forms, ignores_arguments, joins_bytes]
 
 
 def bind_processor_of(type_: Any, dialect: StateDialect = DIALECT) -> Processor:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 from procedures.errors import DefinitionError, InvalidParameters
 from procedures.native import accelerator
 from procedures.wire.result_json import Encode, encoder_for
-from procedures.wire.scalar_codecs import KINDS, Codec, Schema, WireError
+from procedures.wire.scalar_codecs import BASE64, KINDS, Codec, Schema, WireError
 from procedures.wire.type_codecs import codec_for
 
 if TYPE_CHECKING:
@@ -109,6 +109,11 @@ class Procedure:
     def returns_nothing(self) -> bool:
         """`-> None`: then a call on all partitions answers None as well, and not a list of them."""
         return self.result_codec is not None and self.result_codec.schema == {"type": "null"}
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether a parameter or the result states bytes, or holds them."""
+        return any(BASE64 in str(schema) for schema in (self.json_schema(), self.result_schema()))
 
     @property
     def parameter_names(self) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ INT_MAX = (1 << 63) - 1
 DECIMAL_DIGITS_MAX = 64  # twice what IEEE decimal128 holds; arithmetic on them stays cheap
 DECIMAL_EXPONENT_MAX = 6144  # as IEEE decimal128: 1E+999999999 would take gigabytes to write out
 
+BASE64 = "base64"  # in the schema of bytes, wherever they are inside of a type
+
 Convert = Callable[[Any], Any]
 Schema = dict[str, Any]
 
@@ -251,7 +253,7 @@ SCALARS: dict[Any, Codec] = {
     bool: Codec(_bool, same, {"type": "boolean"}, plain=True),
     str: Codec(text, same, {"type": "string"}, plain=True),
     type(None): Codec(_null, same, {"type": "null"}, plain=True),
-    bytes: Codec(_bytes, base64.b64decode, {"type": "string", "contentEncoding": "base64", "pattern": _BASE64}),
+    bytes: Codec(_bytes, base64.b64decode, {"type": "string", "contentEncoding": BASE64, "pattern": _BASE64}),
     Decimal: Codec(_decimal, Decimal, {"type": "string", "format": "decimal"}),
     datetime: Codec(_datetime, datetime.fromisoformat, {"type": "string", "format": "date-time"}),
     date: Codec(_date, date.fromisoformat, {"type": "string", "format": "date"}),

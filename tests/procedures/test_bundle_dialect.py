@@ -10,6 +10,7 @@ from procedures.bundle import capture_bundle, load_bundle
 from procedures.bundle_dialect import (
     COUNTED_ARGUMENTS,
     EXACT_NUMERIC,
+    JOINED_BYTES,
     KNOWN,
     STORED_FORMS,
     TEXT_NUMERIC,
@@ -18,7 +19,8 @@ from procedures.bundle_dialect import (
     rules_of,
 )
 from procedures.declaration.stored_forms import forms_are_unchecked, forms_unchecked
-from procedures.errors import StatementRefused
+from procedures.deployed_code import deployed_code
+from procedures.errors import DefinitionError, StatementRefused
 from procedures.statements.compiled import sql_of
 from tests.replay.ledgers import Versions
 
@@ -98,3 +100,47 @@ def test_a_bundle_of_before_ignores_arguments_of_rounding(versions: Versions) ->
     assert dialect_of(now) == COUNTED_ARGUMENTS
     with pytest.raises(StatementRefused, match="only round"):
         sql_of(now.procedures["cut"].function.__globals__["CUT"], now.dialect)
+
+
+FILES: Final = """
+from sqlalchemy import CheckConstraint, Column, Integer, LargeBinary, update
+from procedures import Database
+
+db = Database("files")
+data = Column("data", LargeBinary)
+tail = Column("tail", LargeBinary, onupdate=data.op("*")(2))
+condition = CheckConstraint(data.op("*")(2) == 0)
+files = db.table("files", Column("id", Integer, primary_key=True), data, tail, condition, partition_by="id")
+JOIN = update(files).values(data=files.c.data + b"x")
+
+
+@db.procedure(partition_by="id")
+def join(tx, id: int) -> None:
+    tx.execute(JOIN)
+"""
+
+
+def test_a_bundle_of_before_takes_bytes_for_numbers(versions: Versions) -> None:
+    """Its statements, its conditions and what its columns compute are those of its time, although some are refused now."""
+    with rules_of(COUNTED_ARGUMENTS), deployed_code():
+        before = capture_bundle(versions.load("files_v1", FILES))
+    assert before.dialect == EXACT_NUMERIC
+    assert before.sql["files_v1.JOIN"] == "UPDATE files SET data=(files.data + :data_1), tail=(files.data * :data_2)"
+    loaded = load_bundle(before)
+    assert dialect_of(loaded) == EXACT_NUMERIC
+    assert "CHECK ((data * 2) = 0)" in loaded.schema_statements()[0]
+    with pytest.raises(DefinitionError, match=r"column files\.tail: onupdate: .*are no numbers"):
+        versions.load("files_v2", FILES)
+    now = capture_bundle(versions.load("files_v3", FILES.replace('.op("*")(2)', ' + b"y"')))
+    assert now.dialect == JOINED_BYTES
+    assert now.sql["files_v3.JOIN"].startswith("UPDATE files SET data=(CAST(files.data || :data_1 AS BLOB)), tail=(CAST(")
+    assert load_bundle(now).dialect.joins_bytes
+
+
+@pytest.mark.parametrize(("hint", "dialect"), [("bytes", JOINED_BYTES), ("list[bytes]", JOINED_BYTES), ("str", EXACT_NUMERIC)])
+def test_bytes_of_a_procedure_state_it_as_well(hint: str, dialect: int, versions: Versions) -> None:
+    """An application that neither stores nor passes bytes keeps its hash."""
+    plain = SOURCE.replace('Column("day", Date), Column("at", DateTime), ', "").replace("at=days.c.day", "id=1")
+    for place, (old, new) in enumerate(((") -> None", f", given: {hint}) -> None"), (") -> None", f") -> {hint}"))):
+        name = f"plain_{dialect}_{len(hint)}_{place}"
+        assert dialect_of(versions.load(name, plain.replace(old, new))) == dialect

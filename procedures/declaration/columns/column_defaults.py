@@ -19,8 +19,9 @@ from sqlalchemy.sql.functions import next_value
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from procedures.declaration.columns.column_types import limit_of
-from procedures.declaration.dialect import DIALECT, bind_processor_of, result_processor_of
-from procedures.errors import DefinitionError
+from procedures.declaration.dialect import DIALECT, FIRST_EXACT_DIALECT, StateDialect, bind_processor_of, result_processor_of
+from procedures.deployed_code import is_deployed
+from procedures.errors import DefinitionError, StatementRefused
 from procedures.numeric.numeric_types import ScaledNumeric
 from procedures.sql_functions import FUNCTIONS
 
@@ -37,8 +38,13 @@ _CONSTANT: Final = re.compile(
 
 def default_text(column: Column[Any]) -> str:
     """The server default as DDL has it."""
-    compiler: Any = CreateColumn(column).compile(dialect=DIALECT)
+    compiler: Any = CreateColumn(column).compile(dialect=_accepting())
     return str(compiler.get_column_default_string(column)).strip()
+
+
+def _accepting() -> StateDialect:
+    """What the log has was accepted by the rules of its time."""
+    return FIRST_EXACT_DIALECT if is_deployed() else DIALECT
 
 
 def check_constant(column: Column[Any]) -> None:
@@ -102,7 +108,10 @@ def _check_expression(column: Column[Any], name: str, expression: Any) -> None:
             raise DefinitionError(f"{name}: {_NO_SEQUENCES}")
         if element.__visit_name__ == "function" and called not in FUNCTIONS:
             raise DefinitionError(f"{name}: {called}() does not depend on its arguments alone; write {name}=lambda tx: tx.now")
-    compiled: Any = select(expression).compile(dialect=DIALECT)
+    try:
+        compiled: Any = select(expression).compile(dialect=_accepting())
+    except StatementRefused as error:
+        raise DefinitionError(f"{name}: {error}") from None
     if compiled.raw_text and any(isinstance(other.type, ScaledNumeric) for other in column.table.columns):
         raise DefinitionError(f"{name}: SQL text may not be exact in a table with a Numeric; write column('…') + 1, func.…")
     if isinstance(column.type, ScaledNumeric):
