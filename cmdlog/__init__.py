@@ -97,3 +97,8 @@ def __getattr__(name: str) -> Any:
         importlib.import_module("cmdlog.hidden_packages").check_packages()
     value = globals()[name] = getattr(importlib.import_module(module), attribute)
     return value
+
+
+def __dir__() -> list[str]:
+    """A prompt and a notebook complete from it: what is not loaded yet, too."""
+    return sorted(globals().keys() | set(__all__))

@@ -70,6 +70,14 @@ class Call(NamedTuple, Generic[R]):
         return self._replace(idempotency_key=key, durability=durability or self.durability)
 
 
+def call_of_item(item: Any) -> Call[Any]:
+    """The call that an item of a batch is. Raises: TypeError."""
+    named = isinstance(item, tuple | list) and item and isinstance(item[0], str)
+    if not named or (len(item) > 1 and not isinstance(item[1], Mapping)):
+        raise TypeError(f"{item!r:.80} is no item of a batch: give (name, parameters), (name, parameters, key) or Call.of(...)")
+    return item if isinstance(item, Call) else Call(*item)
+
+
 def named_call(procedure: Any, args: Sequence[Any] = (), params: Mapping[str, Any] | None = None) -> Call[Any]:
     """The call of a procedure that is given by its name or as its function.
 

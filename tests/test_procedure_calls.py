@@ -10,6 +10,7 @@ import pytest
 
 import cmdlog
 from cmdlog import Call, Database, Embedded, Transaction
+from cmdlog.procedure_calls import call_of_item
 from tests.client import typed_shop as shop
 from tests.client.typed_shop import Kept, Note, labels, put, rate_count, reserve, set_rate
 from tests.type_checkers import CHECKERS, marked_lines, wrong_lines
@@ -51,6 +52,21 @@ def test_what_is_no_procedure_is_refused_before_anything_is_placed(tmp_path: Pat
         ):
             with pytest.raises(TypeError, match=said):
                 give()
+
+
+@pytest.mark.parametrize(
+    "item", ["put", (put, {"item": 1}), ("put", "item"), ("put", ["item"]), {"procedure": "put", "params": {}}, 5, ()]
+)
+def test_what_is_no_item_of_a_batch_is_named(item: Any) -> None:
+    """A name alone, a function without `Call.of`, parameters without names: the error says what an item is."""
+    with pytest.raises(TypeError, match=r"is no item of a batch: give \(name, parameters\)"):
+        call_of_item(item)
+
+
+def test_items_of_a_batch_are_calls() -> None:
+    """A call itself, or its first members."""
+    assert call_of_item(Call("put", {"item": 1}, "key")) == call_of_item(("put", {"item": 1}, "key"))
+    assert call_of_item(("put", {})) == call_of_item(["put"]) == Call("put")
 
 
 GOOD = """

@@ -23,12 +23,14 @@ def configure_logs(log_format: Literal["auto", "json", "text"]) -> None:
         if not as_text
         else structlog.processors.format_exc_info,
     ]
-    last = structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer()
+    last: list[structlog.typing.Processor] = [structlog.processors.JSONRenderer()]
+    if as_text:
+        last = [_show_traceback, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -42,3 +44,10 @@ def configure_logs(log_format: Literal["auto", "json", "text"]) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+def _show_traceback(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """That of a procedure is a value of its event; as text it is written in lines, like that of an exception."""
+    if "traceback" in event and "exception" not in event:
+        event["exception"] = event.pop("traceback")
+    return event

@@ -27,7 +27,7 @@ from cmdlog.client.server_set import ListedServer, ServerSet
 from cmdlog.client.session import CallName, CallNames, ClientSessions, KeyPerCall
 from cmdlog.client.wire_values import PLAIN
 from cmdlog.errors import BadAnswer, CmdlogError
-from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, NewKey
+from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, NewKey, call_of_item
 from cmdlog.results import Result
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class ClientCore:
 
     def _batch_ask(self, item: BatchItem) -> tuple[Ask | CmdlogError, bool]:
         """A call of a batch, or why it cannot be sent; whether its name was made here. Raises: TypeError (it is no call)."""
-        call: Call[Any] = Call(*item)
+        call = call_of_item(item)
         try:
             ask = self._call_ask(call)
         except CmdlogError as error:
@@ -143,6 +143,8 @@ class ClientCore:
     def _name(self, key: str | NewKey | None) -> CallName | None:
         if isinstance(key, NewKey):
             return None if self.options.keys == "none" else self._names.new()
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"idempotency_key is text, not {type(key).__name__}")
         return key if key is None else self._sessions.named(key) or check_key(key)
 
     def _exchange(self, ask: Ask, timeout_s: float | None = None, *, renames: bool = False) -> Steps:

@@ -68,7 +68,7 @@ def to_wire(value: Any, depth: int = 1) -> Any:
         return {field.name: to_wire(getattr(value, field.name), depth + 1) for field in dataclasses.fields(value) if field.init}
     if hasattr(type(value), "model_dump"):  # a model of pydantic, which a client need not have
         return to_wire(value.model_dump(mode="json", by_alias=True), depth + 1)
-    raise NoWireForm(f"a {type(value).__name__} cannot be sent as JSON")
+    raise NoWireForm(f"is of type {type(value).__name__}, which cannot be sent as JSON")
 
 
 def _text(value: Any) -> str:

@@ -110,6 +110,7 @@ class Overview:
             "inflight_calls": self.sequencer.admission.inflight_calls,
             "inflight_bytes": self.sequencer.admission.inflight_bytes,
             "idempotency_keys": len(self.keys),
+            "sessions": len(self.keys.sessions),
             "clock": {"jumped": clock.jumped, "jumps": clock.jumps, "last_txn": str(clock.closed())},
             "sites": list(health.site_pids),
             "stalled": self.stalls(),

@@ -274,6 +274,8 @@ def test_server_without_a_node_refuses_and_tells_progress(settings: Settings, as
         assert (answer.status, answer.json()["code"], answer.headers["retry-after"]) == (503, "not_ready", "1")
     recovering = asyncio.run(ask_app(app, "GET", "/readyz")).json()
     assert (recovering["progress"], recovering["state"]) == ({"percent": 40}, "bootstrapping")
+    (error,) = app.service.front.errors()
+    assert error["count"] == len(requests)  # a probe that is answered is none
     assert asyncio.run(ask_app(app, "GET", "/healthz")).status == 200
 
 

@@ -27,3 +27,19 @@ def test_alembic_says_nothing_of_its_start() -> None:
     ended = subprocess.run([sys.executable, "-c", MIGRATES], capture_output=True, check=True)
     events = [orjson.loads(line)["event"] for line in ended.stderr.splitlines()]
     assert events == ["ours", "a warning of theirs", "a line of the application"]
+
+
+RAISED: Final = """
+import structlog
+from cmdlog.cli.logging_setup import configure_logs
+
+configure_logs("text")
+structlog.get_logger("cmdlog.calls").error("procedure_failed", traceback="Traceback:\\n  File \\"shop.py\\", line 7")
+"""
+
+
+def test_text_in_a_file_has_lines_and_no_colours() -> None:
+    """Lines as text that go to a file or a pipe have no control characters, and a traceback is lines, not an escaped value."""
+    ended = subprocess.run([sys.executable, "-c", RAISED], capture_output=True, text=True, check=True)
+    assert "\x1b" not in ended.stderr
+    assert ended.stderr.splitlines()[1:] == ["Traceback:", '  File "shop.py", line 7']

@@ -31,6 +31,7 @@ TOLD: dict[str, Any] = {
     "inflight_calls": 3,
     "inflight_bytes": 90,
     "idempotency_keys": 5,
+    "sessions": 4,
     "clock": {"jumped": False},
     "sites": [1, 2],
     "log": {
@@ -55,7 +56,7 @@ def test_status_fits_eighty_columns() -> None:
     """Node, watermarks, log fill, load: all there, nothing cut."""
     text = shown(TOLD)
     for part in ("ready", "/data/[x]", "for 2.0 hours", "2 site processes", "50.0% full", "32 of 64 segments", "snapshot-p0000",
-                 "0.30 ms", "about 1.5 s", "3 calls in flight", "committed", "applied"):  # fmt: skip
+                 "0.30 ms", "about 1.5 s", "3 calls in flight", "4 client sessions", "committed", "applied"):  # fmt: skip
         assert part in " ".join(text.split()), part
     assert "…" not in text
     assert "red" not in dict(summary(TOLD)).get("error", "")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
 import pytest
 from structlog.testing import capture_logs
@@ -107,3 +109,28 @@ def test_where_no_process_starts_nothing_is_refused(tmp_path: Path, monkeypatch:
     assert [(entry["event"], entry["reason"]) for entry in logged if entry["event"] == "code_not_checked"] == [
         ("code_not_checked", "exit code 1")
     ]
+
+
+PROMPT: Final = """
+from sqlalchemy import Column, Integer
+from cmdlog import Database
+db = Database("typed")
+db.table("t", Column("id", Integer, primary_key=True), partition_by="id")
+@db.procedure(partition_by="id")
+def hit(tx, id: int) -> int:
+    return id
+"""
+
+
+@pytest.mark.slow
+def test_code_of_a_prompt_is_opened_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log cannot hold it, so later code cannot replay its calls: the program's own line is warned. A module is not."""
+    prompt = ModuleType("prompt")
+    monkeypatch.setitem(sys.modules, "prompt", prompt)
+    exec(PROMPT, vars(prompt))  # noqa: S102 - as a prompt does
+    with pytest.warns(UserWarning, match="database 'typed' was declared at a prompt .* import .* from a module") as warned:
+        assert hit(tmp_path / "data", prompt.db) == 1
+    assert [one.filename for one in warned] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert hit(tmp_path / "other", make_version(tmp_path, 1)[0]) == 1

@@ -17,6 +17,7 @@ from cmdlog.node.prometheus import DEPRECATED, DOCUMENT, ROWS, TABLE, Exposition
 from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS
 from cmdlog.node.telemetry.request_stats import RequestStats
 from procedures.idempotency.known_outcome import Status
+from procedures.idempotency.session_calls import sent_name
 from snapshot.errors import SnapshotFailed
 from tests.node.rig import ask, open_node, send
 from tests.waiting import wait_for
@@ -116,6 +117,16 @@ def test_calls_are_counted_by_procedure_and_outcome(tmp_path: Path) -> None:
         assert stages == {"queue": 8, "log": 8, "commit": 8, "execute": 8}
         assert 0 <= settled <= 8
         assert found["cmdlog_batch_calls_sum"][()] == 8
+
+
+def test_sessions_and_keys_are_counted_apart(tmp_path: Path) -> None:
+    """Both have limits of their own, and a table that is full refuses calls: metrics and status show how full it is."""
+    with a_node(tmp_path / "data", partitions=1) as node:
+        for name in ("a key", "another", sent_name(b"s" * 16, 1, 0), sent_name(b"s" * 16, 2, 0), sent_name(b"t" * 16, 1, 0)):
+            send(node, "bump", key=name, id=1, amount=1).value()
+        found, status = scrape(node), node.status()
+        assert (status["idempotency_keys"], status["sessions"]) == (2, 2)
+        assert (found["cmdlog_idempotency_keys"], found["cmdlog_sessions"]) == ({(): 2.0}, {(): 2.0})
 
 
 def test_stages_add_up_to_what_the_caller_waited(tmp_path: Path) -> None:

@@ -51,3 +51,10 @@ def test_public_names_are_there(name: str) -> None:
     package = importlib.import_module(name)
     assert [each for each in package.__all__ if getattr(package, each, None) is None] == []
     assert all(not isinstance(getattr(package, each), ModuleType) for each in package.__all__)
+
+
+def test_a_prompt_completes_public_names() -> None:
+    """`dir(cmdlog)` lists what is loaded at its first use, too: prompts and notebooks complete from it."""
+    code = "import cmdlog; assert set(cmdlog.__all__) <= set(dir(cmdlog)), set(cmdlog.__all__) - set(dir(cmdlog))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

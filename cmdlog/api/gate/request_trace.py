@@ -19,6 +19,7 @@ REQUEST_ID: Final = b"x-request-id"
 SCOPE_KEY: Final = "cmdlog.trace"  # where FastAPI handlers find it
 CALL_ROUTES: Final = ("call", "batch")
 NO_ERRORS: Final = ("aborted", "redirected")  # what a procedure or a caller wants is none
+PROBED: Final = ("readyz", "not_ready")  # what a probe asked is answered: at each start there would be such errors
 
 
 def text_of(problem: Problem) -> str:
@@ -53,7 +54,7 @@ class Trace:
         """An error that goes out, as the whole answer or as the answer to one call of a batch; it gets the id."""
         problem.more["request_id"] = self.request_id
         name = self.procedure if procedure is None else procedure
-        if problem.code not in NO_ERRORS:
+        if problem.code not in NO_ERRORS and (self.route, problem.code) != PROBED:
             self._front.error(problem.code, name, self.request_id, text_of(problem), problem.trace)
         if problem.code == "outcome_unknown" or "txn_id" in problem.more:  # the node has counted what it decided
             return problem

@@ -183,6 +183,7 @@ LOADS: Final = (
     ("inflight_calls", "calls in flight"),
     ("inflight_bytes", "bytes of parameters"),
     ("idempotency_keys", "idempotency keys known"),
+    ("sessions", "client sessions known"),
 )
 
 

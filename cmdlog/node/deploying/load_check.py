@@ -11,6 +11,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from subprocess import DEVNULL
 from typing import Any, Final
@@ -27,6 +28,7 @@ from procedures.errors import BundleError, ProceduresError
 from procedures.hash_seed import PINNED
 
 LOAD_S_MAX: Final = 60.0  # imports, also from a slow disk
+OPENER: Final = 5  # frames from `checked_code` up to the program: `Node.open`, `open_embedded_on`, `cmdlog.open`
 log = structlog.get_logger("cmdlog.node")
 _loaded: set[str] = set()  # hashes of what this process has seen loaded: tests open databases of the same code all the time
 
@@ -45,9 +47,19 @@ def checked_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Data
 
     Modules that the log has are not judged again, where only rules of this framework make another version of them.
     """
+    if not _has_source(boot.bundle):
+        warnings.warn(
+            f"database {db.name!r} was declared at a prompt or in a notebook, so the log cannot hold its code: only the very "
+            "same code can replay its calls; import tables and procedures from a module",
+            stacklevel=OPENER,
+        )
     if boot.adds_code and not any(_has_modules(value, boot.bundle) for value in boot.before["catalogs"].values()):
         check_loads(boot.bundle)
     return live_code(db, boot)
+
+
+def _has_source(bundle: Bundle) -> bool:
+    return bool(bundle.modules.get(bundle.target.partition(":")[0]))
 
 
 def _has_modules(value: Mapping[str, Any], bundle: Bundle) -> bool:
@@ -61,7 +73,7 @@ def check_loads(bundle: Bundle) -> None:
 
     A prompt's or a notebook's code has no source that could be loaded: only the very same program can run it again.
     """
-    if bundle.hash in _loaded or not bundle.modules.get(bundle.target.partition(":")[0]):
+    if bundle.hash in _loaded or not _has_source(bundle):
         return
     problem = _find_problem(bundle)
     if problem:
