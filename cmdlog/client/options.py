@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8642"
 TOKEN_VARIABLE: Final = "CMDLOG_TOKEN"  # noqa: S105 - the name of a variable
+CERT_VARIABLE: Final = "CMDLOG_CERT_FILE"  # certificate and key that are shown to a server which asks for them
 IDLE_S: Final = 30.0  # shorter than the server's 75, so that we close first and no request meets a closing connection
 
 
@@ -100,14 +101,36 @@ def make_options(given: ClientArguments) -> ClientOptions:
     own["token"] = _token(given.get("token"), given.get("token_file"))
     auto_batch, verify = given.get("auto_batch", False), given.get("verify", True)
     own["auto_batch"] = auto_batch if isinstance(auto_batch, AutoBatch) else AutoBatch() if auto_batch else None
-    if not isinstance(verify, bool | ssl.SSLContext):
-        verify = ssl.create_default_context(cafile=os.fspath(verify))
+    if not isinstance(verify, ssl.SSLContext):
+        verify = _own_context(verify, trust_env=own.get("trust_env", False))
     options = ClientOptions(**own, verify=verify)
     if not options.timeout_s > 0 or options.connections_max < 1 or options.session_window < 1:
         raise ValueError("timeout_s must be more than 0, connections_max and session_window at least 1")
     if options.keys not in ("new", "single", "none") or options.causality not in ("echo", "off"):
         raise ValueError('keys is "new", "single" or "none", causality is "echo" or "off"')
     return options
+
+
+def _own_context(verify: bool | str | os.PathLike[str], *, trust_env: bool) -> bool | ssl.SSLContext:
+    """With the certificate of CMDLOG_CERT_FILE, if there is one. Raises: ValueError, OSError."""
+    cert = os.environ.get(CERT_VARIABLE, "")
+    if isinstance(verify, bool) and not cert:
+        return verify
+    if isinstance(verify, bool):
+        context = httpx.create_ssl_context(verify=verify, trust_env=trust_env)
+    else:
+        context = ssl.create_default_context(cafile=os.fspath(verify))
+    if cert:
+        show_certificate(context, cert)
+    return context
+
+
+def show_certificate(context: ssl.SSLContext, path: str) -> None:
+    """To servers that ask for one. Raises: ValueError, naming the file."""
+    try:
+        context.load_cert_chain(path, password=b"")
+    except (ssl.SSLError, OSError) as error:
+        raise ValueError(f"{CERT_VARIABLE}: {path} with a certificate and its unencrypted key cannot be used: {error}") from None
 
 
 def _token(token: str | None, token_file: str | os.PathLike[str] | None) -> str:

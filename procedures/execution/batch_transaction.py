@@ -62,8 +62,8 @@ class BatchTransaction:
         self.commit_batch(position, Fresh(), "single")
 
     def undo_change(self, error: BaseException) -> None:
-        """Rolls back. Raises: EnvironmentFault for a failure of the machine."""
-        self.undo_batch(error, lambda _at: "")
+        """Rolls back. Raises: EnvironmentFault for a failure of the machine, for which no call is to blame."""
+        self.undo_batch(error, None)
 
     def begin_group(self) -> None:
         """See `Executor.begin_group`."""
@@ -94,8 +94,8 @@ class BatchTransaction:
             self.undo_change(error)
             raise
 
-    def undo_batch(self, error: BaseException, procedure_of: Callable[[int], str]) -> None:
-        """Rolls back, and turns a failure of the machine into `EnvironmentFault`."""
+    def undo_batch(self, error: BaseException, procedure_of: Callable[[int], str] | None) -> None:
+        """Rolls back, and turns a failure of the machine into `EnvironmentFault`. `procedure_of` a call; None: there is none."""
         call = self._call
         kind = fault_kind(call.fault or error)
         try:
@@ -104,11 +104,11 @@ class BatchTransaction:
             kind = kind or fault_kind(failed) or "io"
         if kind is None:
             return
-        at = call.fault_at if call.fault is not None else -1
+        at = call.fault_at if call.fault is not None and procedure_of is not None else -1
         raise EnvironmentFault(
             kind,
             txn_id=call.txn_ids[at] if at >= 0 else 0,
-            procedure=procedure_of(at) if at >= 0 else "",
+            procedure=procedure_of(at) if procedure_of is not None and at >= 0 else "",
             position=at,
             cause=repr(call.fault or error),
         ) from (call.fault or error)

@@ -16,6 +16,7 @@ from cmdlog.cli.cli_errors import CommandFailed, explain
 from cmdlog.cli.output import out
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.cluster.transport.cluster_secret import BadSecret, read_secret
+from cmdlog.cluster.transport.peer_tls import BadPeerCertificate
 from cmdlog.node.boot import OtherApplication
 from cmdlog.wal.errors import Foreign
 from tests.client.scripted import ScriptedServer, Step, http, problem
@@ -109,7 +110,13 @@ def test_options_of_a_member_need_each_other(tmp_path: Path) -> None:
         with pytest.raises(CommandFailed, match="--join needs --node and --cluster-secret-file") as failed:
             run("serve", APP, "--data", str(tmp_path / "n1"), *given)
         assert (failed.value.exit_code, failed.value.hint) == (2, f"{tmp_path / 'c.json'} lists nodes 1")
-    for given in (node, secret, ["--peer-host", "h"], ["--peer-port", "0"]):
+    cert, authority = ["--peer-cert-file", str(tmp_path / "none.pem")], ["--peer-ca-file", str(tmp_path / "none.pem")]
+    for part in (cert, authority, ["--peer-key-file", "key.pem"]):
+        with pytest.raises(CommandFailed, match="needs --peer-cert-file and --peer-ca-file"):
+            run("serve", APP, "--data", str(tmp_path / "n1"), *join, *node, *secret, *part)
+    with pytest.raises(BadPeerCertificate, match=r"none\.pem"):
+        run("serve", APP, "--data", str(tmp_path / "n1"), *join, *node, *secret, *cert, *authority)
+    for given in (node, secret, ["--peer-host", "h"], ["--peer-port", "0"], cert, authority):
         with pytest.raises(CommandFailed, match="are for a node of a cluster") as failed:
             run("serve", APP, "--data", str(tmp_path / "n1"), *given)
         assert failed.value.exit_code == 2

@@ -392,6 +392,28 @@ def test_certificates_are_checked(drive: Drive, tmp_path: Path) -> None:
             assert drive.call(server.url, verify=verify) == 1
 
 
+@pytest.mark.slow
+def test_certificate_of_the_environment_is_shown(drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a server that wants one; a file that holds none is named, and a context of the program's own stays as it is."""
+    authority, trusting = trustme.CA(), ssl.create_default_context()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    for context in (tls, trusting):
+        authority.configure_trust(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    authority.issue_cert("operator@example.org").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "own.pem"))
+    with ScriptedServer(tls=tls) as server:
+        monkeypatch.setenv("CMDLOG_CERT_FILE", str(tmp_path / "own.pem"))
+        for verify in (tmp_path / "ca.pem", False):
+            assert drive.call(server.url, verify=verify) == 1
+        monkeypatch.setenv("CMDLOG_CERT_FILE", str(tmp_path / "ca.pem"))
+        with pytest.raises(ValueError, match=r"CMDLOG_CERT_FILE: .*ca\.pem with a certificate and its unencrypted key"):
+            drive.call(server.url, verify=False)
+        with Client("http://127.0.0.1:1", verify=trusting) as client:
+            assert client is not None
+
+
 def test_readiness_is_waited_for() -> None:
     """`ready` says no when its time is up, yes as soon as the server does, and raises what waiting cannot cure."""
     busy = Step("body read", reply=problem(503, "not_ready", "Retry-After: 1"))

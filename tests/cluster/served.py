@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -24,12 +25,15 @@ SMALL = ("--segment-bytes", "1MiB", "--segments", "16", "--log-reserve-bytes", "
 class ServedCluster:
     """Nodes 1 to `count`. Ends what it started."""
 
-    def __init__(self, folder: Path, *, count: int = 3, partitions: int = 2, app: str = APP) -> None:
-        """`app`: a module of the program, or one in the folder."""
+    def __init__(
+        self, folder: Path, *, count: int = 3, partitions: int = 2, app: str = APP, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`app`: a module of the program, or one in the folder. `tls`: of clients, where the nodes serve https."""
         self.folder, self.app = folder, app
         self.nodes: Sequence[int] = range(1, count + 1)
         ports = free_ports(2 * count)
-        self.urls = {node: f"http://127.0.0.1:{ports[node - 1]}" for node in self.nodes}
+        self.tls: ssl.SSLContext | bool = tls or True
+        self.urls = {node: f"{'https' if tls else 'http'}://127.0.0.1:{ports[node - 1]}" for node in self.nodes}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         members = [f"--member={node}=127.0.0.1:{ports[count + node - 1]},{self.urls[node]}" for node in self.nodes]
         self.run(
@@ -104,7 +108,7 @@ class ServedCluster:
     def status(self, node: int) -> dict[str, Any]:
         """What the node says of itself; {} while it does not answer."""
         try:
-            answer = httpx.get(f"{self.urls[node]}/v1/status", timeout=20)
+            answer = httpx.get(f"{self.urls[node]}/v1/status", timeout=20, verify=self.tls)
         except httpx.HTTPError:
             return {}
         return answer.json() if answer.status_code == 200 else {}
@@ -135,6 +139,7 @@ class ServedCluster:
                         json=params,
                         headers={"Idempotency-Key": key} if key else {},
                         timeout=10,
+                        verify=self.tls,
                     )
                 except httpx.HTTPError:
                     continue

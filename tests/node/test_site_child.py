@@ -13,7 +13,18 @@ from cmdlog.child_process import ChildProcess
 from cmdlog.node.sites import site_child
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, encode_frame
-from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, READ, NotStarted, SiteChild
+from cmdlog.node.sites.site_child import (
+    BUSY,
+    HANDLED,
+    INDEX,
+    NO_CALL,
+    PARTITION,
+    POSITION,
+    PROGRESS_BYTES,
+    READ,
+    NotStarted,
+    SiteChild,
+)
 from cmdlog.node.sites.site_faults import FULL, SiteFault
 from cmdlog.node.sites.site_progress import SiteStall
 
@@ -90,6 +101,13 @@ def test_call_that_runs_long_is_shown_with_its_place(site: SiteChild) -> None:
     assert site.find_stall(100.75) == SiteStall(0, "running", 0.75, (3,), 3, 7, 2)
     site.progress[POSITION] = 3
     assert site.find_stall(101.0) is None
+
+
+def test_entry_without_calls_is_shown_without_one(site: SiteChild) -> None:
+    """A change of tables has an index, and no position."""
+    site.progress[BUSY], site.progress[PARTITION], site.progress[INDEX], site.progress[POSITION] = 1, 3, 7, NO_CALL
+    assert site.find_stall(100.0) is None
+    assert site.find_stall(101.0) == SiteStall(0, "running", 1.0, (3,), 3, 7, -1)
 
 
 def test_long_read_has_no_place_in_the_log(site: SiteChild) -> None:

@@ -13,10 +13,11 @@ import pytest
 
 from cmdlog.node.sites.busy_poll import BusyPoll
 from cmdlog.node.sites.frames import FrameKind, FrameReader, encode_frame
-from cmdlog.node.sites.site_child import BUSY, PARTITION, PROGRESS_BYTES, READ
+from cmdlog.node.sites.site_child import BUSY, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ
 from cmdlog.node.sites.site_executor import Site
 from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.node.sites.site_main import SiteProcess
+from cmdlog.wal.format.record import Record, RecordKind, encode_json, encode_record
 from procedures.errors import EnvironmentFault
 
 
@@ -122,6 +123,33 @@ def test_site_looks_for_the_next_call_of_a_caller_that_is_alone() -> None:
         ours.shutdown(socket.SHUT_WR)
         process.run()
     assert poll.alone == [False, True]
+
+
+class Applying:
+    """A site that notes which call its page names while an entry is applied."""
+
+    capturing = False
+
+    def __init__(self, page: memoryview) -> None:
+        self._page = page
+        self.named: list[int] = []
+
+    def apply(self, _record: Record, _tick: object) -> None:
+        self.named.append(self._page[POSITION])
+
+
+def test_entry_without_calls_names_none_as_the_one_that_runs() -> None:
+    """Whatever ends the site then, no call is to blame, and nothing of the entry may be left out."""
+    page = memoryview(bytearray(PROGRESS_BYTES)).cast("Q")
+    ours, theirs = socket.socketpair()
+    process, site = SiteProcess(theirs, page), Applying(page)
+    process._site = cast(Site, site)
+    value = {"txn_id": 9, "statements": []}
+    schema = encode_json(RecordKind.SCHEMA, value, partition=0, term=1, index=2)
+    batch = encode_record(RecordKind.BATCH, b"", partition=0, term=1, index=3)
+    with ours, theirs:
+        handle(process, *(encode_frame(FrameKind.ENTRY, record, ident=ident) for ident, record in ((2, schema), (3, batch))))
+    assert site.named == [NO_CALL, 0]
 
 
 def handle(process: SiteProcess, *frames: bytes) -> None:

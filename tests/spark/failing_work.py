@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -89,6 +90,24 @@ def _wait_in_second(order: Mapping[str, Any], attempt: Attempt) -> None:
         while True:
             attempt.count_calls(1)
             time.sleep(0.05)
+
+
+def stop_in_second(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """The first attempt at partition 1 stands still with half of a file written, as a process that hangs does."""
+    _stop_in_second(order, attempt)
+    return count_runs(order, attempt)
+
+
+def stop_in_second_whatif(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """The same of a back-fill."""
+    _stop_in_second(order, attempt)
+    return count_whatifs(order, attempt)
+
+
+def _stop_in_second(order: Mapping[str, Any], attempt: Attempt) -> None:
+    if order["partition"] == 1 and _count(order, "stops") == 1:
+        Path(attempt.folder, "half.parquet").write_bytes(b"PAR1 half")
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def runs(staging: str | Path, what: str, key: str) -> int:

@@ -18,10 +18,11 @@ import pytest
 from cmdlog.client.feed_sender import Feeder
 from cmdlog.wal.errors import Corrupt, Locked, NotEmpty, WrongDirectory
 from replay.errors import Divergence, Interrupted
+from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import OtherVersions, check_versions, versions
 from replay.spark.feeding.feed import feed
 from replay.spark.feeding.input import CallFiles
-from replay.spark.jobs import job
+from replay.spark.jobs import job, stalled_tasks
 from replay.spark.jobs.backfill import backfill
 from replay.spark.jobs.job import SparkFailed, TaskError
 from replay.spark.jobs.rebuild import Rebuilt, rebuild
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
+LOOKS_MAX = 40  # of a driver at the progress of its tasks, until one that hangs is ended
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +220,57 @@ def test_ctrl_c_keeps_what_is_done(spark: SparkSession, node: Path, sound: Rebui
     done = rebuild(spark, str(node), to=str(tmp_path / "out"))
     assert [runs(tmp_path / "out", "ran", key) for key in ("p0000", "p0001")] == [1, 1]
     check(tmp_path / "out", done, sound)
+
+
+class Hanging:
+    """A job whose worker stands still in partition 1, until the progress has named its process."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.shown = list[str]()
+        self.named = False
+
+    def listen(self, progress: RecoveryProgress) -> None:
+        """What a job shows; it kills the named process, or at last the one that was to be named, so that the job ends."""
+        if not self.named and progress.waiting.startswith("task p0001"):
+            self.named = True
+            os.kill(int(progress.waiting.partition(", process ")[2].split()[0]), signal.SIGKILL)
+        if len(self.shown) == LOOKS_MAX and not self.named:
+            silent = orjson.loads(Path(f"{self.out}.unfinished", "progress", "p0001").read_bytes())
+            os.kill(int(silent["process"].split()[1]), signal.SIGKILL)
+        self.shown.append(progress.waiting)
+
+    def check_once(self) -> None:
+        """It was named; the other attempt alone counts, and nothing stays of either."""
+        assert self.named
+        assert self.shown[-1] == ""
+        assert [runs(self.out, what, "p0001") for what in ("stops", "ran")] == [2, 1]
+        assert not Path(f"{self.out}.unfinished").exists()
+        assert not list(self.out.rglob("half*"))
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hanging:
+    """Of a rebuild or a back-fill."""
+    monkeypatch.setattr(stalled_tasks, "STALLED_S", 0.5)
+    monkeypatch.setattr(sys.modules["replay.spark.jobs.rebuild"], "rebuild_partition", failing_work.stop_in_second)
+    monkeypatch.setattr(sys.modules["replay.spark.jobs.backfill"], "backfill_partition", failing_work.stop_in_second_whatif)
+    return Hanging(tmp_path / "out")
+
+
+def test_worker_that_hangs_in_a_rebuild_costs_time_alone(
+    spark: SparkSession, node: Path, sound: Rebuilt, hanging: Hanging
+) -> None:
+    """Spark waits for it, and the progress says since when, and which process; after that is killed, each row is there once."""
+    check(hanging.out, rebuild(spark, str(node), to=str(hanging.out), progress=hanging.listen), sound)
+    hanging.check_once()
+
+
+def test_worker_that_hangs_in_a_back_fill_costs_time_alone(spark: SparkSession, node: Path, hanging: Hanging) -> None:
+    """The same; and since the code is that of the log, no row differs."""
+    done = backfill(spark, str(node), sys.modules["shop_v1"].db, to=str(hanging.out), progress=hanging.listen)
+    assert {count for counts in done.changes.values() for count in counts.values()} == {0}
+    hanging.check_once()
 
 
 def test_damage_is_named_and_nothing_is_published(spark: SparkSession, node: Path, work: Any, tmp_path: Path) -> None:

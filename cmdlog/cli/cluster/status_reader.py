@@ -42,8 +42,7 @@ class StatusReader:
 
             self._members = {member.node: member.client for member in ClusterFile.load(cluster).members}
         self._urls = list(dict.fromkeys(urls)) or ([] if self._members else [DEFAULT_URL])
-        if ca_file is not None:
-            check_certificates(ca_file)
+        check_certificates(ca_file)
         self._token_file, self._verify, self._timeout_s = token_file, str(ca_file) if ca_file else True, timeout_s
         self._patience_s = patience_s
 

@@ -101,10 +101,15 @@ def _note_partition(done: int, partitions: int) -> None:
 
 def _run(directory: str, db: Database, app: str) -> None:
     """A start and an orderly stop."""
+    import structlog
+
+    from cmdlog.cli.logging_setup import configure_logs
     from cmdlog.cli.server.settings_sources import load_settings
     from cmdlog.node.node import Node
 
     settings = load_settings({"migrate": "true"}, environ=os.environ, config=None, data_dir=Path(directory))
+    if not structlog.is_configured():  # else the node's lines are printed among the command's
+        configure_logs(settings.log_format)
     node = Node.open(directory, db, settings, target=app, inline=True)
     try:
         changed = {part["partition"]: part["tables"] for part in node.recovery if "tables" in part}

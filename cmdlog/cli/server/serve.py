@@ -29,6 +29,7 @@ from cmdlog.node.settings import TABLE, SettingRow
 from cmdlog.signal_handlers import handled
 
 if TYPE_CHECKING:
+    from cmdlog.cluster.transport.peer_tls import PeerTls
     from cmdlog.node.member.member_ground import MemberGround
     from cmdlog.node.node import Node
 
@@ -93,6 +94,33 @@ MigrateFlag = Annotated[
 PeerPortOption = Annotated[
     int | None, typer.Option("--peer-port", metavar="PORT", help="The same; 0: any that is free.", rich_help_panel="Cluster")
 ]
+PeerCertOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--peer-cert-file",
+        metavar="FILE",
+        help="TLS between the nodes: this node's certificate in PEM. Read at start.",
+        rich_help_panel="Cluster",
+    ),
+]
+PeerKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--peer-key-file",
+        metavar="FILE",
+        help="Its private key, unencrypted; by default in --peer-cert-file.",
+        rich_help_panel="Cluster",
+    ),
+]
+PeerCaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--peer-ca-file",
+        metavar="FILE",
+        help="CA certificates in PEM; those of all nodes must be signed by one of them.",
+        rich_help_panel="Cluster",
+    ),
+]
 
 
 def register(program: typer.Typer) -> None:
@@ -110,6 +138,9 @@ def serve(
     cluster_secret_file: SecretOption = None,
     peer_host: PeerHostOption = None,
     peer_port: PeerPortOption = None,
+    peer_cert_file: PeerCertOption = None,
+    peer_key_file: PeerKeyOption = None,
+    peer_ca_file: PeerCaOption = None,
     reload: ReloadOption = False,
     migrate: MigrateFlag = False,
     json: JsonFlag = False,
@@ -117,15 +148,15 @@ def serve(
 ) -> None:
     """Loads everything that can fail cheaply first, then listens, then opens the node, and then reports the address."""
     with stopped_in_order(), naming(data):
-        member = None
+        member, peer_files = None, (peer_cert_file, peer_key_file, peer_ca_file)
         if reload:
             _serve_reloading(app, data, config, flags, migrate=migrate, is_member=join is not None)
         if migrate:
             flags["migrate"] = "true"
         if join is not None:
-            member = _member_ground(join, node, cluster_secret_file, peer_host, peer_port)
+            member = _member_ground(join, node, cluster_secret_file, peer_host, peer_port, tls=_peer_tls(*peer_files))
             flags["partitions"] = str(member.cluster.shape["partitions"])
-        elif (node, cluster_secret_file, peer_host, peer_port) != (None,) * 4:
+        elif any(given is not None for given in (node, cluster_secret_file, peer_host, peer_port, *peer_files)):
             raise CommandFailed(
                 "--node, --cluster-secret-file and --peer-… are for a node of a cluster", hint="--join FILE names it", exit_code=2
             )
@@ -147,7 +178,21 @@ def _serve_reloading(
     raise SystemExit(serve_reloading(app, data, chosen, given))
 
 
-def _member_ground(join: Path, node: int | None, secret: Path | None, host: str | None, port: int | None) -> MemberGround:
+def _peer_tls(cert: Path | None, key: Path | None, authority: Path | None) -> PeerTls | None:
+    """None where nodes speak without it. Raises: CommandFailed, BadPeerCertificate."""
+    from cmdlog.cluster.transport.peer_tls import make_peer_tls
+
+    if cert is None and key is None and authority is None:
+        return None
+    if cert is None or authority is None:
+        hint = "give both at every node, or neither"
+        raise CommandFailed("TLS between the nodes needs --peer-cert-file and --peer-ca-file", hint=hint, exit_code=2)
+    return make_peer_tls(cert, key or cert, authority)
+
+
+def _member_ground(
+    join: Path, node: int | None, secret: Path | None, host: str | None, port: int | None, *, tls: PeerTls | None
+) -> MemberGround:
     """Which node of which cluster this is."""
     from cmdlog.cluster.cluster_file import ClusterFile
     from cmdlog.cluster.transport.cluster_secret import read_secret
@@ -161,7 +206,8 @@ def _member_ground(join: Path, node: int | None, secret: Path | None, host: str 
             exit_code=2,
         )
     peer = cluster.member(node).peer
-    return MemberGround(cluster, node, read_secret(secret), (host or peer[0], peer[1] if port is None else port))
+    listen = (host or peer[0], peer[1] if port is None else port)
+    return MemberGround(cluster, node, read_secret(secret), listen, tls=tls)
 
 
 def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], member: MemberGround | None) -> None:

@@ -6,6 +6,7 @@ One rule: the client retries and tells the truth; here its errors become message
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,7 +56,7 @@ CaOption = Annotated[
 HINTS: Final = {
     "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN",
     "unreachable": "start the server with `cmdlog serve APP`, or name its address by --url or CMDLOG_URL; "
-    "check whether it takes http or https; --ca-file is for a private CA",
+    "check whether it takes http or https; --ca-file is for a private CA, CMDLOG_CERT_FILE for a server that wants a certificate",
     "bad_answer": "check that cmdlog is listening there",
     "session_expired": "the outcome is no longer known; check the data before you call again with a new key",
     "log_full": "reads continue; writes resume as soon as a snapshot frees a segment",
@@ -74,8 +75,7 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
     from cmdlog.client import Client, RetryPolicy
     from cmdlog.errors import CmdlogError
 
-    if ca_file is not None:
-        check_certificates(ca_file)
+    check_certificates(ca_file)
     try:
         verify, retry = str(ca_file) if ca_file else True, RetryPolicy(refused_s=REFUSED_S)
         client = Client(listed_urls(url), token_file=token_file, timeout_s=timeout_s, retry=retry, verify=verify, keys="single")
@@ -146,14 +146,21 @@ def _stalls_of(client: Client) -> str:
     return "; ".join(str(stall.get("message")) for stall in stalled) if isinstance(stalled, list) else ""
 
 
-def check_certificates(ca_file: Path) -> None:
-    """Raises: CommandFailed, naming the file."""
+def check_certificates(ca_file: Path | None) -> None:
+    """Those that verify the server, and the one that is shown to it. Raises: CommandFailed, naming the file."""
     import ssl
 
+    from cmdlog.client.options import CERT_VARIABLE, show_certificate
+
     try:
-        ssl.create_default_context(cafile=str(ca_file))
+        if ca_file is not None:
+            ssl.create_default_context(cafile=str(ca_file))
+        if cert := os.environ.get(CERT_VARIABLE):
+            show_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), cert)
     except OSError as error:  # ssl.SSLError is one
         raise CommandFailed(f"{ca_file} cannot be read as certificates: {error.strerror or error}", exit_code=2) from None
+    except ValueError as error:
+        raise CommandFailed(str(error), exit_code=2) from None
 
 
 def failure_of(error: CmdlogError, url: str) -> CommandFailed:

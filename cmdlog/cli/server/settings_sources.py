@@ -19,7 +19,9 @@ from cmdlog.node.settings import SIZE_UNITS, TABLE, BadSetting, SettingRow, Sett
 
 ENVIRONMENT_PREFIX: Final = "CMDLOG_"
 CONFIG_NAME: Final = "cmdlog.toml"
-COMMAND_LINE: Final = ("CMDLOG_APP", "CMDLOG_CA_FILE", "CMDLOG_CONFIG", "CMDLOG_DATA", "CMDLOG_TOKEN", "CMDLOG_URL")
+COMMAND_LINE: Final = (
+    "CMDLOG_APP", "CMDLOG_CA_FILE", "CMDLOG_CERT_FILE", "CMDLOG_CONFIG", "CMDLOG_DATA", "CMDLOG_TOKEN", "CMDLOG_URL",
+)  # fmt: skip
 OTHER_VARIABLES: Final = (*COMMAND_LINE, SWITCH)
 """Variables that the command line or the modules in C read for themselves; they are no settings of the node."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cmdlog.cluster.transport.framed_connection import FramedConnection
-from cmdlog.cluster.transport.peer_tls import PeerTls
+from cmdlog.cluster.transport.peer_tls import PeerTls, options_to_call, options_when_called
 from cmdlog.cluster.transport.peer_transport import Address, TransportSettings
 from cmdlog.operator_error import full_text
 from cmdlog.raft.wire.layout import BadFrame
@@ -37,9 +37,7 @@ async def connect_channel(
     host, port = address
     async with asyncio.timeout(settings.connect_s):
         sock = await _call_address(host, port, preface)
-    secured: dict[str, Any] = {}
-    if tls is not None:
-        secured = {"ssl": tls.caller, "server_hostname": host, "ssl_handshake_timeout": settings.hello_s}
+    secured = options_to_call(tls, host, handshake_s=settings.hello_s)
     try:
         async with asyncio.timeout(settings.hello_s):
             await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **secured)
@@ -120,9 +118,7 @@ class IncomingSockets:
     async def _welcome(self, connection: FramedConnection, sock: socket.socket) -> None:
         """Leads a connection to the end of its handshake, or closes it."""
         settings = self._settings
-        tls: dict[str, Any] = {}
-        if self._tls is not None:
-            tls = {"ssl": self._tls.called, "ssl_handshake_timeout": settings.hello_s}
+        tls = options_when_called(self._tls, handshake_s=settings.hello_s)
         try:
             async with asyncio.timeout(settings.hello_s):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, **tls)

@@ -127,7 +127,10 @@ async def exchange_hellos(
     try:
         frame = await connection.receive()
     except ConnectionEnded as error:  # strangers are answered nothing
-        raise ConnectionEnded(f"{error} before it said hello: it may have another secret, cluster or node id") from None
+        why = "it may have another secret, cluster or node id"
+        if seal is Seal.HEADS:  # TLS, whose handshake has ended for us before the other end looks at our certificate
+            why += ", or not accept our certificate, which may have expired or be of another authority"
+        raise ConnectionEnded(f"{error} before it said hello: {why}") from None
     answer = decode_hello(frame, secret=ours.secret, cluster=ours.cluster, receiver=ours.me.node, echo=call.nonce)
     if answer.sender.node != node:
         raise BadFrame(FrameFault.SENDER, f"node {answer.sender.node} answers at the address of node {node}")

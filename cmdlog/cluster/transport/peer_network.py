@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +40,7 @@ from cmdlog.cluster.transport.peer_admission import PeerAdmission
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
 from cmdlog.cluster.transport.peer_caller import PeerCaller
 from cmdlog.cluster.transport.peer_link import IncomingLink, OutgoingLink
-from cmdlog.cluster.transport.peer_tls import PeerTls
+from cmdlog.cluster.transport.peer_tls import PeerTls, options_to_call, options_when_called
 from cmdlog.cluster.transport.peer_transport import (
     Address,
     NetworkStatus,
@@ -275,9 +276,7 @@ class PeerNetwork:
 
     async def _open_connection(self, connection: FramedConnection, address: Address) -> None:
         host, port = address
-        tls: dict[str, Any] = {}
-        if self._endpoint.tls is not None:
-            tls = {"ssl": self._endpoint.tls.caller, "server_hostname": host, "ssl_handshake_timeout": self._settings.hello_s}
+        tls = options_to_call(self._endpoint.tls, host, handshake_s=self._settings.hello_s)
         await asyncio.get_running_loop().create_connection(lambda: connection, host, port, **tls)
 
     async def _introduce(self, connection: FramedConnection, known: KnownPeer) -> OutgoingLink:
@@ -292,9 +291,7 @@ class PeerNetwork:
     async def _welcome(self, sock: socket.socket) -> None:
         """Leads a connection that came in to the end of its handshake, or closes it."""
         connection, settings = self._new_connection(), self._settings
-        tls: dict[str, Any] = {}
-        if self._endpoint.tls is not None:
-            tls = {"ssl": self._endpoint.tls.called, "ssl_handshake_timeout": settings.hello_s}
+        tls = options_when_called(self._endpoint.tls, handshake_s=settings.hello_s)
         try:
             async with asyncio.timeout(settings.hello_s):
                 if self._others and await self._give_away(sock):
@@ -305,6 +302,8 @@ class PeerNetwork:
             if isinstance(error, BadFrame):
                 self._stranger_faults[error.fault] += 1
                 self._quiet.log("peer_frame_refused", error.fault, reason=error.fault.value, why=str(error))
+            elif isinstance(error, ssl.SSLError):
+                self._quiet.log("peer_not_accepted", "TLS", why=str(error))
         except OperatorError as error:
             self._quiet.log("peer_not_accepted", error.kind, why=str(error))
         finally:

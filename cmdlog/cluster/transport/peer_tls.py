@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cmdlog.operator_error import OperatorError
 
@@ -28,6 +29,16 @@ class PeerTls:
 
     called: ssl.SSLContext
     caller: ssl.SSLContext
+
+
+def options_to_call(tls: PeerTls | None, host: str, *, handshake_s: float) -> dict[str, Any]:
+    """Arguments of the event loop for a connection that this node makes; none without TLS."""
+    return {} if tls is None else {"ssl": tls.caller, "server_hostname": host, "ssl_handshake_timeout": handshake_s}
+
+
+def options_when_called(tls: PeerTls | None, *, handshake_s: float) -> dict[str, Any]:
+    """The same for a connection that came in."""
+    return {} if tls is None else {"ssl": tls.called, "ssl_handshake_timeout": handshake_s}
 
 
 def make_peer_tls(certificate: Path, key: Path, authority: Path) -> PeerTls:

@@ -90,6 +90,7 @@ class MemberCopies:
             copy_credentials(identity.cluster_id, of.ground.node, identity.incarnation, of.ground.secret),
             ground,
             CopyLimits(settings.copies_max, settings.copy_rate_bytes_per_s),
+            tls=of.ground.tls,
         )
 
     def start(self, network: PeerNetwork) -> None:

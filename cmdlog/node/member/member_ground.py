@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cmdlog.cluster.cluster_file import ClusterFile
+from cmdlog.cluster.transport.peer_tls import PeerTls
 from cmdlog.node.outcome import NotReady
 from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Secret
@@ -62,3 +63,4 @@ class MemberGround:
     secret: Secret
     listen: tuple[str, int] | None = None  # for peers; None: as the cluster file says
     raft: RaftSettings = MEMBER_RAFT
+    tls: PeerTls | None = None  # of all that nodes say to each other; None: by the secret alone

@@ -217,14 +217,14 @@ class MemberNode(Node):
         )  # fmt: skip
         self._events = PeerEvents(lambda: not begun and len(book.confirmed) + 1 < len(ground.cluster.members))
         name, settings = name_of(self._wal.recovered.groups, ground.cluster), TransportSettings(tick_s=TICK_S)
-        self._network = PeerNetwork(book, ground.secret, self._events, Endpoint(*listen), settings, name=name)
+        self._network = PeerNetwork(book, ground.secret, self._events, Endpoint(*listen, tls=ground.tls), settings, name=name)
 
     def _follow_roll(self, fitness: LeaderFitness, groups: RaftGroups) -> MembershipParts:
         """Peers, pins and failure sets by what the cluster group states; the node that leads changes it."""
-        me = self._wal.instance.identity
+        me, ground = self._wal.instance.identity, self._ground
         self._peers_of_scrub = peers_of(
-            copy_credentials(me.cluster_id, self._ground.node, me.incarnation, self._ground.secret), self._driver, self._network,
-            lambda: self._roll.members, want_copy=lambda why: self._life.want_copy(RejoinReason.DAMAGED, why),
+            copy_credentials(me.cluster_id, ground.node, me.incarnation, ground.secret), self._driver, self._network,
+            lambda: self._roll.members, want_copy=lambda why: self._life.want_copy(RejoinReason.DAMAGED, why), tls=ground.tls,
         )  # fmt: skip
         faults = FaultLog.open(self._files, self.directory, self._wal.instance.identity)
         return MembershipParts(MembershipGround(

@@ -15,6 +15,7 @@ from cmdlog.cluster.copying.copy_values import CopyRefused
 from cmdlog.cluster.copying.log_sums import SumsRequest
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_network import PeerNetwork
+from cmdlog.cluster.transport.peer_tls import PeerTls
 from cmdlog.cluster.transport.peer_transport import Address
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES, RangeSums
 from cmdlog.raft.configuration import Configuration, NodeId
@@ -41,6 +42,7 @@ class ScrubMember:
     addresses: Callable[[], Mapping[int, Address]]  # of the members, this one too
     connected: Callable[[], Collection[int]]  # peers that speak with this node now
     want_copy: Callable[[str], None]
+    tls: PeerTls | None = None
 
 
 def look_at_groups(driver: Replication) -> dict[int, ScrubGroup]:
@@ -78,7 +80,7 @@ class ClusterPeers:
     def ask_sums(self, node: int, group: int, *, first: int, last: int) -> RangeSums:
         address = self._member.addresses()[node]
         try:
-            with CopyClient(self._member.credentials, node, address) as client:
+            with CopyClient(self._member.credentials, node, address, tls=self._member.tls) as client:
                 return client.ask_sums(SumsRequest(group, first, last, RANGE_ENTRIES)).sums
         except (SourceLost, CopyRefused) as error:
             raise OSError(str(error)) from error
@@ -103,6 +105,7 @@ def peers_of(
     members: Callable[[], Iterable[MemberAddress]],
     *,
     want_copy: Callable[[str], None],
+    tls: PeerTls | None,
 ) -> ClusterPeers:
     """The peers of a running member; `members` are those of the roll."""
     return ClusterPeers(
@@ -112,5 +115,6 @@ def peers_of(
             addresses=lambda: {member.node: member.peer for member in members()},
             connected=lambda: connected_peers(network),
             want_copy=want_copy,
+            tls=tls,
         )
     )

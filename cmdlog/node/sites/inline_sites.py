@@ -235,7 +235,7 @@ class InlineSites:
     def _prepare(self, partition: int, order: Mapping[str, Any]) -> None:
         for _partition, ident, report in self._current.abort_captures(TABLES_CHANGE, partition):
             self._owner.captured(ident, report)
-        self._owner.prepared(partition, self._current.prepare(partition, order, lambda: False))
+        self._owner.prepared(partition, self._current.prepare(partition, order))
 
     @staticmethod
     def _is_lasting(error: EnvironmentFault) -> bool:

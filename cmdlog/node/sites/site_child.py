@@ -33,6 +33,7 @@ END_TIMEOUT_S: Final = 5.0  # of a site whose socket is closed: it has nothing l
 BUSY, PARTITION, INDEX, POSITION, HANDLED, STEPS, READ = range(7)
 """Words of the progress page: HANDLED counts frames, STEPS those of captures; READ is the number of the read that runs, or 0."""
 PAGE_WORDS: Final = READ + 1
+NO_CALL: Final = (1 << 64) - 1  # as POSITION: the entry has no calls, and none can be left out
 PROGRESS_BYTES: Final = 4096
 
 
@@ -135,7 +136,7 @@ class SiteChild:
         seconds = max(now - self.seen_at, idle_s)
         if not at[BUSY]:
             return SiteStall(self.number, kind, seconds, self.partitions)
-        position = at[POSITION] if at[INDEX] else -1
+        position = position_of(at) if at[INDEX] else -1
         return SiteStall(self.number, kind, seconds, self.partitions, at[PARTITION], at[INDEX], position)
 
     def await_end(self) -> SiteFault:
@@ -145,8 +146,8 @@ class SiteChild:
             return self.fault
         at, reason = self.progress, describe_end(code)
         if not at[BUSY]:
-            return SiteFault("died", reason, None, at[INDEX], at[POSITION])
-        return SiteFault("died", reason, at[PARTITION], at[INDEX], at[POSITION], read=at[READ], signal=max(0, -code))
+            return SiteFault("died", reason, None, at[INDEX], position_of(at))
+        return SiteFault("died", reason, at[PARTITION], at[INDEX], position_of(at), read=at[READ], signal=max(0, -code))
 
     def discard(self) -> None:
         """Ends the process, and gives up what it used."""
@@ -160,6 +161,11 @@ class SiteChild:
         self.progress.release()
         if self.page is not None:
             self.page.close()
+
+
+def position_of(page: Sequence[int] | memoryview) -> int:
+    """Of the call that a progress page names; -1 where its entry has none."""
+    return -1 if page[POSITION] == NO_CALL else page[POSITION]
 
 
 class NotStarted(OperatorError, RuntimeError):

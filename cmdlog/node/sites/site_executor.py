@@ -10,12 +10,15 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import apsw
+
 from cmdlog.node.sites.site_faults import FULL
-from cmdlog.wal.format.record import Record
+from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.skips import Skips, skip_call
 from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault, ProceduresError
@@ -30,8 +33,25 @@ from snapshot.capture.image import Capture
 from snapshot.lineage import Wish
 
 Progress = Callable[[int], object]
-PREPARE_STEPS: Final = 1_000_000  # of SQLite's machine, some 10 ms, between two signs of life
+Tick = Callable[[], bool]
+CHANGE_STEPS: Final = 1_000_000  # of SQLite's machine, some 10 ms, between two signs of life
 TABLES_CHANGE: Final = "the tables of the partition change"  # why a capture ends
+
+
+def go_on() -> bool:
+    """A `Tick` of a site that nobody watches."""
+    return False
+
+
+@contextlib.contextmanager
+def _ticking(engine: PartitionEngine, tick: Tick) -> Iterator[None]:
+    """While tables change, which may write every row, SQLite calls `tick`."""
+    engine.state.connection.set_progress_handler(tick, CHANGE_STEPS)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(apsw.ConnectionClosedError):  # a change that could not be rolled back has closed it
+            engine.state.connection.set_progress_handler(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +101,15 @@ class Site:
     def capturing(self) -> bool:
         return bool(self._captures)
 
-    def apply(self, record: Record) -> Applied | None:
-        """Raises: EnvironmentFault; the site must then be closed and opened again."""
-        return self._engines[record.partition].apply(record, self._skips.get(record.partition, {}))
+    def apply(self, record: Record, tick: Tick = go_on) -> Applied | None:
+        """`tick`: as in `prepare`, of a change of tables. Raises: EnvironmentFault; the site must then be closed and opened
+        again.
+        """
+        engine = self._engines[record.partition]
+        if record.kind is RecordKind.SCHEMA:
+            with _ticking(engine, tick):
+                return engine.apply(record)
+        return engine.apply(record, self._skips.get(record.partition, {}))
 
     def leave_out(self, partition: int, index: int, position: int) -> None:
         """The log has a skip of this call, which was not applied yet."""
@@ -107,7 +133,7 @@ class Site:
         """Of the calls that raised in the last `read`."""
         return self._tracer.take_traces()
 
-    def prepare(self, partition: int, order: Mapping[str, Any], tick: Callable[[], bool]) -> dict[str, Any]:
+    def prepare(self, partition: int, order: Mapping[str, Any], tick: Tick = go_on) -> dict[str, Any]:
         """Does what leads to the tables of version `catalog`, and keeps it open until its entry comes; the report.
 
         `tick` is called now and then while SQLite works, which it ends if that returns True.
@@ -115,15 +141,13 @@ class Site:
         Raises: EnvironmentFault, but for a full volume, which is reported.
         """
         engine = self._engines[partition]
-        engine.state.connection.set_progress_handler(tick, PREPARE_STEPS)
         try:
-            found = engine.executor.rehearse_change(catalog=order["catalog"], at=order["at"], keep=True)
+            with _ticking(engine, tick):
+                found = engine.executor.rehearse_change(catalog=order["catalog"], at=order["at"], keep=True)
         except ProceduresError as error:
             if isinstance(error, EnvironmentFault) and error.kind != FULL:
                 raise
             return {"error": str(error), "hint": error.hint}
-        finally:
-            engine.state.connection.set_progress_handler(None)
         if found is None:
             return {"change": None, "steps": []}
         steps = [[step.what, step.sql, step.rows, round(step.seconds, 6)] for step in found.steps]

@@ -26,11 +26,11 @@ import orjson
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.sites.busy_poll import BusyPoll, Spinning
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
-from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
+from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
 from cmdlog.signal_handlers import ignore
 from cmdlog.wal.errors import Locked
-from cmdlog.wal.format.record import decode_record
+from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record
 from cmdlog.wal.skips import skips_by_partition
 from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault, ProceduresError
@@ -89,7 +89,7 @@ class SiteProcess:
 
     def _handle(self, frame: Frame) -> None:
         progress = self._progress
-        progress[PARTITION], progress[INDEX], progress[POSITION] = frame.partition, _entry_index(frame), 0
+        progress[PARTITION], progress[INDEX], progress[POSITION] = frame.partition, _entry_index(frame), _first_call(frame)
         progress[READ] = _read_number(frame)
         progress[BUSY] = 1  # last: the other words count from then on, wherever the process ends
         try:
@@ -116,7 +116,7 @@ class SiteProcess:
         if site is None:
             raise RuntimeError(f"{frame.kind.name} before HELLO")
         if frame.kind is FrameKind.ENTRY:
-            applied = site.apply(decode_record(frame.payload))
+            applied = site.apply(decode_record(frame.payload), self._count_step)
             answer = b"" if applied is None else pack_applied(applied)
             self._alone = applied is not None and len(applied.bodies) == 1
             self._send(FrameKind.APPLIED, answer, partition=frame.partition, ident=frame.ident)
@@ -186,6 +186,11 @@ class SiteProcess:
 def _entry_index(frame: Frame) -> int:
     """The log entry that the frame holds; 0 for others, whose idents are numbers of another kind."""
     return frame.ident if frame.kind is FrameKind.ENTRY else 0
+
+
+def _first_call(frame: Frame) -> int:
+    """0, or NO_CALL: what an entry without calls does cannot be left out, however often the site ends at it."""
+    return NO_CALL if frame.kind is FrameKind.ENTRY and frame.payload[KIND_OFFSET] != RecordKind.BATCH else 0
 
 
 def _read_number(frame: Frame) -> int:

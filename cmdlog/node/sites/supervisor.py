@@ -34,7 +34,7 @@ import orjson
 import structlog
 
 from cmdlog.node.sites.frames import BatchAnswer, Frame, FrameKind, decode_applied, decode_read_answer, encode_frame
-from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, POSITION, READ, NotStarted, SiteChild
+from cmdlog.node.sites.site_child import BUSY, INDEX, PARTITION, READ, NotStarted, SiteChild, position_of
 from cmdlog.node.sites.site_faults import FULL, OutageStage, Remedies, SiteFault, SiteOutage
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
 from cmdlog.node.sites.site_progress import SiteStall, is_stopped
@@ -272,8 +272,11 @@ class ProcessSites:
     def _hung(self, at: Sequence[int], stopped_by: int) -> SiteFault:
         """Why a site is killed: its call does not end; or no call runs, and a system call or a capture does not return."""
         if at[BUSY]:
-            message = f"the {'read' if at[READ] else 'call'} ran longer than call_timeout_s={self._call_timeout_s:g}"
-            return SiteFault("hung", message, at[PARTITION], at[INDEX], at[POSITION], read=at[READ], signal=stopped_by)
+            position, limit = position_of(at), f"call_timeout_s={self._call_timeout_s:g}"
+            message = f"the {'read' if at[READ] else 'call'} ran longer than {limit}"
+            if position < 0:
+                message = f"the change of tables made no progress for {limit}, and has to: start with a higher call_timeout_s"
+            return SiteFault("hung", message, at[PARTITION], at[INDEX], position, read=at[READ], signal=stopped_by)
         return SiteFault("hung", f"the site did not read its input for call_timeout_s={self._call_timeout_s:g}")
 
     def _replace(self, old: SiteChild) -> None:

@@ -30,6 +30,7 @@ from replay.spark.base.executor_zip import ship
 from replay.spark.base.version_check import versions
 from replay.spark.jobs.fetched_inputs import inputs
 from replay.spark.jobs.staging import Staging
+from replay.spark.jobs.stalled_tasks import StalledTasks
 from replay.spark.jobs.task_attempt import Work, carry_out
 
 if TYPE_CHECKING:
@@ -254,11 +255,12 @@ class _Meter:
         self._show_wait({key: int(order["calls"]) for key, order in self._orders.items()})
 
     def _watch(self) -> None:
+        stalled = StalledTasks()
         while not self._stop.wait(LOOK_EVERY_S):
             whole = {key: int(self._orders[key]["calls"]) for key in {*self._done, *self._folder.rows()} & self._orders.keys()}
             told = {key: of for key, of in self._folder.progress().items() if key not in whole}
-            waiting = next((reason for _, reason in told.values() if reason), "")
-            self._show_wait({key: calls for key, (calls, _) in told.items()} | whole, waiting)
+            waiting = next((of.waiting for of in told.values() if of.waiting), "") or stalled.find(told)
+            self._show_wait({key: of.calls for key, of in told.items()} | whole, waiting)
 
     def _show_wait(self, calls: Mapping[str, int], waiting: str = "") -> None:
         elapsed = time.monotonic() - self._began

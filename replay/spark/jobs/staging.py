@@ -32,6 +32,7 @@ from replay.errors import EntryMissing, PlanOutdated, RemoteError, ReplayError
 from replay.recover.resume import ResumableDirectory
 from replay.spark.base.version_check import OtherVersions, versions
 from replay.spark.jobs.fetched_inputs import output_path
+from replay.spark.jobs.stalled_tasks import TaskProgress
 from replay.spark.jobs.task_attempt import ATTEMPTS, PROGRESS, ROWS, is_full
 
 SUFFIX: Final = ".unfinished"
@@ -139,14 +140,14 @@ class Staging(ResumableDirectory):
                 found[row["key"]] = row
         return found
 
-    def progress(self) -> dict[str, tuple[int, str]]:
-        """Key -> calls that the running attempts have done, and what they wait for ("": nothing)."""
+    def progress(self) -> dict[str, TaskProgress]:
+        """Key -> what the running attempts have reported last."""
         found = {}
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self._path(PROGRESS)):
                 with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError):
                     told = orjson.loads(Path(self._path(PROGRESS), name).read_bytes())
-                    found[name] = int(told["calls"]), str(told.get("waiting", ""))
+                    found[name] = TaskProgress(int(told["calls"]), str(told.get("waiting", "")), str(told.get("process", "")))
         return found
 
     @contextlib.contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -50,9 +51,14 @@ class Attempt:
     folder: str  # for its results, which the driver moves
     scratch: str  # on a disk of the executor; it goes at the end
     staging: str
+    process: str = field(default_factory=lambda: f"process {os.getpid()} on {socket.gethostname()}")
     _told_at: float = field(default=0.0)
     _calls: int = field(default=0)
     _waiting: str = field(default="")
+
+    def report_begin(self) -> None:
+        """Reports that it runs, and where."""
+        self._report_progress()
 
     def count_calls(self, calls: int) -> None:
         """So many calls of the task are done."""
@@ -81,7 +87,7 @@ class Attempt:
 
     def _report_progress(self) -> None:
         self._told_at = time.monotonic()
-        self._write(self.key, {"calls": self._calls, "waiting": self._waiting})
+        self._write(self.key, {"calls": self._calls, "waiting": self._waiting, "process": self.process})
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
         path = os.path.join(self.staging, PROGRESS, name)
@@ -117,7 +123,9 @@ def carry_out(order: Mapping[str, Any], work: Work) -> str:
     try:
         check_versions(order["versions"], f"the executor of {key}")
         os.mkdir(folder, mode=0o750)  # not its parents: a folder that is gone was published, and is no longer ours
-        row = {"key": key, "attempt": name, **work(order, Attempt(key, folder, scratch, staging))}
+        attempt = Attempt(key, folder, scratch, staging)
+        attempt.report_begin()
+        row = {"key": key, "attempt": name, **work(order, attempt)}
         _save_row(staging, name, row)
         return orjson.dumps(row).decode()
     except (OSError, *MACHINE) as error:

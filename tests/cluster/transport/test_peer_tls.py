@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import socket
 import ssl
 from dataclasses import replace
@@ -28,6 +29,20 @@ def tls_files(folder: Path) -> dict[str, Path]:
     paths["certificate"].write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
     authority.cert_pem.write_to_path(paths["authority"])
     return paths
+
+
+def issued(
+    folder: Path, authority: trustme.CA, *trusted: trustme.CA, name: str = "node.example", expired: bool = False
+) -> PeerTls:
+    """TLS of a node whose certificate is of that authority, and that trusts these, or its own."""
+    folder.mkdir()
+    paths = {name: folder / f"{name}.pem" for name in ("certificate", "key", "authority")}
+    day, now = datetime.timedelta(days=1), datetime.datetime.now(datetime.UTC)
+    leaf = authority.issue_cert(name, not_before=now - 2 * day, not_after=now - day if expired else now + day)
+    leaf.private_key_pem.write_to_path(paths["key"])
+    paths["certificate"].write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+    paths["authority"].write_bytes(b"".join(each.cert_pem.bytes() for each in trusted or (authority,)))
+    return make_peer_tls(**paths)
 
 
 def is_hung_up_on(sock: socket.socket) -> bool:
@@ -78,6 +93,31 @@ def test_a_certificate_of_another_authority_is_refused(tmp_path: Path, tls: Peer
         wait_for(lambda: "certificate" in one.peer(TWO).last_error.lower())
         wait_for(lambda: "certificate" in two.peer(ONE).last_error.lower())
         assert one.book.records == two.book.records == {}
+
+
+def test_an_expired_certificate_is_refused_as_such(tmp_path: Path) -> None:
+    """The end that sees it says so; the one that has it is closed after its own handshake, and names what may be."""
+    authority = trustme.CA()
+    good, old = issued(tmp_path / "good", authority), issued(tmp_path / "old", authority, expired=True)
+    one, two = make_node(tmp_path, 1, endpoint=Endpoint(tls=good)), make_node(tmp_path, 2, endpoint=Endpoint(tls=old))
+    with running(one, two):
+        one.network.set_peers({TWO: two.address})
+        two.network.set_peers({ONE: one.address})
+        wait_for(lambda: "certificate has expired" in one.peer(TWO).last_error)
+        wait_for(lambda: "our certificate, which may have expired" in two.peer(ONE).last_error)
+        assert one.book.records == two.book.records == {}
+
+
+def test_names_do_not_count_and_authorities_may_change(tmp_path: Path) -> None:
+    """In the middle of a change every node trusts both, and some have a certificate of the new one."""
+    former, new = trustme.CA(), trustme.CA()
+    first = Endpoint(tls=issued(tmp_path / "first", former, former, new, name="another.example"))
+    second = Endpoint(tls=issued(tmp_path / "second", new, former, new, name="10.0.0.9"))
+    one, two = make_node(tmp_path, 1, endpoint=first), make_node(tmp_path, 2, endpoint=second)
+    with running(one, two):
+        one.network.set_peers({TWO: two.address})
+        two.network.set_peers({ONE: one.address})
+        wait_for(lambda: one.book.records and two.book.records)
 
 
 def test_a_caller_that_never_begins_tls_is_hung_up_on(tmp_path: Path, tls: PeerTls) -> None:

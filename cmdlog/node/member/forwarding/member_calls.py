@@ -59,6 +59,7 @@ class MemberCalls:
             window=CallWindow(
                 max(1, settings.inflight_calls_max // share), max(settings.call_bytes_max, settings.inflight_bytes_max // share)
             ),
+            tls=ground.tls,
         )
 
     def _address_of(self, node: int) -> tuple[str, int]:

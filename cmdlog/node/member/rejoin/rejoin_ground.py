@@ -48,7 +48,7 @@ def connect_by(member: MemberGround) -> Connect:
 
     def connect(incarnation: bytes, address: MemberAddress) -> CopyClient:
         ours = copy_credentials(member.cluster.cluster_id, member.node, incarnation, member.secret)
-        return CopyClient(ours, address.node, address.peer)
+        return CopyClient(ours, address.node, address.peer, tls=member.tls)
 
     return connect
 
