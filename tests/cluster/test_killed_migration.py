@@ -54,9 +54,9 @@ class MigratingCluster(ServedCluster):
             self.kill(node, signal.SIGTERM)
 
     def tables(self, node: int, partition: int) -> dict[str, str]:
-        """The digests of a stopped node's tables."""
+        """The digests of a stopped node's tables, but for its position: the stop may have begun another term at some."""
         with contextlib.closing(open_image(state_path(str(self.folder / f"n{node}"), partition))) as connection:
-            return {table: digest.sha256 for table, digest in table_digests(connection).items()}
+            return {table: digest.sha256 for table, digest in table_digests(connection).items() if table != "_cmdlog_meta"}
 
 
 def test_leaders_that_die_in_a_migration(tmp_path: Path) -> None:
