@@ -348,15 +348,15 @@ OF_MACHINE: Final = (
     Mutant(
         "unknown-is-told-as-refused",
         PIPELINES,
-        "                    unknown += flight.dones\n",
-        "                    refused += flight.dones\n",
+        "                    unknown += take_callers([flight])\n",
+        "                    refused += take_callers([flight])\n",
         "a client hears that nothing was logged, and the call is run",
     ),
     Mutant(
         "refused-calls-are-kept",
         PIPELINES,
-        "                withdrawn = stream.withdraw(refused=True)",
-        "                withdrawn = stream.withdraw(refused=False)",
+        "for stream in self._streams.values() for pending in stream.withdraw(refused=True)]",
+        "for stream in self._streams.values() for pending in stream.withdraw(refused=False)]",
         "a deposed leader proposes old calls when it leads again",
     ),
     Mutant(

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """APP of the histories' own code."""
     (tmp_path / "ledger_now.py").write_text(f"FACTOR = 1\n{APP}{NOTES}")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "ledger_now", raising=False)  # of an earlier test, whose file is gone
     return "ledger_now:db"
 
 
