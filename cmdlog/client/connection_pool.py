@@ -64,7 +64,7 @@ class Lanes:
 
 
 class TaskLanes:
-    """Connections of tasks."""
+    """Connections of tasks of one event loop, the one that uses them first."""
 
     def __init__(self, arguments: dict[str, Any], connections_max: int) -> None:
         self._arguments = arguments
@@ -72,10 +72,12 @@ class TaskLanes:
         self._idle: list[httpx.AsyncClient] = []
         self._all: set[httpx.AsyncClient] = set()
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextlib.asynccontextmanager
     async def response(self, request: httpx.Request, *, wait_s: float) -> AsyncIterator[httpx.Response]:
         """The beginning of the answer, over a lane that gets free within `wait_s`. Raises: httpx.RequestError."""
+        self._check_loop()
         try:
             async with asyncio.timeout(wait_s):
                 await self._free.acquire()
@@ -96,9 +98,20 @@ class TaskLanes:
 
     async def close(self) -> None:
         """Requests under way fail."""
+        self._check_loop()
         self._closed = True
         for lane in self._all:
             await lane.aclose()
+
+    def _check_loop(self) -> None:
+        """Raises: RuntimeError; httpx would say that a loop is closed, and not whose."""
+        running = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = running
+        elif self._loop is not running:
+            raise RuntimeError(
+                "this AsyncClient belongs to the event loop that first used it: make one for each asyncio.run(), inside it"
+            )
 
     def _take_connection(self) -> httpx.AsyncClient:
         if self._closed:

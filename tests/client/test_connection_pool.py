@@ -55,3 +55,19 @@ def test_closed_client_says_so() -> None:
         client.close()
         with pytest.raises(RuntimeError, match="closed"):
             client.call("bump", id=1)
+
+
+def test_client_of_another_event_loop_says_so() -> None:
+    """Neither a call nor `close` ends in an error of httpx about a loop that nobody knows."""
+
+    async def call(client: AsyncClient) -> int:
+        return int(await client.call("bump", id=1))
+
+    with ScriptedServer([]) as server, asyncio.Runner() as first:
+        client = AsyncClient(server.url, token="")
+        assert first.run(call(client)) == 1
+        for late in (call, AsyncClient.close):
+            with asyncio.Runner() as other, pytest.raises(RuntimeError, match=r"one for each asyncio\.run\(\)"):
+                other.run(late(client))
+        first.run(client.close())
+        assert server.executions == 1
