@@ -93,11 +93,10 @@ async def call_async(database: Embedded, procedure: Any, /, *args: Any, **params
 def answer_problems(app: FastAPI) -> None:
     """Answers the errors of calls and queries as `application/problem+json`, with the codes and statuses of `cmdlog serve`."""
     app.add_exception_handler(CmdlogError, _answer)
-    app.add_exception_handler(QueryRefused, _answer)
 
 
 async def _answer(_: Request, error: Exception) -> Response:
-    assert isinstance(error, CmdlogError | QueryRefused)
+    assert isinstance(error, CmdlogError)
     problem = of_statement(error) if isinstance(error, QueryRefused) else problem_of(error)
     body = problem.body()
     return Response(body, problem.status, headers={name.decode(): value.decode() for name, value in problem.headers(body)})

@@ -195,7 +195,7 @@ class Embedded:
         return future
 
     def query(self, sql: str, params: tuple[Any, ...] = (), *, partition: int | None = None) -> QueryResult:
-        """Runs a SELECT on a frozen state of one partition or of all, one after the other."""
+        """Runs a SELECT on a frozen state of one partition or of all, one after the other. Raises: InvalidParameters."""
         self._check_caller()
         read = functools.partial(run_query, cancelled=self._interrupts.interrupted)
         with self._interrupts:

@@ -115,8 +115,9 @@ def test_columns_are_named_without_rows_too(paths: dict[int, str], partitions: t
 def test_only_one_select_runs(paths: dict[int, str], sql: str) -> None:
     """Writes in every disguise, PRAGMA, ATTACH, transaction control, internal tables and second statements are refused."""
     before = {p: Path(path).read_bytes() for p, path in paths.items()}
-    with pytest.raises(QueryRefused):
+    with pytest.raises(QueryRefused) as refused:
         run(paths, sql)
+    assert (refused.value.code, refused.value.problems) == ("invalid_parameters", [("sql", str(refused.value))])
     assert {p: Path(path).read_bytes() for p, path in paths.items()} == before
     assert len(run(paths, "SELECT * FROM items").rows) == 5
 

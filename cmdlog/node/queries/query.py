@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import apsw
 
+from cmdlog.errors import InvalidParameters
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.exact_columns import ExactColumns
 from cmdlog.results import QueryResult
@@ -56,12 +57,17 @@ OF_THE_CALLER: Final = (
 """What a statement can do wrong; any other error is the machine's or the file's."""
 
 
-class QueryRefused(ValueError):
-    """The statement is no SELECT that may run here; `str()` says why."""
+class QueryRefused(InvalidParameters, ValueError):
+    """The statement is no SELECT that may run here; `str()` says why. Over HTTP it is the problem of the parameter `sql`."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message, problems=[("sql", message)])
 
 
 class QueryLimit(QueryRefused):
     """The statement needs more time, rows, bytes or memory than one query may have; `str()` names the setting."""
+
+    code = "query_limit"
 
 
 @dataclass(frozen=True, slots=True)
