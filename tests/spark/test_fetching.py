@@ -77,7 +77,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.fixture(scope="module")
 def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped node with a log over several segments, and states that nobody reads."""
-    options = {**SMALL, "segment_bytes": 64 << 10, "segments": 24, "snapshots_kept": 4}
+    options = {**SMALL, "segment_bytes": 64 << 10, "segments": 64, "snapshots_kept": 4}  # room for all, however small batches are
     folder = make_node(versions, tmp_path_factory.mktemp("shop") / "node", **options)
     with cmdlog.open(folder, versions.load("shop_v1", SHOP), **options) as opened:
         for n in range(12):
