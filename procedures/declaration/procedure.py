@@ -113,7 +113,7 @@ class Procedure:
     @property
     def has_bytes(self) -> bool:
         """Whether a parameter or the result states bytes, or holds them."""
-        return any(BASE64 in str(schema) for schema in (self.json_schema(), self.result_schema()))
+        return _states_bytes([self.json_schema(), self.result_schema()])
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -229,6 +229,14 @@ def mark_procedure(procedure: Procedure) -> None:
     known = getattr(procedure.function, PROCEDURES_ATTRIBUTE, ())
     with contextlib.suppress(AttributeError, TypeError):  # a callable without attributes is called by its name
         setattr(procedure.function, PROCEDURES_ATTRIBUTE, (*known, procedure))
+
+
+def _states_bytes(schema: Any) -> bool:
+    """Whether a schema, or one inside it, is that of bytes."""
+    if isinstance(schema, Mapping):
+        stated = BASE64 in (schema.get("contentEncoding"), schema.get("format"))  # the latter as pydantic states it
+        return stated or _states_bytes(list(schema.values()))
+    return isinstance(schema, list | tuple) and any(map(_states_bytes, schema))
 
 
 def _by_position(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.small_volume import small_volume
 from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,13 +37,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Path]:
     """A small file system of its own."""
-    path = tmp_path / "volume"
-    path.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={VOLUME_BYTES}", "tmpfs", path], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip("mounting is not allowed here")
-    yield path
-    subprocess.run(["umount", "--lazy", path], check=True)  # a site that was just killed may still hold it
+    with small_volume(tmp_path / "volume", VOLUME_BYTES) as path:
+        yield path
 
 
 def accounts_of(branch: int, first: int) -> dict[str, int]:

@@ -15,6 +15,7 @@ from cmdlog.cli.cli_errors import explain
 from cmdlog.cli.disk_errors import writing
 from tests.commands import Command
 from tests.replay.ledgers import LEDGER, SMALL, Versions, logged_calls
+from tests.small_volume import small_volume
 
 pytestmark = pytest.mark.slow
 ACCOUNTS = 500
@@ -38,15 +39,8 @@ def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A volume of 400 kB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], capture_output=True, check=False)
-    if mount.returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
+    with small_volume(tmp_path / "small", 400 << 10) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_new_node_names_the_file_that_has_no_place(node: Path, small: Path, command: Command) -> None:

@@ -58,7 +58,7 @@ def test_closed_client_says_so() -> None:
 
 
 def test_client_of_another_event_loop_says_so() -> None:
-    """Neither a call nor `close` ends in an error of httpx about a loop that nobody knows."""
+    """Neither a call nor `close` ends in an error of httpx that a loop is closed."""
 
     async def call(client: AsyncClient) -> int:
         return int(await client.call("bump", id=1))

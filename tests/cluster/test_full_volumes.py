@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import httpx
 import pytest
 
 from tests.cluster.served import ServedCluster
+from tests.small_volume import small_volume
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -92,21 +92,12 @@ def cluster(tmp_path: Path) -> Iterator[Volumes]:
     """Three nodes that run."""
     (tmp_path / "boxes.py").write_text(APP)
     served = Volumes(tmp_path, app="boxes:db")
-    mounted: list[Path] = []
-    try:
+    with contextlib.ExitStack() as stack:
         for node in served.nodes:
-            path = tmp_path / f"n{node}"
-            path.mkdir()
-            command = ["mount", "-t", "tmpfs", "-o", f"size={VOLUME_BYTES}", "tmpfs", str(path)]
-            if subprocess.run(command, capture_output=True, check=False).returncode:
-                pytest.skip("mounting is not allowed here")
-            mounted.append(path)
+            stack.enter_context(small_volume(tmp_path / f"n{node}", VOLUME_BYTES))
+        stack.callback(served.close)
         served.start()
         yield served
-    finally:
-        served.close()
-        for path in mounted:
-            subprocess.run(["umount", "--lazy", path], check=True)  # a site that was just killed may still hold it
 
 
 def test_a_majority_on_full_volumes(cluster: Volumes) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cmdlog.cluster.leader_fitness import LeaderFitness, Unfitness
 from cmdlog.node.member.leadership import Standing
-from cmdlog.node.member.leading.commit_checks import COMMIT_S, LATE_S, CommitChecks
+from cmdlog.node.member.leading.commit_checks import GIVE_UP_S, LATE_S, CommitChecks
 from cmdlog.node.member.member_ground import NoMajority
 from cmdlog.node.outcome import CallRefused
 from cmdlog.raft.configuration import Configuration, NodeId, nodes
@@ -93,15 +93,15 @@ def test_full_followers_refuse_calls_soon_and_answer_those_that_are_logged_later
     assert isinstance(leader.refusal, NoMajority)
     assert leader.refusal.code == "no_quorum"
     assert "no room in the log or on the volume of node 2 and node 3: make room there" in refused
-    assert leader.given_up == [(COMMIT_S, leader.given_up[0][1])]
+    assert leader.given_up == [(GIVE_UP_S, leader.given_up[0][1])]
     assert "not committed yet: no room" in leader.given_up[0][1]
 
 
 def test_slow_followers_have_time(leader: Leader) -> None:
     """One that can commit may be slow; after its time calls are refused all the same, and each is named."""
     leader.say_full(2)
-    assert leader.look(COMMIT_S - 0.1) == ""
-    refused = leader.look(COMMIT_S)
+    assert leader.look(GIVE_UP_S - 0.1) == ""
+    refused = leader.look(GIVE_UP_S)
     assert "no room in the log or on the volume of node 2:" in refused
     assert "no confirmation from node 3, which answers:" in refused
 
@@ -127,7 +127,7 @@ def test_learners_are_not_asked() -> None:
     leader = Leader(voters=nodes({1, 2}), learners=nodes({3}))
     leader.say_full(3)
     assert leader.look(LATE_S) == ""
-    assert "node 3" not in leader.look(COMMIT_S)
+    assert "node 3" not in leader.look(GIVE_UP_S)
 
 
 def test_both_halves_of_a_joint_configuration_must_have_room() -> None:
@@ -153,7 +153,7 @@ def test_a_node_that_does_not_lead_leaves_refusals_to_others(leader: Leader) -> 
     leader.say_full(2, 3)
     for standing in (Standing.FOLLOWING, Standing.TAKING_OVER):
         leader.leadership.standing = standing
-        assert leader.look(COMMIT_S) == ""
+        assert leader.look(GIVE_UP_S) == ""
     assert not leader.given_up
 
 
@@ -161,5 +161,5 @@ def test_leadership_that_ends_with_the_look_is_not_refused_for(leader: Leader) -
     """What follows from a request may be that another node leads: calls are refused for that then."""
     leader.say_full(2, 3)
     leader.deposed_by_asking = True
-    assert leader.look(COMMIT_S) == ""
+    assert leader.look(GIVE_UP_S) == ""
     assert not leader.given_up

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow  # sites and sockets
 @pytest.fixture
 def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members]:
     """Three nodes; callers of what is not committed wait for half a second."""
-    monkeypatch.setattr(commit_checks, "COMMIT_S", 0.5)
+    monkeypatch.setattr(commit_checks, "GIVE_UP_S", 0.5)
     with members(tmp_path, monkeypatch, count=3) as made:
         made.join_all()
         yield made

@@ -141,6 +141,6 @@ def test_a_bundle_of_before_takes_bytes_for_numbers(versions: Versions) -> None:
 def test_bytes_of_a_procedure_state_it_as_well(hint: str, dialect: int, versions: Versions) -> None:
     """An application that neither stores nor passes bytes keeps its hash."""
     plain = SOURCE.replace('Column("day", Date), Column("at", DateTime), ', "").replace("at=days.c.day", "id=1")
-    for place, (old, new) in enumerate(((") -> None", f", given: {hint}) -> None"), (") -> None", f") -> {hint}"))):
+    for place, (old, new) in enumerate(((") -> None", f", base64: {hint}) -> None"), (") -> None", f") -> {hint}"))):
         name = f"plain_{dialect}_{len(hint)}_{place}"
         assert dialect_of(versions.load(name, plain.replace(old, new))) == dialect

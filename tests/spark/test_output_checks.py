@@ -23,6 +23,7 @@ from replay.spark.jobs.rebuild import rebuild
 from replay.spark.jobs.staging import SUFFIX
 from replay.spark.jobs.task_attempt import carry_out
 from tests.replay.ledgers import importable
+from tests.small_volume import small_volume
 from tests.spark import failing_work
 from tests.spark.failing_work import runs
 from tests.spark.spark_nodes import make_node
@@ -45,13 +46,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Path]:
     """A small file system of its own; only root can have one."""
-    path = tmp_path / "volume"
-    path.mkdir()
-    options = ["-t", "tmpfs", "-o", f"size={VOLUME_BYTES}", "tmpfs", str(path)]
-    if subprocess.run(["mount", *options], capture_output=True, check=False).returncode:
-        pytest.skip("mounting is not allowed here")
-    yield path
-    subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with small_volume(tmp_path / "volume", VOLUME_BYTES) as path:
+        yield path
 
 
 @pytest.fixture

@@ -138,10 +138,10 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
                 return json_answer({"ready": True, **shown, **({"stalled": stalled} if stalled else {})})
             detail = "; ".join(stall["message"] for stall in stalled)
             raise Problem("not_ready", f"no partition makes progress: {detail}", retry_after_s=1, stalled=stalled)
-        if node is not None and not service.stopping and (full := node.troubles.disk_full()) is not None:
-            detail = f"{full['path']} has {full['free_bytes']} bytes free: {full['reason']}"
-            raise Problem("disk_full", detail, retry_after_s=5, disk_full=full)
         if node is not None and not service.stopping:
+            if (full := node.troubles.disk_full()) is not None:
+                detail = f"{full['path']} has {full['free_bytes']} bytes free: {full['reason']}"
+                raise Problem("disk_full", detail, retry_after_s=5, disk_full=full)
             _check_member(node.overview)
         phase = "stopping" if service.stopping else "recovering" if node is None else "not serving"
         state = {"state": "bootstrapping"} if phase == "recovering" else {}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from cmdlog.cluster.leader_fitness import FIT, Unfitness
-from cmdlog.node.member.leading.commit_checks import COMMIT_S
+from cmdlog.node.member.leading.commit_checks import GIVE_UP_S
 from cmdlog.node.member.member_ground import NoMajority
 from cmdlog.node.outcome import CallOutcome, Reply
 from tests.cluster.sim.cluster_faults import ClusterFaults
@@ -112,7 +112,7 @@ def test_calls_of_a_leader_whose_followers_are_full_are_answered(said: bool) -> 
         member.transfer.set_reasons(Unfitness.LOG_FULL if said else FIT)
     step_until(world, lambda: leader.sequencer.replicated.suspended)
     refused_at = leader.sequencer.replicated.uncommitted_s
-    assert (refused_at < COMMIT_S) is said
+    assert (refused_at < GIVE_UP_S) is said
     replies: list[Reply] = []
     with pytest.raises(NoMajority, match="no room in the log" if said else "no confirmation from node"):
         leader.call(ROUTES["append"], [LISTS[0], 0], b"", replies.append)

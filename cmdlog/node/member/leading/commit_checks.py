@@ -26,7 +26,7 @@ from cmdlog.raft.quorum import has_quorum
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 LATE_S: Final = 1.0  # without a commit, until followers are asked why, and calls are refused where they are known to be full
-COMMIT_S: Final = 10.0  # without a commit, until callers are answered; as for a site that cannot run
+GIVE_UP_S: Final = 10.0  # without a commit, until callers are answered; as for a site that cannot run
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -49,9 +49,9 @@ class CommitChecks:
             can_commit, reasons = self._driver.ask_groups(self._find_reasons)
             if not self._leads:  # since this moment
                 return
-            if self._replicated.suspended or not can_commit or waited_s >= COMMIT_S:
+            if self._replicated.suspended or not can_commit or waited_s >= GIVE_UP_S:
                 self._refuse_calls(reasons)
-            unknown = self._replicated.give_up_uncommitted(COMMIT_S, f"logged, and not committed yet: {reasons}")
+            unknown = self._replicated.give_up_uncommitted(GIVE_UP_S, f"logged, and not committed yet: {reasons}")
         if unknown:
             log.warning("outcome_unknown", calls=unknown, reason=reasons)
 
