@@ -18,11 +18,9 @@ import signal
 import sys
 from functools import partial
 from types import TracebackType
-from typing import Final
 
+from cmdlog.child_progress import ERROR_BYTES_MAX, claim_progress
 from cmdlog.signal_handlers import reset
-
-ERROR_BYTES_MAX: Final = 4096
 
 
 def watch(pipe: int, number: int = signal.SIGKILL) -> None:
@@ -54,6 +52,7 @@ def main() -> None:
     reset(signal.SIGTERM)  # a parent that ignores it has children that end by it
     watch(int(pipe), int(number))
     if int(error_fd) >= 0:
+        claim_progress(int(error_fd))
         sys.excepthook = partial(report_error, int(error_fd))
     gc.disable()  # importing makes a hundred thousand objects, and nothing to collect
     program = importlib.import_module(module)

@@ -14,13 +14,24 @@ from typing import Any
 import orjson
 import pytest
 
-from cmdlog.child_process import PIPE, ChildProcess, last_answer, without_settings
+from cmdlog import child_process
+from cmdlog.child_process import PIPE, ChildEnd, ChildProcess, encode_order, last_answer, without_settings
 from tests.processes import is_gone
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # processes are started
 
 TIMEOUT_S = 120.0
+LARGE_BYTES = 3 << 20  # many times what a pipe holds
+LOOK_S = 0.02
+COUNTS = """
+import json, sys
+
+def main():
+    order = sys.stdin.buffer.read()
+    sys.stdout.write(f"{len(order)}\\n{json.loads(order)}\\n")
+    sys.stdout.flush()
+"""
 STUBBORN = """
 import os, signal, sys, time
 
@@ -182,23 +193,60 @@ def test_kill_ends_what_the_child_has_started(made: Made) -> None:
 def test_order_is_answered_line_by_line(made: Made) -> None:
     """Orders are lines of JSON, also where a part of one was encoded elsewhere; arguments, seed and group are as asked for."""
     with ChildProcess(made(ECHO), "a", "b c", hash_seed="17", stdin=PIPE, stdout=PIPE) as child:
-        child.order({"of": {1: "one"}})
-        child.order([orjson.Fragment(b'"fragment"\n')])
-        assert child.stdin is not None
-        child.stdin.close()
-        said = list(child.answers())
+        said = [orjson.loads(child.ask(order) or b"") for order in ({"of": {1: "one"}}, [orjson.Fragment(b'"fragment"\n')])]
         assert [answer["order"] for answer in said] == [{"of": {"1": "one"}}, ["fragment"]]
         assert said[0] == {**said[1], "order": said[0]["order"]}
         del said[0]["order"]
         assert said[0] == {"pid": child.pid, "group": child.pid, "seed": "17", "arguments": ["a", "b c"]}
 
 
+@pytest.mark.parametrize("late_s", [0.0, 3 * LOOK_S], ids=["early", "late"])
+def test_order_of_any_size_reaches_a_child_whenever_it_reads(made: Made, late_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far more than a pipe holds, both ways; a child that begins to read long after the first look has all of it."""
+    monkeypatch.setattr(child_process, "LOOK_EVERY_S", LOOK_S)
+    text = "x" * LARGE_BYTES
+    source = f"import time\ntime.sleep({late_s})\n" + COUNTS
+    with ChildProcess(made(source), stdin=encode_order(text), stdout=PIPE) as child:
+        ended = child.finish(patience_s=TIMEOUT_S)
+        assert ended == ChildEnd(0, b"%d\n" % (LARGE_BYTES + 3) + text.encode() + b"\n", b"")
+    with ChildProcess(made(source.replace("read()", "readline()")), stdin=PIPE, stdout=PIPE) as child:
+        assert child.ask(text) == b"%d\n" % (LARGE_BYTES + 3) + text.encode() + b"\n"
+
+
+@pytest.mark.parametrize("when", ["before it reads", "while it answers"])
+def test_child_that_is_given_up_is_dead(made: Made, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it hangs in, by the caller's wish or its patience; neither a reader nor a writer is left to wait for it."""
+    monkeypatch.setattr(child_process, "LOOK_EVERY_S", LOOK_S)
+    half = "sys.stdout.write('half'); sys.stdout.flush();" if when == "while it answers" else ""
+    source = f"import sys, time\ndef main():\n    {half} time.sleep(1000)"
+    looks = iter([False] * 3)
+    with ChildProcess(made(source), stdin=b"x" * LARGE_BYTES, stdout=PIPE) as child:
+        assert child.finish(given_up=lambda: next(looks, True)) is None
+        assert child.returncode == -signal.SIGKILL
+    with ChildProcess(made(source), stdout=PIPE, stderr=PIPE) as child:
+        assert child.finish(patience_s=0.05) is None
+        assert child.returncode == -signal.SIGKILL
+    looks = iter([False] * 3)
+    with ChildProcess(made(source), stdin=PIPE, stdout=PIPE) as child:
+        assert child.ask("x" * LARGE_BYTES, given_up=lambda: next(looks, True)) is None
+        assert child.returncode == -signal.SIGKILL
+
+
+def test_what_a_child_has_started_does_not_hold_up_its_answer(made: Made) -> None:
+    """It may keep the pipes for ever: what counts is that the child itself has ended."""
+    source = WITH_A_CHILD.replace("child.wait()", "")
+    with ChildProcess(made(source), stdout=PIPE, stderr=PIPE) as child:
+        ended = child.finish(patience_s=TIMEOUT_S)
+    assert ended is not None
+    os.kill(int(ended.output), signal.SIGKILL)
+
+
 def test_order_to_a_child_that_has_ended_fails(made: Made) -> None:
     """The caller learns it by an error, and closing tries no second time to send what is left."""
-    with ChildProcess(made("def main(): return 0"), stdin=PIPE) as child:
+    with ChildProcess(made("def main(): return 0"), stdin=PIPE, stdout=PIPE) as child:
         child.wait()
-        with pytest.raises(BrokenPipeError):
-            child.order("anything")
+        with pytest.raises((BrokenPipeError, EOFError)):
+            child.ask("anything")
     assert child.returncode == 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,10 +76,8 @@ class Server:
         """The orderly end, by SIGTERM. Raises: RuntimeError when the process says that something was wrong."""
         process = self._running()
         process.terminate()
-        try:
-            code = process.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"the server did not stop within {STOP_S_MAX:g} s: {self._last_words()}") from None
+        if (code := process.end_within(STOP_S_MAX)) is None:
+            raise RuntimeError(f"the server did not stop within {STOP_S_MAX:g} s: {self._last_words()}")
         self._gone()
         if code:
             raise RuntimeError(f"the server ended with exit code {code}: {self._last_words()}")

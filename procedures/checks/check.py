@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -21,7 +20,7 @@ from typing import IO, Any
 
 import orjson
 
-from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.child_process import PIPE, ChildProcess, describe_end
 from cmdlog.hidden_packages import library_hint
 from cmdlog.whole_line_stdout import answer
 from procedures.bundle import capture_bundle
@@ -167,15 +166,13 @@ def _finish(started: _Started) -> list[dict[str, Any]]:
     """The records of a run; one that holds the error if it failed."""
     run, output = started
     with run, output:
-        try:
-            _, errors = run.communicate(timeout=RUN_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
+        if (ended := run.finish(patience_s=RUN_SECONDS_MAX)) is None:
             return [{"error": f"no end after {RUN_SECONDS_MAX} s"}]
         output.seek(0)
         lines = output.read().splitlines()
-    if run.returncode != 0:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:]
-        return [{"error": last[0] if last else f"exit code {run.returncode}"}]
+    if ended.code != 0:
+        last = ended.errors.decode(errors="replace").strip().splitlines()[-1:]
+        return [{"error": last[0] if last else describe_end(ended.code)}]
     return [orjson.loads(line) for line in lines]
 
 

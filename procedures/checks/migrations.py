@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any, Final
 import apsw
 import orjson
 
-from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.child_process import PIPE, ChildProcess, describe_end
 from cmdlog.whole_line_stdout import answer
 from procedures.checks.check_target import resolve_target
 from procedures.checks.lint import Finding
@@ -98,13 +97,11 @@ def _run_in_world(target: str, path: Path, copy: Path, world: Mapping[str, str])
     environment = {**os.environ, **world}
     run = ChildProcess("procedures.checks.migrations", target, str(copy), environment=environment, stdout=PIPE, stderr=PIPE)
     with run:
-        try:
-            output, errors = run.communicate(timeout=RUN_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
+        if (ended := run.finish(patience_s=RUN_SECONDS_MAX)) is None:
             return {"error": f"no end after {RUN_SECONDS_MAX} s"}
-    if run.returncode != 0:
-        return {"error": (errors.decode(errors="replace").strip().splitlines() or [f"exit code {run.returncode}"])[-1]}
-    found: dict[str, Any] = orjson.loads(output)
+    if ended.code != 0:
+        return {"error": (ended.errors.decode(errors="replace").strip().splitlines() or [describe_end(ended.code)])[-1]}
+    found: dict[str, Any] = orjson.loads(ended.output)
     return found
 
 

@@ -82,11 +82,7 @@ def serve_order(carry_out: Callable[[dict[str, Any]], None]) -> int:
     end_children()
     claim_stdout()
     try:
-        line = sys.stdin.buffer.readline()
-        if not line:  # the parent ended before it gave an order
-            return 0
-        order = orjson.loads(line)
-        carry_out(order)
+        carry_out(orjson.loads(sys.stdin.buffer.read()))
     except OperatorError as error:
         write_message({"error": error.to_json()})
     except Exception:  # noqa: BLE001 - printed as the defect that it is

@@ -4,8 +4,6 @@ One rule: a process may die or hang at any call, and it is known at which. Each 
 about to run. One that hangs is killed. After the first time the process is started again and says so before each call instead of
 each batch; after the second time the call is known. What follows from that is decided by who uses the pool: a recovery skips the
 call or stops before it (`run_workers`), a fork ends with it (`replay.fork.run`).
-
-Workers end with the process that started them: their standard input stays open, and its end is theirs.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import IO, Any, Final, cast
 
 import orjson
 
-from cmdlog.child_process import PIPE, ChildProcess, describe_end, hint_at_end
+from cmdlog.child_process import PIPE, ChildProcess, describe_end, encode_order, hint_at_end
 from procedures.hash_seed import PINNED
 from replay.errors import Divergence, DivergencePlace, Poison, RemoteError, WorkerFailed
 from replay.plan.node_plan import PartitionPlan, Plan
@@ -261,14 +259,10 @@ def start_process(module: str, order: Mapping[str, Any], *, hash_seed: str = PIN
     """A process of the module with its order, a line of JSON; and the memory in which it says what is about to run."""
     descriptor, cell = _make_cell()
     try:
-        process = ChildProcess(module, hash_seed=hash_seed, pass_fds=(descriptor,), stdin=PIPE, stdout=PIPE)
+        told = encode_order({**order, "cell": descriptor})
+        return ChildProcess(module, hash_seed=hash_seed, pass_fds=(descriptor,), stdin=told, stdout=PIPE), cell
     finally:
         os.close(descriptor)
-    try:
-        process.order({**order, "cell": descriptor})
-    except BrokenPipeError:
-        process.kill()  # it ended before it had its order, which is seen when its words are read
-    return process, cell
 
 
 def _make_cell() -> tuple[int, mmap.mmap]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import socket
 
 import pytest
 
 from cmdlog.api.processes.link_sockets import make_pair
 from cmdlog.api.processes.process_set import make_order
-from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.child_process import ChildProcess, encode_order
 from cmdlog.cli.server.serve import HTTP_PROCESS
 from cmdlog.node.settings import Settings
 
@@ -22,9 +21,9 @@ def test_a_process_without_its_node_ends() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, control, calls:
         fds = [listener.fileno(), control_there.fileno(), calls_there.fileno()]
         with control_there, calls_there:
-            child = ChildProcess(HTTP_PROCESS, *map(str, fds), pass_fds=fds, stdin=PIPE)
+            order = encode_order(make_order(Settings(http_processes=1)))
+            child = ChildProcess(HTTP_PROCESS, *map(str, fds), pass_fds=fds, stdin=order)
         with child:
-            child.order(json.loads(json.dumps(make_order(Settings(http_processes=1)))))
             control.settimeout(120)
             assert control.recv(1), "it reports its counts: it serves"
             control.close()

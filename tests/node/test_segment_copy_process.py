@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog import child_process
 from cmdlog.node.background import idle_priority
 from cmdlog.node.background.segment_copy_process import Copier
 from cmdlog.wal.errors import Corrupt
@@ -59,7 +60,7 @@ def test_copy_that_gets_no_time_is_done_in_earnest(
     policies = watch_policies(monkeypatch, starve=True)
     monkeypatch.setattr(idle_priority, "IDLE_S", 0.0)
     monkeypatch.setattr(idle_priority, "IDLE_BYTES_PER_S_MIN", 1e12)
-    monkeypatch.setattr(idle_priority, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(child_process, "LOOK_EVERY_S", 0.01)
     copier, (source, last) = Copier(), segment
     target = tmp_path / "a"
     target.write_bytes(b"half of it")
@@ -74,7 +75,7 @@ def test_copy_does_not_wait_when_the_log_cannot(
 ) -> None:
     """It competes at once, or from the moment in which the log presses; afterwards it makes way again."""
     policies = watch_policies(monkeypatch)
-    monkeypatch.setattr(idle_priority, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(child_process, "LOOK_EVERY_S", 0.01)
     full = iter([True])
     copier, (source, last) = Copier(lambda: next(full, False)), segment
     copier.copy(source.path, str(tmp_path / "a"), last)

@@ -16,14 +16,17 @@ CHILD = "a child has to end with its parent: start it as `cmdlog.child_process.C
 FORK = "a fork copies locks and threads' memory: start a module as `cmdlog.child_process.ChildProcess`"
 LOCK = "waiting and the error are the same everywhere: use `lock` or `open_locked` of `cmdlog.file_lock`"
 SIGNAL = "a handler has to be taken back: use `sigterm_raises`, `handled` or `ignore` of `cmdlog.signal_handlers`"
-RUN = "a child has to end with its parent: `with ChildProcess(…) as child: child.communicate()`"
+ANSWER = "an order has any size and a wait an end: use `finish` or `ask` of `cmdlog.child_process.ChildProcess`"
 
 OWNERS: dict[str, tuple[str, dict[str, str]]] = {
-    "subprocess.Popen": (CHILD, {"cmdlog/child_process.py": "it is the mechanism"}),
-    "subprocess.run": (RUN, {"replay/spark/base/java.py": "asks a `java` for its version; no module of ours"}),
-    "subprocess.call": (RUN, {}),
-    "subprocess.check_call": (RUN, {}),
-    "subprocess.check_output": (RUN, {}),
+    "subprocess": (
+        CHILD,
+        {
+            "cmdlog/child_process.py": "it is the mechanism",
+            "replay/spark/base/java.py": "asks a `java` for its version; no module of ours",
+        },
+    ),
+    ".communicate": (ANSWER, {}),
     "os.fork": (FORK, {}),
     "os.forkpty": (FORK, {}),
     "os.posix_spawn": (CHILD, {}),
@@ -42,14 +45,18 @@ OWNERS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def uses(text: str) -> Iterator[tuple[int, str]]:
-    """Line and full name of each of these names in a module, whatever it is imported as."""
+    """Line and full name of each of these names in a module, whatever it is imported as; modules, and attributes of anything."""
     names: dict[str, str] = {}
     for node in syntax_nodes(text):
         if isinstance(node, ast.Import):
             names |= {alias.asname or alias.name: alias.name for alias in node.names}
+            yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, str(node.module)
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
     for node in syntax_nodes(text):
+        if isinstance(node, ast.Attribute):
+            yield node.lineno, f".{node.attr}"
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield node.lineno, f"{names.get(node.value.id)}.{node.attr}"
 
@@ -63,8 +70,9 @@ def breaches(path: str, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "name"),
     [
-        ("import subprocess\nsubprocess.Popen(['x'])", "subprocess.Popen"),
-        ("import subprocess as s\nclass Mine(s.Popen): ...", "subprocess.Popen"),
+        ("import subprocess as s\nclass Mine(s.Popen): ...", "subprocess"),
+        ("from subprocess import DEVNULL", "subprocess"),
+        ("child.popen.communicate(b'')", ".communicate"),
         ("from fcntl import LOCK_EX, flock", "fcntl.flock"),
         ("import signal\nset_handler = signal.signal", "signal.signal"),
         ("import os\nos.fork()", "os.fork"),

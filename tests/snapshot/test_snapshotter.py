@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from cmdlog import child_process
+from cmdlog.child_process import ChildEnd
 from cmdlog.node.background import idle_priority, seal_process
 from cmdlog.node.background.snapshot_schedule import LogView
 from snapshot import lineage
@@ -177,7 +179,7 @@ def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(idle_priority, "ASKED_S", 0.0)
     monkeypatch.setattr(idle_priority, "IDLE_S", 1e9)
     monkeypatch.setattr(idle_priority, "IDLE_BYTES_PER_S_MIN", 1e12)
-    monkeypatch.setattr(idle_priority, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(child_process, "LOOK_EVERY_S", 0.01)
     node = Node(tmp_path)
     node.apply()
     assert node.take()["index"] == 1
@@ -190,7 +192,7 @@ def test_check_that_gets_no_time_is_done_in_earnest(tmp_path: Path, monkeypatch:
 def test_check_does_not_wait_for_idle_time_when_the_log_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the soft limit it competes at once; when the limit is met while it waits, it begins anew."""
     policies = starve_idle_processes(monkeypatch)
-    monkeypatch.setattr(idle_priority, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(child_process, "LOOK_EVERY_S", 0.01)
     node = Node(tmp_path)
     node.log = LogView(tuple(range(1, 10)), 16)
     node.take()
@@ -285,10 +287,10 @@ def test_check_that_is_given_up_behind_the_name_begins_anew(tmp_path: Path, monk
     temporary.mkdir()
     seen: list[int] = []
 
-    def run(*told: Any) -> tuple[int, bytes] | None:
+    def run(*told: Any) -> ChildEnd | None:
         seen.append(told[4])
         temporary.rename(final)
-        return (0, b"{}") if len(seen) == 2 else None
+        return ChildEnd(0, b"{}", b"") if len(seen) == 2 else None
 
     monkeypatch.setattr(seal_process.SealProcess, "_run", run)
     seal_process.SealProcess().seal(str(temporary), str(final), {}, lambda: False)

@@ -20,7 +20,7 @@ from cmdlog.api.processes.link_sockets import join_link, make_pair, new_connecti
 from cmdlog.api.processes.process_calls import ProcessCalls
 from cmdlog.api.processes.process_stats import ProcessStats
 from cmdlog.api.processes.relay_receiver import RelayReceiver
-from cmdlog.child_process import PIPE, ChildProcess, describe_end
+from cmdlog.child_process import ChildProcess, describe_end, encode_order
 from cmdlog.cluster.forwarding.call_receiver import CallReceiver
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.node.member.forwarding.forwarded_calls import FoundCall
@@ -106,9 +106,8 @@ class HttpProcess:
 
     def _spawn(self, listener: socket.socket, links: tuple[socket.socket, ...]) -> ChildProcess:
         descriptors = [listener.fileno(), *[sock.fileno() for sock in links]]
-        child = ChildProcess(self._ground.module, *map(str, descriptors), pass_fds=descriptors, stdin=PIPE)
-        child.order(self._ground.order)
-        return child
+        order = encode_order(self._ground.order)
+        return ChildProcess(self._ground.module, *map(str, descriptors), pass_fds=descriptors, stdin=order)
 
     def _await_end(self) -> str:
         assert self._child is not None

@@ -11,7 +11,6 @@ import os
 import queue
 import select
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -89,12 +88,8 @@ class LaunchedServer:
     def stop(self) -> None:
         """An orderly end by SIGTERM. Raises: CommandFailed when the server says that something was wrong."""
         self.signal(signal.SIGTERM)
-        try:
-            code = self._process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise CommandFailed(
-                f"the server did not stop within {END_TIMEOUT_S:g} s of SIGTERM", hint=self.last_words()
-            ) from None
+        if (code := self._process.end_within(END_TIMEOUT_S)) is None:
+            raise CommandFailed(f"the server did not stop within {END_TIMEOUT_S:g} s of SIGTERM", hint=self.last_words())
         self._reader.join(END_TIMEOUT_S)
         self._process.close()
         if code:
@@ -141,11 +136,13 @@ def run_command(*arguments: str, log: Path) -> tuple[dict[str, Any], float]:
     """A command with `--json` as a process; its result and its seconds. Raises: CommandFailed."""
     began = time.monotonic()
     with log.open("ab") as errors, _cmdlog(*arguments, "--json", errors=errors, cwd=log.parent) as process:
-        printed, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
-    lines = [orjson.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
-    if process.returncode:
+        ended = process.finish(patience_s=COMMAND_TIMEOUT_S)
+    if ended is None:
+        raise CommandFailed(f"cmdlog {arguments[0]} did not end within {COMMAND_TIMEOUT_S:g} s", hint=_tail(log))
+    lines = [orjson.loads(line) for line in ended.output.splitlines() if line.startswith(b"{")]
+    if ended.code:
         said = lines[-1].get("error", {}).get("message", "") if lines else ""
-        raise CommandFailed(f"cmdlog {arguments[0]} ended with exit code {process.returncode}: {said}", hint=_tail(log))
+        raise CommandFailed(f"cmdlog {arguments[0]} ended with exit code {ended.code}: {said}", hint=_tail(log))
     return (lines[-1] if lines else {}), time.monotonic() - began
 
 

@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from subprocess import DEVNULL
 from threading import Event, Thread
 from typing import Any, Final
 
-from cmdlog.child_process import PIPE, ChildProcess, last_answer
+from cmdlog.child_process import DEVNULL, PIPE, ChildProcess, last_answer
 from cmdlog.cli.output import out
 from cmdlog.signal_handlers import handled
 from procedures.hash_seed import PINNED

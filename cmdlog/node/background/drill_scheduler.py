@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import structlog
 
-from cmdlog.child_process import PIPE, ChildProcess, last_answer
+from cmdlog.child_process import PIPE, ChildEnd, ChildProcess, describe_end, last_answer
 from procedures.hash_seed import PINNED
 from replay.drill.report import FOLDER, NOT_RUN, last_proven, last_report
 
@@ -124,15 +124,15 @@ class Drills:
                 stdout=PIPE,
             )
         with process:
-            told, _ = process.communicate()
+            ended = process.finish()
         with self._lock:
             self._process = None
-        if not self._stop.is_set():
-            self._log_verdict(told, process.returncode)
+        if ended is not None and not self._stop.is_set():
+            self._log_verdict(ended)
 
-    def _log_verdict(self, told: bytes, code: int) -> None:
-        if (report := last_answer(told)) is None:
-            self._failure = f"the drill exited with code {code}; see its output on standard error"
+    def _log_verdict(self, ended: ChildEnd) -> None:
+        if (report := last_answer(ended.output)) is None:
+            self._failure = f"the drill ended: {describe_end(ended.code)}; see its output on standard error"
             log.error("restore_drill_failed", reason=self._failure)
             return
         self._failure = ""

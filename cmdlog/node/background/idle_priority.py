@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-LOOK_EVERY_S: Final = 0.25  # whether it is to be given up
 IDLE_S: Final = 10.0  # of one that takes only time that nobody else wants, beside what its bytes need …
 ASKED_S: Final = 2.0  # … the same of one that somebody waits for …
 IDLE_BYTES_PER_S_MIN: Final = 5e6  # … a fifth of what a free core does; slower, it may never end on a machine that is always busy

@@ -6,7 +6,6 @@ One rule: it takes time that nobody else wants, as long as nobody waits for it (
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.child_process import PIPE, ChildProcess, last_answer
-from cmdlog.node.background import idle_priority
+from cmdlog.child_process import PIPE, ChildEnd, ChildProcess, describe_end, last_answer
 from cmdlog.node.background.idle_priority import idle_first
 from snapshot.errors import SnapshotFailed
 
@@ -52,10 +50,9 @@ class SealProcess:
         )
         if ended is None:
             raise SnapshotFailed("sealing took too long")
-        code, answer = ended
-        said = last_answer(answer) or {}
-        if code != 0 or "error" in said:
-            raise SnapshotFailed(str(said.get("error", f"the sealing process exited with code {code}")))
+        said = last_answer(ended.output) or {}
+        if ended.code != 0 or "error" in said:
+            raise SnapshotFailed(str(said.get("error", f"the sealing process ended: {describe_end(ended.code)}")))
 
     def stop(self) -> None:
         """Ends the process under way; no other one begins."""
@@ -64,22 +61,19 @@ class SealProcess:
             if self._process is not None:
                 self._process.kill()
 
-    def _run(
-        self, temporary: str, final: str, order: bytes, policy: int, given_up: Callable[[], bool]
-    ) -> tuple[int, bytes] | None:
-        """Exit code and answer of the process; None when it was given up and ended."""
+    def _run(self, temporary: str, final: str, order: bytes, policy: int, given_up: Callable[[], bool]) -> ChildEnd | None:
+        """None when it was given up and ended."""
         with self._lock:
             if self._stopping:
                 raise SnapshotFailed("the node is stopping")
             arguments = ("snapshot.capture.seal", temporary, final, str(policy))
-            process = self._process = ChildProcess("snapshot.background_process", *arguments, stdin=PIPE, stdout=PIPE)
+            process = self._process = ChildProcess("snapshot.background_process", *arguments, stdin=order, stdout=PIPE)
         try:
-            answer = _answer_of(process, order, given_up)
+            return process.finish(given_up=given_up)
         finally:
             with self._lock:
                 self._process = None
             process.close()
-        return None if answer is None else (process.returncode, answer)
 
 
 def _take_back(temporary: str, final: str) -> bool:
@@ -87,14 +81,3 @@ def _take_back(temporary: str, final: str) -> bool:
     if os.path.exists(final):
         os.rename(final, temporary)
     return os.path.exists(temporary)
-
-
-def _answer_of(process: ChildProcess, order: bytes, given_up: Callable[[], bool]) -> bytes | None:
-    told: bytes | None = order
-    while True:
-        try:
-            return process.communicate(told, timeout=idle_priority.LOOK_EVERY_S)[0]
-        except subprocess.TimeoutExpired:
-            told = None  # `communicate` continues with the rest of it
-        if given_up():
-            return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -17,14 +16,12 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.child_process import PIPE, ChildProcess
-from cmdlog.node.background import idle_priority
 from cmdlog.node.background.idle_priority import idle_first
 from cmdlog.wal.errors import Corrupt, DiskFull, WriteFailed
 from snapshot.archive.segment_copy import Copied
 from snapshot.errors import SnapshotFailed
 
 COPY_TIMEOUT_S: Final = 600.0  # a segment at the speed of a floppy disk
-ANSWER_BYTES: Final = 1 << 16  # read at a time
 
 
 class Copier:
@@ -53,32 +50,14 @@ class Copier:
 
     def _ask(self, order: dict[str, Any], target: str, policy: int, given_up: Callable[[], bool]) -> bytes | None:
         """The answer to the order; None when it was given up: then the process has ended and its copy is gone."""
-        process = self._running(policy)
-        assert process.stdout is not None
-        line = b""
         try:
-            process.order(order)
-            while not line.endswith(b"\n"):
-                if not select.select([process.stdout], [], [], idle_priority.LOOK_EVERY_S)[0]:
-                    if given_up():
-                        self._end(target)
-                        return None
-                    continue
-                if not (data := os.read(process.stdout.fileno(), ANSWER_BYTES)):
-                    raise SnapshotFailed("the process that copies segments ended")
-                line += data
-        except (OSError, ValueError) as error:
+            answer = self._running(policy).ask(order, given_up=given_up)
+        except (OSError, EOFError) as error:
             raise SnapshotFailed(f"the process that copies segments ended: {error}") from error
-        return line
-
-    def _end(self, target: str) -> None:
-        """Ends the process in the middle of its copy."""
-        with self._lock:
-            process = self._process
-        if process is not None:
-            process.end()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(target)
+        if answer is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(target)
+        return answer
 
     def stop(self) -> None:
         """Ends the process, also in the middle of a copy."""

@@ -9,7 +9,6 @@ typed at a prompt, or that belongs to this framework, has no modules that could 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from typing import Final
 
 import orjson
 
-from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.child_process import PIPE, ChildProcess, describe_end
 from cmdlog.node.deploying.deploy_errors import BundleRefused
 from cmdlog.whole_line_stdout import answer, find_answer
 from procedures.bundle import FRAMEWORK, Bundle, load_bundle
@@ -35,14 +34,12 @@ RULES: Final = frozenset(("double_run", "divergence"))  # findings of `check` th
 
 def check_bundle(bundle: Bundle, *, database: str) -> None:
     """Blocking. `database` is the name that the directory belongs to. Raises: BundleRefused."""
-    with ChildProcess("cmdlog.node.deploying.bundle_check", hash_seed=PINNED, stdin=PIPE, stdout=PIPE) as child:
-        try:
-            output, _ = child.communicate(bundle.to_bytes(), timeout=CHECK_S_MAX)
-        except subprocess.TimeoutExpired:
-            raise BundleRefused(f"the check of bundle {bundle.hash[:12]} did not end within {CHECK_S_MAX:g} s") from None
-        report = find_answer(output, "database", "problem")
+    with ChildProcess("cmdlog.node.deploying.bundle_check", hash_seed=PINNED, stdin=bundle.to_bytes(), stdout=PIPE) as child:
+        if (ended := child.finish(patience_s=CHECK_S_MAX)) is None:
+            raise BundleRefused(f"the check of bundle {bundle.hash[:12]} did not end within {CHECK_S_MAX:g} s")
+        report = find_answer(ended.output, "database", "problem")
         if report is None:
-            why = child.last_error() or f"exit code {child.returncode}"
+            why = child.last_error() or describe_end(ended.code)
             raise BundleRefused(f"bundle {bundle.hash[:12]} of {bundle.target} ended its check: {why}")
     if problem := report["problem"]:
         raise BundleRefused(problem)

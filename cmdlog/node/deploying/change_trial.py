@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.child_process import PIPE, ChildProcess, describe_end
 from cmdlog.node.deploying.bundle_check import NICENESS
 from cmdlog.node.deploying.deploy_errors import MigrationRefused
 from cmdlog.node.migrating.offline_plan import rehearse_on_copies, why_former_fails
@@ -40,11 +40,12 @@ class TrialOrder:
 
 def try_change(order: TrialOrder) -> Trial:
     """Blocking. Raises: MigrationRefused."""
-    with ChildProcess("cmdlog.node.deploying.change_trial", hash_seed=PINNED, stdin=PIPE, stdout=PIPE) as child:
-        output, _ = child.communicate(orjson.dumps(asdict(order)))
-        found = find_answer(output, "partitions", "former_cannot_run", "problem")
-        if found is None:
-            raise MigrationRefused(f"the trial of the migration ended: {child.last_error() or child.returncode}")
+    told = orjson.dumps(asdict(order))
+    with ChildProcess("cmdlog.node.deploying.change_trial", hash_seed=PINNED, stdin=told, stdout=PIPE) as child:
+        ended = child.finish()
+        found = ended and find_answer(ended.output, "partitions", "former_cannot_run", "problem")
+        if not found:
+            raise MigrationRefused(f"the trial of the migration ended: {child.last_error() or describe_end(child.returncode)}")
     if found["problem"]:
         raise MigrationRefused(found["problem"])
     return found

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from subprocess import DEVNULL
 from typing import Any, Final
 
 import orjson
 import structlog
 
-from cmdlog.child_process import PIPE, ChildProcess, describe_end
+from cmdlog.child_process import DEVNULL, PIPE, ChildProcess, describe_end
 from cmdlog.node.boot import Boot, live_code
 from cmdlog.whole_line_stdout import answer, find_answer
 from procedures import Database
@@ -83,12 +81,14 @@ def check_loads(bundle: Bundle) -> None:
 
 def _find_problem(bundle: Bundle) -> str:
     """Why another process cannot load it; "" when it can, or when there is no other process to be had."""
+    order = bundle.to_bytes()
     try:
-        with ChildProcess("cmdlog.node.deploying.load_check", hash_seed=PINNED, stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as child:
-            output, _ = child.communicate(bundle.to_bytes(), timeout=LOAD_S_MAX)
-            raised, end = child.last_error(), describe_end(child.returncode)
-    except subprocess.TimeoutExpired:
-        return f"bundle {bundle.hash[:12]} of {bundle.target}: its modules were not imported within {LOAD_S_MAX:g} s"
+        with ChildProcess(
+            "cmdlog.node.deploying.load_check", hash_seed=PINNED, stdin=order, stdout=PIPE, stderr=DEVNULL
+        ) as child:
+            if (ended := child.finish(patience_s=LOAD_S_MAX)) is None:
+                return f"bundle {bundle.hash[:12]} of {bundle.target}: its modules were not imported within {LOAD_S_MAX:g} s"
+            output, raised, end = ended.output, child.last_error(), describe_end(ended.code)
     except OSError as error:
         output, raised, end = b"", "", str(error)
     if raised:

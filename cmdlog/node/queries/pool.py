@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 
-from cmdlog.child_process import ChildProcess
+from cmdlog.child_process import DEVNULL, ChildProcess
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, out_of_memory
 from cmdlog.node.queries.worker import ANSWER, LENGTH, READY, AnswerKind, encode_request, receive_exactly
@@ -170,7 +169,7 @@ class _Worker:
                 str(theirs.fileno()),
                 str(memory_bytes_max),
                 pass_fds=(theirs.fileno(),),
-                stderr=subprocess.DEVNULL,  # a traceback would show the statement
+                stderr=DEVNULL,  # a traceback would show the statement
             )
 
     def wait_ready(self) -> None:

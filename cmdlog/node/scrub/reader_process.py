@@ -91,11 +91,8 @@ class ReaderProcess:
 
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
         try:
-            process = self._running()
-            process.order(order)
-            assert process.stdout is not None
-            answer: dict[str, Any] = orjson.loads(process.stdout.readline())
-        except (OSError, ValueError) as error:
+            answer: dict[str, Any] = orjson.loads(self._running().ask(order) or b"")
+        except (OSError, EOFError, ValueError) as error:
             self.rest()
             raise ReadingFailed(f"the process that reads for the scrub ended: {error}") from error
         return answer
