@@ -55,7 +55,7 @@ def report_on_interrupt(what: str, *, hint: str = "", instead_of: tuple[type[Exc
 
 def caused_by_signal(end: BaseException | None) -> bool:
     """Whether it is an interruption or was met on the way out of one: what a signal ended as well is gone, or says so."""
-    while end is not None and not isinstance(end, KeyboardInterrupt):
+    while end is not None and not issubclass(type(end), KeyboardInterrupt):  # a procedure's may lie about its class
         end = end.__context__
     return end is not None
 

@@ -17,6 +17,7 @@ from procedures.idempotency.key_table import Kind
 from procedures.idempotency.known_calls import KnownCalls
 from procedures.idempotency.known_outcome import Fresh
 from procedures.idempotency.session_outcome import NumberedCalls
+from procedures.raised_errors import repr_of
 from procedures.storage.row_digest import RowLog
 from procedures.storage.state import PartitionState, Position
 
@@ -97,7 +98,8 @@ class BatchTransaction:
     def undo_batch(self, error: BaseException, procedure_of: Callable[[int], str] | None) -> None:
         """Rolls back, and turns a failure of the machine into `EnvironmentFault`. `procedure_of` a call; None: there is none."""
         call = self._call
-        kind = fault_kind(call.fault or error)
+        cause = error if call.fault is None else call.fault
+        kind = fault_kind(cause)
         try:
             self._roll_back()
         except apsw.Error as failed:
@@ -110,8 +112,8 @@ class BatchTransaction:
             txn_id=call.txn_ids[at] if at >= 0 else 0,
             procedure=procedure_of(at) if procedure_of is not None and at >= 0 else "",
             position=at,
-            cause=repr(call.fault or error),
-        ) from (call.fault or error)
+            cause=repr_of(cause),
+        ) from cause
 
     def _roll_back(self) -> None:
         """Undoes the open transaction, if SQLite has not done so already; at the latest by closing the file."""

@@ -19,9 +19,8 @@ from procedures.declaration.dialect import StateDialect
 from procedures.declaration.migration import Migration
 from procedures.declaration.procedure import Access, Procedure
 from procedures.execution import process_guard
-from procedures.execution.context import CallState, SiteFailed, Transaction
+from procedures.execution.context import CallState, Transaction
 from procedures.execution.decimal_context import decimals_of
-from procedures.execution.machine_faults import fault_kind
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
 from procedures.execution.row_checks import CheckRow, RowChecker, columns_by_table, row_checks
 from procedures.guard.authorizer import Authorizer, Mode
@@ -192,9 +191,7 @@ class MigrationCalls:
             if state.refused:
                 raise state.refused[0]
         except BaseException as error:
-            if fault_kind(error) is not None or isinstance(error, SiteFailed) or state.fault is not None:
-                state.note_fault(error)
-                raise
+            state.raise_fault(error)
             raise MigrationRaised(error) from error
         finally:
             guard.mode = Mode.FRAMEWORK

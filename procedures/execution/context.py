@@ -24,6 +24,7 @@ from procedures.execution.machine_faults import fault_kind
 from procedures.execution.savepoint import Savepoint
 from procedures.guard.authorizer import Authorizer
 from procedures.native import accelerator
+from procedures.raised_errors import is_raised
 from procedures.statements.prepared import NOTED, NamesDiffer
 from procedures.statements.raised import error_for_sqlalchemy
 from procedures.statements.rows import Result, Scalars, joined_results
@@ -89,6 +90,12 @@ class CallState:
     def note_fault(self, error: BaseException) -> None:
         if self.fault is None:
             self.fault, self.fault_at = error, self.at
+
+    def raise_fault(self, error: BaseException) -> None:
+        """Raises what a call raised if that, or what went through its `tx` before, is a failure of the machine."""
+        if is_raised(error, SiteFailed) or fault_kind(error) is not None or self.fault is not None:
+            self.note_fault(error)
+            raise error
 
 
 class _Refusing(dict[object, Any]):

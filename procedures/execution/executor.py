@@ -27,11 +27,10 @@ from procedures.execution import process_guard
 from procedures.execution.batch_attempt import BatchAttempt, NeedsSavepoints
 from procedures.execution.batch_transaction import BatchTransaction
 from procedures.execution.catalog import Catalog, Entry, MigrationCalls
-from procedures.execution.context import CallState, SiteFailed
+from procedures.execution.context import CallState
 from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.invocations import Applied, Invocations, check_batch
-from procedures.execution.machine_faults import fault_kind
-from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, outcome_of
+from procedures.execution.outcome_bodies import SKIPPED, ResultTooLarge, describe_failure, outcome_of
 from procedures.execution.process_guard import attempts
 from procedures.execution.read_only import Reader
 from procedures.execution.row_checks import RowChecker
@@ -164,7 +163,6 @@ class Executor:
 
     def _attempt(self, batch: Invocations, catalog: Catalog, kind: Kind, run_calls: _RunCalls) -> Applied:
         """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
-        seeds = _SEEDS
         run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids, kind=kind)
         self._call.begin_calls(batch.txn_ids)
         if self._tracer is not None:
@@ -178,7 +176,7 @@ class Executor:
         except BaseException as error:
             self._batch.undo_batch(error, lambda at: catalog.procedures[batch.procedures[at]].name)
             raise
-        hashes = [_crc(seeds[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
+        hashes = [_crc(_SEEDS[status], body) for status, body in zip(run.statuses, run.bodies, strict=True)]
         digest = self._known.mixed_into(digest) if digest else 0
         traces = () if self._tracer is None else self._tracer.take_traces()
         return Applied(batch.index, run.statuses, run.txn_ids, run.bodies, hashes, digest, traces)
@@ -210,7 +208,7 @@ class Executor:
     def _run_straight(self, batch: Invocations, catalog: Catalog, run: BatchAttempt) -> None:
         """The hot loop: no savepoints, every call runs."""
         call, entries, progress, refused = self._call, catalog.entries, self._progress, self._call.refused
-        append, again = run.bodies.append, False
+        append, failed = run.bodies.append, False
         for at, (number, params) in enumerate(zip(batch.procedures, batch.params, strict=True)):
             function, decode, encode, tx = entries[number]
             call.at = at
@@ -224,12 +222,14 @@ class Executor:
                     raise refused[0]
                 append(body)
             except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
-                again = call.wrote == at
                 run.statuses[at] = self._failed(error, append)
+                failed = True
             if getrefcount(tx) > tx.references_max:
                 catalog.retire(number)
-            if again:
-                raise NeedsSavepoints
+            if failed:  # looked at when the exception is gone: its text, and its end, are code of the application, and may write
+                failed = False
+                if call.wrote == at:
+                    raise NeedsSavepoints
 
     def _run_guarded(self, batch: Invocations, catalog: Catalog, run: BatchAttempt) -> None:
         """A savepoint per call, and a look at its key and at the skips first."""
@@ -251,8 +251,8 @@ class Executor:
             else:
                 if self._progress is not None:
                     self._progress(at)
-                run.statuses[at] = self._run_in_savepoint(catalog.entries[number], batch.params[at], run, keyed=key != NO_KEY)
-                _, _, _, tx = catalog.entries[number]
+                tx = (entry := catalog.entries[number])[3]
+                run.statuses[at] = self._run_in_savepoint(entry, batch.params[at], run, keyed=key != NO_KEY)
                 if getrefcount(tx) > tx.references_max:
                     catalog.retire(number)
             if key != NO_KEY:
@@ -286,27 +286,28 @@ class Executor:
             status = int(Status.OK)
         except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
             status = self._failed(error, run.bodies.append)
+        if status != Status.OK:  # when the exception is gone: see _run_straight
             self._control("ROLLBACK TO call")
             self._call.undone = True
         self._control("RELEASE call")
         return status
 
     def _failed(self, error: BaseException, append: Callable[[bytes], None]) -> int:
-        """Status of a call that raised, its body appended; faults of the machine are raised on."""
-        self._raise_fault(error)
-        refused = self._call.refused
-        error = process_guard.take_attempt() or (refused[0] if refused else error)
+        """Status of a call that raised, its body appended. Raises: failures of the machine, also met while reading it."""
+        self._call.raise_fault(error)
+        try:
+            status, body = outcome_of(error)
+        except BaseException as fault:
+            self._call.raise_fault(fault)
+            raise
+        refused = self._call.refused  # last: what reads the exception may run code of the application
+        if (instead := process_guard.take_attempt() or (refused[0] if refused else None)) is not None:
+            error, (status, body) = instead, outcome_of(instead)
         refused.clear()
-        status, body = outcome_of(error)
         append(body)
         if self._tracer is not None and status == Status.FAILED:
-            self._tracer.add(error, self._call.txn_ids[self._call.at], self._procedure_at())
+            self._tracer.add(error, self._call.txn_ids[self._call.at], self._procedure_at(), describe_failure(body))
         return int(status)
-
-    def _raise_fault(self, error: BaseException) -> None:
-        if isinstance(error, SiteFailed) or fault_kind(error) is not None or self._call.fault is not None:
-            self._call.note_fault(error)
-            raise error
 
     def _control(self, sql: str) -> None:
         """Runs transaction control of our own while a procedure's turn is on."""
@@ -388,10 +389,9 @@ class Executor:
 
     def gather_changes(self) -> Changes | None:
         """From now on it is known which rows change after a cut; None when row digests, which show that, are off."""
-        if self._rows is None:
-            return None
-        self._rows.changes = self._rows.changes or Changes()
-        return self._rows.changes
+        if self._rows is not None:
+            self._rows.changes = self._rows.changes or Changes()
+        return self.changes
 
     def close(self) -> None:
         """Closes the reader; the state stays open."""

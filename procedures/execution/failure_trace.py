@@ -27,12 +27,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, FunctionType, TracebackType, WrapperDescriptorType
 from typing import Any, Final
 
 from procedures.declaration.procedure import Procedure
-from procedures.execution.outcome_bodies import describe_error
+from procedures.execution.outcome_bodies import describe_failure, failure_body
 from procedures.guard.authorizer import alternative_to
+from procedures.raised_errors import causes_of, class_name, is_raised, linked_to, set_trace, text_of, trace_of
 from procedures.wire.scalar_codecs import WireError
 
 OWN_PACKAGES: Final = ("cmdlog", "procedures", "replay", "snapshot")
@@ -53,10 +54,16 @@ _VERBS: Final = {
     **dict.fromkeys(("BEGIN", "COMMIT", "END", "ROLLBACK", "SAVEPOINT", "RELEASE"), _TRANSACTION),
     **dict.fromkeys(("CREATE", "ALTER", "DROP", "REINDEX"), _TABLES),
 }
-_PLAIN: Final = (
-    str, bytes, int, float, bool, type(None), list, tuple, dict, set, frozenset,
+_SCALARS: Final = (
+    str, bytes, int, float, bool, type(None),
     decimal.Decimal, datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID,
 )  # fmt: skip
+_SORTED: Final = (dict, set, frozenset)
+_NESTED: Final = (list, tuple, *_SORTED)
+_TEXT_MAKERS: Final = (*OWN_PACKAGES, "sqlalchemy", "pydantic_core")
+_bases_of: Final = type.__dict__["__mro__"].__get__
+_members_of: Final = type.__dict__["__dict__"].__get__
+_arguments_of: Final = BaseException.__dict__["args"].__get__
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +101,17 @@ class FailureTracer:
         """Forgets what the attempt before has brought."""
         self._traces = []
 
-    def add(self, error: BaseException, txn_id: int, procedure: Procedure) -> None:
-        """A call of the procedure raised."""
+    def add(self, error: BaseException, txn_id: int, procedure: Procedure, described: str) -> None:
+        """A call of the procedure raised. `described`: class and message, as its outcome has them."""
         home = procedure.function.__module__
         if len(self._traces) >= TRACES_MAX:
             return
-        steps = _application_steps(error.__traceback__, home)
+        steps = _application_steps(trace_of(error), home)
         file, line, function = _place(steps[-1]) if steps else _place_of(procedure)
-        text = self._text(error, home)
+        text = self._text(error, home, described)
         raised = _without_our_frames(error, home, show_locals=self._show_locals) if self._keep_errors else None
-        described = describe_error(error)
         hint = hint_of(described)
-        if isinstance(error, WireError) and not steps:  # the procedure had returned: the outcome's text does not say so
+        if is_raised(error, WireError) and not steps:  # the procedure had returned: the outcome's text does not say so
             hint = f"the result of {procedure.name} is refused: its return annotation states what it may be"
         self._traces.append(FailureTrace(txn_id, procedure.name, file, line, function, described, text, hint, raised))
 
@@ -116,12 +122,12 @@ class FailureTracer:
         traces, self._traces = self._traces, []
         return traces
 
-    def _text(self, error: BaseException, home: str) -> str:
+    def _text(self, error: BaseException, home: str, described: str) -> str:
         now, made = self._now(), self._texts
         if len(made) == TEXTS_MAX and now - made[0] < TEXTS_EVERY_S:
             return ""
         made.append(now)
-        text = "\n".join(_paragraphs(error, home, show_locals=self._show_locals))
+        text = "\n".join(_paragraphs(error, home, described, show_locals=self._show_locals))
         if len(text) <= TEXT_CHARACTERS_MAX:
             return text
         half = TEXT_CHARACTERS_MAX // 2
@@ -144,7 +150,9 @@ def _application_trace(trace: TracebackType | None, home: str) -> Iterator[Trace
 
 
 def _is_application(frame: FrameType, top: str) -> bool:
-    name = str(frame.f_globals.get("__name__", ""))
+    name = frame.f_globals.get("__name__", "")
+    if type(name) is not str:  # the application's own making
+        return True
     package = name.partition(".")[0]
     if package in OWN_PACKAGES:
         return name.startswith(f"{SAMPLES}.")
@@ -186,33 +194,52 @@ def shown_file(file: str) -> str:
     return _BUNDLE.sub("", file)
 
 
-def _paragraphs(error: BaseException, home: str, *, show_locals: bool) -> Iterator[str]:
+def _paragraphs(error: BaseException, home: str, described: str, *, show_locals: bool) -> Iterator[str]:
     """The lines of the traceback, causes first."""
     chain: list[tuple[BaseException, str]] = [(error, "")]
     while len(chain) <= CAUSES_MAX:
-        last = chain[-1][0]
-        if last.__cause__ is not None:
-            chain.append((last.__cause__, "The above exception was the direct cause of the following exception:"))
-        elif last.__context__ is not None and not last.__suppress_context__:
-            chain.append((last.__context__, "During handling of the above exception, another exception occurred:"))
+        cause, context = causes_of(chain[-1][0])
+        if cause is not None:
+            chain.append((cause, "The above exception was the direct cause of the following exception:"))
+        elif context is not None:
+            chain.append((context, "During handling of the above exception, another exception occurred:"))
         else:
             break
     for at, (one, joint) in reversed(list(enumerate(chain))):
-        steps = _application_steps(one.__traceback__, home)[-FRAMES_MAX:]
+        steps = _application_steps(trace_of(one), home)[-FRAMES_MAX:]
         if steps:
             yield "Traceback (most recent call last):"
         for step in steps:
             yield from _frame_lines(step, show_locals=show_locals)
-        yield describe_error(one)
+        yield _describe_cause(one) if at else described
         if at:
             yield f"\n{joint}\n"
+
+
+def _describe_cause(error: BaseException) -> str:
+    """Class and message, the latter where no code of the application makes it: it would run for live calls alone."""
+    return describe_failure(failure_body(class_name(error), text_of(error) if _has_plain_text(error) else ""))
+
+
+def _has_plain_text(error: BaseException) -> bool:
+    """Whether Python, a library or this framework makes its text, of built-in values."""
+    make = next(vars_of["__str__"] for vars_of in map(_members_of, _bases_of(type(error))) if "__str__" in vars_of)
+    if type(make) is FunctionType:
+        package = str(make.__globals__.get("__name__", "")).partition(".")[0]
+        return package in _TEXT_MAKERS or package in sys.stdlib_module_names
+    return type(make) is WrapperDescriptorType and all(map(_is_plain, _arguments_of(error)))
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)  # `in` would ask its class for an `==` of its own
+    return any(kind is plain for plain in _SCALARS)
 
 
 def _frame_lines(step: Step, *, show_locals: bool) -> Iterator[str]:
     frame, number = step
     file, _, function = _place(step)
     yield f'  File "{file}", line {number}, in {function}'
-    if source := linecache.getline(frame.f_code.co_filename, number, frame.f_globals).strip():
+    if source := linecache.getline(frame.f_code.co_filename, number).strip():
         yield f"    {source}"
     if show_locals:
         for name, value in sorted(frame.f_locals.items())[:LOCALS_MAX]:
@@ -221,14 +248,20 @@ def _frame_lines(step: Step, *, show_locals: bool) -> Iterator[str]:
 
 def _shown_value(value: Any) -> str:
     """A value of a built-in type, shortened; of others the type alone, whose `repr` would be the application's code."""
-    return _SHORT.repr(value) if type(value) in _PLAIN else f"<{type(value).__name__}>"
+    return _SHORT.repr1(value, _SHORT.maxlevel)
+
+
+def _has_order(value: Any) -> bool:
+    """Whether `reprlib` sorts its elements, by an order of their own."""
+    return any(type(value) is kind for kind in _SORTED)
 
 
 class _ShortRepr(reprlib.Repr):
     """`repr` of built-in types that runs no code of the application."""
 
     def repr1(self, x: Any, level: int) -> str:
-        return super().repr1(x, level) if type(x) in _PLAIN else f"<{type(x).__name__}>"
+        plain = _is_plain(x) or (any(type(x) is kind for kind in _NESTED) and (not _has_order(x) or all(map(_is_plain, x))))
+        return super().repr1(x, level) if plain else f"<{class_name(x)}>"
 
 
 _SHORT = _ShortRepr()
@@ -240,12 +273,12 @@ def _without_our_frames(error: BaseException, home: str, *, show_locals: bool) -
     while waiting:
         one = waiting.pop()
         if not show_locals:
-            traceback.clear_frames(one.__traceback__)  # they hold the transaction, which ends
+            traceback.clear_frames(trace_of(one))  # they hold the transaction, which ends
         kept: TracebackType | None = None
-        for step in reversed(list(_application_trace(one.__traceback__, home))):
+        for step in reversed(list(_application_trace(trace_of(one), home))):
             kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
-        one.__traceback__ = kept
-        new = [cause for cause in (one.__cause__, one.__context__) if cause is not None and cause not in seen]
+        set_trace(one, kept)
+        new = [cause for cause in linked_to(one) if all(cause is not known for known in seen)]
         waiting += new
         seen += new
     return error

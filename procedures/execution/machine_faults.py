@@ -5,6 +5,7 @@ from __future__ import annotations
 import apsw
 
 from procedures.errors import FaultKind
+from procedures.raised_errors import is_raised
 
 _KINDS: tuple[tuple[type[BaseException], FaultKind], ...] = (
     (apsw.FullError, "disk_full"),
@@ -29,6 +30,6 @@ _KINDS: tuple[tuple[type[BaseException], FaultKind], ...] = (
 def fault_kind(error: BaseException) -> FaultKind | None:
     """What failed in the machine; None if the error is the procedure's own."""
     for kind, name in _KINDS:
-        if isinstance(error, kind):
+        if is_raised(error, kind):
             return name
     return None

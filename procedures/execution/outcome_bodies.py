@@ -7,10 +7,13 @@ replaced.
 
 from __future__ import annotations
 
+from typing import cast
+
 import orjson
 
 from procedures.execution.context import Abort
 from procedures.idempotency.known_outcome import Status
+from procedures.raised_errors import ENDS_READING, class_name, is_raised, text_of
 from procedures.statements.raised import ADDRESS
 
 MESSAGE_CHARACTERS_MAX = 1000
@@ -27,27 +30,36 @@ class ReadOnlyProcedure(Exception):
 
 
 def outcome_of(error: BaseException) -> tuple[Status, bytes]:
-    """Status and body of a call that raised."""
-    if isinstance(error, Abort):
-        return Status.ABORTED, orjson.dumps({"code": _clean(error.code), "message": _clean(error.message)})
-    return Status.FAILED, failure_body(type(error).__name__, _message_of(error))
+    """Status and body of a call that raised. Asks the exception for its text, which is code of the application, once.
+
+    Raises: what `raised_errors.text_of` raises.
+    """
+    if is_raised(error, Abort) and (answer := _answer_of(cast("Abort", error))) is not None:
+        return Status.ABORTED, orjson.dumps(answer)
+    return Status.FAILED, failure_body(class_name(error), text_of(error))
+
+
+def _answer_of(error: Abort) -> dict[str, str] | None:
+    """What an abort answers; None where its code or message was made something else than a text: it is then a failure."""
+    try:
+        parts = {"code": error.code, "message": error.message}
+    except ENDS_READING:
+        raise
+    except BaseException:  # noqa: BLE001 - a class that derives from it may have attributes of its own making
+        return None
+    if not all(issubclass(type(part), str) for part in parts.values()):
+        return None
+    return {name: _clean(str.__str__(part)) for name, part in parts.items()}
 
 
 def failure_body(kind: str, message: str) -> bytes:
     return orjson.dumps({"type": _clean(kind), "message": _clean(message)})
 
 
-def describe_error(error: BaseException) -> str:
-    """Class and message, as a caller gets them."""
-    message = _message_of(error)
-    return _clean(f"{type(error).__name__}: {message}" if message else type(error).__name__)
-
-
-def _message_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - an exception of the procedure's own making may fail to describe itself
-        return "(the exception has no text)"
+def describe_failure(body: bytes) -> str:
+    """Class and message of a failure's body, as a caller gets them."""
+    failure = orjson.loads(body)
+    return ": ".join(filter(None, (failure["type"], failure["message"])))
 
 
 def _clean(text: str) -> str:

@@ -14,10 +14,11 @@ from procedures.execution.catalog import Catalog, Entry
 from procedures.execution.context import CallState, SiteFailed
 from procedures.execution.failure_trace import FailureTracer
 from procedures.execution.machine_faults import fault_kind
-from procedures.execution.outcome_bodies import outcome_of
+from procedures.execution.outcome_bodies import describe_failure, failure_body, outcome_of
 from procedures.guard.authorizer import Mode
 from procedures.idempotency.known_outcome import Status
 from procedures.native import open_statements
+from procedures.raised_errors import NO_TEXT, class_name, is_raised, repr_of
 from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState, open_reader, rows_of
 
@@ -112,20 +113,26 @@ class Reader:
     def _failed(self, error: BaseException, procedure: Procedure) -> tuple[int, bytes]:
         """The outcome of a call that raised. Raises: EnvironmentFault, where that failed which the next call needs."""
         call = self._call
-        fault = call.fault or (error if fault_kind(error) is not None or isinstance(error, SiteFailed) else None)
-        if fault is not None and not isinstance(fault, OF_THE_READ):
+        fault = call.fault
+        if fault is None and (fault_kind(error) is not None or is_raised(error, SiteFailed)):
+            fault = error
+        if fault is not None and not is_raised(fault, OF_THE_READ):
             raise EnvironmentFault(
                 fault_kind(fault) or "io",
                 txn_id=call.txn_ids[call.at],
                 procedure=procedure.name,
                 position=call.at,
-                cause=repr(fault),
+                cause=repr_of(fault),
             ) from fault
+        error = fault if fault is not None else process_guard.take_attempt() or error
+        try:
+            status, body = outcome_of(error)
+        except OF_THE_READ:
+            status, body = Status.FAILED, failure_body(class_name(error), NO_TEXT)
         call.fault = None
-        error = fault or process_guard.take_attempt() or error
-        status, body = outcome_of(error)
+        process_guard.take_attempt()  # by what reads the exception, which may run code of the application
         if self._tracer is not None and status == Status.FAILED:
-            self._tracer.add(error, call.txn_ids[call.at], procedure)
+            self._tracer.add(error, call.txn_ids[call.at], procedure, describe_failure(body))
         return status, body
 
     def close(self) -> None:

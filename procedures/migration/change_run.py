@@ -25,6 +25,7 @@ from procedures.guard.authorizer import NEW_TABLE, Mode
 from procedures.migration.recorded_operations import RecordedOperations
 from procedures.migration.rehearsal import RehearsedStep
 from procedures.migration.stated_change import RunMigration, StatedChange, Step
+from procedures.raised_errors import class_name, is_raised, repr_of, text_of
 from procedures.storage.row_digest import EMPTY, RowLog
 from procedures.storage.state import PartitionState, rows_of
 
@@ -40,7 +41,7 @@ class MigrationRaised(Exception):
     """A migration's function, or a statement of it, raised what is no failure of the machine."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(repr(error))
+        super().__init__(repr_of(error))
         self.error = error
 
 
@@ -111,10 +112,10 @@ class ChangeRun:
 
     def reason(self, error: BaseException) -> str:
         """What went wrong, for people."""
-        if isinstance(error, apsw.AuthError):
+        if is_raised(error, apsw.AuthError):
             return str(self._state.guard.denied or error)
-        ours = isinstance(error, OperatorError | apsw.Error)
-        return str(error) if ours else f"{type(error).__name__}: {error}"
+        ours, text = is_raised(error, (OperatorError, apsw.Error)), text_of(error)
+        return text if ours else f"{class_name(error)}: {text}"
 
     def _plan_rest(self, database: Database, done: Sequence[str]) -> tuple[str, ...]:
         try:

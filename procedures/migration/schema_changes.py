@@ -17,6 +17,7 @@ from procedures.migration.change_run import SQL_ERRORS, ChangeRun, FunctionRunne
 from procedures.migration.recorded_operations import StepsDiffer
 from procedures.migration.rehearsal import Rehearsal
 from procedures.migration.stated_change import StatedChange
+from procedures.raised_errors import is_raised
 from procedures.storage.row_digest import RowLog
 from procedures.storage.state import PartitionState, Position
 
@@ -146,7 +147,7 @@ class SchemaChanges:
             run.play(change, database)
         except (MigrationRaised, StepsDiffer) as raised:
             error = raised.error if isinstance(raised, MigrationRaised) else raised
-            what = str(error) if isinstance(error, StepsDiffer) else f"it raised {run.reason(error)}"
+            what = str(error) if is_raised(error, StepsDiffer) else f"it raised {run.reason(error)}"
             raise self._diverged(change, run.migration, "that it ends well", what) from raised
         if self._rows is not None and change.migrations and change.rows_digest != run.rows_digest:
             expected = f"the rows digest {change.rows_digest or '(no rows)'}"

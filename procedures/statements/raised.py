@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import apsw
 from sqlalchemy import exc
+
+from procedures.raised_errors import is_raised
 
 VALUES_MAX: Final = 8  # named in a message
 VALUE_CHARACTERS_MAX: Final = 60
@@ -64,8 +66,8 @@ _KINDS: Final = ((apsw.ConstraintError, IntegrityError), (apsw.TooBigError, Data
 def error_for_sqlalchemy(error: BaseException, statement: Any, values: Mapping[str, Any]) -> BaseException:
     """The exception that a procedure gets for what APSW raised; the same one if SQLAlchemy has none for it."""
     for kind, ours in _KINDS:
-        if isinstance(error, kind):
-            return ours(error, statement, values)
+        if is_raised(error, kind):
+            return ours(cast("apsw.Error", error), statement, values)
     return error
 
 

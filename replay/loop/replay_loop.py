@@ -15,6 +15,7 @@ from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures.errors import EnvironmentFault
 from procedures.idempotency.known_outcome import KeyPolicy
+from procedures.raised_errors import is_raised
 from replay.loop.entry_queue import EntryQueue
 from replay.machine_errors import named_fault
 
@@ -105,6 +106,6 @@ class ReplayLoop:
 
 def _end_of(fault: EnvironmentFault, folder: str) -> BaseException:
     """The error to raise for a fault in the middle of an entry: of Ctrl-C, of the disk, or the fault itself."""
-    if isinstance(fault.__cause__, KeyboardInterrupt):
+    if is_raised(fault.__cause__, KeyboardInterrupt):
         return KeyboardInterrupt(*([f"in {fault.procedure}, transaction {fault.txn_id}"] if fault.procedure else []))
     return named_fault(fault, folder)

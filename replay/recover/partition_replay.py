@@ -23,6 +23,7 @@ from cmdlog.wal.ids import Lsn
 from procedures.errors import BundleError, EnvironmentFault, MigrationDiverged
 from procedures.execution.executor import Applied, Invocations
 from procedures.idempotency.known_outcome import KeyPolicy
+from procedures.raised_errors import is_raised, repr_of
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, LoggedCatalogs, PartitionEngine, invocations, replay_calls, stated_change
 from replay.errors import MIGRATION, Divergence, DivergencePlace, Poison
@@ -242,14 +243,14 @@ class PartitionReplay:
         if isinstance(error, EnvironmentFault):
             if error.kind in ("io", "disk_full"):
                 raise error
-            if isinstance(error.__cause__, KeyboardInterrupt):
+            if is_raised(error.__cause__, KeyboardInterrupt):
                 call = f"{error.procedure}, transaction {error.txn_id}" if error.procedure else f"partition {record.partition}"
                 raise KeyboardInterrupt(f"in {call}, index {record.index}") from error
             self._go_back()
             if self._tried_again != record.index:  # memory may be short for a moment
                 self._tried_again = record.index
                 return BatchProblem("again", "", -1)
-            return BatchProblem("fault", f"{error.kind}: {error.__cause__!r}", error.position)
+            return BatchProblem("fault", f"{error.kind}: {repr_of(error.__cause__)}", error.position)
         self._go_back()
         return BatchProblem("code", str(error), -1)
 

@@ -20,6 +20,7 @@ from procedures.execution.failure_trace import (
     FailureTracer,
     hint_of,
 )
+from procedures.execution.outcome_bodies import describe_failure, outcome_of
 from procedures.idempotency.known_outcome import Status
 from tests.procedures import traced_app
 from tests.procedures.sites import START_MS, Site
@@ -61,7 +62,7 @@ def trace_of(error: BaseException, **options: Any) -> FailureTrace:
     """The trace that is made of it."""
     tracer = FailureTracer(**options)
     tracer.begin_attempt()
-    tracer.add(error, 7, RESERVE)
+    tracer.add(error, 7, RESERVE, describe_failure(outcome_of(error)[1]))
     (trace,) = tracer.take_traces()
     return trace
 
@@ -118,13 +119,13 @@ def test_texts_are_bounded_in_size_and_rate() -> None:
     tracer = FailureTracer(now=lambda: now[0])
     tracer.begin_attempt()
     for _ in range(TRACES_MAX + 5):
-        tracer.add(ValueError("x" * 10_000), 1, RESERVE)
+        tracer.add(ValueError("x" * 10_000), 1, RESERVE, "ValueError")
     traces = tracer.take_traces()
     assert len(traces) == TRACES_MAX
     assert sum(bool(trace.text) for trace in traces) == TEXTS_MAX
     assert max(len(trace.text) for trace in traces) <= TEXT_CHARACTERS_MAX + 10
     now[0] += TEXTS_EVERY_S
-    tracer.add(ValueError("again"), 1, RESERVE)
+    tracer.add(ValueError("again"), 1, RESERVE, "ValueError")
     assert tracer.take_traces()[0].text
 
 
