@@ -58,6 +58,18 @@ def open_locked(path: str, *, wait_s: float = 0.0) -> IO[bytes]:
     return file
 
 
+def is_held(path: str) -> bool:
+    """Whether a process has locked the file for itself alone; False where there is none."""
+    try:
+        with open(path, "rb") as file:
+            lock(file, "shared")
+    except LockHeld:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _identity(number: int) -> tuple[int, int]:
     status = os.fstat(number)
     return status.st_dev, status.st_ino

@@ -153,8 +153,9 @@ class Settings:
         True, "checksum changed rows of each batch to detect non-determinism; costs up to 30 % of a site"
     )
     wal_bytes_max: int = _setting(
-        256 << 20, "size of a partition's SQLite WAL beyond which readers are cancelled", unit="bytes", lowest=1 << 20
-    )
+        256 << 20, "a partition's SQLite WAL; beyond half of it new readers wait, beyond it all are cancelled", unit="bytes",
+        lowest=1 << 20,
+    )  # fmt: skip
 
     # callers
     inflight_calls_max: int = _setting(100_000, "calls accepted and not yet answered; beyond it 503", unit="calls", lowest=1)

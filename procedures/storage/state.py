@@ -29,11 +29,10 @@ from procedures.errors import SchemaConflict, StateRefused
 from procedures.guard.authorizer import Authorizer, Mode
 from procedures.native import open_statements
 from procedures.numeric.functions import register_numeric_functions
+from procedures.storage.state_log import PAGE_BYTES, StateLog
 
 FORMAT = 1
-PAGE_BYTES = 4096  # the block size of the file systems below; a fixed one keeps snapshot images comparable
 CACHE_KIBIBYTES = 64 << 10
-WAL_PAGES_CHECKPOINT = 4000  # 16 MB: a checkpoint costs as much as the distinct pages in it, so larger is cheaper per call
 STATEMENTS_CACHED = 1024  # APSW's default of 100 would prepare again in applications with more statements
 BUSY_MILLISECONDS = 5000  # a reader that opens the file takes short locks; the site waits for them instead of failing
 
@@ -69,15 +68,17 @@ class PartitionState:
         connection: the site's own, for the executor and for the stepwise backup of a snapshot.
         position: the last applied batch.
         clock: activity clock, milliseconds.
+        log: SQLite's write-ahead log of the file.
         statements: that run on the connection without a cursor; None where everything goes through one.
     """
 
-    __slots__ = ("_cursor", "clock", "connection", "guard", "partition", "path", "position", "statements")
+    __slots__ = ("_cursor", "clock", "connection", "guard", "log", "partition", "path", "position", "statements")
 
-    def __init__(self, path: Path, partition: int, connection: apsw.Connection, guard: Authorizer) -> None:
+    def __init__(self, path: Path, partition: int, connection: apsw.Connection, log: StateLog, guard: Authorizer) -> None:
         self.path = path
         self.partition = partition
         self.connection = connection
+        self.log = log
         self._cursor = connection.cursor()
         self.guard = guard
         row = _read_meta(connection, path, partition)
@@ -86,7 +87,7 @@ class PartitionState:
         self.statements = open_statements(connection)
 
     @classmethod
-    def open(cls, path: str | Path, *, partition: int, wal_pages_checkpoint: int = WAL_PAGES_CHECKPOINT) -> PartitionState:
+    def open(cls, path: str | Path, *, partition: int) -> PartitionState:
         """Opens the state of a partition, making an empty one if there is no file.
 
         Raises:
@@ -96,13 +97,14 @@ class PartitionState:
         try:
             connection = apsw.Connection(str(path), statementcachesize=STATEMENTS_CACHED)
             connection.set_busy_timeout(BUSY_MILLISECONDS)
-            _configure(connection, wal_pages_checkpoint)
+            _configure(connection)
+            log = StateLog(connection)
             register_numeric_functions(connection)
             _create_if_empty(connection, partition)
             connection.execute(_SESSIONS)  # files of earlier versions lack it
             guard = Authorizer()
             connection.authorizer = guard
-            return cls(path, partition, connection, guard)
+            return cls(path, partition, connection, log, guard)
         except (apsw.NotADBError, apsw.CorruptError) as error:
             raise StateRefused(f"{path} is no readable state file ({error}); rebuild it with `cmdlog recover`") from None
 
@@ -168,6 +170,16 @@ class PartitionState:
         finally:
             _roll_back(self.connection)
 
+    def empty_log(self) -> bool:
+        """Moves what the write-ahead log holds, and cuts it to nothing; False while a reader, or a transaction here, needs it."""
+        if self.connection.in_transaction:
+            return False
+        self.connection.set_busy_timeout(0)  # readers may stay for seconds, and calls wait for this thread
+        try:
+            return self.log.empty(self.connection)
+        finally:
+            self.connection.set_busy_timeout(BUSY_MILLISECONDS)
+
     def close(self, *, force: bool = False) -> None:
         """`force`: whatever SQLite says of it, as after a failure of the machine."""
         if self.statements is not None:
@@ -175,7 +187,7 @@ class PartitionState:
         self.connection.close(force)
 
 
-def _configure(connection: apsw.Connection, wal_pages_checkpoint: int) -> None:
+def _configure(connection: apsw.Connection) -> None:
     for pragma, value in (
         ("page_size", PAGE_BYTES),
         ("journal_mode", "wal"),
@@ -184,7 +196,6 @@ def _configure(connection: apsw.Connection, wal_pages_checkpoint: int) -> None:
         ("cache_size", -CACHE_KIBIBYTES),
         ("temp_store", "memory"),
         ("trusted_schema", 0),
-        ("wal_autocheckpoint", wal_pages_checkpoint),
     ):
         connection.pragma(pragma, value)
     connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)  # "text" in double quotes is a name, never silently a string

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from cmdlog.file_lock import LockHeld, lock, open_locked
+from cmdlog.file_lock import LockHeld, is_held, open_locked
 from cmdlog.wal.errors import Locked
 
 LOCK_WAIT_S: Final = 10.0  # for a predecessor that is just being ended
@@ -32,14 +32,7 @@ class StateLock:
 
 def is_locked(path: str) -> bool:
     """Whether a process has the right to write the state file."""
-    try:
-        with open(_lock_path(path), "rb") as file:
-            lock(file, "shared")
-    except LockHeld:
-        return True
-    except OSError:
-        return False
-    return False
+    return is_held(_lock_path(path))
 
 
 def _lock_path(path: str) -> str:

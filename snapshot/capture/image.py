@@ -33,8 +33,8 @@ class Capture(Copying):
     def __init__(self, state: PartitionState, path: str) -> None:
         super().__init__(state, path, CapturePacing(unit_s=PAGE_SECONDS_FIRST, units_max=STEP_PAGES_MAX))
         self._backup: Any = None  # apsw.Backup
-        self._checkpoint_pages: Any = state.connection.pragma("wal_autocheckpoint")
-        state.connection.wal_autocheckpoint(min(self._checkpoint_pages, CHECKPOINT_PAGES))
+        self._checkpoint_pages = state.log.pages_checkpoint
+        state.log.pages_checkpoint = min(self._checkpoint_pages, CHECKPOINT_PAGES)
         self._begin_or_fail()
 
     def _copy_some(self, units: int) -> bool:
@@ -59,7 +59,7 @@ class Capture(Copying):
         self._position, self._done = position, True
 
     def _close(self) -> None:
-        self._state.connection.wal_autocheckpoint(self._checkpoint_pages)
+        self._state.log.pages_checkpoint = self._checkpoint_pages
         if self._backup is not None:
             with contextlib.suppress(apsw.Error):
                 self._backup.close(True)

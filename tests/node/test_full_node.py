@@ -241,8 +241,8 @@ def limited_pages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file: states that are opened while it is there have at most as many pages as it says."""
     real, pages = state_module._configure, folder / "pages"
 
-    def configure(connection: Any, pages_checkpoint: int) -> None:
-        real(connection, pages_checkpoint)
+    def configure(connection: Any) -> None:
+        real(connection)
         if pages.exists():
             connection.pragma("max_page_count", int(pages.read_text()))
 

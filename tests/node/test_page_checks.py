@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import apsw
@@ -15,8 +16,10 @@ from cmdlog.node.embedded import open_embedded
 from cmdlog.testing import SMALL
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.opening.home import adopt
+from procedures.storage.state import PartitionState
 from replay.errors import StateDamaged
 from replay.state.page_check import page_problem
+from replay.state.reader_gate import ReaderGate
 from replay.state.trust import state_path
 from tests.commands import Command
 from tests.node.apps.faulty import db
@@ -83,6 +86,32 @@ def test_damaged_state_ends_the_node_and_is_rebuilt(killed: Path, tmp_path: Path
     with open_embedded(killed, db, partitions=2, **SMALL) as opened:
         assert [told["from"] for told in opened.node.recovery] == ["state", "empty"]
         assert [rows(killed, partition, SQL) for partition in range(2)] == expected
+
+
+def test_check_of_a_table_leaves_while_the_gate_is_shut(tmp_path: Path) -> None:
+    """It lets its view of the state go, so that the site can empty the log, and begins again behind it."""
+    path = str(tmp_path / "p0.sqlite")
+    state = PartitionState.open(path, partition=0)
+    state.connection.execute("CREATE TABLE many (id INTEGER NOT NULL PRIMARY KEY)")
+    state.connection.execute(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 20000) INSERT INTO many SELECT i FROM n"
+    )
+    gate, inside, checked = ReaderGate(path), threading.Event(), list[str]()
+
+    def rest() -> None:
+        if not inside.is_set():
+            gate.shut()
+            inside.set()
+
+    check = threading.Thread(target=lambda: checked.append(page_problem(path, rest)))
+    check.start()
+    wait_for(inside.is_set)
+    wait_for(state.empty_log)
+    assert checked == []
+    gate.open()
+    check.join()
+    assert checked == [""]
+    state.close()
 
 
 def test_whole_states_are_checked_once(killed: Path) -> None:

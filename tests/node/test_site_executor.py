@@ -20,7 +20,7 @@ def test_site_moves_while_a_logged_change_writes_rows(tmp_path: Path) -> None:
     """The watch ends a site that stands still, and a change cannot be left out: of many rows it would never come to its end."""
     catalogs, ticks = Catalogs(), list[bool]()
     catalogs.add_live(1, Database("empty"))
-    site = Site(SitePlan(catalogs, 1, {0: str(tmp_path / "state")}, KeyPolicy(), digest_rows=True))
+    site = Site(SitePlan(catalogs, 1, {0: str(tmp_path / "state")}, KeyPolicy(), digest_rows=True, wal_bytes_max=1 << 28))
 
     def tick() -> bool:
         ticks.append(True)

@@ -135,14 +135,14 @@ def test_existing_file_is_never_overwritten(state: PartitionState, tmp_path: Pat
 
 def test_checkpoints_are_short_only_while_a_copy_is_under_way(state: PartitionState, tmp_path: Path) -> None:
     """A checkpoint holds the next batch up: it comes more often during a capture, and as before after its end or its failure."""
-    connection = state.connection
-    before = connection.pragma("wal_autocheckpoint")
+    log = state.log
+    before = log.pages_checkpoint
     capture = Capture(state, str(tmp_path / "image"))
-    assert connection.pragma("wal_autocheckpoint") == module.CHECKPOINT_PAGES < before
+    assert log.pages_checkpoint == module.CHECKPOINT_PAGES < before
     while not capture.step():
         pass
-    assert connection.pragma("wal_autocheckpoint") == before
+    assert log.pages_checkpoint == before
     Capture(state, str(tmp_path / "other")).abort()
-    assert connection.pragma("wal_autocheckpoint") == before
+    assert log.pages_checkpoint == before
     Capture(state, str(tmp_path / "image"))  # it is there already
-    assert connection.pragma("wal_autocheckpoint") == before
+    assert log.pages_checkpoint == before

@@ -28,6 +28,7 @@ from cmdlog.wal.process_limits import address_limit
 from procedures.guard.authorizer import Authorizer, Mode
 from procedures.numeric.marks import numeric_digits
 from procedures.storage.state import open_reader
+from replay.state.reader_gate import is_shut
 
 if TYPE_CHECKING:
     from cmdlog.node.settings import Settings
@@ -37,6 +38,7 @@ __all__ = ["QueryLimit", "QueryLimits", "QueryRefused", "QueryResult", "RunQuery
 T = TypeVar("T")
 
 STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, about 1 ms, between looks at the deadline
+GATE_LOOK_S: Final = 0.005  # between two looks whether the site lets readers in again
 CACHE_KIBIBYTES: Final = 8 << 10  # of pages: a query runs once, and its memory is for sorting
 VALUE_BYTES: Final = 32  # that any value takes, at least, in a result
 
@@ -106,6 +108,7 @@ def run_query(
     deadline = time.monotonic() + limits.timeout_s
     result = QueryResult([], [], {})
     for partition, path in paths.items():
+        _wait_at_gate(partition, path, limits, deadline, cancelled)
         try:
             connection, guard = open_reader(path)
         except apsw.Error as error:
@@ -132,6 +135,19 @@ def run_query(
             except apsw.Error as error:
                 raise NotReady(f"partition {partition} cannot be read at present: {error}") from None
     return result
+
+
+def _wait_at_gate(partition: int, path: str, limits: QueryLimits, deadline: float, cancelled: Callable[[], bool]) -> None:
+    """Waits while earlier readers keep the site from emptying a long log. Raises: QueryLimit, NotReady."""
+    while is_shut(path):
+        if cancelled():
+            raise QueryLimit("the query was cancelled")
+        if time.monotonic() > deadline:
+            raise NotReady(
+                f"partition {partition} takes no query at present: earlier ones keep its SQLite WAL, "
+                f"which is near wal_bytes_max={limits.wal_bytes_max}, from being emptied"
+            )
+        time.sleep(GATE_LOOK_S)
 
 
 def out_of_memory() -> QueryLimit:

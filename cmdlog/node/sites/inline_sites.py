@@ -31,7 +31,6 @@ from cmdlog.wal.format.record import decode_record
 from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault
 from procedures.execution.executor import Applied
-from snapshot.capture.pacing import IDLE_PAUSE_S
 from snapshot.lineage import Wish
 
 STOP_LOOK_S: Final = 0.05  # how often a thread that waits for room looks whether the node stops
@@ -159,11 +158,12 @@ class InlineSites:
 
     def _run(self) -> None:
         while not self._stopping or self._work:
-            capturing = self._site is not None and self._site.capturing
             if not self._work:  # a caller who came while this thread held the drive left its work here, and woke nobody
-                self._wake.acquire(timeout=IDLE_PAUSE_S if capturing else None)
+                self._wake.acquire(timeout=None if self._site is None else self._site.idle_pause_s)
             with self._drive:
                 self._do_all()
+                if self._site is not None:
+                    self._site.empty_logs()
                 self._step_captures()
 
     def _do_all(self) -> None:
@@ -171,6 +171,8 @@ class InlineSites:
             try:
                 self._work.popleft()()
                 self._step_captures()
+                if self._current.waits_for_readers and not self._is_own_thread:
+                    self._wake.release()  # that thread looks again when no call comes
             except Exception as error:  # noqa: BLE001 - the batch does not fit, or our own bug: callers must not wait for ever
                 self._owner.broken(error)
 

@@ -28,13 +28,17 @@ from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.storage.changed_keys import estimate_keys
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
+from replay.state.reader_gate import ReaderGate
 from snapshot.capture.delta import DeltaCapture
 from snapshot.capture.image import Capture
+from snapshot.capture.pacing import IDLE_PAUSE_S
 from snapshot.lineage import Wish
 
 Progress = Callable[[int], object]
 Tick = Callable[[], bool]
 CHANGE_STEPS: Final = 1_000_000  # of SQLite's machine, some 10 ms, between two signs of life
+ROOM_SHARE: Final = 0.5  # of wal_bytes_max: from there on new readers wait, and those inside may end before they are cancelled
+READERS_PAUSE_S: Final = 0.01  # between two looks of an idle site whether the readers are gone
 TABLES_CHANGE: Final = "the tables of the partition change"  # why a capture ends
 
 
@@ -63,6 +67,7 @@ class SitePlan:
     state_files: Mapping[int, str]  # partition -> path
     policy: KeyPolicy
     digest_rows: bool
+    wal_bytes_max: int  # of the log of a state file
     skips: Mapping[int, Skips] = field(default_factory=dict)  # by partition
     deltas: bool = False  # whether the rows that change are noted, so that a snapshot may hold these alone
     traceback_locals: bool = False  # whether traces show values of locals
@@ -78,6 +83,8 @@ class Site:
         self._engines: dict[int, PartitionEngine] = {}
         self._captures: dict[int, tuple[int, Capture | DeltaCapture]] = {}  # partition -> (ident, capture)
         self._keep: dict[int, tuple[int, ...]] = {}  # partition -> `Wish.keep` of its capture
+        self._log_bytes_max = int(plan.wal_bytes_max * ROOM_SHARE)
+        self._gates: dict[int, ReaderGate] = {}  # partition -> of its state, whose log is too long
         self._tracer = FailureTracer(show_locals=plan.traceback_locals, keep_errors=plan.inline)
         self._catalog = plan.catalog  # that reads run
         plan.catalogs(plan.catalog)  # code that cannot be loaded fails here, not in the middle of a batch
@@ -101,6 +108,13 @@ class Site:
     def capturing(self) -> bool:
         return bool(self._captures)
 
+    @property
+    def idle_pause_s(self) -> float | None:
+        """After so long without an order `idle` has something to do; None: there is nothing."""
+        if self._gates:
+            return READERS_PAUSE_S
+        return IDLE_PAUSE_S if self._captures else None
+
     def apply(self, record: Record, tick: Tick = go_on) -> Applied | None:
         """`tick`: as in `prepare`, of a change of tables. Raises: EnvironmentFault; the site must then be closed and opened
         again.
@@ -109,7 +123,32 @@ class Site:
         if record.kind is RecordKind.SCHEMA:
             with _ticking(engine, tick):
                 return engine.apply(record)
-        return engine.apply(record, self._skips.get(record.partition, {}))
+        applied = engine.apply(record, self._skips.get(record.partition, {}))
+        if engine.state.log.bytes > self._log_bytes_max:
+            self._empty_log(record.partition)
+        return applied
+
+    @property
+    def waits_for_readers(self) -> bool:
+        """Whether a log is too long; `empty_logs` is to be called until it no longer is."""
+        return bool(self._gates)
+
+    def empty_logs(self) -> None:
+        """Empties the logs that are too long, of partitions without readers."""
+        for partition in list(self._gates):
+            self._empty_log(partition)
+
+    def _empty_log(self, partition: int) -> None:
+        """Or keeps new readers out until it can be emptied; not while a change of tables is prepared, which commits nothing."""
+        state = self._engines[partition].state
+        gate = self._gates.setdefault(partition, ReaderGate(str(state.path)))
+        if state.empty_log():
+            del self._gates[partition]
+            gate.open()
+        elif state.connection.in_transaction:
+            gate.open()
+        else:
+            gate.shut()
 
     def leave_out(self, partition: int, index: int, position: int) -> None:
         """The log has a skip of this call, which was not applied yet."""
@@ -208,5 +247,7 @@ class Site:
         return ended
 
     def close(self) -> None:
+        for gate in self._gates.values():
+            gate.open()
         for engine in self._engines.values():
             engine.close()

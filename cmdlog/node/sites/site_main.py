@@ -39,7 +39,6 @@ from procedures.execution.process_guard import end_children
 from procedures.idempotency.known_outcome import KeyPolicy
 from replay.engine import CatalogMissing, Catalogs
 from replay.state.state_lock import StateLock
-from snapshot.capture.pacing import IDLE_PAUSE_S
 from snapshot.lineage import Wish
 
 READ_BYTES: Final = 1 << 16  # a longer buffer comes from the system each time, which takes longer than the call
@@ -62,7 +61,9 @@ class SiteProcess:
         """Serves until the node stops it or goes away."""
         while True:
             site = self._site
-            if site is not None and site.capturing and not select.select([self._socket], (), (), IDLE_PAUSE_S)[0]:
+            pause_s = None if site is None else site.idle_pause_s
+            if site is not None and pause_s is not None and not select.select([self._socket], (), (), pause_s)[0]:
+                site.empty_logs()
                 self._step_captures(site)
                 continue
             data = self._poll.wait(self._receive_now, self._receive, alone=self._alone)
@@ -160,6 +161,7 @@ class SiteProcess:
             state_files,
             policy,
             hello["digest_rows"],
+            hello["wal_bytes_max"],
             skips,
             hello["deltas"],
             traceback_locals=hello["traceback_locals"],
