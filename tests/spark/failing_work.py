@@ -16,6 +16,7 @@ from replay.errors import ReplayError
 from replay.spark.jobs.backfill_task import backfill_partition
 from replay.spark.jobs.rebuild_task import rebuild_partition
 from replay.spark.jobs.task_attempt import Attempt
+from tests.waiting import wait_for
 
 WAIT_BEHIND = 50  # answers
 
@@ -48,11 +49,19 @@ def count_runs(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
 
 
 def fill_disk(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
-    """Somebody else takes all the room of the output's volume just before."""
-    _count(order, "ran")
-    with contextlib.suppress(OSError), open(Path(order["staging"]).parent / "filler", "ab", buffering=0) as filler:
-        while filler.write(bytes(4096)):
-            pass
+    """Somebody else takes all the room of the output's volume, once, before any task writes there."""
+    volume = Path(order["staging"]).parent
+    mark = volume.with_name("full")
+    try:
+        made = os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        wait_for(lambda: mark.stat().st_size)
+    else:
+        with contextlib.suppress(OSError), open(volume / "filler", "ab", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
+        os.write(made, b".")
+        os.close(made)
     return rebuild_partition(order, attempt)
 
 

@@ -34,7 +34,7 @@ from tests.wal.logkit import (
     sim,
 )
 from tests.wal.sim.simfiles import Fault, Operation, SimFiles
-from tests.wal.threadkit import WAIT_S, WaitSource, threaded
+from tests.wal.threadkit import WAIT_S, HeldSync, WaitSource, threaded
 
 
 def flags(files: SimFiles) -> list[BlockFlag]:
@@ -50,26 +50,17 @@ def test_watermarks_move_in_order_though_later_syncs_finish_first() -> None:
     files = SimFiles()
     create(files, segment_bytes=64 << 10)  # no rotation here: that waits for all syncs
     log, source = threaded(files)
-    release, overtaken, held = threading.Event(), threading.Semaphore(0), threading.Lock()
-
-    def hold(operation: Operation) -> None:
-        if operation.kind != "fdatasync" or threading.current_thread().name == "cmdlog-space":
-            return  # the preparing of the next segment's file is no block's sync
-        if held.acquire(blocking=False):
-            assert release.wait(WAIT_S)
-        else:
-            overtaken.release()
-
-    files.before = hold
+    first = HeldSync(files)
     for number in range(4):
         source.put(number)
         log.kick()
         source.wait(lambda number=number: number in source.sent)  # type: ignore[misc]
+        first.wait()
     for _ in range(3):
-        assert overtaken.acquire(timeout=WAIT_S)
+        assert first.overtaking.acquire(timeout=WAIT_S)
     assert source.acknowledged == []
     assert not log.run_turn(), "a caller's thread must not pass what is in flight"
-    release.set()
+    first.release()
     source.wait(lambda: len(source.acknowledged) == 4)
     assert source.acknowledged == [0, 1, 2, 3]
     log.close()
@@ -79,28 +70,19 @@ def test_a_rotation_waits_for_every_sync_of_the_segment_before() -> None:
     """The next segment's name vouches for all of this one, so it may not exist while a sync of this one is under way."""
     files = sim()
     log, source = threaded(files)
-    release, held = threading.Event(), threading.Lock()
-
-    def hold(operation: Operation) -> None:
-        if operation.kind == "fdatasync" and operation.path.endswith("01.log") and held.acquire(blocking=False):
-            assert release.wait(WAIT_S)
-
     wait_for(lambda: log._space.ready > 0)
-    files.before = hold
+    first = HeldSync(files)
     for number in range(4):
         source.put(number)
         log.kick()
         source.wait(lambda number=number: number in source.sent or log._tail.left_bytes < SECTOR_BYTES)  # type: ignore[misc]
+        first.wait()
     ring = log._ring
     assert ring is not None
-    pause = threading.Event()
-    for _ in range(10_000):  # until the rotation waits, or has gone ahead
-        if files.exists(f"{LOG}/{segment_name(2)}") or ring._quiet._parked:
-            break
-        pause.wait(0.001)
+    wait_for(lambda: ring._quiet._parked or files.exists(f"{LOG}/{segment_name(2)}"))  # the rotation waits, or has gone ahead
     assert not files.exists(f"{LOG}/{segment_name(2)}")
     assert source.acknowledged == []
-    release.set()
+    first.release()
     source.wait(lambda: len(source.acknowledged) == 4)
     assert files.exists(f"{LOG}/{segment_name(2)}")
     log.close()

@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.log import Log
 from cmdlog.wal.writing.watermarks import Sync
-from tests.wal.logkit import (
-    NODE,
-    ListSource,
-)
-from tests.wal.sim.simfiles import SimFiles
+from tests.waiting import PATIENCE_S, wait_for
+from tests.wal.logkit import NODE, ListSource
+from tests.wal.sim.simfiles import Operation, SimFiles
 
-WAIT_S = 120.0  # a bound that is only met when something is broken
+WAIT_S = PATIENCE_S
 
 
 class WaitSource(ListSource):
@@ -52,6 +50,29 @@ class WaitSource(ListSource):
         """Looks again whenever the log calls its source, and only then; `wait_for` is for everything else."""
         with self.changed:
             assert self.changed.wait_for(reached, WAIT_S), "nothing happened"
+
+
+class HeldSync:
+    """Holds up the next sync of the first segment; whoever sends more before `wait` returns may see a later block's held."""
+
+    def __init__(self, files: SimFiles) -> None:
+        self._held, self._release = threading.Lock(), threading.Event()
+        self.overtaking = threading.Semaphore(0)  # syncs of the segment that came meanwhile
+        files.before = self._hold
+
+    def wait(self) -> None:
+        wait_for(self._held.locked)
+
+    def release(self) -> None:
+        self._release.set()
+
+    def _hold(self, operation: Operation) -> None:
+        if operation.kind != "fdatasync" or not operation.path.endswith("01.log"):
+            return
+        if self._held.acquire(blocking=False):
+            assert self._release.wait(WAIT_S)
+        else:
+            self.overtaking.release()
 
 
 def threaded(files: SimFiles, *, threads: int = 4, sync: Sync = "sync", window_s: float = 0.005) -> tuple[Log, WaitSource]:
