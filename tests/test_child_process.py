@@ -17,11 +17,11 @@ import pytest
 from cmdlog import child_process
 from cmdlog.child_process import PIPE, ChildEnd, ChildProcess, encode_order, last_answer, without_settings
 from tests.processes import is_gone
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow  # processes are started
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = PATIENCE_S
 LARGE_BYTES = 3 << 20  # many times what a pipe holds
 LOOK_S = 0.02
 COUNTS = """

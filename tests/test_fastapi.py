@@ -18,6 +18,7 @@ from cmdlog.errors import Unreachable
 from cmdlog.fastapi import PROBLEMS, IdempotencyKey, answer_problems, call_async, embedded, lifespan, problem_of
 from tests.client import typed_shop
 from tests.client.typed_shop import Kept, Note, put, reserve
+from tests.waiting import PATIENCE_S
 
 with warnings.catch_warnings():  # it prefers a newer httpx, which nothing else here needs
     warnings.simplefilter("ignore")
@@ -137,7 +138,7 @@ def test_the_documented_application_runs(tmp_path: Path) -> None:
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))}
     done = subprocess.run(
-        [sys.executable, "use.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "use.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     put_answer, taken, refused = done.stdout.splitlines()
     assert (put_answer, taken) == ("200 null", "200 1")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cmdlog.hidden_packages import PACKAGES, ROOT, PackageHidden, check_packages, library_hint
+from tests.waiting import PATIENCE_S
 
 
 def write_module(folder: Path, name: str, *, package: bool) -> Path:
@@ -56,7 +57,7 @@ def test_program_beside_such_a_file_says_so(tmp_path: Path, program: str, refuse
     """The application, an embedding program and the command line; a client alone needs none of these packages."""
     path = write_module(tmp_path, "procedures", package=False)
     start = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; {program}"
-    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (f"{path} hides cmdlog's own package `procedures`" in done.stderr) is refused
     assert (done.returncode != 0) is refused
 

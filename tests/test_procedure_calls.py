@@ -14,6 +14,7 @@ from cmdlog.procedure_calls import call_of_item
 from tests.client import typed_shop as shop
 from tests.client.typed_shop import Kept, Note, labels, put, rate_count, reserve, set_rate
 from tests.type_checkers import CHECKERS, marked_lines, wrong_lines
+from tests.waiting import PATIENCE_S
 
 NOTE = Note(text="soon", within=timedelta(minutes=90))
 
@@ -23,7 +24,7 @@ def test_embedded_calls_by_function_give_the_functions_types(tmp_path: Path) -> 
     with cmdlog.open(tmp_path, shop.db, partitions=2) as database:
         assert database.call(put, 1, count=10) == 10
         assert database.call(reserve, 1, 3, note=NOTE) == Kept(7, NOTE)
-        assert database.submit(reserve, item=1, count=1).result(120) == Kept(9, Note(text="-"))
+        assert database.submit(reserve, item=1, count=1).result(PATIENCE_S) == Kept(9, Note(text="-"))
         assert database.call(set_rate, rate=5) is None
         assert database.call(rate_count) == [1, 1]
         assert database.call(labels, item=1, more={"b": [1.5], "a": None}) == {"a": None, "b": [1.5]}

@@ -12,7 +12,7 @@ import termios
 import pytest
 
 from cmdlog.whole_line_stdout import find_answer
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 RAIN = """
 import signal, sys
@@ -52,7 +52,7 @@ def printed(program: str, *, interrupted: bool = False) -> bytes:
     while data := os.read(pipe, 1 << 14):
         parts.append(data)
     process.stdout.close()
-    assert process.wait(120) == 0
+    assert process.wait(PATIENCE_S) == 0
     return b"".join(parts)
 
 

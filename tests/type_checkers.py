@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT: Final = Path(__file__).parents[1]
 CHECKERS: Final = ("mypy", "pyright")
-TIMEOUT_S: Final = 300
+TIMEOUT_S: Final = PATIENCE_S
 Line = tuple[str, int]  # file name, from 1
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 T = TypeVar("T")
-PATIENCE_S: Final = 180.0  # many times what anything here takes, also on a machine that does something else
+PATIENCE_S: Final = 300.0  # many times what anything here takes, also on a slow machine that does ten other things
 LOOK_EVERY_S: Final = 0.005
 ASK_EVERY_S: Final = 0.05  # of servers, which share the processor with who asks
 SELDOM: Final = 5.0  # so many times as long between two looks, once somebody has looked for a while: a look may cost milliseconds

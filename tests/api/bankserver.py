@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 APPLICATION = """
 from sqlalchemy import Column, Integer, bindparam, insert, select, update
@@ -82,7 +84,7 @@ class Server:
     def stop(self) -> int:
         """SIGTERM and the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(120)
+        return self.process.wait(PATIENCE_S)
 
     def kill(self) -> None:
         """Ends it in any case."""

@@ -14,6 +14,7 @@ import httpx
 
 from cmdlog.api.gate.route_table import ADMIN, INVOKE, READ, ROLES
 from cmdlog.api.gate.token_file import Credential, digest_of, write_line
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS = {"admin": "token-of-admin-and-so-on", "invoke": "token-of-invoke-and-so-on", "read": "token-of-read-and-so-on"}
@@ -31,7 +32,7 @@ CREDENTIALS = [
 def exchange(url: str, request: bytes) -> bytes:
     """Sends bytes as they are to a server and reads until it closes."""
     host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=120) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
         parts = []
@@ -67,7 +68,7 @@ class Running:
         assert self.process.stdout is not None
         self.url = json.loads(self.process.stdout.readline())["url"]
         assert json.loads(self.process.stdout.readline())["event"] == "ready"
-        self.client = httpx.Client(base_url=self.url, timeout=120)
+        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE_S)
 
     def end(self, *, kill: bool = True) -> None:
         """Ends it, at once or in order."""
@@ -76,7 +77,7 @@ class Running:
             self.process.kill()
         else:
             self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(PATIENCE_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

@@ -17,10 +17,9 @@ from cmdlog.api.connections.connection_registry import Quick, Roster
 from cmdlog.api.connections.http_server import HttpServer, listen, make_config
 from cmdlog.api.connections.tls import Certificate
 from cmdlog.node.settings import Settings
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 T = TypeVar("T")
-PATIENCE_S = 120.0
 
 
 class ClockLoop(uvloop.Loop):

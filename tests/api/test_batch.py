@@ -18,6 +18,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import make_routes
 from procedures import Database, Transaction
 from procedures.idempotency.known_outcome import Status, key_fingerprint
+from tests.waiting import PATIENCE_S
 
 Post = Callable[..., Any]
 
@@ -234,7 +235,7 @@ def test_client_that_leaves_midway_ends_the_stream(app: Api, node: Any, ask_app:
             yield line(3)[:20]
             raise ConnectionResetError("gone")
 
-        await asyncio.wait_for(ask_app(app, "POST", "/v1/batch", leaving()), 5)
+        await asyncio.wait_for(ask_app(app, "POST", "/v1/batch", leaving()), PATIENCE_S)
 
     asyncio.run(run())
     assert [params[0] for _, params, _ in node.logged] == [1, 2]
@@ -290,7 +291,7 @@ def test_stream_that_outlives_an_orderly_stop_is_answered_whole(app: Api, node: 
 
 def test_stream_that_is_shorter_than_an_orderly_stop_is_served(app: Api, node: Any, ask_app: Any) -> None:
     """Its lines are read to their end."""
-    app.service.settings = type(node.settings)(drain_timeout_s=10)
+    app.service.settings = type(node.settings)(drain_timeout_s=PATIENCE_S)
 
     async def run() -> Any:
         async def body() -> AsyncIterator[bytes]:
@@ -313,7 +314,7 @@ def test_silent_stream_is_ended(app: Api, node: Any, ask_app: Any) -> None:
             yield line(1)
             await asyncio.Event().wait()
 
-        return await asyncio.wait_for(ask_app(app, "POST", "/v1/batch", stuck()), 5)
+        return await asyncio.wait_for(ask_app(app, "POST", "/v1/batch", stuck()), PATIENCE_S)
 
     assert results(asyncio.run(run())) == [1, "body_timeout"]
 
@@ -330,7 +331,7 @@ def test_reader_of_nothing_is_let_go(app: Api, node: Any, ask_app: Any) -> None:
             return {"type": "http.request", "body": line(1) + line(2), "more_body": True}
 
         scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": [(b"host", b"localhost")]}
-        await asyncio.wait_for(app(scope, receive, never), 5)
+        await asyncio.wait_for(app(scope, receive, never), PATIENCE_S)
         await asyncio.sleep(0)
         return asyncio.all_tasks() - {asyncio.current_task()}
 
@@ -371,6 +372,6 @@ def test_answers_from_another_thread_arrive(app: Api, node: Any, ask_app: Any) -
             await asyncio.sleep(0)
         assert len(node.waiting) == 2
         await asyncio.get_running_loop().run_in_executor(None, node.release)
-        return await asyncio.wait_for(request, 5)
+        return await asyncio.wait_for(request, PATIENCE_S)
 
     assert results(asyncio.run(run())) == [1, 2]

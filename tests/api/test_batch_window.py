@@ -23,6 +23,7 @@ from cmdlog.api.routes.batch_window import (
     Traffic,
 )
 from tests.api.bankserver import Server
+from tests.waiting import PATIENCE_S
 
 CALLS_MAX = 1 << 14
 P99_S_MAX = 0.6  # it was 1.7 to 7 s
@@ -88,7 +89,7 @@ def streams(port: int, number: int) -> Iterator[None]:
     """Clients that send deposits to account 1 without end and never read an answer."""
     head = b"POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     lines = b'{"procedure":"deposit","params":{"account":1,"amount":1}}\n' * 1000
-    clients = [socket.create_connection(("127.0.0.1", port), timeout=120) for _ in range(number)]
+    clients = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(number)]
 
     def send(client: socket.socket) -> None:
         try:

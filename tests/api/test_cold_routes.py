@@ -19,6 +19,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.telemetry.cluster_metrics import MemberReadiness
 from snapshot.errors import PointRefused, SnapshotFailed
 from tests.api.conftest import OLD_TXN
+from tests.waiting import PATIENCE_S
 
 Post = Callable[..., Any]
 
@@ -203,7 +204,7 @@ def test_queries_wait_for_their_turn_and_not_for_ever(node: Any, ask_app: Any) -
     hold = threading.Event()
 
     def query(*_: object) -> QueryResult:
-        hold.wait(120)
+        hold.wait(PATIENCE_S)
         return QueryResult(["x"], [(1,)], {})
 
     node.query = query

@@ -17,8 +17,8 @@ from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.request import read_body
 from cmdlog.api.routes.app_state import send_problem
 from tests.api.echo import READ_BYTES, Application, buffered, one_answer, post, problem_of
-from tests.api.served import PATIENCE_S, Served, read_all, served, status_of
-from tests.waiting import eventually, wait_for
+from tests.api.served import Served, read_all, served, status_of
+from tests.waiting import PATIENCE_S, eventually, wait_for
 
 # -- answering ---------------------------------------------------------------------------------------------------------
 

@@ -17,10 +17,11 @@ import httpx
 import pytest
 
 from cmdlog.api.routes.swagger_page import swagger_folder
+from tests.waiting import PATIENCE_S
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 LOOKER, CALLER = "of-one-who-may-look-" + 16 * "a", "of-one-who-may-call-" + 16 * "b"
-WAIT_S = 120.0
+WAIT_S = PATIENCE_S
 
 NO_BROWSER = "needs a browser: Debian's chromium and chromium-driver"
 

@@ -20,6 +20,7 @@ from cmdlog.testing import SMALL, Server
 from cmdlog.wal.files import RealFiles
 from replay.fork.fork import fork
 from tests.node.apps.shelves import db, put
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 3
@@ -99,7 +100,7 @@ def test_calls_on_each_partition_from_outside(server: Server, tmp_path: Path) ->
     server.stop()
 
     command = [sys.executable, "-m", "cmdlog", "recover", str(server.data), "--to", str(tmp_path / "recovered")]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
     assert counts(tmp_path / "recovered") == left
     report = fork(RealFiles(), str(server.data), at=int(alone.json()["txn_id"]) - 1, db=db, out=str(tmp_path / "forked"))
     assert report.calls >= PARTITIONS

@@ -14,9 +14,10 @@ import pytest
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.routes import events
 from cmdlog.node.settings import Settings
+from tests.waiting import PATIENCE_S
 
 TOKEN = 40 * "a"
-WAIT_S = 120.0
+WAIT_S = PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

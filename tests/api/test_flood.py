@@ -19,7 +19,7 @@ from bench._load import Target, request, run_closed, run_load
 from bench._siege import siege
 from tests.api.bankserver import ROOT, Server
 from tests.api.served import status_of
-from tests.waiting import eventually, wait_for
+from tests.waiting import PATIENCE_S, eventually, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def test_besieged_server_serves_good_clients(server: Server) -> None:
     with siege(target.port, idle=IDLE, heads=HEADS) as found:
         assert run_load(target, connections=GOOD_CLIENTS, count=400)["statuses"] == {"200": 400}
         grown = rss_bytes(server.process.pid) - before
-        assert httpx.get(server.url + "/readyz", timeout=120).status_code == 200
+        assert httpx.get(server.url + "/readyz", timeout=PATIENCE_S).status_code == 200
     assert found.opened >= IDLE + HEADS
     assert grown <= (IDLE + HEADS) * CONNECTION_BYTES_MAX
     logged = Path(f"/proc/{server.process.pid}/cwd/errors.txt").read_text()
@@ -96,10 +96,10 @@ def test_server_keeps_files_for_itself(tmp_path: Path) -> None:
         server.wait_ready()
         clients = []
         for _ in range(300):
-            clients.append(socket.create_connection(("127.0.0.1", port_of(server)), timeout=120))
+            clients.append(socket.create_connection(("127.0.0.1", port_of(server)), timeout=PATIENCE_S))
             clients[-1].sendall(b"POST / HTTP/1.1\r\n")
         files = f"/proc/{server.process.pid}/fd"
-        assert eventually(lambda: httpx.get(server.url + "/readyz", timeout=120).status_code == 200)
+        assert eventually(lambda: httpx.get(server.url + "/readyz", timeout=PATIENCE_S).status_code == 200)
         assert len(os.listdir(files)) < allowed - 200
         for account in range(20):
             answer = httpx.post(server.url + "/v1/procedures/open_account", json={"account": account, "amount": 1})
@@ -121,14 +121,14 @@ def test_server_out_of_files_goes_on() -> None:
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        clients = [socket.create_connection(("127.0.0.1", port), timeout=120) for _ in range(200)]
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(200)]
         assert eventually(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) >= 55)
         assert eventually(lambda: 100 < sum(map(ended, clients)) < 200)
         wait_until_at_rest(process.pid)
         for client in clients:
             client.close()
         assert eventually(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) < 30)
-        with socket.create_connection(("127.0.0.1", port), timeout=120) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
             client.sendall(request("POST", "/v1/procedures/transfer", b"{}"))
             assert status_of(client.recv(4096)) == 200
     finally:
@@ -148,11 +148,11 @@ def test_server_whose_files_run_out_loses_only_newcomers() -> None:
         here = ("127.0.0.1", int(process.stdout.readline()))
         allowed = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
         with contextlib.ExitStack() as opened:
-            old = opened.enter_context(socket.create_connection(here, timeout=120))
+            old = opened.enter_context(socket.create_connection(here, timeout=PATIENCE_S))
             old.sendall(call)
             assert status_of(old.recv(4096)) == 200
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, allowed[1]))  # not even the spare one can be had again
-            newcomers = [opened.enter_context(socket.create_connection(here, timeout=120)) for _ in range(50)]
+            newcomers = [opened.enter_context(socket.create_connection(here, timeout=PATIENCE_S)) for _ in range(50)]
             for _ in range(50):
                 old.sendall(call)
                 assert status_of(old.recv(4096)) == 200
@@ -197,7 +197,7 @@ def test_server_that_may_hardly_open_files_refuses_to_start(tmp_path: Path) -> N
     """Too few for the node alone: a clear error that names the setting and the limit, before the directory is touched."""
     server = Server(tmp_path, "--port", "0", files_max=200)
     try:
-        assert server.process.wait(120) == 2
+        assert server.process.wait(PATIENCE_S) == 2
         assert server.process.stdout is not None
         told = server.process.stdout.read() + (tmp_path / "errors.txt").read_text()
         assert "connections_max" in told

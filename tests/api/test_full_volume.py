@@ -117,7 +117,7 @@ class Full:
     def end(self) -> None:
         """SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0
+        assert self.process.wait(PATIENCE_S) == 0
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_full_volume_is_said_refuses_at_once_and_heals_by_itself(full: Full) -> 
     before = full.accounts()
 
     def refused_at_once() -> int:
-        answer = full.open_accounts(1, 900_000, timeout=10.0)
+        answer = full.open_accounts(1, 900_000, timeout=PATIENCE_S)
         assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "disk_full", "5")
         assert full.client.get("/readyz").json()["code"] == "disk_full"
         return next(looks)

@@ -18,7 +18,7 @@ from cmdlog.child_process import ChildProcess
 from cmdlog.testing import Server as ServerOf
 from tests.api.bankserver import APPLICATION, ROOT, Server
 from tests.api.test_tls import context_of, write
-from tests.waiting import ASK_EVERY_S, eventually
+from tests.waiting import ASK_EVERY_S, PATIENCE_S, eventually
 
 slow = pytest.mark.slow
 ONE = ("--http-processes", "1")
@@ -109,9 +109,9 @@ def test_an_orderly_stop_loses_no_answer(tmp_path: Path, server: Server) -> None
 
     loader = threading.Thread(target=load)
     loader.start()
-    assert begun.wait(60)
+    assert begun.wait(PATIENCE_S)
     assert server.stop() == 0
-    loader.join(60)
+    loader.join(PATIENCE_S)
     assert all(ended(pid) for pid in http)
     again = Server(tmp_path, "--port", "0")
     try:
@@ -147,7 +147,7 @@ def test_a_deploy_is_answered_when_every_process_has_the_code(tmp_path: Path, se
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     arguments = ("deploy", "bank_of_test:db", "--url", server.url)
     with ChildProcess("cmdlog.cli", *arguments, environment=environment, cwd=folder) as deploy:
-        assert deploy.wait(120) == 0
+        assert deploy.wait(PATIENCE_S) == 0
     assert call(server, "deposit", amount=5).status_code == 422
     assert call(server, "deposit", amount=5, fee=2).json()["result"] == 3
     (pid,) = pids(server)

@@ -8,6 +8,7 @@ import pytest
 
 from cmdlog.api.connections.http_server import listen, url_of
 from cmdlog.node.settings import BadSetting
+from tests.waiting import PATIENCE_S
 
 
 def test_a_port_has_one_server() -> None:
@@ -21,5 +22,8 @@ def test_a_port_has_one_server() -> None:
 
 def test_a_client_is_queued_before_the_server_accepts() -> None:
     """Who reads the printed address and connects at once is not refused."""
-    with listen("127.0.0.1", 0, silence_max_s=1) as listener, socket.create_connection(listener.getsockname(), timeout=10):
+    with (
+        listen("127.0.0.1", 0, silence_max_s=1) as listener,
+        socket.create_connection(listener.getsockname(), timeout=PATIENCE_S),
+    ):
         pass

@@ -7,6 +7,7 @@ import threading
 
 from cmdlog.api.processes.link_frames import LinkFrameKind, LinkSession, encode_link_frame
 from cmdlog.api.processes.link_sockets import join_link, make_pair, new_connection, next_turn, nothing
+from tests.waiting import PATIENCE_S
 
 
 def test_frames_that_wait_are_taken_when_the_link_is_joined() -> None:
@@ -26,7 +27,7 @@ def test_frames_that_wait_are_taken_when_the_link_is_joined() -> None:
         await node.closed.wait()
         node.end()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
     assert taken == [7]
 
 
@@ -46,7 +47,7 @@ def test_the_next_turn_is_reached_from_any_thread() -> None:
         kept.append(soon)
 
     kept: list[object] = []
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
     thread = threading.Thread(target=kept[0], args=(nothing,))  # type: ignore[arg-type]  # as above
     thread.start()
     thread.join()

@@ -15,6 +15,7 @@ from cmdlog.node.slot_map import SlotMap
 from tests.api.linked_node import PARTITIONS, LinkPair
 from tests.api.relay_pair import happened
 from tests.node.test_forwarded_replies import TRACE
+from tests.waiting import PATIENCE_S
 
 ROOM = CallWindow(calls=100, params_bytes=1 << 20)
 
@@ -30,7 +31,7 @@ def run(work: Callable[[LinkPair], Coroutine[Any, Any, None]], window: CallWindo
         finally:
             await pair.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 async def answers(replies: list[Reply], count: int = 1) -> list[Reply]:

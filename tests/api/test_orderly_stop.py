@@ -17,7 +17,7 @@ from cmdlog.api.server import Events, _Runner
 from cmdlog.node.settings import Settings
 from tests.api.echo import Application, one_answer, post
 from tests.api.served import Served
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 
 def test_a_connection_that_is_to_end_says_so_with_its_answer(server: Served) -> None:
@@ -78,7 +78,7 @@ def test_connections_that_are_taken_last_end_with_their_answer() -> None:
         await serving
         roster.stop()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
     assert told[0].startswith(b"HTTP/1.1 200 OK")
     assert told[0].endswith(b"\r\n\r\nx")
 
@@ -97,7 +97,7 @@ class Stop:
         self.handed_over = handed_over
 
     def hand_over(self) -> bool:
-        assert self.let.wait(120)
+        assert self.let.wait(PATIENCE_S)
         self.steps.append("handed over")
         return self.handed_over
 

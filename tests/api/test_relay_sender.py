@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from cmdlog.api.processes.link_frames import LinkFrameKind
 from tests.api.relay_pair import SCOPE, Client, RelayPair, happened
+from tests.waiting import PATIENCE_S
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -25,7 +26,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """In a loop of its own, with a bound for a test that fails."""
-    asyncio.run(asyncio.wait_for(work(), 60))
+    asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
 
 
 def test_a_request_is_answered_by_the_node() -> None:

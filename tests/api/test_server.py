@@ -19,7 +19,7 @@ import trustme
 
 from tests.api.bankserver import ROOT, Server
 from tests.api.running import exchange
-from tests.waiting import ask_for, wait_for
+from tests.waiting import PATIENCE_S, ask_for, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +136,7 @@ def test_outcome_of_a_client_that_left_is_kept_under_its_key(server: Server, sen
     head = "POST /v1/procedures/deposit HTTP/1.1\r\nHost: localhost\r\n"
     head += f"Idempotency-Key: {key}\r\nContent-Length: {len(body)}\r\n\r\n"
     host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=120) as client:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client:
         client.sendall(head.encode() + {"head": b"", "half a body": body[:9], "body": body}[sent])
         if left_by == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -157,7 +157,7 @@ def test_server_speaks_tls(tmp_path: Path) -> None:
     options = ("--port", "0", "--tls-cert-file", str(cert), "--tls-key-file", str(key))
     refused = Server(tmp_path, *options)
     try:
-        assert refused.process.wait(120) == 2
+        assert refused.process.wait(PATIENCE_S) == 2
         assert not (tmp_path / "data").exists()
     finally:
         refused.kill()
@@ -197,7 +197,7 @@ def test_second_process_is_refused(server: Server, tmp_path: Path) -> None:
     for folder, options, exit_code in ((cwd, ("--port", "0"), 12), (tmp_path, ("--port", port), 2)):
         second = Server(folder, *options)
         try:
-            assert second.process.wait(120) == exit_code
+            assert second.process.wait(PATIENCE_S) == exit_code
         finally:
             second.kill()
     assert not (tmp_path / "data").exists()
@@ -227,9 +227,9 @@ def test_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
 
         loader = threading.Thread(target=load)
         loader.start()
-        assert started.wait(120)
+        assert started.wait(PATIENCE_S)
         assert server.stop() == 0
-        loader.join(120)
+        loader.join(PATIENCE_S)
     finally:
         server.kill()
     again = Server(tmp_path, "--port", "0")
@@ -292,6 +292,6 @@ def test_second_server_says_no_address(server: Server, tmp_path: Path) -> None:
         try:
             assert second.process.stdout is not None
             assert "listening" not in second.process.stdout.read()
-            assert second.process.wait(120) in (2, 12)
+            assert second.process.wait(PATIENCE_S) in (2, 12)
         finally:
             second.kill()

@@ -18,8 +18,8 @@ from cmdlog.api.connections import tls as tls_module
 from cmdlog.api.connections.tls import CHECK_EVERY_S, Certificate, make_context, validity
 from cmdlog.node.settings import BadSetting, Settings
 from tests.api.echo import RESET, Application, one_answer, post
-from tests.api.served import PATIENCE_S, Served, descriptors, read_all, served, status_of
-from tests.waiting import eventually
+from tests.api.served import Served, descriptors, read_all, served, status_of
+from tests.waiting import PATIENCE_S, eventually
 
 UTC = datetime.UTC
 Files = dict[str, Any]  # settings by name

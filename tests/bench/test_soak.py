@@ -12,8 +12,10 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 240.0
+LIMIT_S = PATIENCE_S
 
 pytestmark = pytest.mark.slow
 

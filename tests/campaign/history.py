@@ -25,10 +25,10 @@ from tests.campaign.checks import Checks
 from tests.campaign.plan import History, Step, draw
 from tests.campaign.program import Program, Server
 from tests.campaign.truth import Made, Planned, Truth, Wrong
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 CALLERS: Final = 3  # threads of a load
-ROOM_S: Final = 60.0  # for a node to get out of a full log once it may
+ROOM_S: Final = PATIENCE_S  # for a node to get out of a full log once it may
 POINTS_KEPT: Final = 2  # the node's default
 
 
@@ -141,11 +141,11 @@ class Life:
 
     def _step_snapshot(self, step: Step) -> None:
         with self._client() as client:
-            client.take_snapshot(timeout_s=120.0)
+            client.take_snapshot(timeout_s=PATIENCE_S)
 
     def _step_point(self, step: Step) -> None:
         with self._client() as client:
-            taken = client.take_point(timeout_s=120.0)
+            taken = client.take_point(timeout_s=PATIENCE_S)
         txn_id = int(taken["point"]["txn_id"])
         self._checks.points = [*self._checks.points, txn_id][-POINTS_KEPT:]
 

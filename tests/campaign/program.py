@@ -24,10 +24,11 @@ from cmdlog.cli.app import run
 from cmdlog.cli.output import out
 from cmdlog.client import RetryPolicy
 from tests.campaign.truth import Wrong
+from tests.waiting import PATIENCE_S
 
-READY_S: Final = 120.0  # of a start, with all that it replays, on a busy machine
-COMMAND_S: Final = 300.0
-ANSWER_S: Final = 60.0
+READY_S: Final = PATIENCE_S  # of a start, with all that it replays, on a busy machine
+COMMAND_S: Final = PATIENCE_S
+ANSWER_S: Final = PATIENCE_S
 LAST_WORDS: Final = 600  # characters
 
 

@@ -176,7 +176,7 @@ def test_doubt_names_the_key_that_dispels_it() -> None:
     """When nobody knows whether the call was executed, the hint is the command's own key: repeated under it, it tells."""
     lost = [Step(end="reset", reply=b"")] * 10_000
     with ScriptedServer([LISTED, *lost]) as server, pytest.raises(CommandFailed) as refused:
-        call("bump", ["id=1"], url=server.url, timeout=1.5)
+        call("bump", ["id=1"], url=server.url, timeout=3)
     assert "outcome_unknown" in str(refused.value)
     [key] = {request.headers["idempotency-key"] for request in server.requests if request.path.startswith("/v1/procedures/")}
     assert f"--key {key}" in refused.value.hint

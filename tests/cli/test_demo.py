@@ -20,7 +20,7 @@ from cmdlog.cli.demo.proof import DemoCall, prove
 from cmdlog.cli.demo.server import ServerProcess
 from tests.cli.demo_processes import interrupted_demo, processes_below, program
 from tests.commands import Command
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 SMALL = DemoOptions(calls=300, clients=3, partitions=2, seed=11, workload="bank")
 
@@ -28,7 +28,7 @@ SMALL = DemoOptions(calls=300, clients=3, partitions=2, seed=11, workload="bank"
 def run_demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
     """`cmdlog demo` as a process whose temporary files go below `folder`."""
     environment = {**os.environ, "TMPDIR": str(folder)}
-    return subprocess.run(program("demo", *arguments), capture_output=True, env=environment, timeout=600, check=False)
+    return subprocess.run(program("demo", *arguments), capture_output=True, env=environment, timeout=PATIENCE_S, check=False)
 
 
 @pytest.mark.slow
@@ -146,5 +146,7 @@ def test_server_that_cannot_start_is_reported_with_its_words(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_module_is_the_program() -> None:
     """`python -m cmdlog` is `cmdlog`."""
-    done = subprocess.run([sys.executable, "-m", "cmdlog", "version", "--json"], capture_output=True, check=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "cmdlog", "version", "--json"], capture_output=True, check=True, timeout=PATIENCE_S
+    )
     assert "cmdlog" in orjson.loads(done.stdout)

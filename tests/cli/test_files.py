@@ -18,6 +18,7 @@ from cmdlog.cli.files import FILES, FOLDER, read_deploy_file
 from cmdlog.cli.server.settings_sources import load_settings
 from cmdlog.node.prometheus import TABLE as METRICS
 from cmdlog.node.settings import TABLE, Settings
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = re.compile(r"_(bucket|sum|count)$")
@@ -27,7 +28,7 @@ OF_CLIENT_LIBRARY = {"process_resident_memory_bytes"}
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`cmdlog files` as a process."""
     return subprocess.run(
-        [sys.executable, "-m", "cmdlog", "files", *arguments], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "cmdlog", "files", *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
@@ -98,7 +99,9 @@ def test_the_unit_is_one_of_systemd(tmp_path: Path) -> None:
     """`systemd-analyze verify` knows every key and value."""
     unit = tmp_path / "cmdlog.service"
     unit.write_text(read_deploy_file("cmdlog.service").replace("User=cmdlog\n", "User=root\n"))
-    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     said = [line for line in done.stderr.splitlines() if "cmdlog.service" in line]
     assert (done.returncode, said) == (0, [])
 

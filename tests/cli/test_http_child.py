@@ -11,6 +11,7 @@ from cmdlog.api.processes.process_set import make_order
 from cmdlog.child_process import ChildProcess, encode_order
 from cmdlog.cli.server.serve import HTTP_PROCESS
 from cmdlog.node.settings import Settings
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -27,4 +28,4 @@ def test_a_process_without_its_node_ends() -> None:
             control.settimeout(120)
             assert control.recv(1), "it reports its counts: it serves"
             control.close()
-            assert child.wait(120) == 0
+            assert child.wait(PATIENCE_S) == 0

@@ -18,10 +18,10 @@ import pytest
 from cmdlog.testing import SMALL
 from cmdlog.wal.process_limits import ADDRESS_BYTES_MIN
 from tests.node.apps.faulty import db
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
-SECONDS_MAX = 60
+SECONDS_MAX = PATIENCE_S
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from procedures.errors import MigrationFailed
 from tests.cli.member_server import run
 from tests.node.apps import migrating
 from tests.node.migrating.test_table_changes import filled, opened, rows, wanted
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 APP = "tests.node.apps.migrating:"
@@ -64,7 +65,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MigrationFailed, match="not on partition 1"):
         run("migrate", APP + "raising", "--data", str(data))
     serve = [sys.executable, "-m", "cmdlog", "serve", APP + "second", "--data", str(data), "--port", "0"]
-    ended = subprocess.run(serve, capture_output=True, text=True, check=False, timeout=100)
+    ended = subprocess.run(serve, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 1
     assert "migrations that the tables have not been through: 0001_split_name" in ended.stderr
     node = opened(data, migrating.first)

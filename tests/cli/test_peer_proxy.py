@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from cmdlog.cli.demo.cluster.peer_proxy import PeerProxies
+from tests.waiting import PATIENCE_S
 
 NODE = 2
 SILENCE_S = 0.05  # how long bytes that must not arrive are waited for
@@ -20,7 +21,7 @@ def wire() -> Iterator[tuple[PeerProxies, socket.socket, socket.socket]]:
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         proxies = stack.enter_context(PeerProxies({1: 1, NODE: listener.getsockname()[1]}))
-        caller = stack.enter_context(socket.create_connection(("127.0.0.1", proxies.ports[NODE]), timeout=120))
+        caller = stack.enter_context(socket.create_connection(("127.0.0.1", proxies.ports[NODE]), timeout=PATIENCE_S))
         node = stack.enter_context(listener.accept()[0])
         node.settimeout(120)
         yield proxies, caller, node
@@ -87,7 +88,7 @@ def test_end_that_hangs_up_ends_the_other(wire: tuple[PeerProxies, socket.socket
 def test_node_that_does_not_listen_hangs_up() -> None:
     """As its kernel would."""
     with PeerProxies({NODE: 1}) as proxies:
-        caller = socket.create_connection(("127.0.0.1", proxies.ports[NODE]), timeout=120)
+        caller = socket.create_connection(("127.0.0.1", proxies.ports[NODE]), timeout=PATIENCE_S)
         with caller, contextlib.suppress(ConnectionResetError):
             assert caller.recv(1) == b""
 
@@ -102,4 +103,4 @@ def test_closed_proxies_hang_up_and_listen_no_more(wire: tuple[PeerProxies, sock
     with contextlib.suppress(ConnectionResetError):
         assert caller.recv(1) == b""
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", proxies.ports[NODE]), timeout=120)
+        socket.create_connection(("127.0.0.1", proxies.ports[NODE]), timeout=PATIENCE_S)

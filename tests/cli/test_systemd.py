@@ -14,8 +14,9 @@ import pytest
 
 from cmdlog.child_process import ChildProcess, without_settings
 from cmdlog.cli.server.systemd import ServiceNotices
+from tests.waiting import PATIENCE_S
 
-WAIT_S = 60.0
+WAIT_S = PATIENCE_S
 
 
 @pytest.fixture

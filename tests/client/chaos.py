@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from tests.waiting import PATIENCE_S
+
 CHUNK_BYTES = 512
 
 
@@ -28,14 +30,14 @@ class ChaosProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(120)
+        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(PATIENCE_S)
         self.url = "http://127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]  # noqa: UP031
         return self
 
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(120)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(120)
+        self._thread.join(PATIENCE_S)
         self._loop.close()
 
     async def _listen(self) -> asyncio.Server:

@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import orjson
 
+from tests.waiting import PATIENCE_S
+
 Phase = Literal["accepted", "head read", "body read", "executed"]
 End = Literal["keep", "close", "reset", "stall"]
 RESET = struct.pack("ii", 1, 0)
@@ -104,7 +106,7 @@ class ScriptedServer:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(120)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
     def release(self) -> None:
@@ -194,7 +196,7 @@ class ScriptedServer:
         reply = proper if step.reply is None else step.reply if isinstance(step.reply, bytes) else step.reply(proper)
         connection.sendall(reply[: round(len(reply) * step.share)])
         if step.end == "stall":
-            self._released.wait(60)
+            self._released.wait(PATIENCE_S)
         if step.end == "reset":
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         return step.end == "keep"

@@ -13,7 +13,7 @@ from cmdlog.client.request import Ask, call_ask
 from cmdlog.client.response import Attempt, Lost, Response
 from cmdlog.client.retry_loop import SendAttempt
 from tests.client.renaming import text_key
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def step(number: int, *, attempt_s: float = 10.0, size: int = 0) -> SendAttempt:
@@ -37,12 +37,12 @@ class Line:
 
     def one(self, sent: SendAttempt) -> Attempt:
         self.requests.append([text_key(sent.ask)])
-        assert self.open.wait(120)
+        assert self.open.wait(PATIENCE_S)
         return answer(sent.ask)
 
     def many(self, asks: Sequence[Ask], _sent: SendAttempt) -> Iterator[Attempt]:
         self.requests.append([text_key(ask) for ask in asks])
-        assert self.open.wait(120)
+        assert self.open.wait(PATIENCE_S)
         for number, ask in enumerate(asks):
             self.fail(number)
             yield answer(ask)
@@ -66,7 +66,7 @@ class Callers:
 
     def join(self) -> dict[str | None, Attempt]:
         for thread in self._threads:
-            thread.join(120)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
         return self.found
 
@@ -211,7 +211,7 @@ def test_many_threads_get_their_own_answers(line: Line) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE_S)
     coalescer.close()
     assert wrong == []
     assert sum(map(len, line.requests)) == 64 * 30

@@ -12,6 +12,7 @@ from cmdlog.client import AsyncClient, AutoBatch, Client, RetryPolicy
 from cmdlog.results import Result
 from cmdlog.testing import Server
 from tests.client.chaos import ChaosProxy
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def test_threads_with_single_calls(server: Server) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(100)
+            thread.join(PATIENCE_S)
         assert sorted(told) == list(range(1, 401))
         assert proxy.killed > 50
         assert proxy.duplicated > 5

@@ -42,7 +42,7 @@ from cmdlog.testing import Server
 from tests.client import typed_shop
 from tests.client.typed_shop import Kept, Note, labels, promise, put, rate_count, reserve, set_rate
 from tests.node.apps.faulty import Mixed, db
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -305,7 +305,7 @@ def test_threads_share_requests_and_each_gets_its_own(server: Server, options: b
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
     assert wrong == []
 
 
@@ -353,8 +353,8 @@ def test_fork_has_connections_of_its_own(client: Client) -> None:
 def test_batch_in_a_fork_has_a_connection_of_its_own() -> None:
     """The calls of a child's batch do not come over its parent's connection, in the middle of the parent's requests."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(30)
-        with Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=1) as parent:
+        listener.settimeout(PATIENCE_S)
+        with Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=PATIENCE_S) as parent:
             own = _answer_one_call(listener, parent)
             child = os.fork()
             if child == 0:
@@ -406,12 +406,12 @@ def test_server_may_come_and_go(server: Server) -> None:
 
     caller = threading.Thread(target=run)
     caller.start()
-    assert reached.wait(120)
+    assert reached.wait(PATIENCE_S)
     server.kill()
     with pytest.raises(Unreachable):
         server.client.invoke("bump", {"id": counter, "amount": 1}, timeout_s=0.1)
     server.start()
-    caller.join(60)
+    caller.join(PATIENCE_S)
     assert told == list(range(1, 151))
 
 

@@ -10,6 +10,7 @@ import pytest
 from cmdlog.client import AsyncClient, Client
 from cmdlog.errors import Unreachable
 from tests.client.scripted import ScriptedServer, Step
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -19,13 +20,13 @@ STALL = Step("body read", "stall")
 def test_threads_wait_for_a_free_connection() -> None:
     """One connection serves two threads in turn; who gets none in its time surely was not executed."""
     with ScriptedServer([STALL]) as server, Client(server.url, connections_max=1, token="") as client:
-        holder = threading.Thread(target=lambda: client.invoke("bump", {"id": 1}, timeout_s=30.0))
+        holder = threading.Thread(target=lambda: client.invoke("bump", {"id": 1}, timeout_s=PATIENCE_S))
         holder.start()
-        assert server.arrived.wait(120)
+        assert server.arrived.wait(PATIENCE_S)
         with pytest.raises(Unreachable, match="no connection was free"):
             client.invoke("bump", {"id": 1}, idempotency_key=None, timeout_s=0.2)
         server.release()
-        holder.join(120)
+        holder.join(PATIENCE_S)
         assert client.call("bump", id=1) == 2
         assert server.executions == 2
 
@@ -36,7 +37,7 @@ def test_tasks_wait_for_a_free_connection() -> None:
     async def run(server: ScriptedServer) -> None:
         async with AsyncClient(server.url, connections_max=1, token="") as client:
             holder = asyncio.create_task(client.call("bump", id=1))
-            assert await asyncio.to_thread(server.arrived.wait, 10)
+            assert await asyncio.to_thread(server.arrived.wait, PATIENCE_S)
             with pytest.raises(Unreachable, match="no"):
                 await client.invoke("bump", {"id": 1}, idempotency_key=None, timeout_s=0.2)
             holder.cancel()

@@ -152,7 +152,7 @@ def test_all_hang_is_told_in_time_as_doubt(drive: Drive) -> None:
     """Nodes that accept and never answer: the call ends in its time, and says that each hung."""
     with ScriptedCluster([[Step("body read", "stall")] * 20] * 3) as cluster:
         with pytest.raises(OutcomeUnknown) as told:
-            drive.call(cluster.urls, retry=QUICK, timeout_s=1)
+            drive.call(cluster.urls, retry=QUICK, timeout_s=3)
         assert all(f"{url}: " in str(told.value) for url in cluster.urls)
         with pytest.raises(Unreachable):
             drive.read(cluster.urls, retry=QUICK, timeout_s=0.01)

@@ -22,13 +22,12 @@ from tests.cluster.lists_app import list_names
 from tests.cluster.proxy import HOLD, PASS, SWALLOW, TWICE, Proxy, Rule
 from tests.cluster.served import ServedCluster
 from tests.node.rig import rows
-from tests.waiting import eventually, wait_for
+from tests.waiting import PATIENCE_S, eventually, wait_for
 
 APP: Final = "tests.cluster.lists_app:db"
 PARTITIONS: Final = 2
 LISTS: Final = tuple(list_names(PARTITIONS))
 ANSWER_S: Final = 1.5  # of patience with one node
-PATIENCE_S: Final = 120.0
 
 Lists = dict[str, list[int]]
 

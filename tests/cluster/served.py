@@ -18,7 +18,6 @@ from cmdlog.cli.demo.cluster.cluster_nodes import free_ports
 from tests.waiting import PATIENCE_S, ask_for
 
 APP = "procedures.samples.bank:db"
-LEADER_S = 180.0  # until the first one, when the nodes start on a machine that does something else
 SMALL = ("--segment-bytes", "1MiB", "--segments", "16", "--log-reserve-bytes", "64KiB", "--call-bytes-max", "256KiB")
 
 
@@ -80,7 +79,7 @@ class ServedCluster:
         """Ends a node; with SIGTERM in order."""
         process = self._processes.pop(node)
         process.send_signal(number)
-        process.wait(60)
+        process.wait(PATIENCE_S)
 
     def signal(self, node: int, number: int) -> None:
         """Without waiting for what comes of it."""
@@ -122,7 +121,7 @@ class ServedCluster:
                     return node
             return 0
 
-        return ask_for(look, LEADER_S, self.logs)
+        return ask_for(look, PATIENCE_S, self.logs)
 
     def logs(self) -> str:
         return "\n".join((self.folder / f"log{node}").read_text(errors="replace")[-3000:] for node in self.nodes)

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from tests.cluster.served import ServedCluster
-from tests.waiting import ask_for, wait_for
+from tests.waiting import PATIENCE_S, ask_for, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ class Operator:
         found = arguments or ("--cluster", "cluster.json")
         done = subprocess.run(
             [sys.executable, "-m", "cmdlog.cli", "cluster", "status", *found, "--json"], cwd=self.cluster.folder,
-            env=self.cluster.environment(), capture_output=True, text=True, timeout=300, check=False,
+            env=self.cluster.environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert done.stdout, done.stderr
         return done.returncode, orjson.loads(done.stdout)
@@ -153,11 +153,11 @@ def check_page(cluster: ServedCluster, node: int, leader: int) -> None:
     browser = [CHROMIUM or "", *HEADLESS, f"--user-data-dir={cluster.folder / 'browser'}", "--dump-dom", f"{cluster.urls[node]}/"]
 
     def rows() -> list[str]:
-        page = subprocess.run(browser, capture_output=True, text=True, timeout=120, check=False).stdout
+        page = subprocess.run(browser, capture_output=True, text=True, timeout=PATIENCE_S, check=False).stdout
         table = page.partition('<table id="nodes">')[2].partition("</table>")[0]
         return table.split("<tr")[2:]
 
-    found = ask_for(rows, 180)
+    found = ask_for(rows)
     assert len(found) == len(cluster.nodes)
     assert ['class="leads"' in row for row in found] == [number == leader for number in cluster.nodes]
     assert f"{node}, this node" in found[node - 1]

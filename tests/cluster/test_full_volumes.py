@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.served import ServedCluster
 from tests.small_volume import small_volume
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ class Volumes(ServedCluster):
         """A large call under its own key."""
         return httpx.post(
             f"{self.urls[node]}/v1/procedures/put", json=params_of(number),
-            headers={"Idempotency-Key": f"put{number}"}, timeout=60,
+            headers={"Idempotency-Key": f"put{number}"}, timeout=PATIENCE_S,
         )  # fmt: skip
 
     def takes(self, node: int, number: int) -> bool:
@@ -74,7 +74,7 @@ class Volumes(ServedCluster):
 
     def kept(self, node: int) -> list[int]:
         """What the calls left, as a query reads it."""
-        answer = httpx.post(f"{self.urls[node]}/v1/query", json={"sql": "SELECT id FROM boxes"}, timeout=20)
+        answer = httpx.post(f"{self.urls[node]}/v1/query", json={"sql": "SELECT id FROM boxes"}, timeout=PATIENCE_S)
         return [row[0] for row in answer.json()["rows"]]
 
     def ballast(self, node: int) -> Path:
@@ -113,7 +113,7 @@ def test_a_majority_on_full_volumes(cluster: Volumes) -> None:
         refused = cluster.put(node, 10_000).json()
         assert refused["code"] == "no_quorum"
         assert f"volume of node {followers[0]} and node {followers[1]}: make room there" in refused["detail"]
-    ready = httpx.get(f"{cluster.urls[leader]}/readyz", timeout=20)
+    ready = httpx.get(f"{cluster.urls[leader]}/readyz", timeout=PATIENCE_S)
     assert (ready.status_code, "no room" in ready.json()["detail"]) == (503, True)
     assert cluster.call("size", {"id": 0}, "", only=[leader])["result"] == CALL_BYTES
     for node in followers:

@@ -20,10 +20,10 @@ from procedures.idempotency.known_outcome import key_fingerprint
 from procedures.storage.state import open_reader
 from replay.state.trust import state_path
 from tests.node.apps.faulty import db
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 T = TypeVar("T")
-WAIT_S = 120.0
+WAIT_S = PATIENCE_S
 SMALL: dict[str, Any] = {"segment_bytes": 1 << 20, "segments": 8, "log_reserve_bytes": 64 << 10, "call_bytes_max": 100_000}
 QUICK_SITES: dict[str, Any] = {"sites": 1, "call_timeout_s": 1.0}
 

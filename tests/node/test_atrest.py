@@ -19,6 +19,7 @@ from tests.api.bankserver import Server
 from tests.commands import Command
 from tests.node.apps.faulty import db
 from tests.node.rig import SMALL
+from tests.waiting import PATIENCE_S
 
 AMOUNT = 0x1234567  # is found in the file
 FILES = RealFiles()
@@ -163,7 +164,7 @@ def test_server_seals_at_one_signal_and_at_no_other_end(tmp_path: Path) -> None:
             recovery.append([part["from"] for part in httpx.get(server.url + "/v1/status").json()["start"]["recovery"]])
             for number in signals:
                 server.process.send_signal(number)
-            assert server.process.wait(120) == (-signal.SIGKILL if signal.SIGKILL in signals else 0)
+            assert server.process.wait(PATIENCE_S) == (-signal.SIGKILL if signal.SIGKILL in signals else 0)
         finally:
             server.kill()
         return seals(tmp_path / "data")

@@ -14,9 +14,9 @@ from cmdlog.node.sites import channel as channel_module
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, FrameReader, encode_frame
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
-WAIT_S = 120.0
+WAIT_S = PATIENCE_S
 
 
 def frame(ident: int, size: int = 0) -> bytes:

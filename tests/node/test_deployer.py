@@ -35,7 +35,7 @@ from procedures.storage.state import open_reader
 from replay.state.trust import state_path
 from tests.node.deployed import MIGRATION, RENAMED, Callers, make_version
 from tests.node.rig import Pending, ask, open_node
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 3
@@ -238,12 +238,12 @@ def test_deploys_at_once_are_refused_and_the_same_code_is_deployed_once(tmp_path
 
     def check(*_: object, **__: object) -> None:
         checking.set()
-        assert go.wait(120)
+        assert go.wait(PATIENCE_S)
 
     monkeypatch.setattr(deployer, "check_bundle", check)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(node.deployer.deploy, bundle)
-        assert checking.wait(120)
+        assert checking.wait(PATIENCE_S)
         with pytest.raises(DeployUnderWay):
             node.deployer.deploy(bundle)
         go.set()

@@ -20,10 +20,11 @@ from cmdlog.node.embedded import Embedded
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import Durability, NotReady, UnknownOutcome
 from cmdlog.node.queries.query import run_query
+from cmdlog.node.settings import TABLE
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import File, RealFiles
 from tests.node.rig import Pending, ask, counters, open_node, send
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 HELD_S = 0.15  # long enough for anything that does not wait for the disk, were it not to wait
 
@@ -150,7 +151,7 @@ def test_calls_of_one_node_keep_their_own_promises(tmp_path: Path, files: HeldFi
         files.gate.set()
         assert strict.value() == 111
         assert read.value() in (11, 111, 1111)
-        assert query.result(120).rows[0][0] in (11, 111, 1111)
+        assert query.result(PATIENCE_S).rows[0][0] in (11, 111, 1111)
     wait_for(lambda: node.sequencer.idle)
     node.close()
     node = open_node(tmp_path / "data", inline=True)
@@ -323,7 +324,7 @@ def test_a_query_hears_of_the_failure_it_waited_through(tmp_path: Path, files: H
         files.broken = True
         files.gate.set()
         with pytest.raises(NotReady):
-            query.result(120)
+            query.result(PATIENCE_S)
     with pytest.raises(WalError):
         node.close()
 
@@ -343,7 +344,7 @@ def test_no_snapshot_counts_before_its_entries_are_durable(tmp_path: Path, files
         assert all("tmp" in path.name for path in (tmp_path / "data" / "snapshots").iterdir() if path.is_dir())
         cut = files.cut_into(tmp_path / "data", tmp_path / "cut")
         files.gate.set()
-        assert taken.result(120)  # the process that seals has idle time alone
+        assert taken.result(PATIENCE_S)  # the process that seals has idle time alone
     node.close()
     again = open_node(cut, inline=True)
     assert counters(again) == {1: 1}
@@ -351,17 +352,21 @@ def test_no_snapshot_counts_before_its_entries_are_durable(tmp_path: Path, files
 
 
 @pytest.mark.slow
-def test_a_strict_call_of_a_lax_node_does_not_wait_for_the_window(tmp_path: Path, files: HeldFiles) -> None:
-    """With durability=async and a window of ten seconds, a strict call or read syncs at once, and lax ones do not sync at all."""
-    node = open_node(tmp_path / "data", inline=True, partitions=1, durability="async", async_window_ms=10_000)
+def test_a_strict_call_of_a_lax_node_does_not_wait_for_the_window(
+    tmp_path: Path, files: HeldFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With durability=async and a window beyond all patience, a strict call or read syncs at once, and lax ones do not at all."""
+    window_ms = 10_000 * int(PATIENCE_S)
+    monkeypatch.setitem(TABLE, "async_window_ms", replace(TABLE["async_window_ms"], highest=window_ms))
+    node = open_node(tmp_path / "data", inline=True, partitions=1, durability="async", async_window_ms=window_ms)
     ask(node, "bump", id=1, amount=1)
     before = sum(node.meter.syncs.counts)
     assert place(node, "bump", None, id=1, amount=10).value() == 11
     assert sum(node.meter.syncs.counts) == before
-    assert place(node, "bump", "sync", id=1, amount=100).wait(8)  # less than the window
+    assert place(node, "bump", "sync", id=1, amount=100).wait()
     assert sum(node.meter.syncs.counts) == before + 1
     assert place(node, "bump", None, id=1, amount=1000).value() == 1111
-    assert place(node, "peek", "sync", id=1).wait(8)  # less than the window
+    assert place(node, "peek", "sync", id=1).wait()
     assert sum(node.meter.syncs.counts) == before + 2
     cut = files.cut_into(tmp_path / "data", tmp_path / "cut")
     node.close()
@@ -399,7 +404,7 @@ def test_embedded_calls_choose_their_durability(tmp_path: Path, files: HeldFiles
         with pytest.raises(concurrent.futures.TimeoutError):
             strict.result(HELD_S)
         files.gate.set()
-        assert strict.result(120) == 111
+        assert strict.result(PATIENCE_S) == 111
     opened.close()
 
 

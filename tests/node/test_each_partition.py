@@ -13,6 +13,7 @@ from cmdlog.errors import Aborted, ProcedureFailed
 from cmdlog.node.embedded import Embedded, open_embedded
 from tests.node.apps.shelves import db
 from tests.node.rig import SMALL
+from tests.waiting import PATIENCE_S
 
 ITEMS = range(24)
 
@@ -71,7 +72,7 @@ def test_call_replays_as_it_ran(tmp_path: Path) -> None:
             opened.call("empty", but=[2])
         left = opened.call("count")
     command = [sys.executable, "-m", "cmdlog", "recover", str(tmp_path / "data"), "--to", str(tmp_path / "out")]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
     with open_embedded(tmp_path / "out", db, **{**SMALL, "partitions": 3}) as again:
         assert again.call("count") == left
 

@@ -33,7 +33,7 @@ from cmdlog.wal.errors import Locked
 from procedures import InvalidParameters
 from tests.node.apps.faulty import Mixed, db
 from tests.node.rig import SMALL, WAIT_S
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def reopen(directory: Path, **settings: Any) -> Embedded:
@@ -47,7 +47,7 @@ def test_results_have_the_annotated_types(tmp_path: Path) -> None:
     with reopen(tmp_path) as opened:
         result = opened.call("mixed", id=1, amount=Decimal("1.50"), at=at, raw=b"\0\xff")
         assert result == Mixed(Decimal("1.50"), at, b"\0\xff", [Decimal("1.50")] * 2)
-        assert opened.submit("mixed", id=1, amount=Decimal(2), at=at, raw=b"").result(120).amount == Decimal(2)
+        assert opened.submit("mixed", id=1, amount=Decimal(2), at=at, raw=b"").result(PATIENCE_S).amount == Decimal(2)
         assert opened.call("look_everywhere", name="x") == [[0, 0]] * 4
 
 
@@ -123,7 +123,7 @@ def test_a_procedure_that_interrupts_is_skipped(tmp_path: Path) -> None:
     with reopen(tmp_path) as opened:
         assert opened.call("bump", id=1, amount=1) == 1
         with pytest.raises(ProcedureFailed, match=r"^procedure interrupt was skipped: ") as failed:
-            opened.submit("interrupt", id=1).result(120)
+            opened.submit("interrupt", id=1).result(PATIENCE_S)
         assert failed.value.hint.startswith("interrupt was left out after 3 attempts: interrupted while running procedure")
         assert "KeyboardInterrupt()" in failed.value.hint
         assert opened.status()["errors"][0]["text"] == f"the call was skipped; {failed.value.hint}"
@@ -226,7 +226,7 @@ def test_threads_conserve_the_sum(tmp_path: Path, settings: dict[str, Any]) -> N
             try:
                 for n in range(rounds):
                     assert opened.call("bump", id=thread, amount=1) == 3 * n + 1
-                    assert opened.submit("bump", id=thread, amount=1).result(120) == 3 * n + 2
+                    assert opened.submit("bump", id=thread, amount=1).result(PATIENCE_S) == 3 * n + 2
                     for _ in range(2):
                         assert opened.call("bump", idempotency_key=f"{thread}-{n}", id=thread, amount=1) == 3 * n + 3
                     assert opened.call("peek", id=thread) == 3 * n + 3
@@ -253,7 +253,7 @@ def test_a_placed_call_cannot_be_cancelled(tmp_path: Path) -> None:
         futures = [opened.submit("nap", id=1, seconds=0.0) for _ in range(20)]
         for future in futures[::2]:
             assert not future.cancel()
-        assert [future.result(120) for future in futures] == list(range(1, 21))
+        assert [future.result(PATIENCE_S) for future in futures] == list(range(1, 21))
         assert opened.call("peek", id=1) == 20
         assert opened.node.error is None
 
@@ -273,7 +273,7 @@ def test_a_callback_does_not_close(tmp_path: Path) -> None:
 
         opened.submit("nap", id=1, seconds=0.01).add_done_callback(close)
         with pytest.raises(RuntimeError, match="close the database in another one"):
-            closed.result(120)
+            closed.result(PATIENCE_S)
         assert opened.call("bump", id=1, amount=1) == 2
     with reopen(tmp_path) as opened:
         assert opened.call("peek", id=1) == 2
@@ -378,7 +378,7 @@ def test_interrupt_ends_the_wait_of_close(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(Locked):
         reopen(tmp_path)
     lasts.unlink()
-    assert running.result(120) == 8
+    assert running.result(PATIENCE_S) == 8
     wait_for(lambda: all(thread.name != "last-work" for thread in threading.enumerate()))
     with reopen(tmp_path) as again:
         assert again.call("peek", id=1) == 8
@@ -393,7 +393,7 @@ def test_interrupted_close_is_orderly_where_it_can_be(tmp_path: Path) -> None:
     running = opened.submit("stay", id=1, path=str(lasts))
     wait_for(lambda: opened.status()["stalled"])
     assert interrupt_close(opened, meanwhile=lasts.unlink) is None
-    assert running.result(120) == 1
+    assert running.result(PATIENCE_S) == 1
     with reopen(tmp_path) as again:
         assert again.call("peek", id=1) == 1
 
@@ -410,7 +410,7 @@ def test_the_last_work_of_a_busy_moment_is_not_left_lying(tmp_path: Path) -> Non
         for worker in workers:
             worker.start()
         for worker in workers:
-            worker.join(120)
+            worker.join(PATIENCE_S)
             assert not worker.is_alive()
 
 
@@ -461,6 +461,6 @@ def test_a_future_s_callback_may_submit_and_not_call(tmp_path: Path) -> None:
             followed.put(opened.submit("bump", id=1, amount=1))
 
         opened.submit("bump", id=1, amount=1).add_done_callback(go_on)
-        followed.get(timeout=120).result(120)
+        followed.get(timeout=PATIENCE_S).result(PATIENCE_S)
         assert "use submit() there" in str(refused[0])
         assert opened.call("bump", id=1, amount=1) == 3

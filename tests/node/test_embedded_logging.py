@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys
@@ -35,7 +37,7 @@ def test_embedded_node_writes_nothing_unless_asked(tmp_path: Path, before: str, 
     """Nothing on standard output or error by default; the lines go where logging or structlog are told to send them."""
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(before=before), str(tmp_path / "data")],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=True,
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True,
     )  # fmt: skip
     assert ran.stdout == ""
     assert (LOGGED in ran.stderr) is heard

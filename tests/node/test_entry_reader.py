@@ -16,6 +16,7 @@ from cmdlog.raft.ready import EntriesWanted
 from cmdlog.wal.format.record import decode_record, encode_empty
 from cmdlog.wal.ids import Index
 from cmdlog.wal.log import Log
+from tests.waiting import PATIENCE_S
 from tests.wal.logkit import NODE, create, generations
 from tests.wal.sim.simfiles import SimFiles
 
@@ -100,7 +101,7 @@ def test_every_question_is_answered(wal: Log) -> None:
     reader.start()
     reader.ask(request(1, [1]))
     reader.ask(request(1, [1], block=None))
-    first, second = answers.get(timeout=120), answers.get(timeout=120)
+    first, second = answers.get(timeout=PATIENCE_S), answers.get(timeout=PATIENCE_S)
     reader.stop()
     assert first is not None
     assert second is None

@@ -12,8 +12,9 @@ from cmdlog.node.sequencing import log_wakeup
 from cmdlog.node.sequencing.log_wakeup import ALONE_BEFORE, Waker
 from cmdlog.node.sites.busy_poll import Spinning
 from cmdlog.wal.errors import WalError
+from tests.waiting import PATIENCE_S
 
-WAIT_S = 60.0  # a bound that is only met when something is broken
+WAIT_S = PATIENCE_S
 
 
 class Kicks:

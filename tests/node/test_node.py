@@ -30,7 +30,7 @@ from snapshot.capture.image import Capture
 from snapshot.errors import SnapshotFailed
 from tests.node.apps import tagged
 from tests.node.rig import SMALL, alive, ask, counters, kill, open_node, partition, rows, send
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,7 +62,7 @@ def read_acks(process: subprocess.Popen[str], count: int) -> list[str]:
 def end(process: subprocess.Popen[str]) -> str:
     """SIGKILL; what it had still written."""
     kill(process.pid)
-    process.wait(timeout=120)
+    process.wait(timeout=PATIENCE_S)
     assert process.stdout is not None
     with process.stdout as stdout:  # not communicate(): it would pass over what was read ahead
         return stdout.read()
@@ -194,11 +194,11 @@ def test_a_capture_in_an_inline_site_that_is_restored_is_told_lost(tmp_path: Pat
     with monkeypatch.context() as patched:
         patched.setattr(Capture, "step", never_complete)
         asked = node._snapshots.request_snapshots([0])
-        assert begun.wait(120)
+        assert begun.wait(PATIENCE_S)
         failed = send(node, "exhaust", id=1).wait()
         assert isinstance(failed, CallOutcome)
         with pytest.raises(SnapshotFailed, match="site ended"):
-            asked.result(120)
+            asked.result(PATIENCE_S)
     assert node.take_snapshot(0)[0]["index"] > 0
     node.close()
 

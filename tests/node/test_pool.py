@@ -22,7 +22,7 @@ from cmdlog.node.queries.pool import QueryCancelled, QueryPool, Ticket
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused
 from procedures.storage.state import PartitionState
 from tests.processes import is_gone
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow  # processes are started
 
@@ -122,7 +122,7 @@ pool = QueryPool(memory_bytes_max=1 << 30)
 try:
     for sql in sys.argv[2:]:
         try:
-            limits = QueryLimits(rows_max=10, bytes_max=8 << 20, timeout_s=20.0, wal_bytes_max=1 << 30)
+            limits = QueryLimits(rows_max=10, bytes_max=8 << 20, timeout_s=180.0, wal_bytes_max=1 << 30)
             pool.run({0: sys.argv[1]}, sql, (), limits)
             print("answered")
         except Exception as error:
@@ -146,7 +146,7 @@ def test_a_limit_of_the_process_is_named_and_stops_no_small_query(path: str) -> 
         recursive("SELECT i, h FROM m ORDER BY h, i DESC"),
     ]
     command = ["setpriv", "--bounding-set=-sys_resource", *command] if os.geteuid() == 0 and shutil.which("setpriv") else command
-    done = subprocess.run(command, preexec_fn=lower, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, preexec_fn=lower, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     small, large = done.stdout.splitlines()
     assert small == "answered"
     assert large.startswith("QueryLimit")
@@ -184,7 +184,7 @@ def in_a_thread(pool: QueryPool, path: str, sql: str, ticket: Ticket) -> tuple[t
 
     def run() -> None:
         try:
-            ask(pool, path, sql, timeout_s=60, ticket=ticket)
+            ask(pool, path, sql, timeout_s=PATIENCE_S, ticket=ticket)
         except (QueryCancelled, QueryRefused, NotReady) as error:
             raised.append(error)
 
@@ -202,7 +202,7 @@ def test_cancelled_query_ends_and_its_process_stays(pool: QueryPool, path: str) 
         thread, raised = in_a_thread(pool, path, recursive("SELECT max(i) FROM n"), ticket)
         wait_for(lambda runs=runs, ticket=ticket: not runs or under_way(ticket))  # type: ignore[misc]
         ticket.cancel()
-        thread.join(120)
+        thread.join(PATIENCE_S)
         assert [type(error) for error in raised] == [QueryCancelled]
         done = Ticket()
         assert ask(pool, path, "SELECT count(*) FROM items", ticket=done)["rows"] == [[2]]
@@ -221,7 +221,7 @@ def test_process_that_was_killed_is_replaced(pool: QueryPool, path: str) -> None
             os.kill(pid, number)
         if not goes:
             ticket.cancel()
-        thread.join(120)
+        thread.join(PATIENCE_S)
         assert [type(one) for one in raised] == [error]
         assert (pool.pids() != before) is goes
     assert ask(pool, path, "SELECT 1")["rows"] == [[1]]
@@ -241,7 +241,7 @@ def test_closed_pool_ends_its_queries_and_processes(path: str) -> None:
     wait_for(lambda: under_way(ticket))
     (pid,) = pool.pids()
     pool.close()
-    thread.join(120)
+    thread.join(PATIENCE_S)
     assert [type(error) for error in raised] == [NotReady]
     assert not Path(f"/proc/{pid}").exists()
     with pytest.raises(NotReady):

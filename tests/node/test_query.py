@@ -12,6 +12,7 @@ import pytest
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
 from procedures.storage.state import PartitionState
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -222,7 +223,7 @@ def test_a_reader_that_lets_the_write_ahead_file_grow_is_cancelled(paths: dict[i
 
     def read() -> None:
         with pytest.raises(QueryLimit) as caught:
-            run({0: paths[0]}, ENDLESS, timeout_s=60.0, wal_bytes_max=1 << 20)
+            run({0: paths[0]}, ENDLESS, timeout_s=PATIENCE_S, wal_bytes_max=1 << 20)
         told.append(str(caught.value))
 
     reader = threading.Thread(target=read)
@@ -231,7 +232,7 @@ def test_a_reader_that_lets_the_write_ahead_file_grow_is_cancelled(paths: dict[i
         state.connection.execute("INSERT INTO bulk VALUES (?, zeroblob(8000))", (number,))
         if not reader.is_alive():
             break
-    reader.join(120)
+    reader.join(PATIENCE_S)
     assert "wal_bytes_max=1048576" in told[0]
     assert run({0: paths[0]}, "SELECT count(*) FROM items", wal_bytes_max=1).rows == [(5,)]
     state.close()

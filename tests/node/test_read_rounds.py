@@ -12,6 +12,7 @@ import pytest
 from cmdlog.node.member.read_rounds import ROUND_TICKS, ReadRounds
 from cmdlog.node.outcome import Overloaded
 from tests.node.asked_consensus import NEVER, AskedConsensus, as_driver
+from tests.waiting import PATIENCE_S
 
 Told = list[tuple[str, bool]]
 
@@ -65,13 +66,13 @@ def test_round_is_asked_for_after_its_last_read_has_come(rig: Rig, monkeypatch: 
 
     def slow_ask(group: int, request: Callable[[Any], Any]) -> None:
         asking.set()
-        assert came.wait(120)
+        assert came.wait(PATIENCE_S)
         ask(group, request)
 
     monkeypatch.setattr(rig.consensus, "ask", slow_ask)
     first = threading.Thread(target=rig.add, args=("a",))
     first.start()
-    assert asking.wait(120)
+    assert asking.wait(PATIENCE_S)
     rig.add("b")
     came.set()
     first.join()

@@ -19,9 +19,10 @@ from snapshot.archive.segment_copy import copy_segment
 from snapshot.errors import SnapshotFailed
 from tests.processes import watch_policies
 from tests.replay.rig import Rig
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
-WAIT_S = 120.0
+WAIT_S = PATIENCE_S
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ import uvloop
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, encode_frame
 from cmdlog.node.sites.site_io import LoopReader, ThreadReader
+from tests.waiting import PATIENCE_S
 
 Reader = LoopReader | ThreadReader
 MESSAGE = encode_frame(FrameKind.FAULT, b"{}")
-WAIT_S = 120.0
+WAIT_S = PATIENCE_S
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.outcome import CallOutcome, Reply, UnknownOutcome
+from tests.waiting import PATIENCE_S
 
 TERMS = (3, 3, 3)
 DONE = CallOutcome(0, 0, b"")
@@ -184,7 +185,7 @@ def test_every_leadership_is_taken_over() -> None:
     with running(steps) as takeover:
         takeover.begin_takeover((1, 1, 1))
         takeover.begin_takeover((2, 2, 2))
-        assert [steps.ended.get(timeout=120), steps.ended.get(timeout=120)] == [(1, 1, 1), (2, 2, 2)]
+        assert [steps.ended.get(timeout=PATIENCE_S), steps.ended.get(timeout=PATIENCE_S)] == [(1, 1, 1), (2, 2, 2)]
 
 
 def test_a_failure_is_reported() -> None:
@@ -198,5 +199,5 @@ def test_a_failure_is_reported() -> None:
     steps.on_look = fail
     with running(steps) as takeover:
         takeover.begin_takeover(TERMS)
-        assert steps.failures.get(timeout=120) is error
+        assert steps.failures.get(timeout=PATIENCE_S) is error
     assert steps.steps[-1] == "look"

@@ -14,6 +14,7 @@ import pytest
 
 from procedures.checks.check import check
 from procedures.errors import BundleError, DefinitionError
+from tests.waiting import PATIENCE_S
 
 APP = """
 from sqlalchemy import Column, Integer, String, bindparam, insert, select, text
@@ -151,7 +152,7 @@ def test_digests_do_not_depend_on_the_hash_seed() -> None:
     for seed in ("0", "2"):
         command = [sys.executable, "-m", "procedures.checks.check", "procedures.samples.bank:db", "3", "200"]
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[2])}
-        outputs.append(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=300).stdout)
+        outputs.append(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=PATIENCE_S).stdout)
     assert outputs[0] == outputs[1]
     assert len({orjson.loads(line)["digest"] for line in outputs[0].splitlines()}) > 5
 

@@ -8,7 +8,11 @@ from typing import Final
 
 from tests.project.test_repository import PACKAGES, sources, syntax_nodes
 
-CLOCKS: Final = {("time", "sleep"), ("time", "monotonic"), ("time", "perf_counter"), ("threading", "Timer"), ("asyncio", "sleep")}
+CLOCKS: Final = {
+    *(("time", name) for name in ("sleep", "monotonic", "perf_counter", "process_time", "thread_time")),
+    ("threading", "Timer"),
+    ("asyncio", "sleep"),
+}
 MAY_SLEEP: Final = {
     "tests/waiting.py",  # the one place that waits
     "tests/cluster/proxy.py",  # a network that is slow

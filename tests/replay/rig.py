@@ -34,6 +34,7 @@ from snapshot.catalog import free_path, temporary_path
 from snapshot.manifest import IMAGE_NAME
 from snapshot.table_digest import TableDigest, open_image, table_digests
 from tests.procedures.sites import uuid7
+from tests.waiting import PATIENCE_S
 
 APP = """
 import os
@@ -291,7 +292,7 @@ class Rig:
         self.notes = []
         if not self.wal.run_turn():  # the segment is full: a thread of the log goes on to the next
             self.wal.kick()
-        assert self.feed.arrived.wait(120)
+        assert self.feed.arrived.wait(PATIENCE_S)
         return self.feed.durable_block
 
     def snapshot(self, partition: int, *, mark: bool = True) -> str:

@@ -17,6 +17,7 @@ from replay.drill.report import FOLDER
 from tests.commands import Command
 from tests.replay.drills import run_drill, with_snapshots
 from tests.replay.rig import ACCOUNTS, DRIFT, Rig
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_terminated_process_leaves_nothing(rig: Rig, tmp_path: Path, monkeypatch
                 process.terminate()
             else:
                 process._let_go()
-            assert process.wait(120) == 128 + signal.SIGTERM
+            assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
         assert os.listdir(folder) == ["lock"]
 
 

@@ -24,6 +24,7 @@ from replay.log.scan import scan
 from replay.log.source import open_source
 from tests.replay.rig import Feed
 from tests.replay.streamkit import NAMES, Listed, Names, Row, World, batch, make_world, ticks
+from tests.waiting import PATIENCE_S
 
 SEEDS = 100
 
@@ -279,7 +280,7 @@ def _write(folder: Path, blocks: Sequence[list[bytes]]) -> str:
         feed.blocks.append(block)
         if not log.run_turn():
             log.kick()
-        assert feed.arrived.wait(120)
+        assert feed.arrived.wait(PATIENCE_S)
     log.close()
     return directory
 

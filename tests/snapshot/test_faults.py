@@ -19,6 +19,7 @@ from cmdlog.wal.files import RealFiles
 from snapshot.catalog import check, list_snapshots
 from snapshot.errors import SnapshotFailed
 from tests.node.rig import ask, counters, open_node
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 SOURCE = Path(__file__).parent / "shim.c"
@@ -28,7 +29,7 @@ SOURCE = Path(__file__).parent / "shim.c"
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library."""
     library = tmp_path_factory.mktemp("shim") / "shim.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True, timeout=300)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True, timeout=PATIENCE_S)
     return library
 
 

@@ -20,11 +20,11 @@ from pathlib import Path
 import pyspark
 
 from replay.spark.base.java import find_java
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 UP_S_MAX = 120.0
-STOP_S_MAX = 30.0
-RUN_S_MAX = 300.0
+STOP_S_MAX = PATIENCE_S
+RUN_S_MAX = PATIENCE_S
 HOSTS = ("127.0.0.1", "127.0.0.2")  # Spark starts a second attempt at a slow task on another host only
 LOG4J = """rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = stderr

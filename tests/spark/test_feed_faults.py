@@ -27,7 +27,7 @@ from replay.spark.base.version_check import versions
 from replay.spark.feeding.task import feed_file
 from replay.spark.jobs.task_attempt import Attempt, carry_out
 from tests.client.scripted import ScriptedServer, Step, problem
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
 IDS = 5
@@ -166,7 +166,7 @@ def test_service_that_is_killed_in_the_middle_executes_nothing_twice(tmp_path: P
     rows, restarted = list[dict[str, Any]](), threading.Event()
 
     def hold(number: int) -> str:
-        return "good" if number and restarted.wait(60) else "lost"
+        return "good" if number and restarted.wait(PATIENCE_S) else "lost"
 
     try:
         server.start()
@@ -228,7 +228,7 @@ def test_server_that_comes_back_in_time_is_gone_on_with(server: Server, tmp_path
 
     thread = threading.Thread(target=lambda: rows.append(sent(order, Watching(f"http://127.0.0.1:{port}", give_up_after_s=20))))
     thread.start()
-    assert waits.wait(60)
+    assert waits.wait(PATIENCE_S)
     with bad_way(server.url, lambda n: "lost" if n in (0, 1, 3) else "good", port) as (_, did):
         thread.join()
     assert rows[0]["statuses"] == {"ok": ROWS}

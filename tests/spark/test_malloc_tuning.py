@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 PROGRAM = """
 import resource, sys
 from replay.spark.base.malloc_tuning import keep_freed
@@ -23,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def faults(how: str) -> tuple[str, int]:
     """(what `keep_freed` said, pages that fifty turns got anew)."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     said, count = done.stdout.split()
     return said, int(count)
 

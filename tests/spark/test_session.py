@@ -17,6 +17,7 @@ from cmdlog.cli.spark_options import spark_session
 from replay.spark.base.executor_zip import code_version, ship
 from replay.spark.session import DAEMON, MasterSilent, _environment, check_master
 from tests.spark.reading import made, made_large
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +105,7 @@ def test_read_that_ends_early_prints_no_trace(tmp_path: Path) -> None:
     `test_quiet_daemon.py` holds the same of the daemon alone, without a second Java.
     """
     node = made_large(tmp_path / "node").directory
-    done = subprocess.run([sys.executable, "-c", SHOWN, node], capture_output=True, text=True, check=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", SHOWN, node], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout.count("only showing top 1 row") == 3
     assert "BrokenPipe" not in done.stderr
     assert "ValueError: a defect" in done.stderr
@@ -141,7 +142,7 @@ def test_command_with_a_dead_master_ends_at_once(tmp_path: Path, how: str) -> No
     command = [sys.executable, "-m", "cmdlog.cli", "spark", "rebuild", node, "--to", str(tmp_path / "out")]
     command += ["--master", dead] if how == "option" else []
     environ = os.environ | ({"SPARK_MASTER": dead} if how == "environment" else {})
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=300)
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 1
     assert f"no Spark master listens at {dead}" in ended.stderr
     assert "Traceback" not in ended.stderr

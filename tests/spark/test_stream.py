@@ -9,12 +9,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.spark.reading import made, read, txns
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.slow
-WAIT_S = 60
+WAIT_S = int(PATIENCE_S)
 
 
 class Sink:

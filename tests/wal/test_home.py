@@ -29,6 +29,7 @@ from snapshot.catalog import list_snapshots
 from tests.commands import Command
 from tests.node.rig import ask, counters, open_node
 from tests.replay.rig import Rig
+from tests.waiting import PATIENCE_S
 
 FILES = RealFiles()
 
@@ -301,7 +302,7 @@ def test_command_adopts_once_and_serve_names_it(original: Path, command: Command
     copy = copied(original, "cp")
     served = subprocess.run(
         [sys.executable, "-m", "cmdlog", "serve", "tests.node.apps.faulty:db", "--data", str(copy), "--port", "0"],
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert served.returncode == 11
     assert "cmdlog adopt" in served.stderr

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmdlog.wal.errors import DiskFull, Locked, ShortWrite, WriteFailed
+from tests.waiting import PATIENCE_S
 from tests.wal.sim.simdisk import SECTOR
 from tests.wal.sim.simfiles import Fault, Operation, SimCrash, SimFiles
 from tests.wal.simkit import CUTS, cuts, durable_file, left
@@ -204,7 +205,7 @@ def test_syncs_overlap_and_cover_what_they_began_with() -> None:
     def hold_first_sync(operation: Operation) -> None:
         if operation.kind == "fdatasync" and not entered.is_set():
             entered.set()
-            assert held.wait(timeout=120)
+            assert held.wait(timeout=PATIENCE_S)
 
     files = SimFiles()
     file = durable_file(files, "/a", b"." * 2 * SECTOR)
@@ -212,14 +213,14 @@ def test_syncs_overlap_and_cover_what_they_began_with() -> None:
     file.pwrite(b"1", 0)
     thread = threading.Thread(target=file.fdatasync)
     thread.start()
-    assert entered.wait(timeout=120)
+    assert entered.wait(timeout=PATIENCE_S)
     file.pwrite(b"2", SECTOR)
     assert left(files, "/a") == b"." * 2 * SECTOR
     file.fdatasync()
     file.pwrite(b"3", SECTOR)
     assert left(files, "/a")[SECTOR : SECTOR + 1] == b"2"
     held.set()
-    thread.join(timeout=120)
+    thread.join(timeout=PATIENCE_S)
     assert left(files, "/a")[::SECTOR] == b"12"
     assert [operation.kind for operation in files.trace[-5:]] == ["pwrite", "fdatasync", "pwrite", "fdatasync", "pwrite"]
 

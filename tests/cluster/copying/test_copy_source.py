@@ -34,7 +34,7 @@ from tests.cluster.copying.copykit import (
 )
 from tests.cluster.transport.netkit import CLUSTER, make_node, running
 from tests.cluster.transport.test_peer_tls import is_hung_up_on, tls_files
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow  # sockets
 
@@ -170,7 +170,7 @@ def test_garbage_and_recorded_beginnings_are_hung_up_on(node: MadeUpNode, serve:
     source = serve()
     said = record_of(source)
     for data in (b"\xff" * 300, said, said[:40], said[:150] + b"\0" * 80):
-        with socket.create_connection(source.address, timeout=120) as sock:
+        with socket.create_connection(source.address, timeout=PATIENCE_S) as sock:
             sock.sendall(COPY_CHANNEL.preface + data)
             sock.shutdown(socket.SHUT_WR)
             while sock.recv(4096):
@@ -340,6 +340,6 @@ def test_tls_protects_a_copy(node: MadeUpNode, serve: Serve, tmp_path: Path) -> 
     source = serve(tls=make_peer_tls(**tls_files(tmp_path / "tls")))
     with source.client() as client:
         assert fetch(client, begin(client))["p0000-0000000000000080/image.sqlite"] == IMAGE
-    with socket.create_connection(source.address, timeout=120) as plain:
+    with socket.create_connection(source.address, timeout=PATIENCE_S) as plain:
         plain.sendall(COPY_CHANNEL.preface + b"\xff" * 200)
         assert is_hung_up_on(plain)

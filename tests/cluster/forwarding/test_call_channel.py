@@ -24,7 +24,7 @@ from tests.cluster.forwarding.callkit import ROOM, Answers, Placer, calls, crede
 from tests.cluster.proxy import HOLD, PASS, Proxy
 from tests.cluster.transport.netkit import QUICK, joined, make_node, running
 from tests.cluster.transport.test_peer_tls import is_hung_up_on, tls_files
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow  # sockets
 
@@ -206,10 +206,10 @@ def test_strangers_cost_a_socket_each_and_the_oldest_makes_room(make: Make) -> N
     two = make(2, settings=quick)
     one = make(1, settings=quick)
     with contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection(two.address, timeout=120)) for _ in range(3)]
+        silent = [stack.enter_context(socket.create_connection(two.address, timeout=PATIENCE_S)) for _ in range(3)]
         for sock in silent:
             sock.sendall(CALL_CHANNEL.preface)
-        garbage = stack.enter_context(socket.create_connection(two.address, timeout=120))
+        garbage = stack.enter_context(socket.create_connection(two.address, timeout=PATIENCE_S))
         garbage.sendall(CALL_CHANNEL.preface + b"\xff" * 200)
         assert is_hung_up_on(garbage)
         assert is_hung_up_on(silent[0])
@@ -242,7 +242,7 @@ def test_channel_shares_the_port_of_peers(tmp_path: Path, make: Make) -> None:
         make.addresses[2] = node.address  # type: ignore[attr-defined]
         one.channel.send(2, calls("a"))
         wait_for(lambda: one.settled("a") == ["answered"])
-        with socket.create_connection(node.address, timeout=120) as stranger:
+        with socket.create_connection(node.address, timeout=PATIENCE_S) as stranger:
             stranger.sendall(b"\xff" * 200)
             assert is_hung_up_on(stranger)
         wait_for(lambda: node.network.status().faults == {"length": 1})

@@ -25,12 +25,11 @@ from tests.cluster.lists_app import list_names
 from tests.cluster.proxy import HOLD, PASS, Proxy
 from tests.cluster.served import ServedCluster
 from tests.node.rig import rows
-from tests.waiting import ask_for
+from tests.waiting import PATIENCE_S, ask_for
 
 APP: Final = "tests.cluster.lists_app:db"
 PARTITIONS: Final = 2
 LISTS: Final = tuple(list_names(PARTITIONS))
-PATIENCE_S: Final = 240.0  # a copy, on a machine that does something else
 NODES_MAX: Final = 16  # that ever were
 NOT_PROVED: Final = 17
 
@@ -226,7 +225,7 @@ class MemberCluster(ServedCluster):
         """What `cmdlog recover` makes of the directories; None when it says that they prove nothing."""
         done = subprocess.run(
             self.command("recover", *(f"n{node}" for node in nodes), "--to", name),
-            cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=120, check=False,
+            cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert done.returncode in (0, NOT_PROVED), (nodes, done.returncode, done.stderr, done.stdout)
         if done.returncode:

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cluster.members.member_cluster import PATIENCE_S, MemberCluster
+from tests.cluster.members.member_cluster import MemberCluster
 from tests.cluster.nemesis import ListClients
-from tests.waiting import eventually, wait_for
+from tests.waiting import PATIENCE_S, eventually, wait_for
 
 MEMBERS: Final = 3  # at the end of each deed
 

@@ -23,7 +23,7 @@ from cmdlog.raft.wire.secure_frames import LENGTH, FrameSealer, Hello, Link, Pee
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import Index, PartitionId, Term
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 SECRET: Final = Secret(b"0123456789abcdef0123456789abcdef")
@@ -180,7 +180,7 @@ class RawPeer:
         )
         self.process, self.start = os.urandom(8), 1
         self.said = b""  # all bytes
-        self.socket = socket.create_connection(address, timeout=120)
+        self.socket = socket.create_connection(address, timeout=PATIENCE_S)
         self.call = Hello(self.cluster, self.me, self.receiver, os.urandom(16))
 
     def __enter__(self) -> RawPeer:

@@ -13,6 +13,7 @@ from cmdlog.cluster.transport import peer_acceptor
 from cmdlog.cluster.transport.peer_acceptor import PeerAcceptor
 from cmdlog.cluster.transport.quiet_log import QuietLog
 from tests.cluster.transport.linkkit import turn_until
+from tests.waiting import PATIENCE_S
 
 
 class FullServer(socket.socket):
@@ -49,7 +50,7 @@ class Hall:
 
     def call(self) -> socket.socket:
         """Somebody connects."""
-        self.callers.append(socket.create_connection(self.listener.getsockname(), timeout=120))
+        self.callers.append(socket.create_connection(self.listener.getsockname(), timeout=PATIENCE_S))
         return self.callers[-1]
 
     def close(self) -> None:

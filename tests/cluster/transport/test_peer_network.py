@@ -35,7 +35,7 @@ from tests.cluster.transport.netkit import (
     running,
 )
 from tests.cluster.transport.test_ticker import Clock
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
 NOWHERE = ("127.0.0.1", 1)  # nobody listens there
@@ -71,7 +71,7 @@ def test_a_stranger_is_answered_nothing(tmp_path: Path, change: dict[str, object
 def test_garbage_on_the_port_is_refused(tmp_path: Path, garbage: bytes) -> None:
     """Also a length beyond a hello: a stranger is given no memory."""
     one = make_node(tmp_path, 1)
-    with running(one), socket.create_connection(one.address, timeout=120) as stranger:
+    with running(one), socket.create_connection(one.address, timeout=PATIENCE_S) as stranger:
         stranger.sendall(garbage)
         wait_for(lambda: sum(one.network.status().faults.values()) == 1)
 
@@ -82,7 +82,7 @@ def test_a_crowd_of_silent_strangers_keeps_no_peer_out(tmp_path: Path) -> None:
     strangers = []
     with running(one, two):
         for _ in range(300):
-            strangers.append(socket.create_connection(one.address, timeout=120))
+            strangers.append(socket.create_connection(one.address, timeout=PATIENCE_S))
         wait_for(lambda: one.network.status().strangers_evicted >= 200)
         assert one.network.status().strangers <= 50
         one.network.set_peers({TWO: two.address})
@@ -95,7 +95,7 @@ def test_a_crowd_of_silent_strangers_keeps_no_peer_out(tmp_path: Path) -> None:
 def test_a_stranger_that_says_nothing_is_hung_up_on(tmp_path: Path) -> None:
     """After `hello_s`."""
     one = make_node(tmp_path, 1, settings=replace(QUICK, hello_s=0.05))
-    with running(one), socket.create_connection(one.address, timeout=120) as stranger:
+    with running(one), socket.create_connection(one.address, timeout=PATIENCE_S) as stranger:
         assert stranger.recv(1) == b""
         wait_for(lambda: one.network.status().strangers == 0)
 
@@ -109,7 +109,7 @@ def test_a_recorded_hello_changes_nothing(tmp_path: Path) -> None:
             assert peer.introduce().kind == ControlKind.PINNED
             peer.say(peer.sealed(1))
             wait_for(lambda: one.handler.indexes_of(TWO))
-        with socket.create_connection(one.address, timeout=120) as attacker:
+        with socket.create_connection(one.address, timeout=PATIENCE_S) as attacker:
             attacker.sendall(peer.said)
             wait_for(lambda: one.network.status().faults == {"session": 1})
         assert one.handler.indexes_of(TWO) == [1]

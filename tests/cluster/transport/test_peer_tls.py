@@ -15,7 +15,7 @@ from cmdlog.cluster.transport.peer_network import Endpoint
 from cmdlog.cluster.transport.peer_tls import BadPeerCertificate, PeerTls, make_peer_tls
 from cmdlog.raft.wire.secure_frames import Seal
 from tests.cluster.transport.netkit import ONE, QUICK, TWO, appended, joined, make_node, running
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ def test_a_caller_without_a_certificate_is_refused(tmp_path: Path, tls: PeerTls)
         one.network.set_peers({TWO: two.address})
         two.network.set_peers({ONE: one.address})
         wait_for(lambda: one.peer(TWO).last_error and two.peer(ONE).last_error)
-        with socket.create_connection(one.address, timeout=120) as plain, bare.wrap_socket(plain) as wrapped:
+        with socket.create_connection(one.address, timeout=PATIENCE_S) as plain, bare.wrap_socket(plain) as wrapped:
             assert is_hung_up_on(wrapped)
         assert one.book.records == {}
 
@@ -123,7 +123,7 @@ def test_names_do_not_count_and_authorities_may_change(tmp_path: Path) -> None:
 def test_a_caller_that_never_begins_tls_is_hung_up_on(tmp_path: Path, tls: PeerTls) -> None:
     """It counts as a stranger from the first moment."""
     one = make_node(tmp_path, 1, endpoint=Endpoint(tls=tls), settings=replace(QUICK, hello_s=0.3))
-    with running(one), socket.create_connection(one.address, timeout=120) as stranger:
+    with running(one), socket.create_connection(one.address, timeout=PATIENCE_S) as stranger:
         assert stranger.recv(1) == b""
         wait_for(lambda: one.network.status().strangers == 0)
 
