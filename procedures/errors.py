@@ -39,6 +39,10 @@ class StateRefused(ProceduresError):
     """The state file is of another partition, another format, or no state file at all."""
 
 
+class RowsUnfit(StateRefused):
+    """Rows that exist do not suit the tables that a change leads to; the message names table, key, value and count."""
+
+
 class BatchRefused(ProceduresError):
     """The batch does not follow on the state's position, or contradicts itself or its catalog; nothing was applied."""
 

@@ -20,10 +20,11 @@ import orjson
 from sqlalchemy import Table
 
 from procedures.bundle import Bundle
+from procedures.declaration.columns.column_types import is_narrower, stated_limit
 from procedures.declaration.database import Database
 from procedures.declaration.stored_forms import READ_BY_FORM, form_of, named
 from procedures.errors import SchemaConflict
-from procedures.request_history import VersionFacts, defaults_of, next_requests, requests_of
+from procedures.request_history import JUDGED, VersionFacts, defaults_of, next_requests, requests_of
 
 FUNCTIONS_READ_MAX: Final = 1024  # whose hash is remembered: reading a source takes a millisecond
 
@@ -37,6 +38,8 @@ def catalog_value(
     with the records that had no such member. `stated_at`: a transaction id that nothing before the record has, and nothing after
     it; 0: it is not known, and a recovery as of a moment keeps the version.
     """
+    columns = columns_to_judge(db, before)
+    judged: Mapping[str, Any] = {} if columns is None else {JUDGED: columns}
     return {
         **({} if partitions is None else {"partitions": partitions}),
         **({"stated_at": stated_at} if stated_at else {}),
@@ -45,9 +48,10 @@ def catalog_value(
         "database": db.name,
         "tables": {name: info.partition_by for name, info in sorted(db.tables.items())},  # None: replicated
         "forms": {name: _forms(info.table) for name, info in sorted(db.tables.items())},
+        "limits": {name: _limits(info.table) for name, info in sorted(db.tables.items())},
         **({"migrations": [migration.name for migration in db.migrations]} if db.migrations else {}),
         "procedures": _version_json(db, bundle, version, before),  # readers of the log need the names, not the code
-        "bundle": replace(bundle, requests=next_requests(db.procedure_list, before)).to_bytes().decode(),
+        "bundle": replace(bundle, requests={**next_requests(db.procedure_list, before), **judged}).to_bytes().decode(),
     }
 
 
@@ -89,6 +93,33 @@ def _check_forms(db: Database, before: Mapping[str, Any]) -> None:
                     f"are stored in another form; write a migration with op.alter_column({name!r}, {column!r}, type_=…), which "
                     "looks at each of them, or declare a new column"
                 )
+
+
+def columns_to_judge(db: Database, before: Mapping[str, Any] | None) -> dict[str, list[str]] | None:
+    """Table → columns whose types may not take what they took before, and new ones; None where the record does not say."""
+    if before is None or "limits" not in before:
+        return None
+    found = {}
+    for name, info in sorted(db.tables.items()):
+        forms, limits = before["forms"].get(name, {}), before["limits"].get(name, {})
+        now, limited = _forms(info.table), _limits(info.table)
+        found[name] = [
+            column for column in now if forms.get(column) != now[column] or is_narrower(limited.get(column), limits.get(column))
+        ]
+    return {name: columns for name, columns in found.items() if columns}
+
+
+def narrowed_column(db: Database, before: Mapping[str, Any]) -> str:
+    """A column that the record has, and that may take less now; "" without one."""
+    found, had = columns_to_judge(db, before) or {}, before.get("forms") or {}
+    narrowed = (f"{name}.{column}" for name, columns in found.items() for column in columns if column in had.get(name, ()))
+    return next(narrowed, "")
+
+
+def _limits(table: Table) -> dict[str, list[Any]]:
+    """What the types of its columns state beside their forms."""
+    found = {str(column.name): stated_limit(column.type) for column in table.columns}
+    return {name: limit for name, limit in found.items() if limit is not None}
 
 
 def _forms(table: Table) -> dict[str, str]:

@@ -28,6 +28,7 @@ from procedures.wire.request_hash import request_hash, request_seed
 
 FORMER_MAX: Final = 8  # signatures of a procedure that are remembered; keys live a day, deploys are rarer than that
 DECIMALS: Final = "decimal context"  # among the procedures; with a space, it is the name of none
+JUDGED: Final = "judged columns"  # likewise: table → columns whose rows are judged before the version may have them
 STANDARD_DECIMALS: Final = {"form": 1}  # that of `procedures.execution.decimal_context`
 Stated = Mapping[str, Any]  # of one procedure, as the record has it: {"seed", "former": [{"seed", "parameters", "defaults"}]}
 
@@ -59,6 +60,11 @@ class VersionFacts:
     def standard_decimals(self) -> bool:
         """Whether calls run in the standard decimal context. Early records say nothing: it is then that of the thread."""
         return DECIMALS in self.requests
+
+    @property
+    def judged(self) -> Mapping[str, Sequence[str]] | None:
+        """Columns that may take less than those of the version before it; None where that is not known."""
+        return self.requests.get(JUDGED)
 
     @classmethod
     def of_new_code(cls, partitions: int | None = None) -> Self:

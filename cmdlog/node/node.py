@@ -376,8 +376,8 @@ class Node:
 
         Raises: WalError, when the log has failed.
         """
-        settings, boot = self.settings, self._boot
-        new = NewTables(self.db, boot.catalog, settings.partitions, self.clock.reserve(1), settings.migrate, boot.facts)
+        s, boot = self.settings, self._boot
+        new = NewTables(self.db, boot.catalog, s.partitions, self.clock.reserve(1), s.migrate, boot.facts, boot.adds_code)
         entries = table_changes(new, self.directory, self._keys.load)
         for partition, _, value in entries:
             self.recovery[partition]["tables"] = value

@@ -98,13 +98,9 @@ class Executor:
         self._row_checker = self._rows or RowChecker(state.connection)
         self._reader: Reader | None = None
         self._batch = BatchTransaction(state, self._call, self._known, self._rows, millis_of)
+        calls = MigrationCalls(self._cursor, state.guard, self._call, self._row_checker, facts)
         self._changes = SchemaChanges(
-            state,
-            databases,
-            self._batch,
-            rows=self._rows,
-            watch=self._row_checker,
-            calls=MigrationCalls(self._cursor, state.guard, self._call, self._row_checker, facts),
+            state, databases, self._batch, rows=self._rows, watch=self._row_checker, calls=calls, facts=facts
         )
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 import apsw
 
 from procedures.declaration.columns.column_types import limit_of
+from procedures.declaration.columns.held_values import shown_value
 from procedures.declaration.database import Database, TableInfo
 from procedures.declaration.hash_slots import partition_by_slot
 from procedures.declaration.row_placement import slot_reader
@@ -23,7 +24,6 @@ Row = tuple[Any, ...]
 CheckRow = Callable[[apsw.PreUpdate, Row], None]  # a change, and the row after it; raises RowRefused
 HOOK: Final = "row-checks"
 KNOWN_MAX: Final = 1 << 16  # partitioning values of a table that need not be hashed again
-_SHOWN: Final = 60  # characters of a value
 
 
 def columns_by_table(connection: apsw.Connection) -> dict[str, list[str]]:
@@ -130,11 +130,6 @@ def _was_so(update: apsw.PreUpdate, at: int, value: Any) -> bool:
 def _refuse(refused: list[RowRefused], message: str) -> NoReturn:
     refused.append(RowRefused(message))
     raise refused[0]
-
-
-def shown_value(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(value)})"
 
 
 class RowChecker:

@@ -6,24 +6,28 @@ foreign keys are not enforced and changed rows are not reported: it writes whole
     for each migration    its function: `op` steps and `tx` statements, as it orders them
     then                  the additive statements, the names of what is done
     at the end            foreign keys, if a step wrote a table again, and the primary key of every table
+    rehearsed only        the rows of columns that may take less than before
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import apsw
 
 from cmdlog.operator_error import OperatorError
+from procedures.declaration.create_text import parse_table
 from procedures.declaration.migration import Migration
-from procedures.errors import MigrationFailed, SchemaConflict, StateRefused
+from procedures.errors import MigrationFailed, RowsUnfit, SchemaConflict, StateRefused
 from procedures.guard.authorizer import NEW_TABLE, Mode
 from procedures.migration.recorded_operations import RecordedOperations
 from procedures.migration.rehearsal import RehearsedStep
+from procedures.migration.row_fitness import judge_rows
+from procedures.migration.row_refusals import explain_orphans, explain_refusal
 from procedures.migration.stated_change import RunMigration, StatedChange, Step
 from procedures.raised_errors import class_name, is_raised, repr_of, text_of
 from procedures.storage.row_digest import EMPTY, RowLog
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from procedures.declaration.database import Database
+
+Judged = Mapping[str, Sequence[str]] | None  # table → columns whose rows are judged; None: it is not known, so all are
 
 SQL_ERRORS: Final = (apsw.SQLError, apsw.AuthError, apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.TooBigError)
 
@@ -92,8 +98,12 @@ class ChangeRun:
             op.end_steps()
         self._finish(change)
 
-    def rehearse(self, database: Database, *, catalog: int, at: int) -> StatedChange:
-        """Runs what the state lacks, and says what it was. Raises: MigrationFailed, SchemaConflict, DefinitionError; faults."""
+    def rehearse(self, database: Database, *, catalog: int, at: int, judged: Judged) -> StatedChange:
+        """Runs what the state lacks, judges the rows that this leaves, and says what it was.
+
+        `judged`: columns whose types may take less than before. Raises: MigrationFailed, SchemaConflict, DefinitionError; faults.
+        """
+        before = self._state.schema()
         done = self._state.migrations_done()
         plan = database.plan_change(self._state.schema(), done)
         declared = {migration.name: migration for migration in database.migrations}
@@ -104,11 +114,22 @@ class ChangeRun:
         change = StatedChange(statements, runs, plan.marked, *((catalog, at) if runs else ()))
         try:
             self._finish(change)
+            self.judge(database, judged, None if runs else before)
         except (*SQL_ERRORS, StateRefused) as error:
             if not runs:
                 raise
             raise MigrationFailed(self.reason(error), migration=runs[-1].name, partition=self._state.partition) from error
         return StatedChange(change.statements, change.migrations, change.marked, change.catalog, change.at, self.rows_digest)
+
+    def judge(self, database: Database, judged: Judged, before: Mapping[str, str] | None) -> None:
+        """Looks at the rows of these columns; `before`: of those that the state had then alone. Raises: RowsUnfit."""
+        for name, info in database.tables.items():
+            columns = info.table.columns.keys() if judged is None else judged.get(name, ())
+            if before is not None:
+                had = parse_table(before[name]).column_names if judged is not None and name in before else ()
+                columns = [column for column in columns if column in had]
+            with self.as_framework():
+                self.steps += judge_rows(self._state.connection, info.table, columns, database.dialect, self.migration)
 
     def reason(self, error: BaseException) -> str:
         """What went wrong, for people."""
@@ -171,13 +192,24 @@ class ChangeRun:
         try:
             for statement in statements:
                 begun = time.monotonic()
-                connection.execute(statement)
+                self._run_statement(statement)
                 copied = connection.changes() if statement.startswith("INSERT") else 0
                 self.steps.append(RehearsedStep(self.migration, statement, copied, time.monotonic() - begun))
         finally:
             guard.mode = Mode.FRAMEWORK
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
             self._watch.resume()
+
+    def _run_statement(self, statement: str) -> None:
+        """Raises: RowsUnfit, where it is known which rows SQLite refuses; what SQLite raises."""
+        try:
+            self._state.connection.execute(statement)
+        except (apsw.ConstraintError, apsw.MismatchError) as error:
+            with self.as_framework():
+                found = explain_refusal(self._state.connection, statement, error)
+            if not found:
+                raise
+            raise RowsUnfit(found) from error
 
     def _fold_rows(self) -> None:
         """Mixes in what `tx` changed since the last step: after the next one the tables may have other columns."""
@@ -201,9 +233,8 @@ class ChangeRun:
         self._state.check_keys()
 
     def _check_foreign_keys(self) -> None:
-        broken = rows_of(self._state.connection, 'SELECT "table", parent FROM pragma_foreign_key_check LIMIT 1')
-        if broken:
-            raise StateRefused(f"a row of table {broken[0][0]} refers to a row that table {broken[0][1]} does not have")
+        if orphans := explain_orphans(self._state.connection):
+            raise RowsUnfit(orphans)
 
 
 class _Rehearsing:
@@ -218,10 +249,9 @@ class _Rehearsing:
         with self._run.as_framework():
             return self._state.schema()
 
-    def count_rows(self, sql: str) -> int:
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self._run.as_framework():
-            ((count,),) = rows_of(self._state.connection, sql)
-            return int(count)
+            return rows_of(self._state.connection, sql)
 
     def run_statements(self, statements: list[str]) -> None:
         self._statements += statements

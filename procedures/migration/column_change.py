@@ -8,34 +8,26 @@ One rule: a value is converted where that has one meaning, exactly. Everything e
     Integer <-> Numeric(p, s)            as with zero decimals
     INTEGER -> REAL                      where a float holds it
     INTEGER, REAL, TEXT among others     as STRICT tables take them: '12' becomes 12, 'abc' is refused
-    to Date, DateTime, Time, Uuid, JSON  where every value is one already; so is 0 or 1 a Boolean
+
+What a type wants beside that (an Enum's members, a length, a day that exists) is asked of the rows that the change leaves:
+`row_fitness`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Column, Numeric
+from sqlalchemy import Numeric
 
 from procedures.declaration.create_text import ColumnText, column_parts, quoted
-from procedures.declaration.stored_forms import form_of
 from procedures.errors import DefinitionError
 
 _MARK: Final = re.compile(r'CONSTRAINT "numeric\(([0-9]+),([0-9]+)\) ')
 _WHOLE: Final = re.compile(r"-?[0-9]+")
-_DIGIT, _HEX = "[0-9]", "[0-9a-f]"
-_DAY: Final = f"{_DIGIT * 4}-{_DIGIT * 2}-{_DIGIT * 2}"
-_CLOCK: Final = f"{_DIGIT * 2}:{_DIGIT * 2}:{_DIGIT * 2}.{_DIGIT * 6}"
-_PATTERNS: Final = {  # GLOB of what `procedures.declaration.dialect` stores
-    "Date": _DAY, "DateTime": f"{_DAY}T{_CLOCK}Z", "Time": _CLOCK, "Uuid": "-".join(_HEX * n for n in (8, 4, 4, 4, 12)),
-}  # fmt: skip
-_NO_DAY: Final = "{0} < '0001' OR date(substr({0}, 1, 10)) IS NOT substr({0}, 1, 10)"
-_NO_CLOCK: Final = "time(substr({0}, -{1}, 8)) IS NOT substr({0}, -{1}, 8)"
-_NO_TIMES: Final = {  # of what looks like one: 30 February, 24:00
-    "Date": (_NO_DAY,), "Time": (_NO_CLOCK.format("{0}", 15),), "DateTime": (_NO_DAY, _NO_CLOCK.format("{0}", 16)),
-}  # fmt: skip
+_SPEAKING: Final = ("CHECK", "CONSTRAINT", "GENERATED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +66,16 @@ def with_rules(column: ColumnText, *, nullable: bool | None, default: str | None
     return _compose(column, column_parts(column.text)[0], default, not_null=not_null, mark=_mark(column))
 
 
-def unread_as(value: str, type_: Any) -> str:
-    """SQL condition of rows in which the SQL value could not be read as one of the type; "" where SQLite itself sees to that.
+def expressions_of(column: ColumnText) -> list[str]:
+    """The clauses of its text that speak of values: CHECK and GENERATED, without the mark of a Numeric."""
+    return [part for part in column_parts(column.text)[1:] if part.upper().startswith(_SPEAKING) and not _MARK.match(part)]
 
-    Of a text SQLite does not know whether it was a Date or a DateTime, so the column's own text says nothing about it.
-    """
-    form = form_of(Column("", type_))
-    if form in _PATTERNS:
-        return " OR ".join((f"{value} NOT GLOB '{_PATTERNS[form]}'", *(text.format(value) for text in _NO_TIMES.get(form, ()))))
-    return {"JSON": f"NOT json_valid({value})", "Boolean": f"{value} NOT IN (0, 1, '0', '1')"}.get(form or "", "")
+
+def with_expressions(column: ColumnText, expressions: Sequence[str]) -> ColumnText:
+    """The column with these clauses in place of its own, in their order."""
+    own, given = expressions_of(column), iter(expressions)
+    parts = [next(given) if part in own else part for part in column_parts(column.text)]
+    return ColumnText(column.name, " ".join(parts))
 
 
 def with_type(column: ColumnText, typed: ColumnText) -> ColumnChange:
@@ -94,7 +87,9 @@ def with_type(column: ColumnText, typed: ColumnText) -> ColumnChange:
     if old is not None or new is not None:
         _check_numbers(column, typed)
         if typed.type == "REAL":
-            value, default = f"CAST({name} AS REAL) / 1{'0' * (old or 0)}.0", _unscaled(default, old or 0)
+            factor = 10 ** (old or 0)
+            value, default = f"CAST({name} AS REAL) / {factor}.0", _unscaled(default, old or 0)
+            unfit = f"CAST(round({value} * {factor}.0) AS INTEGER) <> {name}"
         else:
             places = (new or 0) - (old or 0)
             factor = 10 ** abs(places)
@@ -104,6 +99,10 @@ def with_type(column: ColumnText, typed: ColumnText) -> ColumnChange:
             elif places < 0:
                 value, unfit = f"{name} / {factor}", f"{name} % {factor} <> 0"
             default = _rescaled(column, default, places)
+    elif typed.type == "REAL":
+        unfit = f"CAST({name} AS NUMERIC) <> CAST({name} AS REAL)"
+    elif (column.type, typed.type) == ("REAL", "TEXT"):
+        unfit = f"CAST(CAST({name} AS TEXT) AS REAL) <> {name}"
     mark = _mark(typed)
     return ColumnChange(_compose(column, head, default, not_null=column.not_null, mark=mark), value, unfit)
 

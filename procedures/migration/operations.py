@@ -6,13 +6,14 @@ What Alembic itself would do is not used: it reflects tables, which loses the CH
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any, Final, NoReturn, Protocol
 
 from alembic.operations import BatchOperations, Operations, ops
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import CheckConstraint, Column, ColumnClause, Float, Integer, LargeBinary, Table, Text
+from sqlalchemy import CheckConstraint, Column, ColumnClause, Table
 from sqlalchemy.schema import CreateIndex
 from sqlalchemy.sql.visitors import replacement_traverse
 
@@ -20,20 +21,20 @@ from procedures.declaration.create_text import ColumnText, names_in_parentheses,
 from procedures.declaration.database import Database
 from procedures.declaration.schema import check_table, column_definition, create_indexes, create_table
 from procedures.errors import DefinitionError, StatementRefused
-from procedures.migration.column_change import numeric_of, renamed_column, scale_of, unread_as, with_rules, with_type
+from procedures.migration.changed_constraints import STORED, restate_rules
+from procedures.migration.column_change import numeric_of, renamed_column, scale_of, with_rules, with_type
+from procedures.migration.row_fitness import UnfitRows
 from procedures.migration.table_edit import TableEdit
 from procedures.numeric.columns import check_texts, set_exact_types
 
-_STORED: Final[Mapping[str, Any]] = {"INTEGER": Integer, "TEXT": Text, "REAL": Float, "BLOB": LargeBinary}
 _BY_TX: Final = "write it with tx.execute, which a replay runs again"
-_BY_COLUMN: Final = "add a second column, fill it with tx from Python, drop the first one and rename the second"
 
 
 class StepTarget(Protocol):
     """The tables that the operations work on."""
 
     def schema(self) -> dict[str, str]: ...
-    def count_rows(self, sql: str) -> int: ...
+    def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
     def run_statements(self, statements: list[str]) -> None: ...
     def end_step(self) -> None: ...
 
@@ -139,6 +140,9 @@ class TableOperations(Operations):
         if operation.modify_comment is not False:
             raise DefinitionError("a comment has no effect: SQLite keeps none")
         name = operation.column_name
+        if operation.modify_name and operation.modify_name != name:  # first: the declaration knows the new name
+            edit = self._rename_column(edit, operation, name, operation.modify_name)
+            name = operation.modify_name
         if operation.modify_type is not None and operation.modify_server_default is not False:
             edit.change_column(with_rules(edit.column(name), nullable=None, default=""))  # the new type has its own below
         if operation.modify_type is not None:
@@ -146,14 +150,14 @@ class TableOperations(Operations):
             change = with_type(edit.column(name), typed)
             if change.unfit:
                 self._check_fit(edit, name, change.unfit, f"loses digits as <{typed.text}>")
-            if unread := unread_as(change.value or quoted(name), operation.modify_type):
-                self._check_fit(edit, name, unread, f"is no {Column(name, operation.modify_type).type!r}; {_BY_COLUMN}")
+            before = edit.table
             edit.change_column(change.column, change.value)
-        default = None if operation.modify_server_default is False else self._default(edit, operation)
+            if change.value:
+                info = self._tables.get(before.name)
+                restate_rules(edit, before, name, None if info is None else info.table, self._dialect)
+        default = None if operation.modify_server_default is False else self._default(edit, operation, name)
         if operation.modify_nullable is not None or default is not None:
             edit.change_column(with_rules(edit.column(name), nullable=operation.modify_nullable, default=default))
-        if operation.modify_name and operation.modify_name != name:
-            return self._rename_column(edit, operation, name, operation.modify_name)
         return edit
 
     def _rename_column(self, edit: TableEdit, operation: Any, name: str, new: str) -> TableEdit:
@@ -166,22 +170,27 @@ class TableOperations(Operations):
         return edit
 
     def _check_fit(self, edit: TableEdit, name: str, unfit: str, why: str) -> None:
-        rows = self._target.count_rows(f"SELECT count(*) FROM {quoted(edit.table.name)} WHERE {unfit}")  # noqa: S608 - names of the schema
-        if rows:
-            raise DefinitionError(f"{rows} rows of {edit.table.name} hold a {name} that {why}")
+        keys = edit.table.primary_key
+        wanted = ", ".join(map(quoted, (*keys, name)))
+        sql = f"SELECT count(*) OVER (), {wanted} FROM {quoted(edit.table.name)} WHERE {unfit} LIMIT 1"  # noqa: S608 - names of the schema
+        for count, *key, value in self._target.rows(sql):
+            scale = scale_of(edit.column(name))
+            shown = value if scale is None else Decimal(value).scaleb(-scale)
+            first = UnfitRows(count, dict(zip(keys, key, strict=True)), shown, why)
+            raise DefinitionError(first.sentence(edit.table.name, name))
 
     def _typed(self, edit: TableEdit, name: str, type_: Any) -> ColumnText:
         table = self.schema_obj.table(edit.table.name, Column(name, type_))
         set_exact_types(table)
         return ColumnText(name, column_definition(table.columns[name], self._dialect))
 
-    def _default(self, edit: TableEdit, operation: ops.AlterColumnOp) -> str:
+    def _default(self, edit: TableEdit, operation: ops.AlterColumnOp, name: str) -> str:
         """SQL of the new default; "" for none."""
         if operation.modify_server_default is None:
             return ""
         given: Any = operation.modify_server_default
-        held, name = edit.column(operation.column_name), operation.column_name
-        kind: Any = operation.modify_type or operation.existing_type or _STORED.get(held.type)
+        held = edit.column(name)
+        kind: Any = operation.modify_type or operation.existing_type or STORED.get(held.type)
         scale = scale_of(held)
         if operation.modify_type is None and operation.existing_type is None and scale is not None:
             raise DefinitionError(f"the server_default of {name}, a Numeric: give its type, too: existing_type=Numeric(p, s)")

@@ -9,15 +9,16 @@ anything else that wants the state.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from procedures.errors import BatchRefused, MigrationDiverged, MigrationFailed, SchemaConflict, StateRefused
-from procedures.migration.change_run import SQL_ERRORS, ChangeRun, FunctionRunner, MigrationRaised, RowWatch
+from procedures.migration.change_run import SQL_ERRORS, ChangeRun, FunctionRunner, Judged, MigrationRaised, RowWatch
 from procedures.migration.recorded_operations import StepsDiffer
 from procedures.migration.rehearsal import Rehearsal
 from procedures.migration.stated_change import StatedChange
 from procedures.raised_errors import is_raised
+from procedures.request_history import VersionFacts
 from procedures.storage.row_digest import RowLog
 from procedures.storage.state import PartitionState, Position
 
@@ -49,7 +50,9 @@ class SchemaChanges:
         rows: RowLog | None,
         watch: RowWatch,
         calls: FunctionRunner,
+        facts: Callable[[int], VersionFacts],
     ) -> None:
+        self._facts = facts
         self._state, self._databases, self._transaction = state, databases, transaction
         self._rows, self._watch, self._calls = rows, watch, calls
         self.kept: StatedChange | None = None  # done in the open transaction
@@ -58,10 +61,12 @@ class SchemaChanges:
         """See `Executor.rehearse_change`."""
         self.drop_kept()
         database = self._databases(catalog)
-        if not database.plan_change(self._state.schema(), self._state.migrations_done()):
+        judged = self._facts(catalog).judged
+        if not database.plan_change(schema := self._state.schema(), self._state.migrations_done()):
+            self._judge_rows(database, judged, schema)
             return None
         run, begun = self._new_run(), time.monotonic()
-        change = self._try_change(at, lambda: run.rehearse(database, catalog=catalog, at=at), run)
+        change = self._try_change(at, lambda: run.rehearse(database, catalog=catalog, at=at, judged=judged), run)
         steps = tuple(run.steps)
         if change.rows_digest:  # code ran that may be another one each time: it is logged only if it repeats itself
             self._take_back()
@@ -105,6 +110,20 @@ class SchemaChanges:
             self.kept = None
             self._take_back()
 
+    def _judge_rows(self, database: Database, judged: Judged, schema: Mapping[str, str]) -> None:
+        """Where the tables stay as they are. Raises: SchemaConflict."""
+        run = self._new_run()
+        try:
+            run.judge(database, judged, schema)
+        except (*SQL_ERRORS, StateRefused) as error:
+            raise self._conflict(run, error) from None
+
+    def _conflict(self, run: ChangeRun, error: BaseException) -> SchemaConflict:
+        return SchemaConflict(
+            f"the application's tables do not suit the rows of partition {self._state.partition}: {run.reason(error)}; "
+            "nothing was changed; go back to the old declaration, or repair the rows with it first"
+        )
+
     def _new_run(self) -> ChangeRun:
         return ChangeRun(self._state, self._rows, self._watch, self._calls)
 
@@ -115,10 +134,7 @@ class SchemaChanges:
             return change()
         except (*SQL_ERRORS, StateRefused) as error:
             self._undo(error)
-            raise SchemaConflict(
-                f"the application's tables do not suit the rows of partition {self._state.partition}: {run.reason(error)}; "
-                "nothing was changed; go back to the old declaration, or repair the rows with it first"
-            ) from None
+            raise self._conflict(run, error) from None
         except BaseException as error:
             self._undo(error)
             raise

@@ -104,6 +104,19 @@ class TableEdit:
         self._rewrites = True
         self.table = replace(self.table, constraints=(*self.table.constraints, text))
 
+    def replace_constraint(self, text: str, by: str) -> None:
+        """One that says the same of values that are stored in another form."""
+        self.table = replace(self.table, constraints=tuple(by if known is text else known for known in self.table.constraints))
+
+    @property
+    def indexes(self) -> Mapping[str, str]:
+        """Name → CREATE INDEX, as they will be."""
+        return dict(self._indexes)
+
+    def replace_index(self, name: str, statement: str) -> None:
+        """One that says the same of values that are stored in another form; the table is written again for them."""
+        self._indexes[name] = statement
+
     def drop_constraint(self, name: str) -> None:
         """Raises: DefinitionError for the primary key, and for a name that no constraint has."""
         by_name = {self._name_of(at): text for at, text in enumerate(self.table.constraints)}

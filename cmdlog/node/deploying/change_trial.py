@@ -55,7 +55,7 @@ def run_trial(order: TrialOrder) -> Trial:
     """In the child."""
     bundle = Bundle.from_bytes(order.bundle.encode())
     facts = VersionFacts(order.partitions, bundle.requests)
-    new = NewTables(load_bundle(bundle), order.catalog, order.partitions, order.tick, migrates=True, facts=facts)
+    new = NewTables(load_bundle(bundle), order.catalog, order.partitions, order.tick, migrates=True, facts=facts, is_new=True)
     rehearsals = rehearse_on_copies(new, order.directory, lambda _done, _of: None)
     former = Bundle.from_bytes(order.former.encode())
     return {

@@ -64,7 +64,7 @@ from procedures.declaration.schema_plan import SchemaPlan
 from procedures.errors import BundleError, DefinitionError, SchemaConflict
 from procedures.execution.decimal_context import standard_decimals
 from procedures.migration.stated_change import StatedChange
-from procedures.procedure_versions import catalog_value, check_rows, partitions_of
+from procedures.procedure_versions import catalog_value, check_rows, narrowed_column, partitions_of
 
 LOG_S_MAX: Final = 30.0  # for the log to take what a deploy states, and for the sites to apply it
 DRAIN_S_MAX: Final = 30.0  # for calls that were placed before tables change
@@ -154,7 +154,7 @@ class Deployer:
         value |= replaced_by_deploy(code, bundle)
         if not same:
             self._check_fit(self._record(value))
-        pausing = find_pausing(tables)
+        pausing = find_pausing(tables, narrowed_column(db, code.newest_value))
         if plan:
             found = DeployAnswer.of_plan(version, tables, pausing, self.instead_of_pause if pausing else "")
             return (found.with_trial(self._try_change(value)) if pausing else found).to_json()

@@ -38,13 +38,17 @@ def plan_tables(db: Database, directory: str, partitions: int) -> dict[int, Sche
     return plan_states(db, readers())
 
 
-def find_pausing(planned: Mapping[int, SchemaPlan]) -> str:
-    """What has to be tried on the rows first, while no call runs; "" when nothing has."""
+def find_pausing(planned: Mapping[int, SchemaPlan], narrowed: str = "") -> str:
+    """What has to be tried on the rows first, while no call runs; "" when nothing has.
+
+    `narrowed`: a column whose type may take less than before.
+    """
     pending = dict.fromkeys(name for plan in planned.values() for name in plan.pending)
     if pending:
         return f"migrations {', '.join(pending)}" if len(pending) > 1 else f"migration {next(iter(pending))}"
     failing = (sql for plan in planned.values() for sql in plan.statements if not cannot_fail(sql))
-    return next((f"<{sql}>, in whose way rows may stand" for sql in failing), "")
+    found = next((f"<{sql}>, in whose way rows may stand" for sql in failing), "")
+    return found or (narrowed and f"column {narrowed}, whose type may not take what rows hold")
 
 
 def cannot_fail(statement: str) -> bool:

@@ -99,7 +99,7 @@ class MemberCode:
             return
         version, db = self.versions.newest + 1, self._program.db
         value = catalog_value(db, self._program.bundle, version, self.versions.newest_value, partitions=self._partitions)
-        new = NewTables(db, version, self._partitions, tick, migrates=True, facts=facts_of(value))
+        new = NewTables(db, version, self._partitions, tick, migrates=True, facts=facts_of(value), is_new=True)
         self._tried = version, table_changes(new, directory)
 
     def missing_entries(self) -> Sequence[tuple[RecordKind, dict[str, Any]]]:
@@ -141,7 +141,8 @@ class MemberCode:
             missing = self._tried[1]
         else:  # code with migrations was stated by a node that was asked to run them: the node that leads now does
             db, facts = self.newest_database(), facts_of(self.versions.newest_value)
-            missing = table_changes(NewTables(db, version, self._partitions, tick, migrates=True, facts=facts), directory)
+            new = NewTables(db, version, self._partitions, tick, migrates=True, facts=facts, is_new=False)
+            missing = table_changes(new, directory)
         self._tried = None
         if not missing:
             self._tables_of = version

@@ -249,7 +249,8 @@ def check_program(directory: str, settings: Settings, db: Database, boot: Boot, 
     record = encode_json(RecordKind.CATALOG, value, partition=CLUSTER_GROUP, term=boot.term, index=1)
     check_fit(replace(boot, records=[record]), wal)
     tick = txn_tick(wal.recovered.txn_id_max) + 1
-    table_changes(NewTables(db, boot.catalog + 1, settings.partitions, tick, settings.migrate, facts_of(value)), directory)
+    new = NewTables(db, boot.catalog + 1, settings.partitions, tick, settings.migrate, facts_of(value), is_new=True)
+    table_changes(new, directory)
     log.warning("new_program", bundle=boot.bundle.hash[:12], runs=boot.code.newest_hash[:12])
 
 

@@ -23,8 +23,7 @@ from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.declaration.schema_plan import check_older_program
 from procedures.errors import ProceduresError, SchemaConflict
 from procedures.migration.rehearsal import Rehearsal
-from procedures.procedure_versions import facts_of
-from procedures.request_history import VersionFacts
+from procedures.procedure_versions import catalog_value, facts_of
 from procedures.storage.state import PartitionState, open_reader
 from replay.plan.in_place_plan import distrust_damaged, plan_in_place
 from replay.plan.sole_voter import check_served_alone
@@ -69,9 +68,10 @@ def plan_offline(
         replay_in_place(target, found, progress=recovering)
         target.trust.seal(part.partition for part in found.plan.partitions)
         known = stated["hash"] == bundle.hash
-        version, facts = (former, facts_of(stated)) if known else (former + 1, VersionFacts.of_new_code())
-        partitions = wal.recovered.groups.cluster.partitions
-        new = NewTables(db, version, partitions, txn_tick(wal.recovered.txn_id_max) + 1, migrates=True, facts=facts)
+        version, partitions = former if known else former + 1, wal.recovered.groups.cluster.partitions
+        value = stated if known else catalog_value(db, bundle, version, stated, partitions=partitions)
+        tick = txn_tick(wal.recovered.txn_id_max) + 1
+        new = NewTables(db, version, partitions, tick, migrates=True, facts=facts_of(value), is_new=not known)
         rehearsals = rehearse_on_copies(new, directory, rehearsing)
     finally:
         wal.close()
@@ -89,7 +89,7 @@ def rehearse_on_copies(new: NewTables, directory: str, rehearsing: Rehearsing) -
             rehearsing(partition, new.partitions)
             copy = os.path.join(folder, "state")
             _copy_state(state_path(directory, partition), copy)
-            if plan_changes(new.db, [copy], first=partition):
+            if plan_changes(new.db, [copy], first=partition) or new.judges_rows:
                 with contextlib.closing(PartitionState.open(copy, partition=partition)) as state:
                     if (rehearsal := rehearse_change(new, state)) is not None:
                         found[partition] = rehearsal

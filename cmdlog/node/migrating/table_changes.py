@@ -42,6 +42,12 @@ class NewTables:
     tick: int  # of the transaction id that migrations see as theirs
     migrates: bool  # whether migrations may run
     facts: VersionFacts  # what the record of that version states
+    is_new: bool  # whether the log has no such record yet
+
+    @property
+    def judges_rows(self) -> bool:
+        """Whether rows are looked at although the tables may be as the program has them."""
+        return self.is_new and bool(self.facts.judged)
 
 
 def table_changes(new: NewTables, directory: str, each: ShowState = ignore_state) -> list[SchemaEntry]:
@@ -67,7 +73,7 @@ def rehearse_changes(new: NewTables, paths: Sequence[str], each: ShowState = ign
     if not new.migrates and (pending := next((plan.pending for plan in plans.values() if plan.pending), None)):
         raise MigrationNeeded(new.db.name, pending)
     found: dict[int, Rehearsal] = {}
-    for partition in plans:
+    for partition in range(len(paths)) if new.judges_rows else plans:
         with contextlib.closing(PartitionState.open(paths[partition], partition=partition)) as state:
             if (rehearsal := rehearse_change(new, state)) is not None:
                 found[partition] = rehearsal

@@ -19,7 +19,8 @@ from sqlalchemy.sql.functions import next_value
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from procedures.declaration.columns.column_types import limit_of
-from procedures.declaration.dialect import DIALECT, FIRST_EXACT_DIALECT, StateDialect, bind_processor_of, result_processor_of
+from procedures.declaration.columns.held_values import value_check
+from procedures.declaration.dialect import DIALECT, FIRST_EXACT_DIALECT, StateDialect, bind_processor_of
 from procedures.deployed_code import is_deployed
 from procedures.errors import DefinitionError, StatementRefused
 from procedures.numeric.numeric_types import ScaledNumeric
@@ -142,18 +143,14 @@ def _check_stored(column: Column[Any]) -> None:
     connection = apsw.Connection(":memory:")
     text, kind = default_text(column), DIALECT.type_compiler_instance.process(column.type)
     wrong = f"server_default={text} is no value of a {column.type!r} as it is stored; write default="
-    to_python, to_sqlite, limit = result_processor_of(column.type), bind_processor_of(column.type), limit_of(column.type)
     try:
         connection.execute(f"CREATE TABLE t (k INTEGER PRIMARY KEY, c {kind} DEFAULT {text}) STRICT")
         found = connection.execute("INSERT INTO t (k) VALUES (1) RETURNING c").fetchall()[0][0]
-        value = found if to_python is None or found is None else to_python(found)
-        again = value if to_sqlite is None or value is None else to_sqlite(value)
-    except (TypeError, ValueError, LookupError, ArithmeticError, apsw.Error) as error:
+    except apsw.Error as error:
         raise DefinitionError(f"{wrong} ({error})") from None
-    if again != found:
-        raise DefinitionError(wrong)
-    if found is not None and limit is not None and not limit[0](found):
-        raise DefinitionError(f"server_default={text}: {limit[1]}")
+    check = value_check(column.type)
+    if why := check(found) if check is not None else "":
+        raise DefinitionError(f"{wrong} ({why})")
 
 
 def _check_identity(column: Column[Any], identity: Identity, *, routes: bool) -> None:

@@ -106,6 +106,29 @@ def _check_options(type_: Any) -> None:
         raise DefinitionError("Interval(second_precision, day_precision): an Interval holds microseconds; leave them out")
 
 
+def stated_limit(type_: Any) -> list[Any] | None:
+    """What a record states of a type beside the form of its values; None where it takes every value of that form."""
+    if isinstance(type_, types.TypeDecorator) and not isinstance(type_, types.Interval):
+        return ["class", type(type_).__qualname__, stated_limit(type_.impl_instance)]
+    if isinstance(type_, types.Enum):
+        return ["values", *type_.enums]
+    if isinstance(type_, types.SmallInteger):
+        return ["bits", 16]
+    length = getattr(type_, "length", None) if isinstance(type_, types.String | types.LargeBinary) else None
+    return None if length is None else ["length", length]
+
+
+def is_narrower(limit: list[Any] | None, before: list[Any] | None) -> bool:
+    """Whether a value that was within the limit before may be outside now, as far as the limits say."""
+    if limit is None or limit == before:
+        return False
+    if before is None or limit[0] != before[0]:
+        return True
+    if limit[0] == "values":
+        return not set(before[1:]) <= set(limit[1:])
+    return bool(limit[0] == "class" or limit[1] < before[1])
+
+
 def limit_of(type_: Any) -> tuple[Callable[[Any], bool], str] | None:
     """Whether a stored value (never NULL) fits, and what the type states; None where every value that is stored does."""
     if isinstance(type_, types.TypeDecorator) and not isinstance(type_, types.Interval):

@@ -12,7 +12,6 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Computed,
-    Date,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -47,6 +46,7 @@ def _base() -> list[Any]:
 
 def _migrate(tmp_path: Path, before: Items, after: Items, run: Op, *rows: str) -> ChangingSite:
     """The live site after it; a replay of the entry was compared."""
+    tmp_path.mkdir(exist_ok=True)
     sites = [ChangingSite(tmp_path / file, program(_table(before))) for file in ("a.db", "b.db")]
     for site in sites:
         site.start()
@@ -304,21 +304,23 @@ REFUSED: dict[str, tuple[Op, str]] = {
     "the key": (lambda op: op.drop_constraint("pk_t", "t"), "cannot be without a primary key"),
     "digits that are lost": (
         lambda op: op.alter_column("t", "cents", type_=Numeric(8, 0)),
-        "2 rows of t hold a cents",
+        r"2 rows of t hold a cents that loses digits as .*; the first is id = 1, with cents = Decimal\('1.50'\)",
     ),
     "text as Numeric": (lambda op: op.alter_column("t", "name", type_=Numeric(8, 0)), "add a second column, fill it"),
-    "text as Date": (
-        lambda op: op.alter_column("t", "name", type_=Date()),
-        "3 rows of t hold a name that is no Date",
-    ),
     "text as Integer": (lambda op: op.alter_column("t", "name", type_=Integer()), "cannot store TEXT value in INTEGER column"),
-    "NOT NULL without a default": (lambda op: op.add_column("t", Column("n", Integer, nullable=False)), "NOT NULL constraint"),
+    "NOT NULL without a default": (
+        lambda op: op.add_column("t", Column("n", Integer, nullable=False)),
+        r"NOT NULL constraint failed: t.n: 3 rows of t are refused; the first is id = 1",
+    ),
     "execute": (lambda op: op.execute("DELETE FROM t"), "op.execute is not for migrations here; write it with tx.execute"),
     "bulk_insert": (lambda op: op.bulk_insert(None, []), "op.bulk_insert is not"),
     "get_bind": (lambda op: op.get_bind(), "there is no connection"),
     "a schema": (lambda op: op.drop_column("t", "cents", schema="x"), "a partition has one schema"),
     "a comment": (lambda op: op.create_table_comment("t", "x"), "op has no CreateTableComment"),
-    "a unique index over rows that are not": (lambda op: op.create_index("u", "t", ["same"], unique=True), "UNIQUE constraint"),
+    "a unique index over rows that are not": (
+        lambda op: op.create_index("u", "t", ["same"], unique=True),
+        r"UNIQUE constraint failed: t.same: 2 rows of t are refused; the first is id = 2, same = 1",
+    ),
     "an unused argument": (lambda op: op.add_column("t"), "TypeError"),
 }
 
@@ -342,7 +344,9 @@ def test_operation_that_cannot_be_done_changes_nothing(tmp_path: Path, what: str
 
 def test_rows_that_refer_to_nothing_are_found_at_the_end(tmp_path: Path) -> None:
     """A foreign key that is added over rows without a target fails the migration."""
-    with pytest.raises(MigrationFailed, match="a row of table t refers to a row that table t does not have"):
+    with pytest.raises(
+        MigrationFailed, match="a row of table t refers to a row that table t does not have; the first of 1 is id = 1, up = 99"
+    ):
         _migrate(
             tmp_path,
             lambda: [*_base(), Column("up", Integer)],

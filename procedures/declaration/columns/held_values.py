@@ -1,0 +1,73 @@
+"""Whether a value that lies in a column is one of its type: read as statements read it, and written again as they write it.
+
+One rule: there is no second list of what types take. The conversions decide, and the limits that a type states beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy import types
+
+from procedures.declaration.columns.column_types import limit_of
+from procedures.declaration.dialect import DIALECT, StateDialect, bind_processor_of, result_processor_of
+from procedures.raised_errors import class_name, text_of
+
+_SHOWN: Final = 60  # characters of a value
+
+Check = Callable[[Any], str]  # of a stored value: why it is none of the type; "" where it is one
+
+
+def value_check(type_: Any, dialect: StateDialect = DIALECT) -> Check | None:
+    """None where every value is one that SQLite lets into such a column. NULL is one of every type."""
+    to_python, to_sqlite, limit = result_processor_of(type_, dialect), bind_processor_of(type_, dialect), limit_of(type_)
+    if to_python is None and limit is None:
+        return None
+
+    def check(value: Any) -> str:
+        if value is None:
+            return ""
+        try:
+            read = value if to_python is None else to_python(value)
+            again = read if to_python is None or to_sqlite is None else to_sqlite(read)
+        except Exception as error:  # noqa: BLE001 - a TypeDecorator's conversion is code of the application
+            return f"{class_name(error)}: {text_of(error)}".split("\n", 1)[0]
+        if again != value:
+            return f"it would be written as {again!r}"
+        return limit[1] if limit is not None and not limit[0](value) else ""
+
+    return check
+
+
+def row_check(type_: Any, dialect: StateDialect = DIALECT) -> Check | None:
+    """The same of rows: JSON may be written differently, and what a TypeDecorator writes is its own affair, if it can be read."""
+    if isinstance(type_, types.TypeDecorator) and not isinstance(type_, types.Interval):
+        return _all_of(row_check(type_.impl_instance, dialect), _readable(type_, dialect))
+    return _readable(type_, dialect) if isinstance(type_, types.JSON) else value_check(type_, dialect)
+
+
+def _readable(type_: Any, dialect: StateDialect) -> Check | None:
+    to_python = result_processor_of(type_, dialect)
+    if to_python is None:
+        return None
+
+    def check(value: Any) -> str:
+        try:
+            to_python(value)
+        except Exception as error:  # noqa: BLE001 - as above
+            return f"{class_name(error)}: {text_of(error)}".split("\n", 1)[0]
+        return ""
+
+    return check
+
+
+def _all_of(*checks: Check | None) -> Check | None:
+    found = [check for check in checks if check is not None]
+    return (lambda value: next((why for check in found if (why := check(value))), "")) if found else None
+
+
+def shown_value(value: Any) -> str:
+    """As an error shows it to people."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(value)})"
