@@ -1,6 +1,6 @@
 """Whether a child process gets on: a number in memory that it shares with its parent, which looks at it now and then.
 
-One rule: it is counted where work is done, never by a timer, so that a process which hangs stands still for its parent as well.
+One rule: it is counted where work is done, never by a timer, so that its parent sees a process that hangs.
 The memory also takes the error that ended the child, and is there before anything of the application is imported.
 """
 
@@ -12,7 +12,7 @@ import struct
 from typing import Final
 
 ERROR_BYTES_MAX: Final = 4096
-_COUNT: Final = struct.Struct("<Q")  # behind the error
+_COUNT: Final = struct.Struct("<Q")  # after the error
 _shared: list[mmap.mmap] = []  # of this process, if it is a child
 
 

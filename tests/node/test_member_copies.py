@@ -22,6 +22,8 @@ from cmdlog.cluster.copying.copy_values import (
     RefusalCode,
 )
 from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal
+from cmdlog.cluster.membership import member_plan
+from cmdlog.cluster.membership.member_steps import Wait
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.member.member_node import MemberNode
@@ -240,8 +242,11 @@ def test_wish_is_answered_with_what_is_committed(cluster: Members) -> None:
         (MemberStage.ADMITTED, b"old life", RefusalCode.WRONG_RECIPIENT),
     ],
 )
-def test_who_is_not_admitted_gets_nothing(cluster: Members, stage: MemberStage | None, life: bytes, code: RefusalCode) -> None:
+def test_who_is_not_admitted_gets_nothing(
+    cluster: Members, stage: MemberStage | None, life: bytes, code: RefusalCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each with a code of its own, as far as it has to do something else."""
+    monkeypatch.setattr(member_plan, "_admit", lambda _view, _member: Wait("the test holds it"))  # a joining one would go on
     node = cluster.leader()
     if stage is not None:
         admit(node, stage)
