@@ -34,8 +34,8 @@ from typing import IO, Any, Final
 
 import orjson
 
-from cmdlog.child_progress import ERROR_BYTES_MAX, read_progress
 from cmdlog.hidden_packages import library_hint
+from cmdlog.work_progress import ERROR_BYTES_MAX, Followed, read_progress
 
 PIPE: Final = subprocess.PIPE
 DEVNULL: Final = subprocess.DEVNULL
@@ -140,6 +140,7 @@ class ChildProcess(subprocess.Popen[bytes]):
     ) -> tuple[bytes, bytes] | None:
         """Writes the line and reads until it is answered, or the streams or the child have ended; None: given up."""
         output, errors, rest = bytearray(), bytearray(), memoryview(line)
+        followed = Followed(self.progress)
         with selectors.DefaultSelector() as selector:
             for stream, held in ((self.stdout, output), (self.stderr, errors)):
                 if stream is not None and not stream.closed:
@@ -147,6 +148,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             if line and self.stdin is not None:
                 selector.register(self.stdin, selectors.EVENT_WRITE)
             while selector.get_map() and not is_whole(output):
+                followed.follow()
                 if given_up():
                     return None
                 ended = self.poll() is not None  # before the look: what it has said by then is all
@@ -166,9 +168,19 @@ class ChildProcess(subprocess.Popen[bytes]):
         return bytes(output), bytes(errors)
 
     def answers(self) -> Iterator[Any]:
-        """The JSON lines of its standard output, to its end."""
+        """The JSON lines of its standard output, to its end; meanwhile its progress is that of this thread."""
         assert self.stdout is not None
-        return map(orjson.loads, self.stdout)
+        followed, rest = Followed(self.progress), b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.stdout, selectors.EVENT_READ)
+            while True:
+                followed.follow()
+                if not selector.select(LOOK_EVERY_S):
+                    continue
+                if not (data := os.read(self.stdout.fileno(), READ_BYTES)):
+                    return
+                *lines, rest = (rest + data).split(b"\n")
+                yield from map(orjson.loads, lines)
 
     def kill(self) -> None:
         """SIGKILL to the process and to what it started in its group; nothing when it has ended."""
@@ -193,7 +205,7 @@ class ChildProcess(subprocess.Popen[bytes]):
         return self.wait()
 
     def progress(self) -> int:
-        """A number that changes as it gets on (`cmdlog.child_progress`)."""
+        """A number that changes as it gets on (`cmdlog.work_progress`)."""
         return read_progress(self._error_fd)
 
     def last_error(self) -> str:

@@ -19,8 +19,8 @@ import sys
 from functools import partial
 from types import TracebackType
 
-from cmdlog.child_progress import ERROR_BYTES_MAX, claim_progress
 from cmdlog.signal_handlers import reset
+from cmdlog.work_progress import ERROR_BYTES_MAX, claim_progress
 
 
 def watch(pipe: int, number: int = signal.SIGKILL) -> None:

@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from cmdlog.work_progress import count_progress
+
 WRITE_BYTES: Final = 512 << 10  # 128 pages: half of a virtio disk's ring; after each the disk is left alone as long as it took
 FORGET_BYTES: Final = 8 << 20  # of the page cache in 1 ms
 NICENESS: Final = 15  # of a process that makes way
@@ -42,6 +44,7 @@ class Breath:
 
     def __call__(self) -> bool:
         if time.monotonic() >= self._until:
+            count_progress()
             time.sleep(REST_S)
             self._until = time.monotonic() + WORK_S
         return False
@@ -69,6 +72,7 @@ def write_out(path: str) -> None:
         while piece := os.pread(descriptor, WRITE_BYTES, at):
             began = time.monotonic()
             at += os.pwritev(descriptor, [piece], at, os.RWF_DSYNC)
+            count_progress()
             time.sleep(time.monotonic() - began)
     finally:
         os.close(descriptor)

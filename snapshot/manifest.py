@@ -26,6 +26,7 @@ import google_crc32c
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
+from cmdlog.work_progress import count_progress
 from snapshot.checksummed_json import checksum, decode_manifest_fields, encode_manifest_fields
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 
@@ -204,6 +205,7 @@ def file_entry(path: str, rest: Callable[[], bool] = lambda: False, *, files: Fi
                 crc = google_crc32c.extend(crc, chunk)
                 sha.update(chunk)
                 size += len(chunk)
+                count_progress()
                 rest()
         finally:
             file.close()
@@ -232,6 +234,7 @@ def content_of(path: str, hurried: Callable[[], bool] = lambda: False) -> tuple[
         while chunk := file.read(CHUNK_BYTES):
             crc = google_crc32c.extend(crc, chunk)
             size += len(chunk)
+            count_progress()
             if hurried():
                 raise Hurried
     return size, crc

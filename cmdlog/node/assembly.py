@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
@@ -16,8 +16,9 @@ from cmdlog.node.background.drill_scheduler import Drills
 from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.segment_copy_process import Copier
+from cmdlog.node.background.snapshot_hooks import Hooks, Kept
 from cmdlog.node.background.snapshot_schedule import LogView, Policy
-from cmdlog.node.background.snapshotter import Hooks, Kept, Snapshotter
+from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot, ManifestFacts
 from cmdlog.node.clock import HybridClock, TimeSource
 from cmdlog.node.failure_sets import Failures
@@ -37,6 +38,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import Desk
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.supervisor import ProcessSites, spread
+from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.directory.sizing import skip_bytes
 from cmdlog.wal.files import Files, RealFiles
@@ -74,6 +76,7 @@ class NodeGround:
     inline: bool  # sites in the calling process
     outside: Outside
     skips: Sequence[tuple[int, int, int]] = ()  # partition, index, position: of entries that the start leaves to the sites
+    work: RunningWork = field(default_factory=RunningWork)  # in the background
     run_upto: Mapping[int, int] | None = None  # index up to which each state holds all; None: this node votes alone
 
     @property
@@ -196,6 +199,7 @@ def _make_archiver(ground: NodeGround, clock: HybridClock) -> tuple[Copier, Arch
             segments=lambda: wal.segments,
             look_again=wal.look_again,
             copy=copier.copy,
+            work=ground.work,
         ),
     )
     wal.ask_before_recycling(archiver.may_go)
@@ -238,6 +242,8 @@ def _snapshot_hooks(
         log_end=lambda: wal.durable_block,
         closed=sequencer.clock.closed,
         pace=sites.pace,
+        progress=sites.progress,
+        work=ground.work,
         state_bytes=state_bytes,
         let_go=let_go,
     )
@@ -263,8 +269,9 @@ def _make_snapshotter(ground: NodeGround, speeds: Speeds, hooks: Hooks) -> Snaps
 
 def make_checks(ground: NodeGround, parts: NodeParts, peers: Callable[[], ScrubPeers | None]) -> SelfChecks:
     """Makes the threads that check the node; `peers` is asked at each step of the scrub, None of a node alone."""
-    pages = PageChecks(ground.directory, parts.desk.broken)
-    return SelfChecks(pages, Drills(ground.directory, every_s=ground.settings.drill_every_s), _make_scrub(ground, parts, peers))
+    pages = PageChecks(ground.directory, parts.desk.broken, ground.work)
+    drills = Drills(ground.directory, every_s=ground.settings.drill_every_s, work=ground.work)
+    return SelfChecks(pages, drills, _make_scrub(ground, parts, peers))
 
 
 def _make_scrub(ground: NodeGround, parts: NodeParts, peers: Callable[[], ScrubPeers | None]) -> Scrubber:
@@ -295,6 +302,7 @@ def _make_scrub(ground: NodeGround, parts: NodeParts, peers: Callable[[], ScrubP
         in_log=lambda item: wal.needs(item.path),
         reader=reader,
         repair=hooks,
+        work=ground.work,
     )
     return Scrubber(scrub, time.time())
 

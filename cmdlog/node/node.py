@@ -92,7 +92,7 @@ class Node:
         self.stale = StaleReads(directory, settings, self._placing, self._check_ready)
         self.overview = Overview(
             directory, settings, self._boot, self._wal, self.clock, self.sequencer, self._snapshots, self._keys, self.meter,
-            RecentHistory(self.meter), time.time(), find_stalls=self._sites.stalls,
+            RecentHistory(self.meter), time.time(), find_stalls=self._sites.stalls, work=ground.work,
             health=lambda: Health(self.ready, self.error, self._sites.pids(), self.recovery), archive=parts.archiver.status,
             checks=self._checks, troubles=self._desk.troubles, failures=parts.failures,
         )  # fmt: skip
@@ -101,8 +101,8 @@ class Node:
         self._opened = threading.Event()  # the log has what the start adds, or it failed
         self._housekeeping = Housekeeping(
             directory, self.sequencer, self._snapshots, self._keys, speeds,
-            failed=lambda: self.error is not None, drain=self.meter.drain,
-            sample=lambda: self.overview.history.sample_if_due(self.overview.gauges),
+            failed=lambda: self.error is not None,
+            each_round=(self.meter.drain, self.overview.sample, ground.work.report_stalled),
         )  # fmt: skip
         self.deployer: Deployer = make_deployer(ground, parts, self._serve_code, self._check_ready, lambda: self.error)
         self._ready = self._closed = False

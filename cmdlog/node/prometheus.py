@@ -65,6 +65,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     gauge_row("cmdlog_partition_open_calls", "calls waiting to be put into a batch", "partition"),
     counter_row("cmdlog_site_busy_seconds_total", "time in which the site had batches of it to execute", "partition"),
     gauge_row("cmdlog_site_stalled_seconds", "time without progress at this partition, if any", "partition", "procedure", "kind"),
+    gauge_row("cmdlog_work_stalled_seconds", "time without progress of work in the background, if a minute or more", "work"),
     gauge_row("cmdlog_site_resident_memory_bytes", "resident memory of a site process", "site"),
     counter_row("cmdlog_digests_logged_total", "batch digests logged, for replays to compare"),
     counter_row("cmdlog_digests_compared_total", "digests compared by the replay of this start"),
@@ -272,6 +273,7 @@ def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
     )
     return {
         "cmdlog_site_stalled_seconds": _stalled(overview),
+        "cmdlog_work_stalled_seconds": [((of.kind,), of.seconds) for of in reversed(overview.work.stalled())],
         "cmdlog_site_resident_memory_bytes": [((str(n),), _resident_bytes(pid)) for n, pid in enumerate(health.site_pids)],
         "cmdlog_digests_compared_total": [((), compared)],
         "cmdlog_digests_diverged_total": [((), 0)],

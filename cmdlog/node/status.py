@@ -25,6 +25,7 @@ from cmdlog.node.sites.site_progress import SiteStall, describe_stall
 from cmdlog.node.telemetry.cluster_metrics import MemberLook
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
+from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.operator_error import full_text
 from cmdlog.wal.log import Log
@@ -61,6 +62,7 @@ class Overview:
     troubles: Troubles
     failures: Failures
     find_stalls: Callable[[float], Sequence[SiteStall]]  # at a reading of the monotonic clock
+    work: RunningWork
     wall: Callable[[], float] = time.time
     now: Callable[[], float] = time.monotonic
     cluster: MemberLook | None = None  # of a node that is one of several
@@ -113,7 +115,7 @@ class Overview:
             "sessions": len(self.keys.sessions),
             "clock": {"jumped": clock.jumped, "jumps": clock.jumps, "last_txn": str(clock.closed())},
             "sites": list(health.site_pids),
-            "stalled": self.stalls(),
+            "stalled": [*self.stalls(), *(found.as_stall() for found in self.work.stalled())],
             "log": {**log, "fill": fill_of(log), "held_by": held_by(log, archive)},
             "archive": archive,
             "drill": self.checks.drills.status(),
@@ -155,6 +157,10 @@ class Overview:
             "history": self.history.since(after),
             "errors": front.errors(),
         }
+
+    def sample(self) -> None:
+        """A row of the history, if one is due."""
+        self.history.sample_if_due(self.gauges)
 
     def stalls(self) -> list[dict[str, Any]]:
         """Sites that make no progress, the longest first; `[]` when all do. Per site:

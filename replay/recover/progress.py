@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from cmdlog.work_progress import count_progress
 from replay.plan.node_plan import Plan
 
 DISPLAY_EVERY_S: Final = 0.1
@@ -65,6 +66,7 @@ class RecoveryMeter:
 
     def count_calls(self, partition: int, calls: int) -> None:
         """This run has replayed so many calls of the partition."""
+        count_progress()
         now, before = time.monotonic(), self._before.get(partition, 0)
         if partition in self._totals:
             total = self._totals[partition]  # what an earlier run did is an estimate

@@ -20,6 +20,7 @@ from typing import IO, Any, Final, cast
 import orjson
 
 from cmdlog.child_process import PIPE, ChildProcess, describe_end, encode_order, hint_at_end
+from cmdlog.work_progress import Followed
 from procedures.hash_seed import PINNED
 from replay.errors import Divergence, DivergencePlace, Poison, RemoteError, WorkerFailed
 from replay.plan.node_plan import PartitionPlan, Plan
@@ -143,10 +144,12 @@ class WorkerPool:
 
     def listen(self) -> None:
         """Until all are done. Raises: WorkerFailed when no call is to blame; what `read_message` and `on_incident` raise."""
+        followed = Followed(lambda: sum(worker.process.progress() for worker in self.workers))
         while self._selector.get_map():
             for key, _ in self._selector.select(CELL_LOOK_S):
                 self._read(key.data)
             now = time.monotonic()
+            followed.follow()
             for worker in self.workers:
                 if not worker.done and not worker.killed and worker.hangs(now, self._hang_after_s):
                     worker.killed = f"it ran for more than {self._hang_after_s:g} s"

@@ -47,7 +47,7 @@ def rounds_of(
     thread = Housekeeping(
         str(folder), cast(Sequencer, sequencer), cast(Snapshotter, SimpleNamespace(newest_of_each=lambda: newest)),
         cast(KeyOwners, SimpleNamespace(tidy=lambda look: None)), cast(Speeds, SimpleNamespace(save=saved.append)),
-        failed=failed, drain=lambda: None, sample=lambda: rounds.append(None),
+        failed=failed, each_round=[lambda: rounds.append(None)],
     )  # fmt: skip
     thread.start()
     wait_for(lambda: len(rounds) >= 5)
@@ -109,7 +109,7 @@ def test_idle_node_rests(tmp_path: Path, *, votes_alone: bool) -> None:
     thread = Housekeeping(
         str(tmp_path), cast(Sequencer, idle), cast(Snapshotter, SimpleNamespace(newest_of_each=dict)),
         cast(KeyOwners, SimpleNamespace(tidy=lambda look: None)), cast(Speeds, SimpleNamespace(save=lambda names: None)),
-        failed=lambda: False, drain=lambda: None, sample=lambda: None,
+        failed=lambda: False, each_round=[],
     )  # fmt: skip
     waits = Waits(200, call)
     thread._stop = cast(Any, waits)

@@ -11,6 +11,7 @@ from cmdlog.cluster.leader_fitness import FIT, LeaderFitness, Unfitness
 from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.leading.leader_parts import LeaderGround, LeaderParts
 from cmdlog.node.sites.partition_health import Troubles
+from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import NO_TERM, Fitness
 
@@ -31,7 +32,7 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     sites = SimpleNamespace(stalls=lambda _now: [])
     given: tuple[Any, ...] = (
         ground, roll, driver, leadership, fitness, SimpleNamespace(partitions=[0, 1]), nothing, sequencer, nothing, desk, sites,
-        nothing, sent.extend, lambda: False,
+        nothing, sent.extend, lambda: False, RunningWork(),
     )  # fmt: skip
     parts = LeaderParts(LeaderGround(*given))
     troubles.begin_trouble([1], "diverged", "entry 7")

@@ -23,6 +23,7 @@ def capture_of(folder: Path, answer: Callable[[SiteCapture, int], None], blocks:
     capture = SiteCapture(
         lambda partition, ident, path, wish: answer(made[0], ident),
         lambda partition: blocks.pop(0),
+        lambda partition: 0,
         Speeds(str(folder), ["p"], 4),
     )
     made.append(capture)

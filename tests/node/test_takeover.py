@@ -10,6 +10,8 @@ import pytest
 
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.outcome import CallOutcome, Reply, UnknownOutcome
+from cmdlog.node.telemetry.running_work import RunningWork, Work
+from tests.node.frozen import SteppedClock
 from tests.waiting import PATIENCE_S
 
 TERMS = (3, 3, 3)
@@ -84,13 +86,18 @@ class Steps:
 
     def take_over(self) -> bool:
         """The steps, in this thread."""
-        return Takeover(self, self.failures.put)._take_over(TERMS)
+        return made(self)._take_over(TERMS, Work("takeover", "", SteppedClock()))
+
+
+def made(steps: Steps) -> Takeover:
+    """Takes over by these steps."""
+    return Takeover(steps, steps.failures.put, RunningWork(), lambda: steps.runs)
 
 
 @contextmanager
 def running(steps: Steps) -> Iterator[Takeover]:
     """A take-over with its thread."""
-    takeover = Takeover(steps, steps.failures.put)
+    takeover = made(steps)
     takeover.start()
     yield takeover
     takeover.stop()
@@ -160,11 +167,11 @@ def test_new_code_and_its_tables_are_committed_first() -> None:
 def test_work_is_not_a_wait() -> None:
     """New tables may be tried out for long. Leadership that was given away meanwhile would have to begin again."""
     steps = Steps()
-    takeover = Takeover(steps, steps.failures.put)
+    takeover = made(steps)
     takeover.step = "of former terms"
     seen: list[str] = []
     steps.on_place = lambda: seen.append(takeover.step)
-    assert takeover._take_over(TERMS)
+    assert takeover._take_over(TERMS, Work("takeover", "", SteppedClock()))
     assert seen == ["", ""]
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.snapshot_hooks import Hooks, Kept
 from cmdlog.node.background.snapshot_schedule import LogView, Policy
-from cmdlog.node.background.snapshotter import Hooks, Kept, Snapshotter
+from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind, decode_record

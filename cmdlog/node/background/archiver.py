@@ -29,12 +29,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import structlog
 
 from cmdlog.node.background.quarantine_moves import set_aside
+from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.wal.errors import Corrupt, DiskFull, WalError
 from cmdlog.wal.opening.survey import SegmentFile
 from snapshot.archive.archive import (
@@ -87,6 +88,7 @@ class ArchiveHooks:
     segments: Callable[[], Sequence[SegmentFile]]  # of the ring, oldest first
     look_again: Callable[[], None]  # `may_go` may answer differently now
     copy: Callable[[str, str, int], Copied]  # source, target, last block
+    work: RunningWork = field(default_factory=RunningWork)
 
 
 class Stuck(Exception):
@@ -185,7 +187,7 @@ class Archiver:
     def _run(self) -> None:
         while self._wait():
             try:
-                with self._work_lock:
+                with self._hooks.work.track("archive", "archiving of the log"), self._work_lock:
                     self._work()
             except (SnapshotError, WalError, OSError) as error:
                 self._note_problem(str(error))

@@ -20,6 +20,7 @@ from typing import Any, Final
 import structlog
 
 from cmdlog.child_process import PIPE, ChildEnd, ChildProcess, describe_end, last_answer
+from cmdlog.node.telemetry.running_work import RunningWork
 from procedures.hash_seed import PINNED
 from replay.drill.report import FOLDER, NOT_RUN, last_proven, last_report
 
@@ -40,9 +41,11 @@ class Drills:
         every_s: float,
         wall: Callable[[], float] = time.time,
         module: str = "replay.drill.drill",
+        work: RunningWork | None = None,
     ) -> None:
         """`every_s` 0: none is started here."""
         self._directory, self._every_s, self._wall, self._module = directory, every_s, wall, module
+        self._work = work or RunningWork()
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._process: ChildProcess | None = None
@@ -106,7 +109,8 @@ class Drills:
             if self._wall() < self.due_at:
                 continue
             try:
-                self._drill()
+                with self._work.track("drill", "restore drill"):
+                    self._drill()
             except Exception as error:  # our own bug, or no process to be had: the node itself is well
                 log.exception("restore_drill_failed")
                 self._failure = str(error)

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from cmdlog.child_process import PIPE, ChildProcess
+from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.wal.files import Files, RealFiles
 from procedures.hash_seed import PINNED
 from replay.errors import StateDamaged
@@ -31,8 +32,8 @@ def unsealed_states(files: Files, directory: str, partitions: Iterable[int]) -> 
 class PageChecks:
     """The node's checks after a start. `status` may be called from any thread."""
 
-    def __init__(self, directory: str, broken: Callable[[BaseException], None]) -> None:
-        self._directory, self._broken = directory, broken
+    def __init__(self, directory: str, broken: Callable[[BaseException], None], work: RunningWork) -> None:
+        self._directory, self._broken, self._work = directory, broken, work
         self._partitions: list[int] = []
         self._problems: dict[int, str] = {}  # by partition that was checked
         self._process: ChildProcess | None = None
@@ -77,7 +78,7 @@ class PageChecks:
                 self._process = ChildProcess(
                     "replay.state.page_check", self._directory, *partitions, stdout=PIPE, hash_seed=PINNED
                 )
-            with self._process as process:
+            with self._process as process, self._work.track("state_check", "check of the states after a kill"):
                 for answer in process.answers():
                     self._take_result(**answer)
                 process.wait()

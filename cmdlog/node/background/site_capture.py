@@ -12,9 +12,11 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.work_progress import Followed
 from snapshot.errors import SnapshotFailed
 from snapshot.lineage import Wish
 
@@ -25,9 +27,18 @@ FACTS: Final = ("kind", "partition", "index", "term", "checksum", "txn_id", "log
 class SiteCapture:
     """`run` is the waiting thread's; the other methods may be called from any thread."""
 
-    def __init__(self, begin: Callable[[int, int, str, Wish], None], applied_block: Callable[[int], int], speeds: Speeds) -> None:
-        """`begin` asks a site: partition, number of the capture, path of a whole image, or rather a delta."""
-        self._begin, self._applied_block, self._speeds = begin, applied_block, speeds
+    def __init__(
+        self,
+        begin: Callable[[int, int, str, Wish], None],
+        applied_block: Callable[[int], int],
+        progress: Callable[[int], int],
+        speeds: Speeds,
+    ) -> None:
+        """`begin` asks a site: partition, number of the capture, path of a whole image, or rather a delta.
+
+        `progress` is a number that changes as the partition's site gets on with it.
+        """
+        self._begin, self._applied_block, self._progress, self._speeds = begin, applied_block, progress, speeds
         self._lock = threading.Condition()
         self._ident = 0
         self._partition: int | None = None  # of the capture under way
@@ -45,8 +56,10 @@ class SiteCapture:
             ident = self._ident
         self._begin(partition, ident, image, wish)
         set_pace(partition)
+        followed = Followed(partial(self._progress, partition))
         with self._lock:
             while not self._lock.wait_for(lambda: self._report is not None or self._stopping, PACE_EVERY_S):
+                followed.follow()
                 set_pace(partition)
             report, self._partition = self._report, None
         if report is None:

@@ -42,7 +42,9 @@ from cmdlog.node.background.quarantine_moves import set_aside
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.background.seal_process import SealProcess
 from cmdlog.node.background.site_capture import SiteCapture
-from cmdlog.node.background.snapshot_schedule import Due, Forecast, LogView, Policy, due, urgency
+from cmdlog.node.background.snapshot_hooks import Hooks, Kept
+from cmdlog.node.background.snapshot_schedule import Due, Forecast, Policy, due, urgency
+from cmdlog.node.telemetry.running_work import Work
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
@@ -51,7 +53,7 @@ from cmdlog.wal.process_limits import worker_count
 from snapshot.capture.pacing import BUSY_SHARE
 from snapshot.catalog import Snapshot, clean, describe_snapshot, free_path, list_snapshots, temporary_path
 from snapshot.errors import SnapshotError, SnapshotFailed
-from snapshot.lineage import Wish, next_wish
+from snapshot.lineage import next_wish
 from snapshot.manifest import DELTA_NAME, IMAGE_NAME, parse_created
 from snapshot.retention import anchor_block, retain
 from snapshot.space_reserve import Reserve, wanted_bytes
@@ -62,34 +64,6 @@ RETRY_MAX_S: Final = 60.0
 SHARE_MAX: Final = 0.4  # of a busy site's time, that copying may take when truncation is pressing
 
 log = structlog.get_logger("cmdlog.snapshots")
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """What the node gives. All may be called from the snapshot thread, `applied_block` from the caller of `captured`."""
-
-    capture: Callable[[int, int, str, Wish], None]  # partition, ident, path of a whole image, or rather a delta: begins
-    applied_block: Callable[[int], int]  # a block such that no entry after the last applied one lies before it
-    facts: Callable[[int], Mapping[str, Any]]  # partition -> epoch, configuration, catalogs, environment, key_policy
-    note: Callable[[bytes, Callable[[], None]], None]  # a record for the log; the callback says that it is durable
-    notes_fit: Callable[[], bool]  # whether the log has room for one
-    when_durable: Callable[[int, Callable[[], None]], None]  # calls when what the partition's site was given is durable
-    when_all_durable: Callable[[Callable[[], None]], None]  # calls when every block that the log has taken so far is durable
-    anchor: Callable[[str, int], None]  # name, first block that is needed
-    view: Callable[[], LogView]
-    log_end: Callable[[], int]  # the newest durable block
-    closed: Callable[[], int]  # no id given from now on is less than or equal to this one
-    pace: Callable[[int, float], None]  # partition, share of its site's time that the capture under way may take
-    state_bytes: Callable[[int], int]  # size of a partition's state file
-    let_go: Callable[[Snapshot], None] | None = None  # what becomes of a snapshot that does not count any more; None: removed
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """How many snapshots of each partition, and how many recovery points, are kept."""
-
-    snapshots: int
-    points: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +94,11 @@ class Snapshotter:
         self._files, self._directory, self._identity = files, directory, identity
         self._partitions, self._kept, self._policy, self._hooks = partitions, kept, policy, hooks
         self._speeds = speeds
+        self._work = Work("snapshot", "", time.monotonic)  # the one under way
         self._sealer, self.reserve = SealProcess(), Reserve(directory)
         self._lock = threading.Condition()
         self._wanted: deque[Job] = deque()
-        self._capture = SiteCapture(hooks.capture, hooks.applied_block, speeds)
+        self._capture = SiteCapture(hooks.capture, hooks.applied_block, hooks.progress, speeds)
         self._whole_next: set[int] = set()  # partitions of which a delta has failed: what is wrong with it may stay so
         self._stopping = False
         self._retry_at, self._retry_s = 0.0, RETRY_FIRST_S
@@ -235,9 +210,8 @@ class Snapshotter:
             wanted = job.partitions if isinstance(job, Job) else (job.partition,)
             self.why = job.why if isinstance(job, Due) else "request"
             try:
-                if isinstance(job, Job):
-                    self._set_aside(job)
-                result = self._do(wanted, point=isinstance(job, Job) and job.point)
+                with self._hooks.work.track("snapshot", f"snapshot of {_partitions_text(wanted)}") as self._work:
+                    result = self._carry_out(job, wanted)
             except (SnapshotError, WalError, OSError) as error:
                 self._note_failure(wanted, error)
                 failed: SnapshotError = error if isinstance(error, SnapshotError) else SnapshotFailed(str(error))
@@ -252,6 +226,11 @@ class Snapshotter:
                 continue
             if isinstance(job, Job):
                 job.future.set_exception(failed)
+
+    def _carry_out(self, job: Job | Due, wanted: Sequence[int]) -> dict[str, Any]:
+        if isinstance(job, Job):
+            self._set_aside(job)
+        return self._do(wanted, point=isinstance(job, Job) and job.point)
 
     def _next_job(self) -> Job | Due | None:
         """Waits for something to do; None when the node stops."""
@@ -319,10 +298,13 @@ class Snapshotter:
         os.mkdir(temporary, 0o750)
         path = ""
         try:
+            self._work.enter(f"copying partition {partition}")
             report = self._capture_image(partition, temporary)
+            self._work.enter("waiting for the disk")
             self._await_durable(partition)
             path = free_path(self._files, self._directory, partition=partition, index=report["index"])
             facts = {**report, **self._identity.as_text(), **self._hooks.facts(partition)}
+            self._work.enter("sealing")
             self._sealer.seal(temporary, path, facts, lambda: self._urgency() >= 1, asked=self.why == "request")
         except BaseException:
             if path and not self._stopping:  # it may have its name already, with content or name not on the disk
@@ -333,7 +315,9 @@ class Snapshotter:
             raise
         self._whole_next.discard(partition)
         before_mark()
+        self._work.enter("marking it in the log")
         self._mark(report, os.path.basename(path))
+        self._work.enter("removing older ones")
         self._speeds.settle_snapshot(partition, self._capture.marked)
         self._find_snapshots()
         self._hooks.anchor(_anchor_name(partition), anchor_block(self._snapshots[partition]) or 0)
@@ -394,6 +378,10 @@ class Snapshotter:
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
         with contextlib.suppress(SnapshotError, WalError, OSError):
             self._find_snapshots()
+
+
+def _partitions_text(partitions: Sequence[int]) -> str:
+    return f"partition{'s' if len(partitions) > 1 else ''} {', '.join(map(str, partitions))}"
 
 
 def _anchor_name(partition: int) -> str:

@@ -52,11 +52,13 @@ from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.prepared_changes import PreparedChanges
 from cmdlog.node.sites.supervisor import ProcessSites
+from cmdlog.node.telemetry.running_work import RunningWork, Work
 from cmdlog.operator_error import full_text
 from cmdlog.wal.format.block import block_bytes
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, TxnId, txn_tick
 from cmdlog.wal.log import Log
+from cmdlog.work_progress import Followed
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.code_versions import CodeVersions
@@ -89,6 +91,7 @@ class DeployGround:
     changes: PreparedChanges  # what the sites report of them
     bind: Callable[[Database, int], None]
     check_ready: Callable[[], None]  # raises NotReady
+    work: RunningWork
 
 
 class Deployer:
@@ -99,6 +102,7 @@ class Deployer:
     def __init__(self, ground: DeployGround) -> None:
         self._ground, self._next_index = ground, ground.next_index
         self._turn = threading.Lock()
+        self._work = Work("deploy", "", time.monotonic)  # the one under way
         self._tried = ground.code.newest  # the highest version that any site was given
 
     def deploy(self, bundle: Bundle, *, migrate: bool = False, plan: bool = False) -> dict[str, Any]:
@@ -136,7 +140,8 @@ class Deployer:
         if not self._turn.acquire(blocking=False):
             raise DeployUnderWay("another deploy is under way")
         try:
-            yield
+            with self._ground.work.track("deploy", "deploy") as self._work:
+                yield
         finally:
             self._turn.release()
 
@@ -146,8 +151,10 @@ class Deployer:
         if same and ground.sequencer.code.version == code.newest:
             return DeployAnswer(code.newest, changed=False).to_json()
         version = code.newest if same else max(self._tried, code.newest) + 1
+        self._work.enter("checking the code")
         check_bundle(bundle, database=str(code.newest_value["database"]))
         db = self._load(bundle)
+        self._work.enter("comparing the tables")
         tables = self._plan(db)
         at = ground.sequencer.code.reserve_txn()
         value = catalog_value(db, bundle, version, code.newest_value, partitions=ground.partitions, stated_at=at)
@@ -225,6 +232,7 @@ class Deployer:
         ground = self._ground
         former, tick = str(ground.code.newest_value["bundle"]), txn_tick(TxnId(ground.sequencer.code.reserve_txn()))
         version = int(value["version"])
+        self._work.enter("trying the migrations")
         return try_change(TrialOrder(str(value["bundle"]), former, ground.directory, ground.partitions, version, tick))
 
     # -- the log -----------------------------------------------------------------------------------------------------------
@@ -289,7 +297,11 @@ class Deployer:
     def _await(self, done: Callable[[], bool], problem: str, timeout_s: float = LOG_S_MAX) -> None:
         """Raises: SwitchUnfinished, when it takes too long, or the node has failed."""
         deadline, look = time.monotonic() + timeout_s, threading.Event()
+        self._work.enter(problem)
+        sites, partitions = self._ground.sites, range(self._ground.partitions)
+        followed = Followed(lambda: sum(map(sites.progress, partitions)))
         while not done():
+            followed.follow()
             if time.monotonic() > deadline:
                 raise SwitchUnfinished(f"{problem} within {timeout_s:g} s")
             try:
@@ -344,5 +356,6 @@ def make_deployer(
             parts.desk.changes,
             bind,
             check_serving,
+            ground.work,
         )
     )

@@ -23,6 +23,8 @@ from typing import Final, Protocol
 import structlog
 
 from cmdlog.node.outcome import CallOutcome, Reply
+from cmdlog.node.telemetry.running_work import RunningWork, Work
+from cmdlog.work_progress import Followed
 
 LOOK_S: Final = 0.002  # between two looks at what is run
 
@@ -47,8 +49,11 @@ class TakeoverSteps(Protocol):
 class Takeover:
     """Runs the steps in a thread of its own, for the newest terms alone."""
 
-    def __init__(self, steps: TakeoverSteps, failed: Callable[[BaseException], None]) -> None:
-        self._steps, self._failed = steps, failed
+    def __init__(
+        self, steps: TakeoverSteps, failed: Callable[[BaseException], None], work: RunningWork, executed: Callable[[], int]
+    ) -> None:
+        """`executed` is a number that grows as entries are executed and keys are loaded."""
+        self._steps, self._failed, self._work, self._executed = steps, failed, work, executed
         self._wanted: queue.SimpleQueue[tuple[int, ...] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
         self.step = ""  # that the take-over under way waits at; "": it works, however long a trial of new tables takes
@@ -71,15 +76,19 @@ class Takeover:
         while (terms := self._wanted.get()) is not None:
             began = time.monotonic()
             try:
-                done = self._take_over(terms)
+                with self._work.track("takeover", "take-over of the cluster") as work:
+                    done = self._take_over(terms, work)
             except BaseException as error:  # noqa: BLE001 -- a node that cannot take over must not stay silent about it
                 self._failed(error)
                 return
             log.info("takeover_ended", terms=list(terms), leads=done, took_ms=round(1000 * (time.monotonic() - began), 1))
 
-    def _take_over(self, terms: tuple[int, ...]) -> bool:
-        steps = take_over(self._steps, terms)
+    def _take_over(self, terms: tuple[int, ...], work: Work) -> bool:
+        steps, followed = take_over(self._steps, terms), Followed(self._executed)
         while True:
+            followed.follow()
+            if self.step != work.step:
+                work.enter(self.step)
             try:
                 self.step = next(steps)
             except StopIteration as ended:

@@ -8,6 +8,7 @@ application with a node in it must not keep its machine awake. A member of a clu
     speeds    what is known of procedures' times is saved, for the next start's forecast
     keys      a step of the look-up of idempotency keys that may be forgotten
     history   a row per second for the status page
+    work      the log says when work in the background makes no progress
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cmdlog.node.background.recovery_forecast import Speeds
@@ -37,12 +38,12 @@ class Housekeeping:
 
     def __init__(
         self, directory: str, sequencer: Sequencer, snapshots: Snapshotter, keys: KeyOwners, speeds: Speeds, *,
-        failed: Callable[[], bool], drain: Callable[[], None], sample: Callable[[], None],
+        failed: Callable[[], bool], each_round: Sequence[Callable[[], None]],
     ) -> None:  # fmt: skip
-        """`failed`: the log takes nothing more. `drain` adds the timings up, `sample` a row to the history if one is due."""
+        """`failed`: the log takes nothing more. `each_round`: steps of others, who know whether one is due."""
         self._directory, self._sequencer, self._snapshots = directory, sequencer, snapshots
         self._keys, self._speeds = keys, speeds
-        self._failed, self._drain, self._sample = failed, drain, sample
+        self._failed, self._each_round = failed, each_round
         self._stop = threading.Event()
         self._speeds_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="node-flush", daemon=True)
@@ -65,11 +66,11 @@ class Housekeeping:
                 with contextlib.suppress(WalError):
                     self._sequencer.flush_notes()
             seen = self._sequencer.blocks
-            self._drain()
             if time.monotonic() > self._speeds_at + SPEEDS_EVERY_S:
                 self._save_speeds()
             self._keys.tidy(self._look_up)
-            self._sample()
+            for step in self._each_round:
+                step()
 
     def _save_speeds(self) -> None:
         self._speeds_at = time.monotonic()

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
@@ -31,6 +31,7 @@ from cmdlog.node.scrub.log_comparison import LogComparison, ScrubPeers, SumVerdi
 from cmdlog.node.scrub.reader_process import ReadingFailed, SliceReader
 from cmdlog.node.scrub.scrub_plan import ScrubItem, items_left, last_names, still_named
 from cmdlog.node.scrub.scrub_progress import ScrubPass, read_progress
+from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.wal.files import Files
 
 SLICE_BYTES: Final = 1 << 20  # read with one order
@@ -57,6 +58,7 @@ class ScrubGround:
     in_log: Callable[[ScrubItem], bool]  # whether the running log still has this segment
     reader: SliceReader
     repair: RepairHooks
+    work: RunningWork = field(default_factory=RunningWork)
 
 
 class Scrubber:
@@ -328,7 +330,8 @@ class Scrubber:
         wait_s = 0.0
         while not self._stopping.wait(wait_s):
             try:
-                wait_s = self.step(time.time())
+                with self._ground.work.track("scrub", "scrub"):
+                    wait_s = self.step(time.time())
             except Exception as error:  # our own bug: the node serves all the same
                 log.exception("scrub_interrupted")
                 self._problem, wait_s = f"{type(error).__name__}: {error}", RETRY_S

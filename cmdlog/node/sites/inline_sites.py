@@ -64,6 +64,7 @@ class InlineSites:
         self._attempts: Counter[tuple[int, int, int]] = Counter()
         self._running: tuple[int, int, int, float] | None = None  # partition, index (0: a read), position, since when
         self._partitions = 0
+        self._steps = 0  # of captures
         self._stopping = False
 
     def start(self, owner: InlineOwner) -> dict[int, int]:
@@ -100,6 +101,10 @@ class InlineSites:
 
     def capture(self, partition: int, ident: int, path: str, wish: Wish | None = None) -> None:
         self._put(lambda: self._current.capture(partition, ident, path, wish))
+
+    def progress(self, _partition: int) -> int:
+        """A number that changes as the site gets on with a capture."""
+        return self._steps
 
     def pace(self, partition: int, share: float) -> None:
         """The share of its time that the site may give to the capture under way."""
@@ -179,6 +184,7 @@ class InlineSites:
     def _step_captures(self) -> None:
         site = self._site
         if site is not None and site.capturing:
+            self._steps += 1
             for _partition, ident, report in site.step_captures():
                 self._owner.captured(ident, report)
 

@@ -20,6 +20,7 @@ import apsw
 from cmdlog.node.sites.site_faults import FULL
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.skips import Skips, skip_call
+from cmdlog.work_progress import count_progress
 from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault, ProceduresError
 from procedures.execution.executor import Applied
@@ -50,7 +51,12 @@ def go_on() -> bool:
 @contextlib.contextmanager
 def _ticking(engine: PartitionEngine, tick: Tick) -> Iterator[None]:
     """While tables change, which may write every row, SQLite calls `tick`."""
-    engine.state.connection.set_progress_handler(tick, CHANGE_STEPS)
+
+    def tick_and_count() -> bool:
+        count_progress()
+        return tick()
+
+    engine.state.connection.set_progress_handler(tick_and_count, CHANGE_STEPS)
     try:
         yield
     finally:
@@ -225,6 +231,7 @@ class Site:
         """Copies some pages or rows; returns (partition, ident, report) of those that completed."""
         done = []
         for partition, (ident, capture) in list(self._captures.items()):
+            count_progress()
             if capture.step():
                 del self._captures[partition]
                 done.append((partition, ident, capture.report()))

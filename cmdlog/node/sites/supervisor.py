@@ -196,6 +196,10 @@ class ProcessSites:
     def pids(self) -> list[int]:
         return [site.popen.pid for site in self._sites]
 
+    def progress(self, partition: int) -> int:
+        """A number that changes as the partition's site gets on with a capture, or a change of tables."""
+        return self._site_of[partition].popen.progress()
+
     def stalls(self, now: float) -> list[SiteStall]:
         """Sites that make no progress, at this reading of the monotonic clock; any thread."""
         return [stall for site in list(self._sites) if (stall := site.find_stall(now)) is not None]

@@ -24,6 +24,7 @@ from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.site_events import Desk
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.supervisor import ProcessSites
+from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import Parcel
 
@@ -46,6 +47,7 @@ class LeaderGround:
     steps: LeaderSteps
     send: Callable[[list[Parcel]], None]  # takes parcels for peers
     is_full: Callable[[], bool]  # the log, or its volume, has no room for a call
+    work: RunningWork
 
 
 class LeaderParts:
@@ -53,7 +55,7 @@ class LeaderParts:
 
     def __init__(self, of: LeaderGround) -> None:
         self._driver, self._sequencer, self._keys, self._fitness = of.driver, of.sequencer, of.keys, of.fitness
-        self.takeover = Takeover(of.steps, of.desk.broken)
+        self.takeover = Takeover(of.steps, of.desk.broken, of.work, self._executed)
         self.transfer = LeadershipTransfer(
             of.driver, of.fitness, drained=lambda: of.sequencer.replicated.idle, send=of.send,
             peers=lambda: [NodeId(member.node) for member in of.roll.members if member.node != of.member.node],
@@ -89,4 +91,7 @@ class LeaderParts:
         self.transfer.set_reasons(self.checks.find_reasons())
 
     def _takeover_progress(self) -> Progress:
-        return self.takeover.step, sum(self._sequencer.replicated.run_up_to().values()) + len(self._keys)
+        return self.takeover.step, self._executed()
+
+    def _executed(self) -> int:
+        return sum(self._sequencer.replicated.run_up_to().values()) + len(self._keys)

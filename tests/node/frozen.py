@@ -1,0 +1,72 @@
+"""Work of a node that is frozen at a chosen process, and a clock that needs nobody to wait."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cmdlog.child_process import ChildProcess
+from tests import warm_start
+
+
+class SteppedClock:
+    """A monotonic clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def skip(self, seconds: float) -> None:
+        """So much time passes."""
+        self.now += seconds
+
+
+class Freezer:
+    """Stops each process of one module as soon as it is started, until `thaw`."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._frozen: list[ChildProcess] = []
+        self._is_cold = True
+
+    def note_start(self, child: ChildProcess, command: tuple[str, ...]) -> None:
+        """A process was started."""
+        if self._is_cold and self._module in command:
+            os.kill(child.pid, signal.SIGSTOP)
+            self._frozen.append(child)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of processes that are stopped."""
+        return [child.pid for child in self._frozen if child.poll() is None]
+
+    def thaw(self) -> None:
+        """They get on, and others start as ever."""
+        self._is_cold = False
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def frozen_starts(monkeypatch: pytest.MonkeyPatch, module: str) -> Iterator[Freezer]:
+    """Within it, processes of the module are stopped. They start cold: none has done anything by then."""
+    monkeypatch.setenv(warm_start.SWITCH, "cold")
+    freezer, start = Freezer(module), ChildProcess.__init__
+
+    def started(child: ChildProcess, *command: str, **more: Any) -> None:
+        start(child, *command, **more)
+        freezer.note_start(child, command)
+
+    monkeypatch.setattr(ChildProcess, "__init__", started)
+    try:
+        yield freezer
+    finally:
+        freezer.thaw()
