@@ -59,6 +59,7 @@ class Bundle:
     procedures: Sequence[Mapping[str, Any]]  # in the order of the numbers in the log: name, parameters
     hash: str  # SHA-256, hexadecimal, of everything else but `requests`
     dialect: int = TEXT_NUMERIC  # how its declarations and statements are compiled; the first is not written down
+    optimize: int = 0  # that of `python -O`, by which `assert` and `__debug__` are compiled; 0 is not written down
     requests: Mapping[str, Any] = field(default_factory=dict)  # former signatures, by procedure; of the log, not of the code
 
     def to_bytes(self) -> bytes:
@@ -72,7 +73,7 @@ class Bundle:
         try:
             value = orjson.loads(data)
             content = {name: value[name] for name in ("target", "modules", "packages", "sql", "procedures")}
-            content |= {"dialect": value["dialect"]} if "dialect" in value else {}
+            content |= {name: value[name] for name in ("dialect", "optimize") if name in value}
             bundle = cls(**content, hash=value["hash"], requests=value.get("requests", {}))
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise BundleForged(f"not a code bundle: {error}") from None
@@ -95,6 +96,7 @@ def capture_bundle(db: Database, target: str | None = None) -> Bundle:
         "sql": {f"{name}.{key}": sql for name, module in modules.items() for key, sql in _statements(module, db).items()},
         "procedures": [{"name": p.name, "parameters": list(p.parameter_names)} for p in db.procedure_list],
         **({"dialect": dialect} if (dialect := dialect_of(db)) != TEXT_NUMERIC else {}),
+        **({"optimize": sys.flags.optimize} if sys.flags.optimize else {}),
     }
     size = len(orjson.dumps(content))
     if size > BUNDLE_BYTES_MAX:
@@ -157,7 +159,8 @@ def load_bundle(bundle: Bundle) -> Database:
 
 
 def environment() -> dict[str, str]:
-    """Versions of all that is not in a bundle and could change what a call does."""
+    """Versions of all that is not in a bundle and could change what a call does, and options of the interpreter that could."""
+    options = [name for name, given in (("-X dev", sys.flags.dev_mode), ("-X utf8", sys.flags.utf8_mode)) if given]
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
@@ -168,6 +171,7 @@ def environment() -> dict[str, str]:
         "orjson": orjson.__version__,
         "pydantic": _version("pydantic"),
         "cmdlog": _version("cmdlog"),
+        **({"options": " ".join(options)} if options else {}),
     }
 
 
@@ -187,6 +191,7 @@ def _content(bundle: Bundle) -> dict[str, Any]:
         "sql": dict(bundle.sql),
         "procedures": list(bundle.procedures),
         **({"dialect": bundle.dialect} if bundle.dialect != TEXT_NUMERIC else {}),
+        **({"optimize": bundle.optimize} if bundle.optimize else {}),
     }
 
 

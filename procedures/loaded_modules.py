@@ -103,7 +103,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         linecache.cache[spec.origin] = (len(source), None, source.splitlines(keepends=True), spec.origin)
         module.__dict__["__builtins__"] = self._space
         with contextlib.suppress(ProgramBegins, SystemExit):
-            exec(compile(source, spec.origin, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the log's own code
+            exec(compile(source, spec.origin, "exec", dont_inherit=True, optimize=self._bundle.optimize), module.__dict__)  # noqa: S102 - the log's own code
 
 
 def alias(name: str) -> str:

@@ -10,8 +10,9 @@ no former signatures, and its batches replay as they ran.
 A signature is hashed under a name of its own, `seed`: that of the procedure for the first one, else with the parameters' names.
 So two requests that share their values by position, and differ by name, are not taken for the same.
 
-Under a name that no procedure can have, the same member states the decimal context of the version's calls: it is in the text of
-the bundle and not in its hash, so it comes wherever that version's code comes, and the same code keeps what it was stated with.
+Under names that no procedure can have, the same member states the settings of the interpreter that the version's calls run with:
+they are in the text of the bundle and not in its hash, so they come wherever that version's code comes, and the same code keeps
+what it was stated with.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from procedures.wire.request_hash import request_hash, request_seed
 FORMER_MAX: Final = 8  # signatures of a procedure that are remembered; keys live a day, deploys are rarer than that
 DECIMALS: Final = "decimal context"  # among the procedures; with a space, it is the name of none
 JUDGED: Final = "judged columns"  # likewise: table → columns whose rows are judged before the version may have them
-STANDARD_DECIMALS: Final = {"form": 1}  # that of `procedures.execution.decimal_context`
+SETTINGS: Final = "interpreter settings"  # the others of `procedures.execution.call_settings`
+STANDARD: Final[Mapping[str, Mapping[str, Any]]] = {DECIMALS: {"form": 1}, SETTINGS: {"form": 1}}
 Stated = Mapping[str, Any]  # of one procedure, as the record has it: {"seed", "former": [{"seed", "parameters", "defaults"}]}
 
 
@@ -54,7 +56,7 @@ class VersionFacts:
     """What a catalog version says beside its code."""
 
     partitions: int | None = None  # how many there are; None: rows are not judged by the partition they belong to
-    requests: Mapping[str, Stated] = field(default_factory=dict)  # by procedure: its former signatures; and `DECIMALS`
+    requests: Mapping[str, Stated] = field(default_factory=dict)  # by procedure: its former signatures; and `STANDARD`
 
     @property
     def standard_decimals(self) -> bool:
@@ -66,10 +68,15 @@ class VersionFacts:
         """Columns that may take less than those of the version before it; None where that is not known."""
         return self.requests.get(JUDGED)
 
+    @property
+    def standard_settings(self) -> bool:
+        """Whether they run with all of the standard settings. Earlier records say nothing: they are those of the process."""
+        return SETTINGS in self.requests
+
     @classmethod
     def of_new_code(cls, partitions: int | None = None) -> Self:
         """What code that has no record yet will run by."""
-        return cls(partitions, {DECIMALS: STANDARD_DECIMALS})
+        return cls(partitions, STANDARD)
 
 
 def defaults_of(procedure: Procedure) -> dict[str, Any]:
@@ -80,10 +87,10 @@ def defaults_of(procedure: Procedure) -> dict[str, Any]:
 def next_requests(procedures: Sequence[Procedure], before: Mapping[str, Any] | None) -> dict[str, Stated]:
     """What the next version's record says, given the value of the record before it. Only of procedures with a history.
 
-    Every new version states the standard decimal context, whatever the one before it has.
+    Every new version states the standard settings, whatever the one before it has.
     """
     known = requests_of(before or {})
-    found: dict[str, Stated] = {DECIMALS: STANDARD_DECIMALS}
+    found: dict[str, Stated] = dict(STANDARD)
     for stated in (before or {}).get("procedures", ()):
         procedure = next((one for one in procedures if one.name == stated["name"]), None)
         if procedure is None:

@@ -223,8 +223,8 @@ def make_boot(
     here = environment()
     if cluster.environment is None or cluster.environment.value != here:
         there = cluster.environment.value if cluster.environment else {}
-        changed = sorted(name for name in here if there.get(name) != here[name])
-        changes.append("environment: " + ", ".join(f"{name} {there.get(name, '-')} -> {here[name]}" for name in changed))
+        changed = sorted(name for name in {*here, *there} if there.get(name) != here.get(name))
+        changes.append("environment: " + ", ".join(f"{name} {there.get(name, '-')} -> {here.get(name, '-')}" for name in changed))
         entry(RecordKind.ENVIRONMENT, here)
     configurations = {group: dict(state.configuration or {}) for group, state in groups.items()}
     wanted = {**configurations[CLUSTER_GROUP], **_shape(settings)}

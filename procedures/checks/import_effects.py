@@ -17,12 +17,12 @@ from typing import Final
 from procedures.checks.module_names import ModuleNames, definition_of
 
 _DECIMALS = "write `with decimal.localcontext(prec=50):` in the procedure"
-_WARNINGS = "set filters where the program is started: `python -W`, or PYTHONWARNINGS"
+_WARNINGS = "raise an exception where a call must not go on: no warning of a call is shown or raised, whatever the filters"
 _ENVIRONMENT = "set it where the program is started, and pass procedures such values as parameters"
 _CALLS: Final = {
     "decimal.setcontext": _DECIMALS,
-    "sys.set_int_max_str_digits": "convert long numbers by hex() and int(text, 16), which have no limit",
-    "sys.setrecursionlimit": "write a loop: a replay with another limit ends elsewhere",
+    "sys.set_int_max_str_digits": "convert long numbers by hex() and int(text, 16): calls have the standard limit",
+    "sys.setrecursionlimit": "write a loop: calls have the standard limit",
     "locale.setlocale": "format values in the caller",
     "time.tzset": "convert times in the caller, or with a zone that you name",
     **dict.fromkeys(("warnings.simplefilter", "warnings.filterwarnings", "warnings.resetwarnings"), _WARNINGS),

@@ -19,8 +19,8 @@ from procedures.declaration.dialect import StateDialect
 from procedures.declaration.migration import Migration
 from procedures.declaration.procedure import Access, Procedure
 from procedures.execution import process_guard
+from procedures.execution.call_settings import settings_of
 from procedures.execution.context import CallState, Transaction
-from procedures.execution.decimal_context import decimals_of
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
 from procedures.execution.row_checks import CheckRow, RowChecker, columns_by_table, row_checks
 from procedures.guard.authorizer import Authorizer, Mode
@@ -57,7 +57,7 @@ class Catalog:
     ) -> None:
         """`statements`: of the cursor's connection, where they run without it."""
         facts = facts or VersionFacts()
-        self.decimals = decimals_of(facts)
+        self.settings = settings_of(facts)
         self.tables = tuple(database.tables)
         self._transactions: dict[Access, Transaction] = {
             access: Transaction(Runs(database, access, cursor, guard, state, statements=statements), state, guard, access)
@@ -184,7 +184,7 @@ class MigrationCalls:
         guard.mode = Mode.PROCEDURE
         process_guard.begin_calls(lambda: migration.name)
         try:
-            with decimals_of(self._facts(catalog))():
+            with settings_of(self._facts(catalog))():
                 migration.function(tx, op)
             if (tried := process_guard.take_attempt()) is not None:
                 raise tried

@@ -188,7 +188,7 @@ class Executor:
         self._procedure_at = lambda: catalog.procedures[batch.procedures[call.at]]
         process_guard.begin_calls(lambda: self._procedure_at().name)
         try:
-            with catalog.decimals():
+            with catalog.settings(frames=int(run_calls == self._run_guarded)):
                 run_calls(batch, catalog, run)
         finally:
             guard.mode = Mode.FRAMEWORK

@@ -85,7 +85,7 @@ class Reader:
         process_guard.begin_calls(lambda: ready.procedures[calls[call.at][0]].name)
         answers = []
         try:
-            with ready.decimals():
+            with ready.settings():
                 for at, (number, params) in enumerate(calls):
                     call.at = at
                     answers.append(self._run(ready.entries[number], params, ready.procedures[number]))

@@ -15,7 +15,7 @@ from cmdlog.node.node import Node
 from procedures import Database, procedure_versions
 from procedures.bundle import Bundle
 from procedures.procedure_versions import facts_of
-from procedures.request_history import DECIMALS, next_requests
+from procedures.request_history import STANDARD, next_requests
 from tests.node.deployed import RENAMED, make_version
 from tests.node.rig import ask, open_node
 
@@ -117,7 +117,7 @@ def fixture_early(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Records are made as they were before they stated the context, until it is undone."""
 
     def without(*args: Any) -> dict[str, Any]:
-        return {name: stated for name, stated in next_requests(*args).items() if name != DECIMALS}
+        return {name: stated for name, stated in next_requests(*args).items() if name not in STANDARD}
 
     monkeypatch.setattr(procedure_versions, "next_requests", without)
     return monkeypatch

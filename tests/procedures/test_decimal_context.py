@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Column, Integer, Text, bindparam, insert
 
 from procedures import Database, Transaction
-from procedures.execution.decimal_context import decimals_of, standard_decimals
+from procedures.execution.call_settings import settings_of, standard_settings
 from procedures.execution.executor import Applied
 from procedures.request_history import VersionFacts
 from tests.procedures.migration.people import ChangingSite
@@ -121,7 +121,7 @@ def test_calls_bring_the_same_whatever_context_the_thread_has(tmp_path: Path) ->
 def test_standard_context_has_the_documented_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a module has changed what new threads begin with."""
     monkeypatch.setattr(decimal.DefaultContext, "prec", 50)
-    with standard_decimals():
+    with standard_settings():
         now = decimal.getcontext()
         assert (now.prec, now.rounding, now.Emin, now.Emax) == (28, decimal.ROUND_HALF_EVEN, -999_999, 999_999)
         assert (now.capitals, now.clamp) == (1, 0)
@@ -176,6 +176,6 @@ def test_version_that_does_not_state_it_keeps_the_context_of_the_thread() -> Non
     found = []
     with decimal.localcontext(prec=9):
         for facts in (VersionFacts(4), VersionFacts.of_new_code(4)):
-            with decimals_of(facts)():
+            with settings_of(facts)():
                 found.append(str(Decimal(1) / 3))
     assert found == ["0.333333333", THIRD]

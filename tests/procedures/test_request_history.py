@@ -12,7 +12,17 @@ from procedures import Database, Transaction
 from procedures.bundle import Bundle
 from procedures.declaration.procedure import NAME
 from procedures.procedure_versions import catalog_value, facts_of
-from procedures.request_history import DECIMALS, FORMER_MAX, JUDGED, VersionFacts, former_hashes, next_requests, seed_of
+from procedures.request_history import (
+    DECIMALS,
+    FORMER_MAX,
+    JUDGED,
+    SETTINGS,
+    STANDARD,
+    VersionFacts,
+    former_hashes,
+    next_requests,
+    seed_of,
+)
 from procedures.wire.request_hash import request_hash, request_seed
 
 
@@ -130,7 +140,7 @@ def test_signature_that_returns_has_its_hashes_again() -> None:
 def test_log_without_changed_signatures_says_nothing_new() -> None:
     """The bundle's text names the decimal context alone, and hashes are as ever: early records and logs replay as they ran."""
     _, value = stated(first, first)
-    assert orjson.loads(value["bundle"])["requests"] == {DECIMALS: {"form": 1}, JUDGED: {}}
+    assert orjson.loads(value["bundle"])["requests"] == {**STANDARD, JUDGED: {}}
     assert hashes((first, first), source=1, target=2) == (stored(first, source=1, target=2), set())
     assert value["procedures"][0]["defaults"] == {"amount": 1}
 
@@ -157,4 +167,4 @@ def test_every_new_version_states_the_decimal_context() -> None:
     assert VersionFacts(1, next_requests(db.procedure_list, before)).standard_decimals
     assert VersionFacts.of_new_code().standard_decimals
     assert not VersionFacts().standard_decimals
-    assert NAME.fullmatch(DECIMALS) is None
+    assert NAME.fullmatch(DECIMALS) is NAME.fullmatch(SETTINGS) is None

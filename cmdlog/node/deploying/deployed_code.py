@@ -18,7 +18,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.code_versions import CodeVersions
-from procedures.execution.decimal_context import decimals_of
+from procedures.execution.call_settings import settings_of
 from procedures.procedure_versions import facts_of
 
 REPLACED: Final = "replaced"  # member of a CATALOG record's value: hashes of the programs that a deploy replaced, oldest first
@@ -56,5 +56,5 @@ def choose_program(groups: Mapping[int, GroupState], db: Database, bundle: Bundl
         catalog_version=version,
         remedy="the deployed code is served; `cmdlog deploy APP` makes this program the newest version again",
     )
-    with decimals_of(facts_of(value))():
+    with settings_of(facts_of(value))():
         return load_bundle(deployed), deployed

@@ -64,7 +64,7 @@ from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.code_versions import CodeVersions
 from procedures.declaration.schema_plan import SchemaPlan
 from procedures.errors import BundleError, DefinitionError, SchemaConflict
-from procedures.execution.decimal_context import standard_decimals
+from procedures.execution.call_settings import standard_settings
 from procedures.migration.stated_change import StatedChange
 from procedures.procedure_versions import catalog_value, check_rows, narrowed_column, partitions_of
 
@@ -177,7 +177,7 @@ class Deployer:
 
     def _load(self, bundle: Bundle) -> Database:
         try:
-            with standard_decimals():  # a thread of the program may be the one that deploys
+            with standard_settings():  # a thread of the program may be the one that deploys
                 return load_bundle(bundle)
         except BundleError as error:
             raise BundleRefused(str(error)) from error
