@@ -6,6 +6,7 @@ One rule: it is the live run again, or it stops: results and rows are compared w
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 from cmdlog.wal.format.batch import Batch, decode_batch
@@ -48,9 +49,8 @@ class Baseline:
         if record.kind is RecordKind.BATCH:
             return self._run_batch(record, digest)
         self._transaction.commit()
-        self._engine.apply(record)
-        if record.kind is RecordKind.SCHEMA:
-            self._trail.read_tables()
+        with self._trail.schema_change() if record.kind is RecordKind.SCHEMA else nullcontext():
+            self._engine.apply(record)
         return None
 
     def compare_late(self, digest: Record) -> None:

@@ -9,13 +9,16 @@ on disk, one line for each row that ever differed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import apsw
 import orjson
 
 from cmdlog.wal.format.batch import Batch
+from cmdlog.wal.format.control_record import SchemaChange
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import Lsn
 from procedures.bundle import Bundle
@@ -34,12 +37,14 @@ from replay.loop.entry_queue import EntryQueue
 from replay.loop.replay_loop import ReplayLoop
 from replay.results import PartitionResult
 from replay.state.row_hooks import Steps, Trail, Trails
-from replay.state.touched_rows import Key, Row
+from replay.state.touched_rows import INTERNAL, Key, Row
 
 _COLUMNS: Final = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden <> 1 ORDER BY cid"
+_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table'"
 _KEY: Final = "SELECT name FROM pragma_table_xinfo(?) WHERE pk > 0 ORDER BY pk"
 
 Project = Callable[[Row], Any]
+KeyedRow = tuple[tuple[Any, ...], Any]  # values of the primary key, what is compared
 
 
 @dataclass(slots=True)
@@ -83,10 +88,10 @@ class SideBySide:
         self._progress = progress
         self._left = Baseline(stream, place, left, _code(catalogs), row_digests=row_digests)
         self._trail = Trail(right.connection)
-        self._right = PartitionRerun(right, stream, place, code, begin_call=self._trail.begin_call)
-        self._trail.read_tables()
         self._views: dict[str, tuple[Project, Project] | None] = {}
         self._connections = left.connection, right.connection
+        with self._trail.schema_change(), self._noting_migrations(right, right.position.txn_id):
+            self._right = PartitionRerun(right, stream, place, code, begin_call=self._trail.begin_call)
         self._folder = os.path.dirname(right.path)
 
     def run(self, records: Iterable[tuple[Lsn, Record]]) -> tuple[PartitionResult, list[LeftOut]]:
@@ -120,9 +125,10 @@ class SideBySide:
         """On both sides; one of them may begin with the entry after it."""
         index, left, right = record.index, None, None
         if index > self._left.state.position.index:
-            left = self._left.apply_entry(lsn, record, digest)
-        if record.kind is RecordKind.SCHEMA:
-            self._views.clear()
+            is_change = record.kind is RecordKind.SCHEMA
+            at = SchemaChange.from_record(record).txn_id if is_change else 0
+            with self._noting_migrations(self._left.state, at) if is_change else nullcontext():
+                left = self._left.apply_entry(lsn, record, digest)
         if index > self._right.done.at:
             right = self._right.apply_entry(lsn, record, digest)
         self._compare(left, right)
@@ -134,6 +140,34 @@ class SideBySide:
     def change_key_policy(self, policy: KeyPolicy) -> None:
         self._left.change_key_policy(policy)
         self._right.change_key_policy(policy)
+
+    @contextmanager
+    def _noting_migrations(self, changing: PartitionState, at: int) -> Iterator[None]:
+        """Inside, one side changes its tables. Rows that a migration makes differ are not the work of the next call."""
+        done = set(changing.migrations_done())
+        yield
+        self._views.clear()
+        ran = [name for name in changing.migrations_done() if name not in done]
+        if not ran:
+            return
+        names = sorted(str(name) for (name,) in self._connections[0].execute(_TABLES) if not str(name).startswith(INTERNAL))
+        cause = f"migration {', '.join(ran)}"
+        self._firsts.add_calls(((name, key), at, 0, cause) for name in names for key in self._differing(name))
+
+    def _differing(self, table: str) -> Iterator[tuple[Any, ...]]:
+        """Keys of the rows that are not the same on both sides, of a table that both have."""
+        view = self._view(table)
+        if view is None or view[0] is _presence:
+            return
+        keys = [str(row[0]) for row in self._connections[0].execute(_KEY, (table,))]
+        order = ", ".join(f'"{key}"' for key in keys)
+        left, right = (self._keyed_rows(of, table, order, keys, see) for of, see in zip(self._connections, view, strict=True))
+        yield from _unequal(left, right)
+
+    def _keyed_rows(self, of: apsw.Connection, table: str, order: str, keys: list[str], see: Project) -> Iterator[KeyedRow]:
+        places = [[str(row[0]) for row in of.execute(_COLUMNS, (table,))].index(key) for key in keys]
+        for row in of.execute(f'SELECT * FROM "{table}" ORDER BY {order}'):  # noqa: S608 - names of the schema
+            yield tuple(row[place] for place in places), see(row)
 
     # -- what both did -------------------------------------------------------------------------------------------------------
 
@@ -232,6 +266,22 @@ def _code(values: Mapping[int, Mapping[str, Any]]) -> Catalogs:
     for version, value in values.items():
         catalogs.add_bundle(version, Bundle.from_bytes(str(value["bundle"]).encode()), partitions=partitions_of(value))
     return catalogs
+
+
+def _unequal(left: Iterator[KeyedRow], right: Iterator[KeyedRow]) -> Iterator[tuple[Any, ...]]:
+    """Keys of the rows that are not in both, or not the same; both ascend by key."""
+    one, other = next(left, None), next(right, None)
+    while one is not None or other is not None:
+        if other is None or (one is not None and one[0] < other[0]):
+            yield one[0]  # type: ignore[index]  # one of them is there
+            one = next(left, None)
+        elif one is None or other[0] < one[0]:
+            yield other[0]
+            other = next(right, None)
+        else:
+            if one[1] != other[1]:
+                yield one[0]
+            one, other = next(left, None), next(right, None)
 
 
 def _seen(row: Row | None, project: Project) -> Any:

@@ -13,6 +13,7 @@ A partition that stops is left before the batch in question; the others are repl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -135,12 +136,12 @@ class PartitionReplay:
 
     def _control(self, record: Record) -> None:
         """An entry without calls. Raises: PartitionStopped at a migration that cannot be run, or differs from the live run."""
+        rows = self._call_rows if record.kind is RecordKind.SCHEMA else None
         try:
-            self._engine.apply(record)
+            with nullcontext() if rows is None else rows.schema_change():
+                self._engine.apply(record)
         except (MigrationDiverged, CatalogMissing, BundleError) as error:
             raise stop_at_migration(record, error, self._setup.catalogs.hashes) from error
-        if record.kind is RecordKind.SCHEMA and self._call_rows is not None:
-            self._call_rows.read_tables()
 
     def compare_late(self, digest: Record) -> None:
         """Nothing can be rolled back any more; the state is removed. Raises: PartitionStopped."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 import base64
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, ClassVar, Final
 
@@ -110,9 +111,16 @@ class CallHook(ABC):
             self._forget()
         self._at = position
 
-    def read_tables(self) -> None:
-        """Reads names and keys again after the schema has changed."""
-        self.tables = Tables(self._connection)
+    @contextmanager
+    def schema_change(self) -> Iterator[None]:
+        """Inside, tables and rows change that no call touches: they may have other keys with each step, so nothing is noted."""
+        self.close()
+        try:
+            yield
+        finally:
+            self.tables, self._at = Tables(self._connection), -1
+            self._forget()
+            self._connection.preupdate_hook(self._note_update, id=self.HOOK)
 
     def close(self) -> None:
         self._connection.preupdate_hook(None, id=self.HOOK)
