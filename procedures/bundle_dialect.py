@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from procedures.declaration.database import Database
+from procedures.declaration.grouped_operands import operands_ungrouped
 from procedures.declaration.joined_bytes import bytes_as_numbers
 from procedures.declaration.stored_forms import forms_unchecked
 from procedures.numeric.numeric_types import ignoring_arguments, numeric_as_text
+from procedures.statements.pinned_keys import keys_unjudged
 from procedures.wire.result_json import encode_any, results_of_first_types
 
 TEXT_NUMERIC: Final = 1  # Numeric is text
@@ -22,16 +24,24 @@ TYPED_ANY: Final = 3  # and results without an exact annotation may hold times a
 STORED_FORMS: Final = 4  # and no statement mixes what is stored in different forms
 COUNTED_ARGUMENTS: Final = 5  # and rounding a Numeric ignores no argument
 JOINED_BYTES: Final = 6  # and + and || join bytes
-KNOWN: Final = (TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY, STORED_FORMS, COUNTED_ARGUMENTS, JOINED_BYTES)
+JUDGED_KEYS: Final = 7  # and no statement looks for a key of another partition
+GROUPED_OPERANDS: Final = 8  # and an operand that is a comparison has brackets
+KNOWN: Final = (
+    TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY, STORED_FORMS, COUNTED_ARGUMENTS, JOINED_BYTES, JUDGED_KEYS, GROUPED_OPERANDS,
+)  # fmt: skip
 
 
 def dialect_of(db: Database) -> int:
     """For a database that was loaded from a bundle, that of a bundle with the same rules.
 
-    Bundles of applications that a later dialect does not concern keep their hash.
+    Bundles of applications that a dialect before `JUDGED_KEYS` does not concern keep their hash; that one concerns all.
     """
     if not db.dialect.is_exact:
         return TEXT_NUMERIC
+    if db.dialect.groups_operands:
+        return GROUPED_OPERANDS
+    if db.dialect.judges_keys:
+        return JUDGED_KEYS
     if db.dialect.joins_bytes:
         return JOINED_BYTES
     if not db.dialect.ignores_arguments:
@@ -45,6 +55,10 @@ def dialect_of(db: Database) -> int:
 def rules_of(dialect: int) -> Iterator[None]:
     """What is declared inside is read by the rules of the dialect."""
     with contextlib.ExitStack() as then:
+        if dialect < GROUPED_OPERANDS:
+            then.enter_context(operands_ungrouped())
+        if dialect < JUDGED_KEYS:
+            then.enter_context(keys_unjudged())
         if dialect < JOINED_BYTES:
             then.enter_context(bytes_as_numbers())
         if dialect < COUNTED_ARGUMENTS:

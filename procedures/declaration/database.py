@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import SchemaItem
 
 from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect, dialect_with
+from procedures.declaration.grouped_operands import operands_are_ungrouped
 from procedures.declaration.joined_bytes import bytes_are_numbers, is_bytes
 from procedures.declaration.migration import Migration, build_migration, check_name
 from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Procedure, build_procedure, mark_procedure
@@ -27,6 +28,7 @@ from procedures.deployed_code import deployed_code, is_deployed
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
 from procedures.numeric.numeric_types import arguments_are_ignored, is_exact, numerics_are_text
+from procedures.statements.pinned_keys import keys_are_unjudged
 
 if TYPE_CHECKING:
     from procedures.execution.context import Transaction
@@ -96,6 +98,8 @@ class Database:
         self._has_numerics = False
         self._bytes_are_numbers = bytes_are_numbers()
         self._has_bytes = False  # in a column, a parameter or a result
+        self._keys_are_unjudged = keys_are_unjudged()
+        self._operands_are_ungrouped = operands_are_ungrouped()
         self._is_deployed = is_deployed()
         self._model: Any = None
 
@@ -240,7 +244,13 @@ class Database:
         checks_forms = self._has_forms and not self._forms_are_unchecked
         ignores_arguments = self._arguments_are_ignored or not self._has_numerics  # without a column for it, code stays as it was
         joins_bytes = self._has_bytes and not self._bytes_are_numbers
-        return dialect_with(checks_forms=checks_forms, ignores_arguments=ignores_arguments, joins_bytes=joins_bytes)
+        return dialect_with(
+            checks_forms=checks_forms,
+            ignores_arguments=ignores_arguments,
+            joins_bytes=joins_bytes,
+            judges_keys=not self._keys_are_unjudged,
+            groups_operands=not self._operands_are_ungrouped,
+        )
 
     @property
     def procedures(self) -> Mapping[str, Procedure]:

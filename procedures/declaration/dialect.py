@@ -5,8 +5,8 @@ How single values are stored is in `stored_types`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from itertools import product
 from math import isfinite
 from types import MappingProxyType
 from typing import Any, Final
@@ -224,16 +224,27 @@ class StateDialect(SQLiteDialect):
         types.VARBINARY: StoredBytes,
     }
 
-    def __init__(self, *, checks_forms: bool = True, ignores_arguments: bool = False, joins_bytes: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        checks_forms: bool = True,
+        ignores_arguments: bool = False,
+        joins_bytes: bool = True,
+        judges_keys: bool = True,
+        groups_operands: bool = True,
+    ) -> None:
         """How its statements are compiled.
 
         Args:
             checks_forms: one in which two forms meet is refused (`stored_forms`).
             ignores_arguments: what rounding a Numeric does not take has no effect.
             joins_bytes: `+` and `||` join bytes (`joined_bytes`).
+            judges_keys: one that looks for a key of another partition is refused (`statements.pinned_keys`).
+            groups_operands: an operand that is a comparison has brackets (`grouped_operands`).
         """
         super().__init__(paramstyle="named", json_serializer=self.to_json, json_deserializer=orjson.loads)
         self.checks_forms, self.ignores_arguments, self.joins_bytes = checks_forms, ignores_arguments, joins_bytes
+        self.judges_keys, self.groups_operands = judges_keys, groups_operands
 
     @staticmethod
     def to_json(value: Any) -> str:
@@ -278,20 +289,29 @@ def _check_json(value: Any) -> None:
         raise TypeError(f"a JSON column takes lists, dicts, str, int, float, bool and None, not {type(value).__name__}")
 
 
-_DIALECTS: Final = {
-    (forms, ignored, joined): StateDialect(checks_forms=forms, ignores_arguments=ignored, joins_bytes=joined)
-    for forms, ignored, joined in product((True, False), repeat=3)
-}
-DIALECT = _DIALECTS[True, False, True]
-"""By all rules of now."""
-FIRST_EXACT_DIALECT = _DIALECTS[False, True, False]
-"""Refuses nothing that any other exact one accepts."""
-TEXT_NUMERIC_DIALECT = TextNumericDialect(checks_forms=False, joins_bytes=False)
-
-
-def dialect_with(*, checks_forms: bool, ignores_arguments: bool, joins_bytes: bool) -> StateDialect:
+@functools.cache
+def dialect_with(
+    *, checks_forms: bool, ignores_arguments: bool, joins_bytes: bool, judges_keys: bool, groups_operands: bool
+) -> StateDialect:
     """There is one of each: statements and types remember by dialect what they compiled to."""
-    return _DIALECTS[checks_forms, ignores_arguments, joins_bytes]
+    return StateDialect(
+        checks_forms=checks_forms,
+        ignores_arguments=ignores_arguments,
+        joins_bytes=joins_bytes,
+        judges_keys=judges_keys,
+        groups_operands=groups_operands,
+    )
+
+
+DIALECT: Final = dialect_with(
+    checks_forms=True, ignores_arguments=False, joins_bytes=True, judges_keys=True, groups_operands=True
+)
+"""By all rules of now."""
+FIRST_EXACT_DIALECT: Final = dialect_with(
+    checks_forms=False, ignores_arguments=True, joins_bytes=False, judges_keys=False, groups_operands=False
+)
+"""Refuses nothing that any other exact one accepts."""
+TEXT_NUMERIC_DIALECT: Final = TextNumericDialect(checks_forms=False, joins_bytes=False, judges_keys=False, groups_operands=False)
 
 
 def bind_processor_of(type_: Any, dialect: StateDialect = DIALECT) -> Processor:

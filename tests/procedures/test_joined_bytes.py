@@ -37,7 +37,7 @@ from procedures.declaration.joined_bytes import bytes_are_numbers, bytes_as_numb
 from procedures.statements.compiled import compile_statement, sql_of
 from tests.procedures.sites import Site
 
-BEFORE = dialect_with(checks_forms=True, ignores_arguments=False, joins_bytes=False)
+BEFORE = dialect_with(checks_forms=True, ignores_arguments=False, joins_bytes=False, judges_keys=False, groups_operands=False)
 AWKWARD: Final = (b"", b"\0", b"\0\0a", b"a\0b", b"\xff\xfe", b"\xc3", "ä🙂".encode()[:-1], b"5", b"0x10", bytes(range(256)))
 
 

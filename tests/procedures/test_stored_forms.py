@@ -36,7 +36,7 @@ from procedures.declaration.stored_forms import form_of
 from procedures.statements.compiled import compile_statement, sql_of
 from tests.procedures.sites import Site
 
-UNCHECKED = dialect_with(checks_forms=False, ignores_arguments=True, joins_bytes=False)
+UNCHECKED = dialect_with(checks_forms=False, ignores_arguments=True, joins_bytes=False, judges_keys=False, groups_operands=False)
 db = Database("forms")
 t = db.table(
     "t", Column("id", Integer, primary_key=True), Column("day", Date), Column("at", DateTime), Column("clock", Time),

@@ -14,7 +14,7 @@ from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, load_bundle
-from procedures.bundle_dialect import COUNTED_ARGUMENTS, TEXT_NUMERIC
+from procedures.bundle_dialect import KNOWN, TEXT_NUMERIC
 from procedures.errors import SchemaConflict
 from procedures.numeric.numeric_types import numeric_as_text
 from replay.drill.drill import drill
@@ -91,8 +91,8 @@ def test_a_bundle_of_exact_numbers_says_so(versions: Versions) -> None:
     """The same source is another bundle, and loads as exact even where text is asked for."""
     with_text = capture_bundle(load(versions, "prices_v1"))
     exact = capture_bundle(versions.load("prices_v2", PRICES))
-    assert exact.dialect == COUNTED_ARGUMENTS
-    assert orjson.loads(exact.to_bytes())["dialect"] == COUNTED_ARGUMENTS
+    assert exact.dialect == KNOWN[-1]
+    assert orjson.loads(exact.to_bytes())["dialect"] == KNOWN[-1]
     assert with_text.sql != exact.sql or with_text.hash != exact.hash
     assert "price INTEGER" in load_bundle(Bundle.from_bytes(exact.to_bytes())).schema_statements()[0]
 

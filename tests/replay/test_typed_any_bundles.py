@@ -11,8 +11,8 @@ import cmdlog
 from cmdlog.wal.files import RealFiles
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, load_bundle
-from procedures.bundle_dialect import EXACT_NUMERIC, TYPED_ANY
-from procedures.wire.result_json import encode_any, encode_first_types, results_of_first_types
+from procedures.bundle_dialect import EXACT_NUMERIC, KNOWN, rules_of
+from procedures.wire.result_json import encode_any, encode_first_types
 from replay.plan.planner import make_plan
 from replay.recover.to_directory import rebuild
 from tests.replay.ledgers import SMALL, Versions, rows_of
@@ -43,7 +43,7 @@ FILES = RealFiles()
 
 def load_before(versions: Versions) -> Database:
     """As cmdlog ran it before."""
-    with results_of_first_types():
+    with rules_of(EXACT_NUMERIC):
         return versions.load("visits_v1", SOURCE)
 
 
@@ -51,10 +51,10 @@ def test_bundles_state_which_results_their_code_gives(versions: Versions) -> Non
     """Both ways a bundle loads as it was captured; one without such results is the same as ever."""
     now, before = capture_bundle(versions.load("visits_v2", SOURCE)), capture_bundle(load_before(versions))
     typed = versions.load("visits_v3", SOURCE.replace("-> Any", "-> dict[str, str]"))
-    assert (now.dialect, before.dialect) == (TYPED_ANY, EXACT_NUMERIC)
+    assert (now.dialect, before.dialect) == (KNOWN[-1], EXACT_NUMERIC)
     for bundle, encode in ((now, encode_any), (before, encode_first_types)):
         assert load_bundle(Bundle.from_bytes(bundle.to_bytes())).procedures["put"].encode is encode
-    assert orjson.loads(capture_bundle(typed).to_bytes())["dialect"] == EXACT_NUMERIC
+    assert orjson.loads(capture_bundle(typed).to_bytes())["dialect"] == KNOWN[-1]
 
 
 @pytest.mark.slow
