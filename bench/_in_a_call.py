@@ -12,6 +12,7 @@ from pathlib import Path
 from procedures import Database
 from procedures.execution.executor import Executor, Invocations
 from procedures.migration.stated_change import StatedChange
+from procedures.request_history import VersionFacts
 from procedures.storage.state import PartitionState
 
 
@@ -21,12 +22,23 @@ def run_twice(db: Database, before: Callable[[], None]) -> None:
     run_calls(db, procedure, calls=2, before=before)
 
 
-def run_calls(db: Database, procedure: str, *, calls: int, before: Callable[[], None]) -> None:
-    """Calls a procedure with 0, 1, 2, … on an empty state, each in a batch of its own; `before` each of them."""
+def run_calls(db: Database, procedure: str, *, calls: int, before: Callable[[], None], partitions: int | None = None) -> None:
+    """Calls a procedure with 0, 1, 2, … on an empty state, each in a batch of its own; `before` each of them.
+
+    Args:
+        partitions: how many there are, of which this is the first; None: what belongs to others is not judged.
+    """
     number = [each.name for each in db.procedure_list].index(procedure)
     with tempfile.TemporaryDirectory() as folder:
         state = PartitionState.open(Path(folder) / "0.db", partition=0)
-        executor = Executor(state, lambda _: db, digest_rows=True, millis_of=lambda txn: txn >> 21, progress=None)
+        executor = Executor(
+            state,
+            lambda _: db,
+            digest_rows=True,
+            millis_of=lambda txn: txn >> 21,
+            progress=None,
+            facts=lambda _: VersionFacts.of_new_code(partitions),
+        )
         executor.apply_schema(index=1, term=1, checksum=0, txn_id=1, change=StatedChange(tuple(db.schema_statements())))
         for call in range(calls):
             before()

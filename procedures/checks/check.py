@@ -27,6 +27,7 @@ from procedures.bundle import capture_bundle
 from procedures.checks.check_target import resolve_target
 from procedures.checks.lint import Finding, lint
 from procedures.checks.migrations import check_migrations
+from procedures.checks.routed_keys import find_misrouted
 from procedures.checks.statement_effects import find_silent_parts
 from procedures.checks.trial_executor import MILLIS_BITS, REVERSE, trial_executor
 from procedures.declaration.database import Database
@@ -59,6 +60,7 @@ def check(target: str | Database, *, seed: int = 1, calls: int = CALLS, given: s
     findings = lint(sources, {known: (_module_of(function), function.__qualname__) for known, function in run})
     findings += _check_declarations(database, module.__name__)
     findings += _check_statements(database, sources)
+    findings += find_misrouted(database, sources)
     findings += check_migrations(name, database, given)
     findings += _find_text_numerics(database, module.__name__)
     if hasattr(module, "workload") and module.__name__ != "__main__":

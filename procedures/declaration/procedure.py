@@ -52,8 +52,9 @@ class Access(IntEnum):
 
     SINGLE = 0  # one partition: writes its own rows; replicated tables are read-only to it
     EVERYWHERE = 1  # all partitions: reads and writes replicated tables alone, so that all copies stay equal
-    READ = 2  # writes nothing; not logged
+    READ = 2  # one partition, writes nothing; not logged
     EACH = 3  # all partitions, each on rows of its own; replicated tables are read-only to it
+    READ_ALL = 5  # all partitions, each of which answers from rows of its own; writes nothing, and is not logged
     MIGRATION = 4  # all partitions: reads and writes both kinds of tables, as they are at that moment
 
 
@@ -100,7 +101,7 @@ class Procedure:
     @property
     def access(self) -> Access:
         if self.read_only:
-            return Access.READ
+            return Access.READ_ALL if self.partition_by is None else Access.READ
         if self.each:
             return Access.EACH
         return Access.EVERYWHERE if self.partition_by is None else Access.SINGLE

@@ -13,7 +13,7 @@ from sqlalchemy import types
 
 from procedures.declaration.database import Database, TableInfo
 from procedures.declaration.dialect import result_processor_of
-from procedures.declaration.hash_slots import slot_of
+from procedures.declaration.hash_slots import partition_by_slot, slot_of
 from procedures.errors import DefinitionError, StateRefused
 from procedures.wire.type_codecs import codec_for
 
@@ -32,6 +32,35 @@ def slot_reader(info: TableInfo) -> Callable[[Any], int]:
         return slot_of(_wire(value))
 
     return slot
+
+
+def owner_reader(info: TableInfo, partitions: int) -> Callable[[Any], int | None]:
+    """Value as SQLite compares it with the table's partition column -> the partition of its rows; None: no row can have it."""
+    slot, owners, as_stored = slot_reader(info), partition_by_slot(partitions), _affinity_of(info)
+
+    def owner(value: Any) -> int | None:
+        try:
+            return owners[slot(as_stored(value))]
+        except (TypeError, ValueError):
+            return None
+
+    return owner
+
+
+def _affinity_of(info: TableInfo) -> Callable[[Any], Any]:
+    """What SQLite makes of a value that is compared with the partition column."""
+    stored = str(info.table.columns[str(info.partition_by)].type.compile(dialect=info.dialect))
+    return {"INTEGER": _as_integer, "TEXT": _as_text}.get(stored, lambda value: value)
+
+
+def _as_integer(value: Any) -> Any:
+    if isinstance(value, int | str) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    return value
+
+
+def _as_text(value: Any) -> Any:
+    return str.__str__(value) if isinstance(value, str) else str(int(value)) if isinstance(value, int) else value
 
 
 def _wire(value: Any) -> Any:

@@ -29,6 +29,7 @@ from procedures.migration.change_run import MigrationRaised
 from procedures.migration.rehearsal import RehearsedStep
 from procedures.request_history import VersionFacts, former_hashes, seed_of
 from procedures.statements.compiled import sql_of
+from procedures.statements.pinned_keys import KeyJudge
 from procedures.statements.statement_runs import Runs
 from procedures.storage.row_digest import RowLog
 
@@ -59,11 +60,13 @@ class Catalog:
         facts = facts or VersionFacts()
         self.settings = settings_of(facts)
         self.tables = tuple(database.tables)
-        self._transactions: dict[Access, Transaction] = {
-            access: Transaction(Runs(database, access, cursor, guard, state, statements=statements), state, guard, access)
-            for access in Access
-            if access is not Access.MIGRATION
-        }
+        judge = _key_judge(database, state, facts.partitions)
+        self._transactions: dict[Access, Transaction] = {}
+        for access in Access:
+            if access is not Access.MIGRATION:
+                keys = judge if access in (Access.SINGLE, Access.READ) else None
+                runs = Runs(database, access, cursor, guard, state, statements=statements, keys=keys)
+                self._transactions[access] = Transaction(runs, state, guard, access)
         self.row_checks = {}
         if side == "write":
             held = columns_by_table(cursor.connection)
@@ -113,6 +116,12 @@ class Catalog:
         """Calls are over: the transactions refuse."""
         for access in self._used:
             self._transactions[access].close()
+
+
+def _key_judge(database: Database, state: CallState, partitions: int | None) -> KeyJudge | None:
+    if not database.dialect.judges_keys or partitions is None or partitions == 1:
+        return None
+    return KeyJudge(database, state.refused, partition=state.partition, partitions=partitions)
 
 
 class _ObservedTransaction(Transaction):

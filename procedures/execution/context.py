@@ -271,7 +271,7 @@ class Transaction(StatementRunner):
             raise TransactionClosed(_OUTSIDE)
         if self._runs is _BROKEN:
             raise SiteFailed("the machine failed earlier in this batch")
-        if self._access is Access.READ:
+        if self._access in (Access.READ, Access.READ_ALL):
             return
         try:
             self._statements.run_control(sql)

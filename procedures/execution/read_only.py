@@ -106,6 +106,8 @@ class Reader:
             body = encode(function(tx, *(params if decode is None else decode(params))))
             if (tried := process_guard.take_attempt()) is not None:
                 raise tried
+            if call.refused:
+                raise call.refused[0]
         except BaseException as error:  # noqa: BLE001 - whatever a procedure raises is its outcome
             return self._failed(error, procedure)
         return (Status.OK, body) if call.fault is None else self._failed(call.fault, procedure)  # it swallowed that
@@ -124,12 +126,13 @@ class Reader:
                 position=call.at,
                 cause=repr_of(fault),
             ) from fault
-        error = fault if fault is not None else process_guard.take_attempt() or error
+        error = fault if fault is not None else process_guard.take_attempt() or next(iter(call.refused), error)
         try:
             status, body = outcome_of(error)
         except OF_THE_READ:
             status, body = Status.FAILED, failure_body(class_name(error), NO_TEXT)
         call.fault = None
+        call.refused.clear()
         process_guard.take_attempt()  # by what reads the exception, which may run code of the application
         if self._tracer is not None and status == Status.FAILED:
             self._tracer.add(error, call.txn_ids[call.at], procedure, describe_failure(body))

@@ -15,8 +15,7 @@ import apsw
 from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.columns.held_values import shown_value
 from procedures.declaration.database import Database, TableInfo
-from procedures.declaration.hash_slots import partition_by_slot
-from procedures.declaration.row_placement import slot_reader
+from procedures.declaration.row_placement import owner_reader
 from procedures.errors import RowRefused
 from procedures.native import accelerator
 
@@ -95,18 +94,14 @@ def _limits_check(info: TableInfo, refused: list[RowRefused], places: Mapping[st
 
 def _place_check(info: TableInfo, refused: list[RowRefused], at: int, partition: int, partitions: int) -> CheckRow:
     """Whether a row is where calls with its partitioning value run; else no later call would find it."""
-    table, column, slot_of = info.table, info.partition_by, slot_reader(info)
-    owners = partition_by_slot(partitions)
+    table, column, owner_of = info.table, info.partition_by, owner_reader(info, partitions)
     here: set[Any] = set()  # values that were found to belong here
 
     def check_place(update: apsw.PreUpdate, new: Row) -> None:
         value = new[at]
         if value in here or _was_so(update, at, value):
             return
-        try:
-            owner: int | None = owners[slot_of(value)]
-        except TypeError:
-            owner = None
+        owner = owner_of(value)
         if owner != partition:
             belongs = "has no partition" if owner is None else f"belongs to partition {owner}"
             _refuse(

@@ -37,6 +37,7 @@ class Statement:
         fallback: Callable[[dict[str, Any]], Any],
         result: type[Any] | None,
         writes: bool,
+        keys: tuple[tuple[int, set[Any]], ...],
     ) -> None: ...
     def __call__(self, params: dict[str, Any], /) -> Any: ...
 

@@ -60,6 +60,7 @@ struct Statement {
     PyObject *state;           /* CallState */
     PyObject *fallback;        /* the closure that does the same through APSW */
     PyObject *result;          /* list type for rows; of a change: class of an INSERT's result, or NULL */
+    PyObject *keys;            /* tuple of (place of a value, set of keys that live here) */
     PyObject *known_names;     /* names of keyword arguments whose order is known: a call site's are one object */
     unsigned char order[PARAMETERS_MAX]; /* of `known_names` */
     char writes, takes_long;             /* `takes_long`: its last run did, so the next one gives up the GIL */

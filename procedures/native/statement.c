@@ -151,10 +151,36 @@ static PyObject *values_of(Statement *self, PyObject *params)
     return values;
 }
 
+static int has_plain_hash(PyObject *value)
+{
+    return PyLong_CheckExact(value) || PyUnicode_CheckExact(value) || PyBytes_CheckExact(value);
+}
+
+/* Whether all values that must be keys of this partition are known to be; `order`: where the value of a place is, NULL: there.
+ * It runs no Python. */
+static int keys_are_here(Statement *self, PyObject *const *values, Py_ssize_t held, const unsigned char *order)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(self->keys);
+    for (Py_ssize_t at = 0; at < count; at++) {
+        PyObject *key = PyTuple_GET_ITEM(self->keys, at);
+        Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(key, 0));
+        PyObject *value = place < held ? values[order == NULL ? place : order[place]] : Py_None;
+        int here = has_plain_hash(value) ? PySet_Contains(PyTuple_GET_ITEM(key, 1), value) : 0;
+        if (here <= 0) {
+            PyErr_Clear(); /* no memory for a hash: the other way says so */
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* Binds all; 0 where APSW must do it. */
 static int bind_values(Statement *self, PyObject *values, int *holds_memory)
 {
     if (self->stmt == NULL || self->running || !PyTuple_Check(values)) { /* `pick` may have run anything */
+        return 0;
+    }
+    if (!keys_are_here(self, ((PyTupleObject *)values)->ob_item, PyTuple_GET_SIZE(values), NULL)) {
         return 0;
     }
     Py_ssize_t count = sqlite_bind_parameter_count(self->stmt);
@@ -232,6 +258,9 @@ PyObject *statement_run(PyObject *statement, PyObject *const *values, PyObject *
     } else if (names != self->known_names && learn_order(self, names) <= 0) {
         return NULL;
     }
+    if (!keys_are_here(self, values, count, self->order)) {
+        return NULL;
+    }
     int holds_memory = 0;
     for (Py_ssize_t place = 0; place < count; place++) {
         int bound = bind_value(self->stmt, (int)place + 1, values[self->order[place]]);
@@ -247,11 +276,11 @@ PyObject *statement_run(PyObject *statement, PyObject *const *values, PyObject *
 
 static PyObject *statement_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"owner", "sql", "names", "pick", "state", "fallback", "result", "writes", NULL};
-    PyObject *owner, *sql, *names, *pick, *state, *fallback, *result;
+    static char *keywords[] = {"owner", "sql", "names", "pick", "state", "fallback", "result", "writes", "keys", NULL};
+    PyObject *owner, *sql, *names, *pick, *state, *fallback, *result, *keys;
     int writes;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UOOOOOp", keywords, &StatementsType, &owner, &sql, &names, &pick, &state,
-                                     &fallback, &result, &writes)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UOOOOOpO!", keywords, &StatementsType, &owner, &sql, &names, &pick, &state,
+                                     &fallback, &result, &writes, &PyTuple_Type, &keys)) {
         return NULL;
     }
     int rows = PyType_Check(result) && PyType_IsSubtype((PyTypeObject *)result, &PyList_Type);
@@ -272,6 +301,7 @@ static PyObject *statement_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     self->fallback = Py_NewRef(fallback);
     self->result = result == Py_None ? NULL : Py_NewRef(result);
     self->writes = (char)writes;
+    self->keys = Py_NewRef(keys);
     return (PyObject *)self;
 }
 
@@ -284,6 +314,7 @@ static int statement_traverse(Statement *self, visitproc visit, void *arg)
     Py_VISIT(self->state);
     Py_VISIT(self->fallback);
     Py_VISIT(self->result);
+    Py_VISIT(self->keys);
     Py_VISIT(self->known_names);
     return 0;
 }
@@ -299,6 +330,7 @@ static void statement_dealloc(Statement *self)
     Py_CLEAR(self->sql);
     Py_CLEAR(self->names);
     Py_CLEAR(self->result);
+    Py_CLEAR(self->keys);
     Py_CLEAR(self->known_names);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }

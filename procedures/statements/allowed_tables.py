@@ -34,7 +34,7 @@ class AllowedTables:
         tables = self._database.tables
         if unknown := sorted((facts.seen.reads | facts.seen.changes) - tables.keys()):
             raise StatementRefused(f"table {unknown[0]} is not declared in database {self._database.name!r}")
-        if self._access is Access.READ and not facts.readonly:
+        if self._access in (Access.READ, Access.READ_ALL) and not facts.readonly:
             raise StatementRefused("a read_only procedure changes nothing; drop read_only=True")
         changed = sorted(name for name in facts.seen.changes if tables[name].replicated)
         if changed and self._access in (Access.SINGLE, Access.EACH):

@@ -15,6 +15,7 @@ import apsw
 
 from procedures.native import accelerator, error_of
 from procedures.statements.compiled import Compiled
+from procedures.statements.pinned_keys import REMEMBERED, PlacedPin
 from procedures.statements.rows import SHARED, WRITTEN, FormerRows, Inserted, Result, Rows, Written
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class PreparedText:
     names: tuple[str, ...]  # of the parameters, in the order of binding
     state: CallState
     statements: Statements | None  # of the connection, where statements run without its cursor
+    pins: tuple[PlacedPin, ...] = ()  # what its values are judged by
 
 
 class NamesDiffer(KeyError):
@@ -119,10 +121,36 @@ def _filling_pick(names: tuple[str, ...], compiled: Compiled) -> Pick:
     return pick
 
 
+def _judging(pick: Pick, pins: tuple[PlacedPin, ...]) -> Pick:
+    """The same values, each key among them judged."""
+    if not pins:
+        return pick
+
+    keys = _keys_of(pins)
+
+    def pick_judged(params: dict[str, Any]) -> Any:
+        values = pick(params)
+        for place, here in keys:
+            value = values[place]
+            if type(value) not in REMEMBERED or value not in here:
+                for pin in pins:
+                    pin.check(values)
+                break
+        return values
+
+    return pick_judged
+
+
+def _keys_of(pins: tuple[PlacedPin, ...]) -> tuple[tuple[int, set[Any]], ...]:
+    """(place of a value, keys that are known to be here): a look at them suffices nearly always."""
+    return tuple((place, pin.keys.here) for pin in pins for place in pin.claims[0])
+
+
 def writing_run(prepared: PreparedText, inserted: type[Inserted] | None) -> Run:
     """For a change that returns no rows; `inserted`: what an INSERT of one row returns."""
     execute, changes, state, sql = prepared.cursor.execute, prepared.cursor.connection.changes, prepared.state, prepared.sql
-    pick, count = _pick(prepared.names, prepared.compiled)
+    unjudged, count = _pick(prepared.names, prepared.compiled)
+    pick = _judging(unjudged, prepared.pins)
 
     def run(params: dict[str, Any]) -> Result:
         if len(params) != count and count >= 0:
@@ -138,17 +166,18 @@ def writing_run(prepared: PreparedText, inserted: type[Inserted] | None) -> Run:
             return inserted((rows, params, None))
         return WRITTEN[rows] if rows < SHARED else Written(rows)
 
-    return _without_cursor(prepared, run, pick, count, result=inserted)
+    return _without_cursor(prepared, run, unjudged, count, result=inserted)
 
 
 def _without_cursor(
     prepared: PreparedText, run: Run, pick: Pick, count: int, *, result: type[Any] | None, writes: bool = True
 ) -> Run:
-    """The same in C where that is at hand; `run` is still there for what is unusual."""
+    """The same in C where that is at hand; `run` is still there for what is unusual, as a key that is not known to live here."""
     if accelerator is None or prepared.statements is None:
         return run
     names = prepared.names if count >= 0 else None
-    found: Run = accelerator.Statement(prepared.statements, prepared.sql, names, pick, prepared.state, run, result, writes)
+    keys = _keys_of(prepared.pins)
+    found: Run = accelerator.Statement(prepared.statements, prepared.sql, names, pick, prepared.state, run, result, writes, keys)
     return found
 
 
@@ -158,7 +187,8 @@ def _without_cursor(
 def reading_run(prepared: PreparedText, rows: type[Rows] | type[FormerRows]) -> Run:
     """For a query."""
     execute, sql, processors = prepared.cursor.execute, prepared.sql, prepared.compiled.results
-    pick, count = _pick(prepared.names, prepared.compiled)
+    unjudged, count = _pick(prepared.names, prepared.compiled)
+    pick = _judging(unjudged, prepared.pins)
     conversions = [(place, process) for place, process in enumerate(processors) if process is not None]
     fetched: Any = list if conversions else rows
 
@@ -171,7 +201,7 @@ def reading_run(prepared: PreparedText, rows: type[Rows] | type[FormerRows]) -> 
             raise NamesDiffer from None
         return fetched(execute(sql, values))
 
-    run: Callable[[dict[str, Any]], Any] = _without_cursor(prepared, fetch, pick, count, result=fetched, writes=False)
+    run: Callable[[dict[str, Any]], Any] = _without_cursor(prepared, fetch, unjudged, count, result=fetched, writes=False)
 
     def run_converting(params: dict[str, Any]) -> Any:
         converted = []

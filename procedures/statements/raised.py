@@ -94,11 +94,12 @@ def _describe_failure(text: str, constraint: str, table: str | None, values: str
 def _shown_values(columns: tuple[str, ...], values: Mapping[str, Any]) -> str:
     """Those of the failed columns; all, where the statement has other names for them."""
     chosen = {name: values[name] for name in columns if name in values} or values
-    shown = [f"{name}={_shown(value)}" for name, value in list(chosen.items())[:VALUES_MAX]]
+    shown = [f"{name}={value_text(value)}" for name, value in list(chosen.items())[:VALUES_MAX]]
     return ", ".join(shown + (["…"] if len(chosen) > VALUES_MAX else []))
 
 
-def _shown(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value in a message."""
     if isinstance(value, list | tuple | set | frozenset | dict):  # its order may differ between processes
         return f"({len(value)} elements)"
     plain = isinstance(value, str | bytes)  # of others, a memoryview say, the address is another one in every process

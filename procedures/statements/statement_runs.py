@@ -22,6 +22,7 @@ from procedures.guard.probe import probe
 from procedures.statements.allowed_tables import AllowedTables
 from procedures.statements.compiled import Compiled, compile_statement
 from procedures.statements.migrated_tables import MigratedTables
+from procedures.statements.pinned_keys import KeyJudge
 from procedures.statements.prepared import (
     PreparedText,
     Run,
@@ -76,8 +77,11 @@ class Runs(dict[object, Run]):
         state: CallState,
         *,
         statements: Statements | None = None,
+        keys: KeyJudge | None = None,
     ) -> None:
+        """`keys`: judges the statements of calls that see one partition of several."""
         super().__init__()
+        self._key_judge = keys
         self._statements = statements
         self._dialect = database.dialect
         self.runs_as_before = not self._dialect.is_exact  # code from before exact decimals: it runs as it did, bugs and all
@@ -242,7 +246,8 @@ class Runs(dict[object, Run]):
         connection = self._cursor.connection
         facts = probe(connection, self._guard, sql)
         self._allowed.check_statement(compiled, facts)
-        prepared = PreparedText(self._cursor, compiled, sql, facts.parameters, self._state, self._statements)
+        pins = () if self._key_judge is None else self._key_judge.placed_pins(sql, facts.parameters)
+        prepared = PreparedText(self._cursor, compiled, sql, facts.parameters, self._state, self._statements, pins)
         numbered = None if facts.readonly else find_numbered(connection, self._guard, sql)
         if facts.columns:
             rows = former_rows_class(facts.columns) if self.runs_as_before else rows_class(facts.columns, compiled.places)

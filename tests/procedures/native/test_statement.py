@@ -57,7 +57,7 @@ class Bench:
 
         given = names if pick is None else None
         kind = result if writes else list
-        return accelerator.Statement(self.owner, sql, given, pick or dict, self.state, run, kind, writes)
+        return accelerator.Statement(self.owner, sql, given, pick or dict, self.state, run, kind, writes, ())
 
     def by_cursor(self, sql: str, values: Any, *, writes: bool) -> Any:
         if not writes:
@@ -385,7 +385,7 @@ from procedures.statements import prepared
 for drop in (False, True):
     connection = apsw.Connection(":memory:")
     owner = open_statements(connection)
-    made = [accelerator.Statement(owner, f"SELECT {n}", (), dict, None, print, list, False) for n in range(3)]
+    made = [accelerator.Statement(owner, f"SELECT {n}", (), dict, None, print, list, False, ()) for n in range(3)]
     print([run({}) for run in made])
     try:
         connection.close(True)
@@ -434,7 +434,7 @@ def make_cycle(bench: Bench) -> weakref.ref[Any]:
     def run(params: dict[str, Any]) -> Any:
         return statement
 
-    statement = accelerator.Statement(bench.owner, "SELECT 1", (), dict, bench.state, run, list, False)
+    statement = accelerator.Statement(bench.owner, "SELECT 1", (), dict, bench.state, run, list, False, ())
     statement({})
     return weakref.ref(run)
 
@@ -453,7 +453,7 @@ def test_misuse_is_refused(bench: Bench) -> None:
     statement = bench.statement("SELECT 1")
     new: Any = accelerator.Statement
     owners: Any = accelerator.Statements
-    given = (bench.owner, "SELECT 1", (), dict, bench.state, dict, list, False)
+    given = (bench.owner, "SELECT 1", (), dict, bench.state, dict, list, False, ())
     for place, wrong in ((0, bench.connection), (1, b"SELECT 1"), (2, ["a"]), (6, None)):
         with pytest.raises(TypeError):
             new(*given[:place], wrong, *given[place + 1 :])
@@ -519,7 +519,7 @@ def wait():
     return 1
 
 connection.create_scalar_function("wait", wait)
-made = [accelerator.Statement(owner, f"SELECT {n}", (), dict, None, dict, list, False) for n in range(3)]
+made = [accelerator.Statement(owner, f"SELECT {n}", (), dict, None, dict, list, False, ()) for n in range(3)]
 print([run({}) for run in made])
 thread = threading.Thread(target=lambda: print(connection.execute("SELECT wait()").get))
 thread.start()
@@ -528,7 +528,7 @@ made.clear()
 print(owner.open)
 leave.set()
 thread.join()
-run = accelerator.Statement(owner, "SELECT 7", (), dict, None, dict, list, False)
+run = accelerator.Statement(owner, "SELECT 7", (), dict, None, dict, list, False, ())
 print(run({}), owner.open)
 owner.close()
 connection.close()
