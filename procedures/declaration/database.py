@@ -17,6 +17,7 @@ from sqlalchemy.schema import SchemaItem
 
 from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect, dialect_with
 from procedures.declaration.grouped_operands import operands_are_ungrouped
+from procedures.declaration.hash_slots import keys_are_unjudged
 from procedures.declaration.joined_bytes import bytes_are_numbers, is_bytes
 from procedures.declaration.migration import Migration, build_migration, check_name
 from procedures.declaration.procedure import NAME, Each, EverywhereFunction, Procedure, build_procedure, mark_procedure
@@ -28,7 +29,6 @@ from procedures.deployed_code import deployed_code, is_deployed
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
 from procedures.numeric.numeric_types import arguments_are_ignored, is_exact, numerics_are_text
-from procedures.statements.pinned_keys import keys_are_unjudged
 
 if TYPE_CHECKING:
     from procedures.execution.context import Transaction

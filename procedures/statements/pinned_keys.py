@@ -7,20 +7,18 @@ prepared, a parameter at each execution. Values that belong here are remembered,
 One rule: a call that met such a key fails, whether or not it catches that, as with a row that it writes where it does not belong.
 
 Calls that run on all partitions are not judged: there each row is seen where it lives. Code bundles from before this rule run
-their statements unjudged (`keys_unjudged`): their calls replay as they ran.
+their statements unjudged (`keys_unjudged` in `hash_slots`): their calls replay as they ran.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sqlalchemy import Integer
 
-from procedures.context_flags import raised
+from procedures.declaration.row_placement import owner_reader
 from procedures.errors import RowRefused
 from procedures.statements.key_pins import KeyedTable, KeyPin, find_key_pins
 from procedures.statements.raised import value_text
@@ -30,16 +28,6 @@ if TYPE_CHECKING:
 
 KNOWN_MAX: Final = 1 << 16  # keys of a table that need not be hashed again
 REMEMBERED: Final = (int, str, bytes)  # classes of keys; the `==` of others may be code of their own
-_UNJUDGED: ContextVar[bool] = ContextVar("keys_unjudged", default=False)
-
-
-def keys_unjudged() -> AbstractContextManager[None]:
-    """Statements of databases declared inside may look for keys that live elsewhere: for code bundles of that time."""
-    return raised(_UNJUDGED)
-
-
-def keys_are_unjudged() -> bool:
-    return _UNJUDGED.get()
 
 
 def keyed_tables(tables: Mapping[str, TableInfo]) -> list[KeyedTable]:
@@ -131,8 +119,6 @@ class KeyJudge:
 
 
 def _judged(info: TableInfo, refused: list[RowRefused], partition: int, partitions: int) -> JudgedKeys:
-    from procedures.declaration.row_placement import owner_reader  # noqa: PLC0415 - it needs `Database`, which asks for our flag
-
     table, column, owner_of = info.table.name, info.partition_by, owner_reader(info, partitions)
 
     def judge(value: Any) -> bool:

@@ -19,9 +19,10 @@ import cmdlog
 from cmdlog.wal.files import RealFiles
 from procedures import EACH, Database, Transaction
 from procedures.bundle_dialect import JOINED_BYTES, rules_of
+from procedures.declaration.hash_slots import keys_are_unjudged, keys_unjudged
 from procedures.declaration.row_placement import owner_reader
 from procedures.statements import pinned_keys
-from procedures.statements.pinned_keys import KeyJudge, keyed_tables, keys_are_unjudged, keys_unjudged
+from procedures.statements.pinned_keys import KeyJudge, keyed_tables
 from replay.plan.planner import make_plan
 from replay.recover.to_directory import rebuild
 from tests.procedures.native.both_ways import in_python
