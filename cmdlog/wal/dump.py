@@ -25,6 +25,7 @@ from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_commit_mark, decode_digest, decode_empty
 from cmdlog.wal.format.session_columns import ENDED, KEY_BYTES
 from cmdlog.wal.group_state import GroupState, GroupStates
+from cmdlog.wal.hard_state import HardStateCopies
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn, txn_millis
 from cmdlog.wal.opening.restart import decide
 from cmdlog.wal.opening.scan import records_at
@@ -57,7 +58,7 @@ def inspect_log(files: Files, directory: str) -> dict[str, Any]:
             "oldest_segment": survey.hard.oldest,
             "newest_segment": survey.hard.newest,
             "durable_block": survey.hard.durable,
-            "both_copies": survey.hard_whole,
+            "both_copies": survey.hard_copies is HardStateCopies.EQUAL,
         },
         "segments": _segments(survey),
         "free_files": sum(not path.endswith(TEMP_SUFFIX) for path in survey.free),

@@ -1,7 +1,10 @@
 """`log/hardstate`: the second home of term and vote, and of the few facts that segments cannot prove about themselves.
 
-One rule: two equal copies, each checksummed and synced before the other is touched. So one bad copy is healed by the other: it
-was either torn in a crash, and then nobody relied on it, or it has rotted, and then the other says the same. Two are damage.
+One rule: two copies, each checksummed and synced before the other is touched; the valid one with the higher revision counts. A
+bad copy is healed by the other: it was either torn in a crash, and then nobody relied on it, or it has rotted. Two are damage.
+
+`save` brings both up to date. `save_votes` writes the older one alone, one sync: for votes, which stand in the log too. Should
+the newer copy rot before `save` follows, the older one lacks votes alone, and the log has them.
 
 Beside term and vote of every group it notes the oldest and newest segment, so that a missing file at either end of the log is
 seen, and a block known durable at an orderly close. FORMAT.md "Hard state file".
@@ -9,6 +12,7 @@ seen, and a block known durable at an orderly close. FORMAT.md "Hard state file"
 
 from __future__ import annotations
 
+import enum
 import os
 from dataclasses import dataclass, field
 from typing import Final
@@ -49,16 +53,31 @@ class HardStateValues:
 class HardStateFile:
     """The open file. Not thread-safe: the log's owner serialises the calls."""
 
-    def __init__(self, file: File, state: HardStateValues, revision: int) -> None:
-        self._file, self.state, self._revision = file, state, revision
+    def __init__(self, file: File, state: HardStateValues, revision: int, *, older: int = 0) -> None:
+        """`older`: the copy that is damaged, or has the lower revision: it is written first, so that one is always whole."""
+        self._file, self.state, self._revision, self._older = file, state, revision, older
+        self.behind = False  # one copy lacks what the other one says
 
     def save(self) -> None:
         """Writes `state` to both copies, one after the other; durable on return. Raises: WriteFailed, DiskFull."""
         self._revision += 1
-        data = _encode(self.state, self._revision)
-        for offset in (0, COPY_BYTES):
-            self._file.pwrite(data, offset)
-            self._file.fdatasync()
+        self._write_older()
+        self._write_older()
+        self.behind = False
+
+    def save_votes(self) -> None:
+        """Writes `state` to the older copy; durable on return. It may differ from what was saved last in votes alone.
+
+        Raises: WriteFailed, DiskFull.
+        """
+        self._revision += 1
+        self.behind = True
+        self._write_older()
+
+    def _write_older(self) -> None:
+        self._file.pwrite(_encode(self.state, self._revision), self._older * COPY_BYTES)
+        self._file.fdatasync()
+        self._older = 1 - self._older
 
     def close(self) -> None:
         self._file.close()
@@ -75,26 +94,44 @@ def create_hardstate(files: Files, log_dir: str, state: HardStateValues) -> None
         file.close()
 
 
-def read_hardstate(files: Files, log_dir: str) -> tuple[HardStateValues, int, bool]:
-    """The state, its revision, and whether both copies agree.
+class HardStateCopies(enum.Enum):
+    """What the two copies are to each other."""
+
+    EQUAL = "equal"
+    BEHIND = "behind"  # one has a lower revision: a crash came before it was written
+    DAMAGED = "damaged"  # one is not valid
+
+
+def read_hardstate(files: Files, log_dir: str) -> tuple[HardStateValues, int, HardStateCopies]:
+    """The state, its revision, and whether both copies say it.
 
     Raises: Corrupt when the file is missing or neither copy is valid.
     """
+    state, revision, copies, _ = _read_copies(files, log_dir)
+    return state, revision, copies
+
+
+def _read_copies(files: Files, log_dir: str) -> tuple[HardStateValues, int, HardStateCopies, int]:
+    """Last: the copy to write first."""
     path = os.path.join(log_dir, HARDSTATE_NAME)
     if not files.exists(path):
         raise Corrupt("hard state file is missing", path=path)
     data = files.read_file(path)
-    copies = [copy for copy in (_decode(data[:COPY_BYTES]), _decode(data[COPY_BYTES:])) if copy is not None]
-    if not copies:
+    first, second = _decode(data[:COPY_BYTES]), _decode(data[COPY_BYTES:])
+    if first is None and second is None:
         raise Corrupt("both copies of the hard state are bad", path=path)
-    state, revision = max(copies, key=lambda copy: copy[1])
-    return state, revision, len(copies) == 2 and copies[0][1] == copies[1][1]
+    if first is None or second is None:
+        state, revision = first or second or (HardStateValues(), 0)
+        return state, revision, HardStateCopies.DAMAGED, int(second is None)
+    older = int(second[1] < first[1])
+    state, revision = first if older else second
+    return state, revision, HardStateCopies.EQUAL if first[1] == second[1] else HardStateCopies.BEHIND, older
 
 
-def open_hardstate(files: Files, log_dir: str) -> tuple[HardStateFile, bool]:
-    """Opens for writing; the flag says that a copy was bad or behind, which the next `save` heals."""
-    state, revision, whole = read_hardstate(files, log_dir)
-    return HardStateFile(files.open(os.path.join(log_dir, HARDSTATE_NAME)), state, revision), not whole
+def open_hardstate(files: Files, log_dir: str) -> HardStateFile:
+    """Opens for writing; the next `save` heals a copy that is bad or behind."""
+    state, revision, _, older = _read_copies(files, log_dir)
+    return HardStateFile(files.open(os.path.join(log_dir, HARDSTATE_NAME)), state, revision, older=older)
 
 
 def _encode(state: HardStateValues, revision: int) -> bytes:

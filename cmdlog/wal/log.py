@@ -9,7 +9,6 @@ keeps files ready, `groups` is the fold that makes checkpoints and `recovered`.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -42,6 +41,7 @@ from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.reader import read_records
 from cmdlog.wal.writing.anchors import Anchors
+from cmdlog.wal.writing.hard_state_saves import HardStateSaves
 from cmdlog.wal.writing.log_files import create_log_files, random_generation
 from cmdlog.wal.writing.ring import Ring
 from cmdlog.wal.writing.segment_pool import Space
@@ -58,7 +58,6 @@ class Log:
     ) -> None:  # fmt: skip
         self._files, self.directory, self.instance = files, directory, survey.instance
         self.recovered: Recovered = mended.recovered
-        self._hard, self._hard_lock = hard, threading.Lock()
         self._owner, self._closed = owner, False
         self._ring: Ring | None = None
         self._space = Space(
@@ -72,6 +71,7 @@ class Log:
             open_count=mended.open_count, sealed=mended.sealed, incarnation=survey.instance.identity.incarnation,
             generation=generation,
         )  # fmt: skip
+        self._hard = HardStateSaves(hard, self._tail)
 
     # -- create, open ----------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Log:
                 raise error
             check_home(files, directory, survey.hard)
             files.clear_temporaries(survey.log_dir, kept=survey.free)
-            hard, _ = open_hardstate(files, survey.log_dir)
+            hard = open_hardstate(files, survey.log_dir)
             mended = mend(files, survey, decide(survey.facts), hard)
             record_home(files, directory, hard)
             survey.data = b""
@@ -191,11 +191,12 @@ class Log:
         self._space.whole = whole_ring
         settings = RingSettings(
             threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
-            settle=self._save_hard_state, waits=waits, lax=lax, early=early, timed=timed, busy_poll_s=busy_poll_s, clock=clock,
+            settle=self._hard.settle, waits=waits, lax=lax, early=early, timed=timed, busy_poll_s=busy_poll_s, clock=clock,
         )  # fmt: skip
         self._ring = Ring(self._files, self._tail, self._space, source, settings)
         if threads:
             self._space.start(self._ring.wedge)
+            self._hard.start(self._ring.wedge)
             self._ring.start()
 
     def kick(self) -> None:
@@ -239,6 +240,7 @@ class Log:
         ring = self._running
         try:
             self._space.prepare_files()
+            self._hard.even_copies()
         except (WalError, OSError) as error:
             ring.wedge(wal_error(error, "preparing segments failed"))
         ring.rest()
@@ -254,12 +256,12 @@ class Log:
         try:
             if self._ring is not None:
                 self._ring.drain()
-                self._note_durable(self._ring.durable_block)
+                self._hard.note_durable(self._ring.durable_block)
         finally:
             if self._ring is not None:
                 self._ring.stop()
             self._space.stop()
-            self._hard.close()
+            self._hard.stop()
             if self._owner is not None:
                 self._owner.close()
 
@@ -379,22 +381,5 @@ class Log:
         oldest = self.anchors.oldest()
         return None if oldest is None else oldest.block
 
-    def _save_hard_state(self) -> None:
-        """Turn holder: term, vote and newest segment reach the hard state file before a block that depends on them."""
-        groups, newest = self._tail.groups, self._tail.segment.sequence
-        if not groups.hard_state_changed and self._hard.state.newest == newest:
-            return
-        with self._hard_lock:
-            groups.hard_state_changed = False
-            self._hard.state.newest, self._hard.state.votes = newest, dict(groups.votes)
-            self._hard.save()
-
     def _note_oldest(self, sequence: int) -> None:
-        with self._hard_lock:
-            self._hard.state.oldest = sequence
-            self._hard.save()
-
-    def _note_durable(self, block: int) -> None:
-        with self._hard_lock:
-            self._hard.state.durable = block
-            self._hard.save()
+        self._hard.note_oldest(sequence)

@@ -65,7 +65,7 @@ def original(made: Path, tmp_path: Path) -> Path:
 
 def forget_home(directory: Path) -> None:
     """As earlier versions left a hard state: the next start takes the place where it is for its home."""
-    hard, _ = open_hardstate(FILES, str(directory / "log"))
+    hard = open_hardstate(FILES, str(directory / "log"))
     hard.state.home = None
     hard.save()
     hard.close()
@@ -246,7 +246,7 @@ def test_directory_of_before_is_recorded_at_its_first_start(original: Path) -> N
     forget_home(original)
     copy = copied(original, "cp")
     reopen(copy)
-    hard, _ = open_hardstate(FILES, str(copy / "log"))
+    hard = open_hardstate(FILES, str(copy / "log"))
     hard.close()
     assert hard.state.home is not None
     assert hard.state.home[0] == os.stat(copy / "instance.json").st_ino

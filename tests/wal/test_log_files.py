@@ -27,7 +27,7 @@ def test_vote_of_the_initial_records_is_in_the_hard_state() -> None:
     """A node that begins with a vote never forgets it, and its first durable block is the one that holds the vote."""
     files = folder()
     create_log_files(files, LOG, INSTANCE, [hard_state(1, 7)], generation=1000, whole_ring=False)
-    hard, _ = open_hardstate(files, LOG)
+    hard = open_hardstate(files, LOG)
     assert (hard.state.identity, hard.state.durable) == (identity_text(IDENTITY), 2)
     assert {group: tuple(vote)[:2] for group, vote in hard.state.votes.items()} == {0: (1, 7)}
 

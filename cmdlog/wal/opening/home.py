@@ -98,7 +98,7 @@ def record_home(files: Files, directory: str, hard: HardStateFile) -> None:
 
 def record_first_home(files: Files, directory: str) -> None:
     """`record_home` of a new node: a copy of a directory that was never opened is found, too."""
-    hard, _ = open_hardstate(files, os.path.join(directory, LOG_FOLDER))
+    hard = open_hardstate(files, os.path.join(directory, LOG_FOLDER))
     try:
         record_home(files, directory, hard)
     finally:
@@ -114,7 +114,7 @@ def adopt(files: Files, directory: str) -> Instance | None:
     owner = take_node(files, directory)
     try:
         instance = load_instance(files, directory)
-        hard, _ = open_hardstate(files, os.path.join(directory, LOG_FOLDER))
+        hard = open_hardstate(files, os.path.join(directory, LOG_FOLDER))
         try:
             try:
                 check_home(files, directory, hard.state)

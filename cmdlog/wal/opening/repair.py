@@ -17,7 +17,7 @@ from cmdlog.wal.format.block import HEADER, BlockFlag, decode_header, encode_blo
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.format.segment import free_name, free_number
 from cmdlog.wal.group_state import GroupStates
-from cmdlog.wal.hard_state import HardStateFile
+from cmdlog.wal.hard_state import HardStateCopies, HardStateFile
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.opening.restart import Action, RestartRow, RestartVerdict
 from cmdlog.wal.opening.scan import BlockAt, SegmentWalk, records_at
@@ -201,8 +201,8 @@ def _settle_hard_state(survey: Survey, groups: GroupStates, hard: HardStateFile,
         except ValueError as error:
             raise Corrupt(str(error), path=survey.segments[-1].path) from error
     newest = survey.segments[-1].sequence
-    if not survey.hard_whole:
-        notes.append("one copy of the hard state was damaged or outdated and is replaced by the other")
-    if not survey.hard_whole or hard.state.newest != newest or hard.state.votes != groups.votes:
+    if survey.hard_copies is HardStateCopies.DAMAGED:
+        notes.append("one copy of the hard state was damaged and is replaced by the other")
+    if survey.hard_copies is not HardStateCopies.EQUAL or hard.state.newest != newest or hard.state.votes != groups.votes:
         hard.state.newest, hard.state.votes = newest, dict(groups.votes)
         hard.save()

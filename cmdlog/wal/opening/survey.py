@@ -22,7 +22,7 @@ from cmdlog.wal.format.segment import (
     segment_name,
     segment_sequence,
 )
-from cmdlog.wal.hard_state import HARDSTATE_NAME, HardStateValues, read_hardstate
+from cmdlog.wal.hard_state import HARDSTATE_NAME, HardStateCopies, HardStateValues, read_hardstate
 from cmdlog.wal.opening.restart import Facts, RestartVerdict, decide, tail_facts
 from cmdlog.wal.opening.scan import SegmentWalk, locate_damage, misfit, read_block, walk_segment
 
@@ -59,7 +59,7 @@ class Survey:
     log_dir: str
     instance: Instance
     hard: HardStateValues
-    hard_whole: bool  # both copies are valid and equal
+    hard_copies: HardStateCopies
     segments: list[SegmentFile] = field(default_factory=list)  # ascending, without `let_go`
     let_go: list[str] = field(default_factory=list)  # paths of segments that were noted as recycled and not yet renamed
     free: list[str] = field(default_factory=list)  # ready, and with TEMP_SUFFIX reserved ones
@@ -99,18 +99,20 @@ def survey_log(files: Files, directory: str, instance: Instance, *, hard_state: 
     Raises: Corrupt for what cannot be read at all.
     """
     log_dir = os.path.join(directory, LOG_FOLDER)
-    hard, whole = _hard_state(files, log_dir) if hard_state is None else (hard_state, False)
-    survey = Survey(log_dir, instance, hard, whole)
-    if hard.identity not in identity_texts(instance.identity):
+    copies = HardStateCopies.DAMAGED
+    if hard_state is None:
+        hard_state, _, copies = read_hardstate(files, log_dir)
+    survey = Survey(log_dir, instance, hard_state, copies)
+    if hard_state.identity not in identity_texts(instance.identity):
         path = os.path.join(log_dir, HARDSTATE_NAME)
-        survey.problems.append(SurveyProblem("foreign", path, 0, f"hard state of {hard.identity}"))
+        survey.problems.append(SurveyProblem("foreign", path, 0, f"hard state of {hard_state.identity}"))
     for name in files.listdir(log_dir):
         path = os.path.join(log_dir, name)
         sequence = segment_sequence(name)
         if sequence is None:
             if free_number(name.removesuffix(TEMP_SUFFIX)) is not None:
                 survey.free.append(path)
-        elif sequence < hard.oldest:
+        elif sequence < hard_state.oldest:
             survey.let_go.append(path)
         else:
             _look_at_head(files, survey, path, sequence)
@@ -154,11 +156,6 @@ def tail_corrupt(survey: Survey, verdict: RestartVerdict) -> Corrupt:
         index=suspect.index,
         txn_id=suspect.txn_id,
     )
-
-
-def _hard_state(files: Files, log_dir: str) -> tuple[HardStateValues, bool]:
-    state, _, whole = read_hardstate(files, log_dir)
-    return state, whole
 
 
 def _look_at_head(files: Files, survey: Survey, path: str, sequence: int) -> None:

@@ -59,6 +59,8 @@ class BlockWrites:
             upto = self._note_written(placed)
             if upto is not None:
                 file.fdatasync()
+            if placed.beside is not None:
+                placed.beside()
             self._finish(placed, self._clock() - begin, upto)
         except (WalError, OSError) as error:
             self._wedge(wal_error(error, f"writing {placed.path}"))
@@ -71,6 +73,8 @@ class BlockWrites:
         """
         if self.in_flight != 1 or placed.number > self._window.wanted or self._window.open or self._marks.any_left:
             return False  # what was left needs a sync of the whole file
+        if placed.beside is not None:
+            return False  # its end is not that of its write alone
         direct = self._open_direct()
         if direct is None or not direct.can_start(placed.path, len(placed.data)):
             return False

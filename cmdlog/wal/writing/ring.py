@@ -297,11 +297,11 @@ class Ring:
             self._held = records
             return None
         placed = tail.place(records, flags=BlockFlag.NONE, durable_upto=self._marks.durable)
-        self._settle()
+        placed.beside = self._settle()
         with self._lock:
             self._writes.add(placed)
             self._marks.placed(placed.number)
-            if self._waits() and self._sync != "off":
+            if (placed.beside is not None or self._waits()) and self._sync != "off":
                 self._window.want(placed.number)
             if self._source.pending_bytes > 0:
                 self._kicked = True  # what did not fit is not announced again

@@ -37,6 +37,7 @@ class PlacedBlock:
     sequence: int
     offset: int
     data: bytes
+    beside: Callable[[], None] | None = None  # waits for what must be durable elsewhere before the block counts as durable
 
 
 class Tail:

@@ -59,7 +59,7 @@ class RingSettings:
     sync: Sync
     seal_after_s: float
     async_window_s: float
-    settle: Callable[[], None]  # a block is placed: what must be durable before it is written
+    settle: Callable[[], Callable[[], None] | None]  # a block is placed: what is to become durable elsewhere; waits for that
     waits: Callable[[], bool] | None
     lax: Callable[[], bool]
     early: bool
