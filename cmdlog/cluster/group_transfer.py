@@ -12,6 +12,7 @@ from functools import partial
 from cmdlog.raft import ProposalRefused, RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import RaftGroups
+from cmdlog.wal.ids import CLUSTER_GROUP
 
 
 def find_successors(groups: RaftGroups) -> list[NodeId]:
@@ -42,6 +43,23 @@ def resign_groups(groups: RaftGroups) -> None:
     for group, core in list(groups.cores.items()):
         if core.leader == core.id:
             groups.ask(group, lambda core: core.become_follower(core.term, None))
+
+
+def patience_of(group: int, unfit: int) -> int:
+    """Election time-outs that this node leaves to others in a group: as many as it is unfit for, and in a partition one more,
+    since who campaigns for the cluster group does so for all, and its leader for those that lose theirs."""
+    return unfit + (group != CLUSTER_GROUP)
+
+
+def set_patience(groups: RaftGroups, unfit: int) -> None:
+    """From its next time-out on the node leaves so many to others, or none."""
+    for group, core in groups.cores.items():
+        core.set_patience(patience_of(group, unfit))
+
+
+def extra_ticks(groups: RaftGroups) -> int:
+    """What an offer may take longer on disks and ways as slow as was seen."""
+    return max((core.pace.extra_ticks for core in groups.cores.values()), default=0)
 
 
 def under_offer(groups: RaftGroups) -> bool:

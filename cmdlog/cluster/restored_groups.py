@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import orjson
 
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import entry_of
+from cmdlog.cluster.group_transfer import patience_of
 from cmdlog.cluster.replication import KEPT_ENTRIES
 from cmdlog.raft import Configuration, HardState, PlacedProposals, RaftCore, RaftSettings, Restored, SnapshotDescriptor
 from cmdlog.raft.configuration import NodeId
@@ -111,7 +112,8 @@ def restore_groups(
     groups, admitted = RaftGroups(NodeId(node)), places_of_admission(states, source.instance.identity)
     for group, line in sorted(lines.items()):
         restored = line.restored(group, states.by_partition[group], committed[group], done[group], admitted.get(group))
-        groups.add(PartitionId(group), RaftCore(NodeId(node), rng=rng, settings=settings, restored=restored))
+        own = replace(settings, patience=patience_of(group, settings.patience))
+        groups.add(PartitionId(group), RaftCore(NodeId(node), rng=rng, settings=own, restored=restored))
     return groups, blocks
 
 

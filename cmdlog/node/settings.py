@@ -111,7 +111,6 @@ class Settings:
         lowest=4096,
         at_creation=True,
     )
-
     preallocate: Literal["ring", "ahead"] = _setting(
         "ring",
         "disk space of the log: ring allocates all of it at creation; ahead allocates two segments at a time",
@@ -217,12 +216,14 @@ class Settings:
         unit="s", lowest=0,
     )  # fmt: skip
     recovery_budget_s: float = _setting(
-        30.0, "predicted recovery time beyond which snapshots are taken; 0 = no budget",
-        unit="s", lowest=0,
-    )  # fmt: skip
+        30.0, "predicted recovery time beyond which snapshots are taken; 0 = no budget", unit="s", lowest=0
+    )
     points_kept: int = _setting(2, "recovery points kept, with the snapshots and log they need", lowest=1, highest=1000)
     failure_after_s: float = _setting(
         30.0, "silence of a cluster's node after which it loses its vote until it is level again; 0 = never", unit="s", lowest=0
+    )
+    election_timeout_ms: float = _setting(
+        1000.0, "silence of a cluster's leader before a node campaigns, at random up to twice as long", unit="ms", lowest=300
     )
     migrate: bool = _setting(False, "run the migrations of the application that the tables have not been through")
     drill_every_s: float = _setting(0.0, "time between restore drills, which run at idle priority; 0 = none", unit="s", lowest=0)

@@ -46,12 +46,11 @@ from cmdlog.raft.roles import candidate, fetching, follower, leader, membership,
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, Role, State
-from cmdlog.wal.ids import Index, Term
+from cmdlog.wal.ids import Index
 
 Handler = Callable[[State, Any], None]
 
 _LEADER: Final = Role.LEADER  # a name of the module is found in a third of the time of a member of an enum
-_CANDIDATE: Final = Role.CANDIDATE
 _SILENT: Final = Franchise.NONE  # an acknowledgement or a heartbeat's answer would be counted as the lost disk's
 _FROM_LEADER: Final = (Append, Heartbeat, InstallSnapshot)  # only the leader of its term sends these
 _CAMPAIGNING: Final[dict[type[Message], Handler]] = {
@@ -114,6 +113,8 @@ class RaftCore(State):
         self.ticks += 1
         if self.role is _LEADER:
             leader.tick(self)
+            return
+        if candidate.is_promising(self):
             return
         self.elapsed += 1
         if self.elapsed >= self.timeout:
@@ -209,9 +210,10 @@ class RaftCore(State):
 
     def campaign(self) -> None:
         """Asks to lead now, without waiting for the time-out; while a leader is heard from, the others shield it. A leader leads
-        on. Raises: ProposalRefused where this node may not campaign."""
+        on, and a campaign under way continues: begun again it would spend a term, and throw away the votes that are on their way.
+        Raises: ProposalRefused where this node may not campaign."""
         self._check_alive()
-        if self.role is _LEADER:
+        if self.role is not Role.FOLLOWER:
             return
         if not self.promotable:
             raise ProposalRefused(Refusal.NO_SUCH_VOTER, f"node {self.id} itself", leader=self.leader)
@@ -328,11 +330,12 @@ class RaftCore(State):
         log = self.log
         if completion is None or not log.writes or not (done := log.complete(completion)):
             return
+        self.pace.note_sync(self.ticks - done[0].begun, self.ticks)
         role = self.role
         if role is _LEADER:
             leader.maybe_commit(self)
-        elif role is _CANDIDATE and any(_votes_for(write.hard_state, self.term, self.id) for write in done):
-            candidate.on_own_vote_durable(self)
+        elif self.leader is None:
+            candidate.on_vote_durable(self, [write.hard_state for write in done if write.hard_state is not None])
         if log.handed < log.commit:
             self.dirty = True
 
@@ -394,7 +397,3 @@ class RaftCore(State):
     def _check_alive(self) -> None:
         if self.failed is not None:
             raise self.failed
-
-
-def _votes_for(hard: HardState | None, term: Term, node: NodeId) -> bool:
-    return hard is not None and hard.term == term and hard.vote == node

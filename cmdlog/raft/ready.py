@@ -131,3 +131,7 @@ class GroupStatus:
     transfer: NodeId | None  # leadership is on its way to this node
     copy: SnapshotDescriptor | None  # the snapshot that this node copies
     peers: tuple[PeerStatus, ...]  # ascending by node; none but at a leader
+    election_ticks: int  # without a leader's sign of life, before this node campaigns: between one and two of these
+    sync_ticks: int  # the slowest write of the own disk that was seen lately
+    answer_ticks: int  # the slowest answer to a question about votes
+    campaign_extra_ticks: int  # that a campaign waits longer because of both

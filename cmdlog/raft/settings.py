@@ -1,11 +1,15 @@
-"""Times and limits of one group's consensus.
+"""Times and limits of one group's consensus, and how slow disks and ways turn out to be.
 
-One rule: time is counted in ticks, which the caller gives; every limit has a name, a unit and a reason.
+One rule: time is counted in ticks, which the caller gives; every limit has a name, a unit and a reason. What was seen makes waits
+longer, never shorter, and by two election time-outs at most: a campaign is not given up while its answers are on their way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+REMEMBERED_TICKS: Final = 300  # half a minute: the next election may come long after the last one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +51,40 @@ class RaftSettings:
         # A voter shields its leader from just after the heartbeat came, counted in its own ticks: one of them may pass at once.
         if self.lease_ticks and not (self.check_quorum and 0 < self.lease_ticks < self.election_ticks - 1):
             raise ValueError(f"lease_ticks {self.lease_ticks} needs check_quorum and to be below {self.election_ticks - 1}")
+
+
+class Pace:
+    """In ticks, as far as one group has seen. Invariant: none is negative.
+
+    sync        from a write's begin to its end, its place in the queue included
+    answer      from a question about votes to the answer that decided it: the way there and back, and a voter's sync
+    undecided   campaigns in a row that ended without an answer: some voter is slower than all that was seen here
+    """
+
+    __slots__ = ("_answer_seen", "_most", "_step", "_sync_seen", "answer_ticks", "sync_ticks", "undecided")
+
+    def __init__(self, election_ticks: int) -> None:
+        self._most = 2 * election_ticks
+        self._step = election_ticks // 2
+        self.sync_ticks = self.answer_ticks = self.undecided = 0
+        self._sync_seen = self._answer_seen = 0  # the tick at which the slowest one was seen
+
+    def note_sync(self, took: int, now: int) -> None:
+        """A write took so long."""
+        if took >= self.sync_ticks or now - self._sync_seen > REMEMBERED_TICKS:
+            self.sync_ticks, self._sync_seen = took, now
+
+    def note_answer(self, took: int, now: int) -> None:
+        """An answer took so long."""
+        if took >= self.answer_ticks or now - self._answer_seen > REMEMBERED_TICKS:
+            self.answer_ticks, self._answer_seen = took, now
+
+    @property
+    def extra_ticks(self) -> int:
+        """What a wait for votes has beside its election time-out."""
+        return min(self.sync_ticks + self.answer_ticks + self.undecided * self._step, self._most)
+
+    @property
+    def stall_ticks(self) -> int:
+        """What a write may take beside an election time-out before the disk counts as stalled: there may be one before it."""
+        return min(2 * self.sync_ticks, self._most)

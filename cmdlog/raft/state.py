@@ -19,7 +19,7 @@ from cmdlog.raft.messages import KIND_EMPTY, NO_INDEX, Entries, HardState, Messa
 from cmdlog.raft.progress import FollowerProgress
 from cmdlog.raft.reads import Reads
 from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, RoleReason, SoftState
-from cmdlog.raft.settings import RaftSettings
+from cmdlog.raft.settings import Pace, RaftSettings
 from cmdlog.wal.ids import Index, Term
 
 EMPTY_KINDS = bytes([KIND_EMPTY])
@@ -78,6 +78,7 @@ class State:
     __slots__ = (
         "admitted",
         "after",
+        "asked_at",
         "completion",
         "copying",
         "dirty",
@@ -89,6 +90,7 @@ class State:
         "fetched_for",
         "fetching",
         "franchise",
+        "give_way_from",
         "handed_hard",
         "handed_soft",
         "handover",
@@ -102,6 +104,7 @@ class State:
         "now",
         "offered_copy",
         "offered_fetch",
+        "pace",
         "progress",
         "proposed",
         "proposed_bytes",
@@ -132,7 +135,10 @@ class State:
         self.after: list[Message] = []  # built on what is being written
         self.read_results: list[ReadResult] = []
         self.dirty = True  # something may have come for a Ready
-        self.ticks = 0
+        self.ticks = self.asked_at = self.give_way_from = (
+            0  # asked_at: when votes were asked for; see `roles.voting` for the last
+        )
+        self.pace = Pace(settings.election_ticks)
         self.manifest = restored.manifest  # Invariant: manifest.index >= log.base; what a far follower is given
         self.copying: SnapshotDescriptor | None = None  # the copy that the caller is busy with
         self.offered_copy: SnapshotDescriptor | None = None  # for the next Ready
@@ -249,6 +255,7 @@ class State:
         return GroupStatus(
             self.id, self.role, self.term, self.leader, self.removed, log.base, log.handed, log.stable, log.commit, log.last,
             self.configuration, handover.target if handover is not None else None, self.copying, peers,
+            self.settings.election_ticks, self.pace.sync_ticks, self.pace.answer_ticks, self.pace.extra_ticks,
         )  # fmt: skip
 
     def needed_configurations(self) -> list[Configuration]:
@@ -292,11 +299,11 @@ class State:
         self.restart_timer()
         self.dirty = self.soft_changed = True
 
-    def restart_timer(self) -> None:
+    def restart_timer(self, extra_ticks: int = 0) -> None:
         """A new random wait, so that equal time-outs do not split votes for ever (paper, section 5.2)."""
-        settings = self.settings
+        election, patience = self.settings.election_ticks, self.settings.patience
         self.elapsed = self.heartbeat_elapsed = 0
-        self.timeout = settings.election_ticks * (1 + settings.patience) + self.rng.randrange(settings.election_ticks)
+        self.timeout = election * (1 + patience) + self.rng.randrange(election) + extra_ticks
 
     def become_follower(self, term: Term, leader: NodeId | None, reason: RoleReason = RoleReason.STEPPED_DOWN) -> None:
         """Follows `leader`, or the one that will win. A new term has no vote yet.
@@ -313,6 +320,8 @@ class State:
             self.elapsed, self.timeout = waited
         if term > self.term:
             self.term, self.vote = term, None
+        if leader is not None:
+            self.pace.undecided = 0
         self.role, self.leader, self.reason = Role.FOLLOWER, leader, reason
         self._wait_for_nobody()
 

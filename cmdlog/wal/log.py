@@ -41,7 +41,7 @@ from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 from cmdlog.wal.os_errors import wal_error
 from cmdlog.wal.reader import read_records
 from cmdlog.wal.writing.anchors import Anchors
-from cmdlog.wal.writing.hard_state_saves import HardStateSaves
+from cmdlog.wal.writing.hard_state_writer import HardStateWriter
 from cmdlog.wal.writing.log_files import create_log_files, random_generation
 from cmdlog.wal.writing.ring import Ring
 from cmdlog.wal.writing.segment_pool import Space
@@ -71,7 +71,7 @@ class Log:
             open_count=mended.open_count, sealed=mended.sealed, incarnation=survey.instance.identity.incarnation,
             generation=generation,
         )  # fmt: skip
-        self._hard = HardStateSaves(hard, self._tail)
+        self._hard = HardStateWriter(hard, self._tail)
 
     # -- create, open ----------------------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Log:
         self._space.whole = whole_ring
         settings = RingSettings(
             threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
-            settle=self._hard.settle, waits=waits, lax=lax, early=early, timed=timed, busy_poll_s=busy_poll_s, clock=clock,
+            settle=self._hard.save_changes, waits=waits, lax=lax, early=early, timed=timed, busy_poll_s=busy_poll_s, clock=clock,
         )  # fmt: skip
         self._ring = Ring(self._files, self._tail, self._space, source, settings)
         if threads:

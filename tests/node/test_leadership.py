@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replicated_machine import GroupStanding
 from cmdlog.node.member.leadership import ASK_AGAIN_TICKS, Leadership, Standing
-from cmdlog.raft import ProposalRefused, RaftCore, Role
+from cmdlog.raft import ProposalRefused, RaftCore, Role, RoleReason, SoftState
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.errors import Refusal
 from cmdlog.raft.messages import NO_TERM, Fitness
+from cmdlog.raft.multi_raft import RaftGroups
 from cmdlog.raft.state import Handover
 from cmdlog.wal.ids import CLUSTER_GROUP, Term
 
@@ -26,7 +29,7 @@ class World:
         self.refuses = False
         self.events: list[object] = []
         self.named: list[NodeId | None] = []
-        self.leadership = Leadership(US, LeaderFitness(US), self.ask, lambda: self)
+        self.leadership = Leadership(US, LeaderFitness(US), self.ask_groups, lambda: self)
 
     def begin_leading(self, terms: tuple[int, ...]) -> None:
         self.events.append(terms)
@@ -41,6 +44,9 @@ class World:
         self.asked.append(group)
         if self.refuses:
             raise ProposalRefused(Refusal.NOT_LEADER)
+
+    def ask_groups(self, request: Callable[[Any], Any]) -> None:
+        request(self)
 
     def see(self, *groups: GroupStanding) -> None:
         self.leadership.changed(views(*groups))
@@ -130,7 +136,8 @@ def test_a_group_is_handed_to_the_leader_of_the_cluster_group() -> None:
     """By the node that leads it, if it is known who that is."""
     world = World()
     requests: list[Callable[[Any], Any]] = []
-    world.leadership = Leadership(US, LeaderFitness(US), lambda _group, request: requests.append(request), lambda: world)
+    groups = SimpleNamespace(ask=lambda _group, request: requests.append(request))
+    world.leadership = Leadership(US, LeaderFitness(US), lambda request: request(cast(RaftGroups, groups)), lambda: world)
     world.tick(THEIRS, OURS, THEIRS)
     (request,) = requests
     assert request.keywords == {"target": OTHER}  # type: ignore[attr-defined]
@@ -156,8 +163,8 @@ def test_a_refused_request_is_made_again() -> None:
 class Core:
     """A group that notes what it is asked."""
 
-    def __init__(self, role: Role = Role.FOLLOWER, target: NodeId | None = None) -> None:
-        self.role, self.asked = role, list[Any]()
+    def __init__(self, target: NodeId | None = None) -> None:
+        self.asked = list[Any]()
         self.handover = None if target is None else Handover(target, 10)
 
     def campaign(self) -> None:
@@ -169,18 +176,43 @@ class Core:
 
 def on_cores(cores: dict[int, Core]) -> Leadership:
     """A leadership whose requests reach these groups."""
-    return Leadership(US, LeaderFitness(US), lambda group, request: request(cast(RaftCore, cores[group])), World)
+    groups = SimpleNamespace(ask=lambda group, request: request(cast(RaftCore, cores[group])))
+    return Leadership(US, LeaderFitness(US), lambda request: request(cast(RaftGroups, groups)), World)
 
 
 def test_whoever_wins_the_cluster_group_claims_all_others_at_once() -> None:
-    """Also those whose leader is remembered: it led all, and may be gone. A campaign under way is not disturbed."""
-    cores = {0: Core(), 1: Core(Role.CANDIDATE)}
+    """Also those whose leader is remembered: it led all, and may be gone."""
+    cores = {0: Core(), 1: Core()}
     leadership = on_cores(cores)
     leadership.changed(views(THEIRS, THEIRS, THEIRS))
     leadership.changed(views(OURS, THEIRS, NOBODYS))
-    assert {group: core.asked for group, core in cores.items()} == {0: ["campaign"], 1: []}
+    assert {group: core.asked for group, core in cores.items()} == {0: ["campaign"], 1: ["campaign"]}
     leadership.changed(views(OURS, OURS, NOBODYS))
     assert cores[0].asked == ["campaign"]
+
+
+def test_a_campaign_for_the_cluster_group_is_one_for_all_groups() -> None:
+    """In one round, so that each node writes its votes in all groups at once; and again for those that nobody leads."""
+    cores, rounds = {0: Core(), 1: Core()}, list[int]()
+    groups = SimpleNamespace(ask=lambda group, request: request(cast(RaftCore, cores[group])))
+
+    def ask_groups(request: Callable[[Any], Any]) -> None:
+        rounds.append(1)
+        request(cast(RaftGroups, groups))
+
+    leadership = Leadership(US, LeaderFitness(US), ask_groups, World)
+    leadership.changed(views(THEIRS, THEIRS, THEIRS))
+    soft = SoftState(Role.PRE_CANDIDATE, None, False, RoleReason.ELECTION_TIMEOUT)
+    leadership.roles_changed([(CLUSTER_GROUP, soft, 3)])
+    leadership.changed(views(NOBODYS, THEIRS, THEIRS))
+    assert ([core.asked for core in cores.values()], len(rounds)) == ([["campaign"]] * 2, 1)
+    for _ in range(ASK_AGAIN_TICKS):
+        leadership.ticked(views(NOBODYS, THEIRS, NOBODYS))
+    assert [len(core.asked) for core in cores.values()] == [1, 2]
+    leadership.roles_changed([(CLUSTER_GROUP, replace(soft, role=Role.FOLLOWER), 3)])
+    for _ in range(ASK_AGAIN_TICKS):
+        leadership.ticked(views(NOBODYS, NOBODYS, NOBODYS))
+    assert [len(core.asked) for core in cores.values()] == [1, 2]
 
 
 def test_groups_are_handed_over_as_soon_as_the_leader_is_known() -> None:

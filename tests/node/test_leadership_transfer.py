@@ -33,7 +33,7 @@ class Driver:
         self.resigned = 0
         self.patience: list[int] = []
         self.on_offer: Callable[[], None] = lambda: None
-        self.core = SimpleNamespace(set_patience=self.patience.append)
+        self.core = SimpleNamespace(set_patience=self.patience.append, pace=SimpleNamespace(extra_ticks=0))
 
     def views(self) -> dict[int, Any]:
         return {CLUSTER_GROUP: SimpleNamespace(leader=self.leader, leads=self.leader == US)}
@@ -100,10 +100,10 @@ def test_an_unfit_follower_offers_nothing_and_waits_longer(rig: Rig, driver: Dri
     driver.leader = FAR
     rig.transfer.set_reasons(Unfitness.STUCK)
     rig.ticks(50)
-    assert (driver.offers, driver.patience) == ([], [PATIENCE])
+    assert (driver.offers, driver.patience) == ([], [PATIENCE + 1])
     assert rig.sent
     rig.transfer.set_reasons(FIT)
-    assert driver.patience == [PATIENCE, 0]
+    assert driver.patience == [PATIENCE + 1, 1]  # a partition's group
 
 
 def test_what_is_under_way_ends_before_leadership_is_offered(rig: Rig, driver: Driver) -> None:

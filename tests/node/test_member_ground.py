@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cmdlog.api.gate.problem import CODES, of_refused
-from cmdlog.node.member.member_ground import MEMBER_RAFT, NoLeader, NotLeading
-from cmdlog.node.member.member_node import TICK_S
+from cmdlog.node.member.member_ground import MEMBER_RAFT, TICK_S, NoLeader, NotLeading
 
 
 def test_a_refusal_names_who_leads() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.raft.defects_elections import OF_ELECTIONS
 from tests.raft.defects_groups import OF_GROUPS
 from tests.raft.defects_members import OF_MEMBERS, Mutant
 
@@ -216,9 +217,9 @@ MUTANTS: Final = (
     Mutant(
         "equal-timeouts",
         "state.py",
-        " + self.rng.randrange(settings.election_ticks)\n",
-        "\n",
-        "all time-outs are equal: votes are split for ever",
+        " + self.rng.randrange(election)",
+        "",
+        "split votes repeat for ever",
     ),
     Mutant(
         "stale-leader-not-told",
@@ -357,6 +358,7 @@ MUTANTS: Final = (
         "a lease begins when answers come, not when the question left",
     ),
     *OF_MEMBERS,
+    *OF_ELECTIONS,
     *OF_GROUPS,
     # snapshots and transfers
     Mutant(

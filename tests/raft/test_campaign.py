@@ -124,7 +124,8 @@ def test_a_completed_write_of_an_earlier_campaign_is_no_vote() -> None:
     member = solo(settings=RaftSettings(pre_vote=False))
     member.synced = False
     wait(member)
-    wait(member)
+    member.core.step(TimeoutNow(C, A, Term(1)))  # from who leads the term after all
+    member.take()
     member.core.step(VoteReply(B, A, Term(2), Campaign.REAL, True))
     member.sync(1)
     assert (member.core.role, member.core.votes) == (Role.CANDIDATE, {B: True})

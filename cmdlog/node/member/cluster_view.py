@@ -108,6 +108,7 @@ class ClusterView:
             "leader": parts.leadership.leader,
             **parts.members(),
             "groups": {str(group): self._group(group, applied) for group in list(parts.groups.cores)},
+            "election": self._election(),
             "too_far_back": sorted(parts.too_far_back),
             "diverged": {str(partition): index for partition, index in parts.marks.divergences().items()},
             "unfit": parts.fitness.own.names,
@@ -116,6 +117,23 @@ class ClusterView:
             "copying": dict(parts.copies()),
             "read_rounds": parts.rounds.begun,
             **parts.leadership.history.status(),
+        }
+
+    def _election(self) -> dict[str, float]:
+        """The time-out, how slow disks and ways are, and how much more time campaigns get for that."""
+        parts = self._parts
+        with parts.driver.lock:
+            all_of = [core.status() for core in parts.groups.cores.values()]
+        tick_ms = 1000 * parts.tick_s
+
+        def most(of: Callable[[GroupStatus], int]) -> float:
+            return round(max(map(of, all_of), default=0) * tick_ms, 1)
+
+        return {
+            "timeout_ms": most(lambda status: status.election_ticks),
+            "slowest_sync_ms": most(lambda status: status.sync_ticks),
+            "slowest_answer_ms": most(lambda status: status.answer_ticks),
+            "campaign_extra_ms": most(lambda status: status.campaign_extra_ticks),
         }
 
     def _group(self, group: PartitionId, applied: Mapping[int, int]) -> dict[str, Any]:

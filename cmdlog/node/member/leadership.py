@@ -1,9 +1,10 @@
 """Who leads: one node leads all groups, and takes calls only when it knows what the leader before it did.
 
-One rule: the leader of the cluster group is the node that takes calls. It campaigns for the other groups; a node that leads one
-of those without leading the cluster group hands it over. Calls are taken when every group is led here, and an entry of the
-present terms is committed in each: then this node has all that was ever acknowledged. What is left to do before the first call is
-in `cmdlog.node.member.takeover`.
+One rule: the leader of the cluster group is the node that takes calls. It campaigns for the other groups, and begins that with
+its campaign for the cluster group: so one write of each node has its votes in all groups. A node that leads one of those without
+leading the cluster group hands it over. Calls are taken when every group is led here, and an entry of the present terms is
+committed in each: then this node has all that was ever acknowledged. What is left to do before the first call is in
+`cmdlog.node.member.takeover`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from cmdlog.node.telemetry.role_history import GroupRole, RoleHistory
 from cmdlog.raft import ProposalRefused, RaftCore, Role
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Fitness
-from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.raft.multi_raft import RaftGroups
+from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId
 
+CAMPAIGNING: Final = frozenset({Role.PRE_CANDIDATE, Role.CANDIDATE})
+GroupRequest = tuple[int, Callable[[RaftCore], Any]]  # what a group is asked
 ASK_AGAIN_TICKS: Final = 5  # between two campaigns, or offers, for a group that somebody else leads
 
 
@@ -56,16 +60,18 @@ class Leadership:
         self,
         node: NodeId,
         fitness: LeaderFitness,
-        ask: Callable[[int, Callable[[RaftCore], Any]], Any],
+        ask_groups: Callable[[Callable[[RaftGroups], Any]], Any],
         changes: Callable[[], LeadershipChanges],
     ) -> None:
-        """`fitness` learns what peers say of themselves; `ask` runs a request on a group; `changes` gives who acts on changes."""
-        self.node, self._fitness, self._ask, self._changes = node, fitness, ask, changes
+        """`fitness` learns what peers say of themselves; `ask_groups` runs a request on all groups in one round; `changes` gives
+        who acts on changes."""
+        self.node, self._fitness, self._ask_groups, self._changes = node, fitness, ask_groups, changes
         self.standing = Standing.FOLLOWING
         self.leader: NodeId | None = None  # of the cluster group
         self.history = RoleHistory(node)
         self.terms: tuple[int, ...] = ()  # of the present leadership, by group
         self._ticks = self._asked_at = 0
+        self._campaigns = False  # for the cluster group
 
     def changed(self, views: Mapping[int, GroupStanding]) -> None:
         """Some group has another leader or term."""
@@ -84,13 +90,16 @@ class Leadership:
             self._changes().begin_leading(terms)
         if news:
             self._changes().name_leader()
-        if news and leader == self.node:  # last: what follows from it comes back here
+        if news and (leader == self.node or self._campaigns):  # last: what follows from it comes back here
             self._claim_groups(views)
         elif news:
             self._gather_groups(views)
 
     def roles_changed(self, roles: Sequence[GroupRole]) -> None:
         """Of some groups role or leader have changed."""
+        for group, soft, _ in roles:
+            if group == CLUSTER_GROUP:
+                self._campaigns = soft.role in CAMPAIGNING
         self.history.record_roles(roles)
 
     def ticked(self, views: Mapping[int, GroupStanding]) -> None:
@@ -104,23 +113,24 @@ class Leadership:
         self._fitness.take_fitness(message)
 
     def _gather_groups(self, views: Mapping[int, GroupStanding]) -> None:
-        """The leader of the cluster group campaigns for groups that nobody leads; others hand theirs over to it."""
+        """The leader of the cluster group, or who wants to be that, campaigns for groups that nobody leads; others hand theirs
+        over to it."""
         cluster = views[CLUSTER_GROUP]
+        wins, requests = cluster.leads or self._campaigns, list[GroupRequest]()
         for group, view in views.items():
-            if group == CLUSTER_GROUP or view.leads is cluster.leads:
+            if group == CLUSTER_GROUP or view.leads is wins:
                 continue
             self._asked_at = self._ticks
-            if cluster.leads and view.leader is None:
-                self._try(group, RaftCore.campaign)
+            if wins and view.leader is None:
+                requests.append((group, _campaign))
             elif view.leads and cluster.leader is not None:
-                self._try(group, partial(_offer_once, target=cluster.leader))
+                requests.append((group, partial(_offer_once, target=cluster.leader)))
+        self._ask(requests)
 
     def _claim_groups(self, views: Mapping[int, GroupStanding]) -> None:
-        """The cluster group was won just now. Who led it may have led all groups, and be gone: voters that still hear from it
-        refuse, and no wait for time-outs of each group is needed where they do not."""
-        for group, view in views.items():
-            if group != CLUSTER_GROUP and not view.leads:
-                self._try(group, _campaign_if_idle)
+        """A campaign for the cluster group begins, or it was won just now. Who led it may have led all groups, and be gone:
+        voters that still hear from it refuse, and no wait for time-outs of each group is needed where they do not."""
+        self._ask([(group, _campaign) for group, view in views.items() if group != CLUSTER_GROUP and not view.leads])
 
     def take_calls(self, terms: tuple[int, ...]) -> bool:
         """The take-over of these terms is done; False when it is not this node's any more."""
@@ -130,18 +140,22 @@ class Leadership:
         self.history.record_calls_taken()
         return True
 
-    def _try(self, group: int, request: Callable[[RaftCore], Any]) -> None:
+    def _ask(self, requests: list[GroupRequest]) -> None:
+        if requests:
+            self._ask_groups(partial(_ask_each, requests=requests))
+
+
+def _ask_each(groups: RaftGroups, requests: list[GroupRequest]) -> None:
+    for group, request in requests:
         with contextlib.suppress(ProposalRefused, KeyError):
-            self._ask(group, request)
+            groups.ask(PartitionId(group), request)
+
+
+def _campaign(core: RaftCore) -> None:
+    core.campaign()
 
 
 def _offer_once(core: RaftCore, target: NodeId) -> None:
     """A second offer would make the target begin its campaign once more."""
     if core.handover is None or core.handover.target != target:
         core.transfer(target)
-
-
-def _campaign_if_idle(core: RaftCore) -> None:
-    """A campaign under way is not begun once more."""
-    if core.role is Role.FOLLOWER:
-        core.campaign()

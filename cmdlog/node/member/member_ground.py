@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cmdlog.cluster.cluster_file import ClusterFile
 from cmdlog.cluster.transport.peer_tls import PeerTls
 from cmdlog.node.outcome import NotReady
+from cmdlog.node.settings import Settings
 from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Secret
 
+TICK_S: Final = 0.1  # nobody sees less than this: heartbeats, time-outs, looks of the parts that time brings
 MEMBER_RAFT: Final = RaftSettings(heartbeat_ticks=2)
 """Five heartbeats in an election time-out: four may be late, and a node with many quiet groups pays half. A commit that no
 message has brought to the followers does not wait for them (`cmdlog.raft.roles.leader`)."""
@@ -62,5 +64,10 @@ class MemberGround:
     node: int
     secret: Secret
     listen: tuple[str, int] | None = None  # for peers; None: as the cluster file says
-    raft: RaftSettings = MEMBER_RAFT
+    raft: RaftSettings | None = None  # None: as the settings say
     tls: PeerTls | None = None  # of all that nodes say to each other; None: by the secret alone
+
+    def consensus(self, settings: Settings) -> RaftSettings:
+        """Times and limits of this node's groups."""
+        ticks = round(settings.election_timeout_ms / 1000 / TICK_S)
+        return self.raft or replace(MEMBER_RAFT, election_ticks=ticks)

@@ -49,7 +49,7 @@ from cmdlog.node.member.lost_majority.forced_epoch import name_of
 from cmdlog.node.member.lost_majority.unsafe_recovery import UnsafeRecovery
 from cmdlog.node.member.member_code import MemberCode, Program
 from cmdlog.node.member.member_copies import CopiedMember, MemberCopies
-from cmdlog.node.member.member_ground import MemberGround, MemberState, NoLeader
+from cmdlog.node.member.member_ground import TICK_S, MemberGround, MemberState, NoLeader
 from cmdlog.node.member.member_roll import MemberRoll
 from cmdlog.node.member.member_start import has_begun, open_member, read_places
 from cmdlog.node.member.membership.membership_parts import MembershipGround, MembershipParts
@@ -78,7 +78,6 @@ from procedures import Database
 from replay.log.source import source_of
 from snapshot.errors import PointRefused
 
-TICK_S: Final = 0.1
 HAND_OVER_S: Final = 3.0  # for another node to take the leadership that an orderly stop offers
 ANCHOR: Final = "consensus"
 
@@ -132,7 +131,7 @@ class MemberNode(Node):
         places, txns = read_places(self.directory, partitions)
         states = self._wal.recovered.groups
         groups, blocks = restore_groups(
-            ground.node, source_of(self._wal), states, places, settings=ground.raft, rng=random.SystemRandom()
+            ground.node, source_of(self._wal), states, places, settings=ground.consensus(self.settings), rng=random.SystemRandom()
         )
         self._roll = MemberRoll(states, ground.cluster)
         self._reader = EntryReader(self._wal, lambda: self._driver)
@@ -152,7 +151,7 @@ class MemberNode(Node):
         self._machine.learn_code(self._boot.catalog)
         fitness = LeaderFitness(node)
         self._leadership = Leadership(
-            node, fitness, lambda g, ask: self._driver.ask(g, request=ask), lambda: self._leading.events
+            node, fitness, lambda ask: self._driver.ask_groups(request=ask), lambda: self._leading.events
         )
         self._driver = Replication(
             groups, self._machine, self._leadership, send=self._network.send, kick=self._wal.kick,

@@ -8,7 +8,7 @@ has shortened since.
 from __future__ import annotations
 
 from cmdlog.raft.errors import Drop
-from cmdlog.raft.messages import Campaign, TimeoutNow, VoteReply, VoteRequest
+from cmdlog.raft.messages import Campaign, HardState, TimeoutNow, VoteReply, VoteRequest
 from cmdlog.raft.quorum import Ballot, vote_result
 from cmdlog.raft.ready import RoleReason
 from cmdlog.raft.state import Role, State
@@ -17,6 +17,8 @@ from cmdlog.wal.ids import Term
 
 def on_timeout(state: State, reason: RoleReason = RoleReason.ELECTION_TIMEOUT) -> None:
     """No leader was heard from, or a campaign led to nothing. Who may not campaign keeps waiting, without shielding anyone."""
+    if state.role is Role.CANDIDATE:
+        state.pace.undecided += 1
     if not state.promotable:
         state.become_follower(state.term, None, RoleReason.REMOVED)
     elif state.settings.pre_vote:
@@ -34,7 +36,7 @@ def on_timeout_now(state: State, message: TimeoutNow) -> None:
 
 def _ask(state: State, reason: RoleReason) -> None:
     state.become_pre_candidate(reason)
-    _repeat_soon(state)
+    _await_votes(state)
     _request(state, Campaign.PRE, Term(state.term + 1))
     _count(state, Campaign.PRE)
 
@@ -45,10 +47,13 @@ def campaign(state: State, kind: Campaign, reason: RoleReason) -> None:
     _request(state, kind, state.term)
 
 
-def _repeat_soon(state: State) -> None:
+def _await_votes(state: State) -> None:
     """From now on the campaign waits for answers alone, not for a leader's sign of life: it is repeated half an election time-out
-    earlier than that wait would end, so that a split vote costs less than the failure that led to it."""
+    earlier than that wait would end, so that a split vote costs less than the failure that led to it. But not before answers of
+    the disks and ways that were seen could be here."""
+    state.restart_timer(state.pace.extra_ticks)
     state.timeout -= state.settings.election_ticks // 2
+    state.asked_at = state.ticks
 
 
 def _request(state: State, kind: Campaign, term: Term) -> None:
@@ -58,11 +63,25 @@ def _request(state: State, kind: Campaign, term: Term) -> None:
             box.append(VoteRequest(state.id, peer, term, kind, state.log.last, state.log.last_term))
 
 
-def on_own_vote_durable(state: State) -> None:
-    """The candidate's vote for itself is written. Until then its own disk was waited for, however slow."""
-    _repeat_soon(state)
-    state.votes[state.id] = True
-    _count(state, Campaign.REAL)
+def is_promising(state: State) -> bool:
+    """Whether this node has promised something in its term that is not durable yet, and follows nobody: what it waits for cannot
+    happen before, so no time-out runs, however slow the disk is."""
+    if state.leader is not None or not state.log.writes:
+        return False
+    return any(write.hard_state is not None and write.hard_state.term == state.term for write in state.log.writes)
+
+
+def on_vote_durable(state: State, written: list[HardState]) -> None:
+    """What this node promised without a leader is written: if that is its vote of this term, its wait begins now. A candidate
+    counts its vote, and hears others from now on; a voter gives the one that it voted for the time to win."""
+    if not any(hard.term == state.term and hard.vote is not None and hard.vote == state.vote for hard in written):
+        return
+    if state.role is Role.CANDIDATE and state.id not in state.votes:
+        _await_votes(state)
+        state.votes[state.id] = True
+        _count(state, Campaign.REAL)
+    elif state.role is Role.FOLLOWER:
+        state.restart_timer(state.pace.extra_ticks)
 
 
 def on_vote_reply(state: State, reply: VoteReply) -> None:
@@ -78,9 +97,12 @@ def on_vote_reply(state: State, reply: VoteReply) -> None:
 
 def _count(state: State, kind: Campaign) -> None:
     ballot = vote_result(state.configuration, state.votes)
+    if ballot is not Ballot.OPEN:
+        state.pace.note_answer(state.ticks - state.asked_at, state.ticks)
     if ballot is Ballot.LOST:
         state.become_follower(state.term, None, RoleReason.ELECTION_LOST)
     elif ballot is Ballot.WON and kind is Campaign.PRE:
         campaign(state, Campaign.REAL, state.reason)
     elif ballot is Ballot.WON:
+        state.pace.undecided = 0
         state.become_leader()

@@ -115,10 +115,11 @@ def _commit_is_unsent(state: State) -> bool:
 
 def _disk_hangs(state: State) -> bool:
     """Whether the role ended because the own disk does not answer. The others commit without it, but nothing is applied or
-    answered here. After an election time-out leadership is offered to a voter that is heard from; after a second one, this node
-    steps down, if the others can elect: a leader that cannot write is worth less than none."""
+    answered here. After an election time-out, and what a slow disk is known to take, leadership is offered to a voter that is
+    heard from; after a second one, this node steps down, if the others can elect: a leader that cannot write is worth less than
+    none."""
     election = state.settings.election_ticks
-    waited = state.ticks - state.log.writes[0].begun
+    waited = state.ticks - state.log.writes[0].begun - state.pace.stall_ticks
     if waited < election:
         return False
     if waited >= 2 * election and has_quorum(state.configuration, state.live() - {state.id}):

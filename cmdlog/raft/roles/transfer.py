@@ -23,9 +23,14 @@ def begin_transfer(state: State, target: NodeId) -> None:
         raise ProposalRefused(Refusal.NO_SUCH_VOTER, f"node {target}")
     if target not in state.live():
         raise ProposalRefused(Refusal.NOT_HEARD, f"node {target} in this term, lately")
-    state.handover = Handover(target, state.ticks + state.settings.transfer_ticks)
+    state.handover = Handover(target, state.ticks + transfer_ticks(state))
     state.dirty = True
     hand_over(state)
+
+
+def transfer_ticks(state: State) -> int:
+    """After which a transfer is given up: it is an election, on disks and ways as slow as was seen."""
+    return state.settings.transfer_ticks + state.pace.extra_ticks
 
 
 def hand_over(state: State) -> None:

@@ -6,11 +6,15 @@ itself: that configuration may be behind, and a learner that does not know of it
 
 from __future__ import annotations
 
+from typing import Final
+
 from cmdlog.raft.errors import Drop
 from cmdlog.raft.messages import Campaign, Removed, VoteReply, VoteRequest
 from cmdlog.raft.ready import RoleReason
 from cmdlog.raft.state import Role, State
 from cmdlog.wal.ids import Term
+
+GIVE_WAY_EVERY: Final = 4  # election time-outs: one campaign and the wait before the next
 
 
 def shields_leader(state: State, request: VoteRequest) -> bool:
@@ -52,6 +56,8 @@ def on_vote_request(state: State, request: VoteRequest) -> None:
     good = state.log.up_to_date(request.last_index, request.last_term)
     if request.campaign is Campaign.PRE:
         granted = good and request.term > state.term
+        if granted:
+            _give_way(state, request)
         _reply(state, request, request.term if granted else state.term, granted=granted)
         return
     granted = good and (state.vote == request.sender or (state.vote is None and state.leader is None))
@@ -59,6 +65,23 @@ def on_vote_request(state: State, request: VoteRequest) -> None:
         state.vote = request.sender
         state.restart_timer()
     _reply(state, request, state.term, granted=granted)
+
+
+def _give_way(state: State, request: VoteRequest) -> None:
+    """Leaves the campaign to a node that would win: on long ways many begin one before they hear of each other's, and split the
+    votes. Of two that ask at the same time the one with the better log continues, else the one with the higher number. Not twice
+    in a row: who asks again and again may hear no answers, and must not keep the others from leading."""
+    own = state.log.last_term, state.log.last, state.id
+    outbids = (request.last_term, request.last_index, request.sender) > own
+    asks = state.role is Role.PRE_CANDIDATE
+    if not (state.role is Role.FOLLOWER or (asks and outbids)) or state.ticks < state.give_way_from:
+        return
+    state.give_way_from = state.ticks + GIVE_WAY_EVERY * state.settings.election_ticks
+    if asks:
+        state.become_follower(state.term, None, RoleReason.ELECTION_LOST)
+    waited = state.elapsed  # since the leader was heard, which shields it no more
+    state.restart_timer(state.pace.extra_ticks)
+    state.elapsed, state.timeout = waited, waited + state.timeout
 
 
 def _reply(state: State, request: VoteRequest, term: Term, *, granted: bool) -> None:

@@ -383,8 +383,8 @@ class SimMember:
             messages += [(CLUSTER_GROUP, bundle) for bundle in parcel.bundles]
             self.world.post(self.node, int(parcel.receiver), messages)
 
-    def _ask_driver(self, group: int, request: Callable[[Any], Any]) -> Any:
-        return self.driver.ask(group, request)
+    def _ask_driver(self, request: Callable[[Any], Any]) -> Any:
+        return self.driver.ask_groups(request)
 
     def executed(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         """`cmdlog.node.site_events.Replica`."""

@@ -27,7 +27,7 @@ VALUES_MIN = 20
 @functools.cache
 def cluster() -> SimCluster:
     """One that has seen kills, power cuts and changes of leader; its processes have ended."""
-    histories = (settled_history(seed, steps=STEPS, keeps_all=True) for seed in range(24, 40))
+    histories = (settled_history(seed, steps=STEPS, keeps_all=True) for seed in range(24, 60))
     world = next(world for world in histories if sum(map(len, world.lists().values())) > VALUES_MIN)
     for node in sorted(world.members):
         world.crash(node, power=False)

@@ -48,6 +48,8 @@ class Swarm:
     torn_rounds: float  # crashes behind a finished write, before what was built on it leaves
     wipes: float
     seal: Seal | None  # messages go as frames, sealed so
+    delay_units_min: int = 1
+    sync_units_min: int = 0
 
 
 def draw(seed: int) -> Swarm:

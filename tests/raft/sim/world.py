@@ -313,7 +313,8 @@ class World:
         if wrote or node.pending:
             due = self.now
             if wrote:
-                due += int(self.random() * (self.swarm.sync_units_max + 1))
+                fewest = self.swarm.sync_units_min
+                due += fewest + int(self.random() * (self.swarm.sync_units_max - fewest + 1))
             if node.pending:
                 due = max(due, node.pending[-1][1])
             node.pending.append((ready, due))
@@ -453,7 +454,8 @@ class World:
         if self.loss and random() < self.loss:
             self.oracle.counts["messages lost"] += 1
             return
-        units = 1 + int(random() * swarm.delay_units_max)
+        fewest = swarm.delay_units_min
+        units = fewest + int(random() * (swarm.delay_units_max - fewest + 1))
         if swarm.stray and random() < swarm.stray:
             units += self.rng.randrange(400)
         if self.wires is not None:

@@ -20,11 +20,11 @@ from typing import Final
 
 import structlog
 
-from cmdlog.cluster.group_transfer import find_successors, offer_groups, resign_groups
+from cmdlog.cluster.group_transfer import extra_ticks, find_successors, offer_groups, resign_groups, set_patience
 from cmdlog.cluster.leader_fitness import FIT, LeaderFitness, Unfitness
 from cmdlog.cluster.replication import Replication
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.multi_raft import Parcel, RaftGroups
+from cmdlog.raft.multi_raft import Parcel
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 DRAIN_TICKS: Final = 10  # for calls under way to be answered; then those not committed get `outcome_unknown`
@@ -64,7 +64,7 @@ class LeadershipTransfer:
             reasons |= Unfitness.STOPPING if self._stopping else FIT
             if self._fitness.set_own(reasons):
                 log.warning("leader_fitness_changed", reasons=reasons.names)
-                self._driver.ask_groups(partial(_set_patience, patience=PATIENCE if reasons else 0))
+                self._driver.ask_groups(partial(set_patience, unfit=PATIENCE if reasons else 0))
 
     def note_tick(self) -> None:
         """A tick has passed: peers hear of it, and a step is made if one is due."""
@@ -117,7 +117,7 @@ class LeadershipTransfer:
         if (reasons == FIT and wanted is None) or cluster is None or not cluster.leads or self._driver.failure is not None:
             self._release()
         elif self._offered_at is not None:
-            if self._ticks - self._offered_at > OFFER_TICKS:
+            if self._ticks - self._offered_at > OFFER_TICKS + self._driver.ask_groups(extra_ticks):
                 log.warning("leadership_not_taken", to=self.target, reasons=reasons.names)
                 self._wanted = None
                 self._release()
@@ -149,9 +149,3 @@ class LeadershipTransfer:
         if self._held_at is not None:
             self._held_at = None
             self._driver.let_propose()
-
-
-def _set_patience(groups: RaftGroups, patience: int) -> None:
-    """From its next time-out on the node leaves campaigns to others, or does not."""
-    for core in groups.cores.values():
-        core.set_patience(patience)

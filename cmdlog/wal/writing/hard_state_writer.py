@@ -1,6 +1,6 @@
-"""Keeping the hard state file up to date while the log is written.
+"""Keeping the hard state file current while the log is written.
 
-One rule: a vote counts as durable when it stands in its block and in one copy of the file. Both are written at once, by two
+One rule: a vote counts as durable when its block has it and one copy of the file. Both are written at once, by two
 threads, so a vote takes as long as one sync. The other copy follows when no vote has come for a while, or with the next segment.
 
     a vote          block by its thread | older copy by the thread of this module     together, then the block is durable
@@ -22,8 +22,8 @@ from cmdlog.wal.writing.tail import Tail
 EVEN_AFTER_S: Final = 1.0  # without a vote, until the other copy is written: elections come in bursts of them
 
 
-class HardStateSaves:
-    """`settle` is the turn holder's; the others are called by any thread."""
+class HardStateWriter:
+    """`save_changes` is the turn holder's; the others are called by any thread."""
 
     def __init__(self, hard: HardStateFile, tail: Tail) -> None:
         self._hard, self._tail = hard, tail
@@ -42,7 +42,7 @@ class HardStateSaves:
         self._thread = threading.Thread(target=self._run, name="cmdlog-log-votes", daemon=True)
         self._thread.start()
 
-    def settle(self) -> Callable[[], None] | None:
+    def save_changes(self) -> Callable[[], None] | None:
         """Term, vote and newest segment go to the file. None: they are durable there; else what waits until they are.
 
         Raises: WriteFailed, DiskFull.
@@ -74,7 +74,7 @@ class HardStateSaves:
         self._save(durable=block)
 
     def even_copies(self) -> None:
-        """Brings a copy that is behind up to date; durable on return."""
+        """Writes the copy that lacks the newest votes; durable on return."""
         if self._hard.behind:
             self._save()
 
