@@ -11,10 +11,13 @@ from typing import Literal
 
 import structlog
 
+from cmdlog.node.telemetry.line_queue import queue_output
+
 
 def configure_logs(log_format: Literal["auto", "json", "text"]) -> None:
-    """Sets up structlog, and the standard library's logging through it."""
+    """Sets up structlog, and the standard library's logging through it; from now on no line waits for who reads it."""
     as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
+    queue_output("stdout", "stderr", as_json=not as_text)
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,

@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from cmdlog.node.scrub.file_scan import ScrubKind
 from cmdlog.node.status import Overview, fill_of, held_by
 from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS, cluster_samples
+from cmdlog.node.telemetry.line_queue import dropped_lines
 from cmdlog.node.telemetry.metric_rows import MetricRow, Samples, counter_row, gauge_row, times_row
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import BYTES, CALLS, OUTCOMES, SECONDS, Histogram
@@ -94,6 +95,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     gauge_row("cmdlog_http_connections", "open connections"),
     counter_row("cmdlog_http_cut_connections_total", "connections that the server refused or closed", "code"),
     gauge_row("cmdlog_token_file_invalid", "1 while the token file is invalid and the previous tokens stay in force"),
+    counter_row("cmdlog_log_lines_dropped_total", "lines of the node's process dropped because nobody read its output"),
     counter_row("cmdlog_clock_jumps_total", "wall clock jumps that transaction ids did not follow"),
     gauge_row("cmdlog_partition_refusing", "1 while it refuses calls, by kind of problem", "partition", "kind"),
     gauge_row("cmdlog_disk_full", "1 while the volume is too full for a site (it refuses calls) or the log's next segment"),
@@ -279,6 +281,7 @@ def _of_node(overview: Overview, version: str) -> dict[str, Samples]:
         "cmdlog_digests_diverged_total": [((), 0)],
         "cmdlog_idempotency_keys": [((), len(overview.keys))],
         "cmdlog_sessions": [((), len(overview.keys.sessions))],
+        "cmdlog_log_lines_dropped_total": [((), dropped_lines())],
         "cmdlog_clock_jumps_total": [((), overview.clock.jumps)],
         "cmdlog_partition_refusing": [((str(p), trouble.kind), 1) for p, trouble in overview.troubles.by_partition().items()],
         "cmdlog_disk_full": [((), int(overview.troubles.full or overview.wal.status()["disk_full"] is not None))],

@@ -102,15 +102,6 @@ def test_fork_says_how_to_go_on_wherever_it_is(
 
 
 @pytest.mark.slow
-def test_process_without_an_order_ends_in_silence() -> None:
-    """Whoever started it was broken off before it said what for: no traceback beside the words of that one."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "replay.recover.worker"], stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    assert (ended.returncode, ended.stderr) == (0, b"")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
 def test_history_says_from_where_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     """The reader of a pipe that is ended has every call up to the one that is named, and the error last."""

@@ -26,6 +26,7 @@ from cmdlog.cli.server.settings_table import describe
 from cmdlog.cli.version import version_of
 from cmdlog.file_lock import LockHeld, lock
 from cmdlog.node.settings import TABLE, SettingRow
+from cmdlog.node.telemetry.line_queue import end_output
 from cmdlog.signal_handlers import handled
 
 if TYPE_CHECKING:
@@ -268,8 +269,7 @@ def restarted_for_copy() -> Iterator[None]:
         import structlog
 
         structlog.get_logger("cmdlog.cli").warning("restarts_for_copy", why=str(needed))
-        sys.stdout.flush()
-        sys.stderr.flush()
+        end_output()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this very program
 
 

@@ -28,6 +28,7 @@ from cmdlog.node.sites.busy_poll import BusyPoll, Spinning
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
 from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
+from cmdlog.node.telemetry.line_queue import end_output, queue_output
 from cmdlog.signal_handlers import ignore
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record
@@ -106,7 +107,7 @@ class SiteProcess:
         where = {"partition": frame.partition, "index": _entry_index(frame), "position": position, "read": _read_number(frame)}
         fault = {"kind": kind, "message": message, **where}
         self._send(FrameKind.FAULT, orjson.dumps(fault))
-        sys.stderr.flush()
+        end_output()
         os._exit(1)  # no clean-up: it would wait for the disk that failed, or for whatever the application does at exit
 
     def _dispatch(self, frame: Frame) -> None:
@@ -215,6 +216,7 @@ def pack_applied(applied: Applied) -> bytes:
 def main() -> None:
     """Entry point; the node gives both descriptors."""
     ignore(signal.SIGINT, signal.SIGTERM)  # the node decides when its sites end
+    queue_output("stdout", "stderr", as_json=False)  # what procedures print must not hold up calls
     end_children()
     sock = socket.socket(fileno=int(sys.argv[1]))
     page = mmap.mmap(int(sys.argv[2]), PROGRESS_BYTES)
