@@ -11,7 +11,7 @@ from typing import Literal
 
 import structlog
 
-from cmdlog.node.telemetry.line_queue import queue_output
+from cmdlog.wal.system.line_queue import queue_output
 
 
 def configure_logs(log_format: Literal["auto", "json", "text"]) -> None:

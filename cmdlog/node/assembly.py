@@ -15,6 +15,7 @@ from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
 from cmdlog.node.background.drill_scheduler import Drills
 from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.background.segment_copy_process import Copier
 from cmdlog.node.background.snapshot_hooks import Hooks, Kept
 from cmdlog.node.background.snapshot_schedule import LogView, Policy
@@ -38,7 +39,6 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import Desk
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.supervisor import ProcessSites, spread
-from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.directory.sizing import skip_bytes
 from cmdlog.wal.files import Files, RealFiles

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cmdlog.cluster.membership.operator_desk import OperatorDesk
+from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot
 from cmdlog.node.clock import HybridClock
@@ -25,7 +26,6 @@ from cmdlog.node.sites.site_progress import SiteStall, describe_stall
 from cmdlog.node.telemetry.cluster_metrics import MemberLook
 from cmdlog.node.telemetry.recent_history import Gauges, RecentHistory
 from cmdlog.node.telemetry.request_stats import RequestStats
-from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.operator_error import full_text
 from cmdlog.wal.log import Log

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from cmdlog.cluster.leader_fitness import FIT, LeaderFitness, Unfitness
+from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.leading.leader_parts import LeaderGround, LeaderParts
 from cmdlog.node.sites.partition_health import Troubles
-from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import NO_TERM, Fitness
 

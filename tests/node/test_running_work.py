@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cmdlog.node.telemetry.running_work import STALLED_AFTER_S, RunningWork
+from cmdlog.node.background.running_work import STALLED_AFTER_S, RunningWork
 from cmdlog.work_progress import count_progress
 from tests.node.frozen import SteppedClock
 

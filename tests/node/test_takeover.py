@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from cmdlog.node.background.running_work import RunningWork, Work
 from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.outcome import CallOutcome, Reply, UnknownOutcome
-from cmdlog.node.telemetry.running_work import RunningWork, Work
 from tests.node.frozen import SteppedClock
 from tests.waiting import PATIENCE_S
 

@@ -26,8 +26,8 @@ from cmdlog.cli.server.settings_table import describe
 from cmdlog.cli.version import version_of
 from cmdlog.file_lock import LockHeld, lock
 from cmdlog.node.settings import TABLE, SettingRow
-from cmdlog.node.telemetry.line_queue import end_output
 from cmdlog.signal_handlers import handled
+from cmdlog.wal.system.line_queue import end_output
 
 if TYPE_CHECKING:
     from cmdlog.cluster.transport.peer_tls import PeerTls

@@ -35,7 +35,7 @@ from typing import Any, Final, Literal
 import structlog
 
 from cmdlog.node.background.quarantine_moves import set_aside
-from cmdlog.node.telemetry.running_work import RunningWork
+from cmdlog.node.background.running_work import RunningWork
 from cmdlog.wal.errors import Corrupt, DiskFull, WalError
 from cmdlog.wal.opening.survey import SegmentFile
 from snapshot.archive.archive import (

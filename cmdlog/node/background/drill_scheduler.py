@@ -20,7 +20,7 @@ from typing import Any, Final
 import structlog
 
 from cmdlog.child_process import PIPE, ChildEnd, ChildProcess, describe_end, last_answer
-from cmdlog.node.telemetry.running_work import RunningWork
+from cmdlog.node.background.running_work import RunningWork
 from procedures.hash_seed import PINNED
 from replay.drill.report import FOLDER, NOT_RUN, last_proven, last_report
 

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from cmdlog.child_process import PIPE, ChildProcess
-from cmdlog.node.telemetry.running_work import RunningWork
+from cmdlog.node.background.running_work import RunningWork
 from cmdlog.wal.files import Files, RealFiles
 from procedures.hash_seed import PINNED
 from replay.errors import StateDamaged

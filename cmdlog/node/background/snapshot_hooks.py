@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.background.snapshot_schedule import LogView
-from cmdlog.node.telemetry.running_work import RunningWork
 from snapshot.catalog import Snapshot
 from snapshot.lineage import Wish
 

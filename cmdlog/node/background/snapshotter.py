@@ -40,11 +40,11 @@ import structlog
 from cmdlog.node.background.point_maker import PointMaker
 from cmdlog.node.background.quarantine_moves import set_aside
 from cmdlog.node.background.recovery_forecast import Speeds
+from cmdlog.node.background.running_work import Work
 from cmdlog.node.background.seal_process import SealProcess
 from cmdlog.node.background.site_capture import SiteCapture
 from cmdlog.node.background.snapshot_hooks import Hooks, Kept
 from cmdlog.node.background.snapshot_schedule import Due, Forecast, Policy, due, urgency
-from cmdlog.node.telemetry.running_work import Work
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files

@@ -31,6 +31,7 @@ import orjson
 import structlog
 
 from cmdlog.node.assembly import NodeGround, NodeParts
+from cmdlog.node.background.running_work import RunningWork, Work
 from cmdlog.node.deploying.bundle_check import check_bundle
 from cmdlog.node.deploying.change_trial import Trial, TrialOrder, try_change
 from cmdlog.node.deploying.deploy_answer import DeployAnswer
@@ -52,7 +53,6 @@ from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.prepared_changes import PreparedChanges
 from cmdlog.node.sites.supervisor import ProcessSites
-from cmdlog.node.telemetry.running_work import RunningWork, Work
 from cmdlog.operator_error import full_text
 from cmdlog.wal.format.block import block_bytes
 from cmdlog.wal.format.record import RecordKind, encode_json

@@ -22,8 +22,8 @@ from typing import Final, Protocol
 
 import structlog
 
+from cmdlog.node.background.running_work import RunningWork, Work
 from cmdlog.node.outcome import CallOutcome, Reply
-from cmdlog.node.telemetry.running_work import RunningWork, Work
 from cmdlog.work_progress import Followed
 
 LOOK_S: Final = 0.002  # between two looks at what is run

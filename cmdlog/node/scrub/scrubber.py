@@ -23,6 +23,7 @@ from typing import Any, Final
 import structlog
 
 from cmdlog.cluster.copying.log_sums import SumsRequest
+from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.scrub.damage_repair import DamageRepair, RepairHooks
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES, range_end
 from cmdlog.node.scrub.file_scan import Damage, Scanned, SliceOrder
@@ -31,7 +32,6 @@ from cmdlog.node.scrub.log_comparison import LogComparison, ScrubPeers, SumVerdi
 from cmdlog.node.scrub.reader_process import ReadingFailed, SliceReader
 from cmdlog.node.scrub.scrub_plan import ScrubItem, items_left, last_names, still_named
 from cmdlog.node.scrub.scrub_progress import ScrubPass, read_progress
-from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.wal.files import Files
 
 SLICE_BYTES: Final = 1 << 20  # read with one order

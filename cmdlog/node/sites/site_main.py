@@ -28,11 +28,11 @@ from cmdlog.node.sites.busy_poll import BusyPoll, Spinning
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
 from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
-from cmdlog.node.telemetry.line_queue import end_output, queue_output
 from cmdlog.signal_handlers import ignore
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record
 from cmdlog.wal.skips import skips_by_partition
+from cmdlog.wal.system.line_queue import end_output, queue_output
 from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault, ProceduresError
 from procedures.execution.executor import Applied

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
+from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.member.leadership import Leadership
 from cmdlog.node.member.leading.commit_checks import CommitChecks
 from cmdlog.node.member.leading.fitness_checks import FitnessChecks, Progress
@@ -24,7 +25,6 @@ from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.site_events import Desk
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.supervisor import ProcessSites
-from cmdlog.node.telemetry.running_work import RunningWork
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import Parcel
 

@@ -12,8 +12,8 @@ from functools import partial
 import orjson
 import pytest
 
-from cmdlog.node.telemetry import line_queue
-from cmdlog.node.telemetry.line_queue import LineQueue
+from cmdlog.wal.system import line_queue
+from cmdlog.wal.system.line_queue import LineQueue
 from tests.waiting import PATIENCE_S, wait_for
 
 LINE = b"x" * 999 + b"\n"
@@ -73,8 +73,8 @@ def test_output_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
 
 BLOCKED = """
 import sys
-from cmdlog.node.telemetry import line_queue
-from cmdlog.node.telemetry.line_queue import queue_output
+from cmdlog.wal.system import line_queue
+from cmdlog.wal.system.line_queue import queue_output
 
 line_queue.END_S_MAX = 0.1
 line_queue.end_output.__defaults__ = (0.1,)
@@ -87,7 +87,7 @@ sys.stderr.flush()
 """
 SPOKEN = """
 import sys
-from cmdlog.node.telemetry.line_queue import queue_output
+from cmdlog.wal.system.line_queue import queue_output
 
 queue_output("stdout", "stderr", as_json=False)
 print("one")
