@@ -26,6 +26,7 @@ import orjson
 
 from procedures.declaration.procedure import Procedure
 from procedures.wire.request_hash import request_hash, request_seed
+from procedures.wire.sent_request import given_hash
 
 FORMER_MAX: Final = 8  # signatures of a procedure that are remembered; keys live a day, deploys are rarer than that
 DECIMALS: Final = "decimal context"  # among the procedures; with a space, it is the name of none
@@ -134,6 +135,18 @@ def former_hashes(procedure: Procedure, requests: Mapping[str, Stated], params: 
         signature = Signature.of_json(value)
         for former in _former_params(procedure, signature, params):
             yield request_hash(request_seed(signature.seed), former)
+
+
+def renamed_hashes(procedure: Procedure, requests: Mapping[str, Stated], params: Sequence[Any]) -> Iterator[int]:
+    """The hashes of this request, sent as it was logged, under the names that its parameters once had."""
+    stated = requests.get(procedure.name)
+    given = dict(zip(procedure.parameter_names, params, strict=True))
+    for value in stated["former"] if stated else ():
+        was = Signature.of_json(value).parameters
+        came, gone = [name for name in given if name not in was], [name for name in was if name not in given]
+        if came and len(came) <= len(gone):
+            renamed = dict(zip(came, gone, strict=False))
+            yield given_hash(procedure.name, {renamed.get(name, name): value for name, value in given.items()})
 
 
 def _former_params(procedure: Procedure, was: Signature, params: Sequence[Any]) -> Iterator[list[Any]]:

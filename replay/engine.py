@@ -205,6 +205,7 @@ def invocations(batch: Batch, skips: Collection[int], count: int = -1) -> Invoca
         keys=names_of(batch),
         floors=batch.floors,
         skips=frozenset(skips),
+        sent=batch.sent,
     )
     return calls if not 0 <= count < batch.count else _first_calls(calls, count)
 
@@ -224,4 +225,5 @@ def _first_calls(calls: Invocations, count: int) -> Invocations:
         procedures=calls.procedures[:count],
         params=calls.params[:count],
         keys=calls.keys[:count] if calls.keys is not None else None,
+        sent=calls.sent[:count] if calls.sent is not None else None,
     )

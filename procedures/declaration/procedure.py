@@ -1,7 +1,8 @@
 """A procedure: a function, the contract that its type hints state, and where its calls run.
 
 `bind` turns the named parameters of a request into the list that the log holds, in the order of the signature, with
-defaults filled in. Nothing after it checks again: `decode` trusts the log.
+defaults filled in; where that is not what the caller gave, the list knows what was given (`SentParameters`). Nothing
+after it checks again: `decode` trusts the log.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 from procedures.errors import DefinitionError, InvalidParameters
 from procedures.native import accelerator
 from procedures.wire.result_json import Encode, encoder_for
 from procedures.wire.scalar_codecs import BASE64, KINDS, Codec, Schema, WireError
+from procedures.wire.sent_request import SentParameters
 from procedures.wire.type_codecs import codec_for
 
 if TYPE_CHECKING:
@@ -266,29 +270,33 @@ def _partition_at(parameters: tuple[Parameter, ...], partition_by: str | None) -
 
 
 def make_bind(procedure: str, parameters: tuple[Parameter, ...]) -> Callable[[Mapping[str, Any]], list[Any]]:
-    """The hot check of a request: two passes in comprehensions; only a misfit takes the slow way that names every fault."""
+    """The hot check of a request: passes in comprehensions; only a misfit takes the slow way that names every fault."""
     names = tuple(parameter.name for parameter in parameters)
     count = len(names)
     checks = tuple((parameter.name, parameter.codec.to_wire) for parameter in parameters)
     known = frozenset(names)
     required = frozenset(parameter.name for parameter in parameters if parameter.required)
     optional = len(required) < count
+    sent = partial(SentParameters, procedure, names)
     defaults = {parameter.name: parameter.default for parameter in parameters}
 
     def bind(given: Mapping[str, Any]) -> list[Any]:
         try:
             if len(given) == count:
-                return [to_wire(given[name]) for name, to_wire in checks]
+                wire = [to_wire(given[name]) for name, to_wire in checks]
+                return wire if all(map(is_, wire, [given[name] for name in names])) else sent(given, wire)
             if optional and len(given) < count and given.keys() <= known and required <= given.keys():
-                return [to_wire(given[name]) if name in given else defaults[name] for name, to_wire in checks]
+                return sent(given, [to_wire(given[name]) if name in given else defaults[name] for name, to_wire in checks])
         except (AttributeError, KeyError, TypeError, WireError):
             pass
-        return _bind_slowly(procedure, parameters, given)
+        return sent(given, _bind_slowly(procedure, parameters, given))
 
     if accelerator is None:
         return bind
     kinds = bytes(KINDS.get(to_wire, 0) for _, to_wire in checks)
-    in_c: Callable[[Mapping[str, Any]], list[Any]] = accelerator.Bind(names, tuple(check for _, check in checks), kinds, bind)
+    in_c: Callable[[Mapping[str, Any]], list[Any]] = accelerator.Bind(
+        names, tuple(check for _, check in checks), kinds, bind, sent
+    )
     return in_c
 
 

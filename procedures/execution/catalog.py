@@ -8,7 +8,7 @@ kept one has more, however it is kept, and is retired. A false alarm (a cycle th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
@@ -19,6 +19,7 @@ from procedures.declaration.dialect import StateDialect
 from procedures.declaration.migration import Migration
 from procedures.declaration.procedure import Access, Procedure
 from procedures.execution import process_guard
+from procedures.execution.call_requests import CallRequests
 from procedures.execution.call_settings import settings_of
 from procedures.execution.context import CallState, Transaction
 from procedures.execution.outcome_bodies import ReadOnlyProcedure
@@ -27,7 +28,7 @@ from procedures.guard.authorizer import Authorizer, Mode
 from procedures.idempotency.key_table import Kind
 from procedures.migration.change_run import MigrationRaised
 from procedures.migration.rehearsal import RehearsedStep
-from procedures.request_history import VersionFacts, former_hashes, seed_of
+from procedures.request_history import VersionFacts
 from procedures.statements.compiled import sql_of
 from procedures.statements.pinned_keys import KeyJudge
 from procedures.statements.statement_runs import Runs
@@ -72,8 +73,7 @@ class Catalog:
             held = columns_by_table(cursor.connection)
             self.row_checks = row_checks(database, state.refused, held, partition=state.partition, partitions=facts.partitions)
         self.procedures = database.procedure_list
-        self._requests = facts.requests
-        self.seeds = [seed_of(procedure.name, facts.requests) for procedure in self.procedures]
+        self.requests = CallRequests(self.procedures, facts.requests)
         self.everywhere = [procedure.access in (Access.EVERYWHERE, Access.EACH) for procedure in self.procedures]
         self._side = side
         self.entries = [self._entry(procedure, side) for procedure in self.procedures]
@@ -88,10 +88,6 @@ class Catalog:
         self._transactions[procedure.access].open()
         self.entries[:] = [self._entry(procedure, self._side) for procedure in self.procedures]
         self._count_references(procedure.access)
-
-    def former_hashes(self, number: int, params: list[Any]) -> Iterator[int]:
-        """What the request would have been under former signatures of the procedure."""
-        return former_hashes(self.procedures[number], self._requests, params)
 
     def _count_references(self, access: Access) -> None:
         """For the table of transactions, for its statements, for each entry, and what the loop that runs a call holds."""

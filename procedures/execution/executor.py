@@ -45,7 +45,6 @@ from procedures.request_history import VersionFacts
 from procedures.storage.changed_keys import Changes
 from procedures.storage.row_digest import ChangedRow, RowLog
 from procedures.storage.state import PartitionState, Position
-from procedures.wire.request_hash import request_hash
 
 __all__ = ["Applied", "Executor", "Invocations", "KeyPolicy", "Status"]
 
@@ -159,7 +158,7 @@ class Executor:
 
     def _attempt(self, batch: Invocations, catalog: Catalog, kind: Kind, run_calls: _RunCalls) -> Applied:
         """One transaction around one way to run the calls; whatever goes wrong rolls all of it back."""
-        run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids, kind=kind)
+        run = BatchAttempt(bytearray(len(batch.txn_ids)), batch.txn_ids, kind=kind, sent=batch.sent)
         self._call.begin_calls(batch.txn_ids)
         if self._tracer is not None:
             self._tracer.begin_attempt()
@@ -167,7 +166,7 @@ class Executor:
             self._batch.begin_batch()
             digest = self._run_calls(batch, catalog, run, run_calls)
             if batch.keys is not None and run_calls == self._run_straight:
-                run.keep_outcomes(batch, batch.keys, catalog.seeds, self._known.policy.stored_result_bytes_max)
+                run.keep_outcomes(batch, batch.keys, catalog.requests, self._known.policy.stored_result_bytes_max)
             self._batch.commit_batch(Position(batch.index, batch.term, batch.checksum, batch.txn_ids[-1]), run.kept, run.kind)
         except BaseException as error:
             self._batch.undo_batch(error, lambda at: catalog.procedures[batch.procedures[at]].name)
@@ -234,8 +233,8 @@ class Executor:
             number = batch.procedures[at]
             self._call.at = at
             key = NO_KEY if batch.keys is None else batch.keys[at]
-            request = request_hash(catalog.seeds[number], batch.params[at]) if key != NO_KEY else 0
-            known = self._judge(key, request, partial(catalog.former_hashes, number, batch.params[at]), run)
+            request = catalog.requests.hash_of(batch, at) if key != NO_KEY else 0
+            known = self._judge(key, request, partial(catalog.requests.former, batch, at), run)
             if known is not None:
                 run.statuses[at] = known.status
                 run.bodies.append(known.body)
@@ -252,7 +251,7 @@ class Executor:
                 if getrefcount(tx) > tx.references_max:
                     catalog.retire(number)
             if key != NO_KEY:
-                run.keep_outcome(key, at, request, (catalog.seeds[number], batch.params[at]))
+                run.keep_outcome(key, at, request, catalog.requests.made_from(batch, at))
 
     def _judge(self, key: bytes, request: int, former: FormerHashes, run: BatchAttempt) -> KnownOutcome | None:
         if key == NO_KEY:

@@ -4,7 +4,8 @@
     with flag 1    u64 transaction id per call; without it they are one step of `TXN_STEP` apart
     with flag 2    u8 status per call; without it all are OK
     with flag 4    u64 request hash per call
-    without it     u32 seed of the request hash per call, and at the end of all the calls' parameters, a JSON array of arrays
+    without it     u32 seed of the request hash per call, and at the end of all the calls' values, a JSON array of arrays
+    with flag 8    these are of the hash of what the caller sent, else of the parameters in the log
     u32 end of body per call, counted from the first body; the bodies
 
 Little endian. A batch pays one call of orjson for its requests instead of a hash per call: these are made from the text when a
@@ -21,11 +22,12 @@ from typing import Any, Final, Protocol
 import orjson
 
 from procedures.errors import StateRefused
-from procedures.idempotency.known_outcome import Fresh, KnownOutcome
+from procedures.idempotency.known_outcome import Fresh, KnownOutcome, RequestForm
 from procedures.wire.request_hash import request_hash
+from procedures.wire.sent_request import sent_hash
 
 TXN_STEP: Final = 1 << 10  # between calls of a batch: a tick of the clock above the partition's bits
-_TXNS, _STATUSES, _HASHES = 1, 2, 4
+_TXNS, _STATUSES, _HASHES = 1, 2, int(RequestForm.HASHED)
 _HEAD: Final = struct.Struct("<IBQ")
 _NOT_PARSED: Final[Any] = object()
 
@@ -44,12 +46,19 @@ class OutcomeColumns(Protocol):
 class NumberedCalls:
     """Session calls of a batch that ran, in columns."""
 
-    __slots__ = ("bodies", "keys", "params", "seeds", "statuses", "txn_ids")
+    __slots__ = ("bodies", "form", "keys", "params", "seeds", "statuses", "txn_ids")
 
     def __init__(
-        self, names: Sequence[bytes], seeds: Sequence[int], params: Sequence[list[Any]], outcomes: OutcomeColumns
+        self,
+        names: Sequence[bytes],
+        seeds: Sequence[int],
+        params: Sequence[Sequence[Any]],
+        outcomes: OutcomeColumns,
+        *,
+        form: RequestForm = RequestForm.LOGGED,
     ) -> None:
-        self.keys, self.seeds, self.params = names, seeds, params
+        """`seeds` and `params` make the hashes of the requests; in form `HASHED` the seeds are the hashes."""
+        self.keys, self.seeds, self.params, self.form = names, seeds, params, form
         self.statuses, self.txn_ids, self.bodies = outcomes.statuses, outcomes.txn_ids, outcomes.bodies
 
     def longest(self) -> int:
@@ -58,9 +67,11 @@ class NumberedCalls:
 
 
 def pack_numbered(calls: NumberedCalls) -> bytes:
-    """The columns, with the parameters instead of hashes."""
+    """The columns, with what makes the hashes instead of these, unless they are known."""
     count = len(calls.bodies)
-    return _pack(calls, struct.pack(f"<{count}I", *calls.seeds), 0, orjson.dumps(calls.params))
+    if calls.form == RequestForm.HASHED:
+        return _pack(calls, struct.pack(f"<{count}Q", *calls.seeds), _HASHES, b"")
+    return _pack(calls, struct.pack(f"<{count}I", *calls.seeds), int(calls.form), orjson.dumps(calls.params))
 
 
 def pack_fresh(fresh: Fresh) -> bytes:
@@ -105,6 +116,7 @@ class PackedOutcomes:
             self._statuses = packed[at : at + count] if flags & _STATUSES else bytes(count)
             at += count if flags & _STATUSES else 0
             self._hashed = bool(flags & _HASHES)
+            self._hash = sent_hash if flags & RequestForm.SENT else request_hash
             self._requests = struct.unpack_from(f"<{count}{'Q' if self._hashed else 'I'}", packed, at)
             at += (8 if self._hashed else 4) * count
             self._ends = (0, *struct.unpack_from(f"<{count}I", packed, at))
@@ -121,7 +133,7 @@ class PackedOutcomes:
             begin, end = self._ends[position], self._ends[position + 1]
             request = self._requests[position]
             if not self._hashed:
-                request = request_hash(request, self._parameters()[position])
+                request = self._hash(request, self._parameters()[position])
             body = self._packed[self._bodies_at + begin : self._bodies_at + end]
             return KnownOutcome(self._statuses[position], self._txn_ids[position], body, request)
         except (IndexError, orjson.JSONDecodeError):

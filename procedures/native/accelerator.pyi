@@ -56,6 +56,7 @@ class Bind:
         checks: tuple[Callable[[Any], Any], ...],
         kinds: bytes,
         other: Callable[[Mapping[str, Any]], list[Any]],
+        sent: Callable[[Mapping[str, Any], list[Any]], list[Any]],
         /,
     ) -> None: ...
     def __call__(self, given: Mapping[str, Any], /) -> list[Any]: ...

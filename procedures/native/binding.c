@@ -16,6 +16,7 @@ typedef struct {
     PyObject *names;  /* tuple of str */
     PyObject *checks; /* tuple of callables: value -> wire form, may raise */
     PyObject *other;  /* given -> wire list, for whatever is not the common case */
+    PyObject *sent;   /* (given, wire list) -> one that knows what was given, where a value is not its own wire form */
     unsigned char *kinds;
 } Bind;
 
@@ -57,6 +58,7 @@ static PyObject *bind_call(PyObject *callable, PyObject *const *args, size_t nar
     if (bound == NULL) {
         return NULL;
     }
+    int as_given = 1;
     for (Py_ssize_t at = 0; at < count; at++) {
         PyObject *value = PyDict_GetItemWithError(given, PyTuple_GET_ITEM(self->names, at)), *wire = NULL;
         if (value != NULL) {
@@ -69,14 +71,21 @@ static PyObject *bind_call(PyObject *callable, PyObject *const *args, size_t nar
             return PyObject_CallOneArg(self->other, given);
         }
         PyList_SET_ITEM(bound, at, wire);
+        as_given = as_given && wire == value;
     }
-    return bound;
+    if (as_given) {
+        return bound;
+    }
+    PyObject *knowing = PyObject_CallFunctionObjArgs(self->sent, given, bound, NULL);
+    Py_DECREF(bound);
+    return knowing;
 }
 
 static int bind_traverse(Bind *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->checks);
     Py_VISIT(self->other);
+    Py_VISIT(self->sent);
     return 0;
 }
 
@@ -84,6 +93,7 @@ static int bind_clear(Bind *self)
 {
     Py_CLEAR(self->checks);
     Py_CLEAR(self->other);
+    Py_CLEAR(self->sent);
     return 0;
 }
 
@@ -98,9 +108,9 @@ static void bind_dealloc(Bind *self)
 
 static PyObject *bind_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *names, *checks, *other;
+    PyObject *names, *checks, *other, *sent;
     Py_buffer kinds;
-    if (!PyArg_ParseTuple(args, "O!O!y*O", &PyTuple_Type, &names, &PyTuple_Type, &checks, &kinds, &other)) {
+    if (!PyArg_ParseTuple(args, "O!O!y*OO", &PyTuple_Type, &names, &PyTuple_Type, &checks, &kinds, &other, &sent)) {
         return NULL;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(names);
@@ -115,6 +125,7 @@ static PyObject *bind_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         self->names = Py_NewRef(names);
         self->checks = Py_NewRef(checks);
         self->other = Py_NewRef(other);
+        self->sent = Py_NewRef(sent);
         self->kinds = PyMem_Malloc((size_t)count + 1);
         if (self->kinds == NULL) {
             Py_CLEAR(self);

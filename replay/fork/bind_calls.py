@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
 from procedures import Database
 from procedures.bundle import Bundle
@@ -21,6 +22,7 @@ from procedures.declaration.hash_slots import slot_of
 from procedures.declaration.procedure import Access, Procedure
 from procedures.errors import InvalidParameters
 from procedures.request_history import VersionFacts, next_requests, requests_of
+from procedures.wire.sent_request import SentSignature
 from replay.engine import CatalogMissing
 
 
@@ -37,6 +39,10 @@ class Fit:
     number: int  # in today's list, -1 = it is not there
     procedure: Procedure | None
     same: bool  # the code is the very same, so nothing needs a check
+
+    def request(self, params: list[Any]) -> int:
+        """The hash of a request that was logged with these parameters as it was sent."""
+        return SentSignature.of(self.name, self.parameters).hash_of(params)
 
     @property
     def was(self) -> str:
@@ -114,6 +120,13 @@ class Fitting:
         if not everywhere and (owner := self._owner(procedure, bound, partition)) != partition:
             raise Unfit(f"the call ran on partition {partition}, and would run on {owner} today")
         return bound
+
+    def sent(self, batch: Batch, params: Sequence[list[Any]], ran: Sequence[int]) -> Sequence[int] | None:
+        """The requests of these calls, which keys know again; None where the log does not state them. Raises: CatalogMissing."""
+        fits, stated = self.procedures(batch.catalog), batch.sent or [0] * batch.count
+        if not batch.sent and (batch.sent is None or all(fit.same for fit in fits)):
+            return batch.sent
+        return [stated[at] or fits[batch.procedures[at]].request(params[at]) for at in ran]
 
     def _owner(self, procedure: Procedure, bound: list[Any], partition: int) -> int:
         if not self._starts:

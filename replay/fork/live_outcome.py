@@ -83,4 +83,5 @@ def _alone(found: Difference, batch: Batch, index: int) -> Invocations:
         params=[batch.params()[at]],
         keys=None if keys is None else [keys[at]],
         floors=batch.floors,
+        sent=batch.sent and [batch.sent[at]],
     )

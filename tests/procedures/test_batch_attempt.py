@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from procedures import Database, Transaction
 from procedures.execution.batch_attempt import BatchAttempt, NeedsSavepoints
+from procedures.execution.call_requests import CallRequests
 from procedures.execution.invocations import Invocations
 from procedures.idempotency.known_outcome import NO_KEY
+
+db = Database("attempt")
+
+
+@db.procedure(partition_by="at")
+def answer(tx: Transaction, at: int) -> int:
+    """What it is given."""
+    return at
+
+
+REQUESTS = CallRequests(db.procedure_list, {})
 
 
 def attempt() -> tuple[BatchAttempt, Invocations]:
@@ -18,9 +31,9 @@ def attempt() -> tuple[BatchAttempt, Invocations]:
 def test_only_calls_with_a_key_are_kept() -> None:
     """A call without a key can be repeated, so nothing is stored for it."""
     run, batch = attempt()
-    run.keep_outcomes(batch, [b"k" * 16, NO_KEY], [7], 100)
+    run.keep_outcomes(batch, [b"k" * 16, NO_KEY], REQUESTS, 100)
     assert run.fresh.longest() == 1
-    run.keep_outcomes(batch, [b"k" * 16, b"l" * 16], [7], 100)
+    run.keep_outcomes(batch, [b"k" * 16, b"l" * 16], REQUESTS, 100)
     assert run.fresh.longest() == 2
 
 
@@ -28,4 +41,4 @@ def test_answer_that_is_too_long_to_keep_needs_savepoints() -> None:
     """Its call is rolled back alone, which a straight run cannot do."""
     run, batch = attempt()
     with pytest.raises(NeedsSavepoints):
-        run.keep_outcomes(batch, [b"k" * 16, b"l" * 16], [7], 1)
+        run.keep_outcomes(batch, [b"k" * 16, b"l" * 16], REQUESTS, 1)

@@ -32,7 +32,7 @@ from cmdlog.wal.hard_state import HARDSTATE
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from cmdlog.wal.reader import LogReader
-from tests.golden import write_v1, write_v2, write_v3, write_v4
+from tests.golden import write_v1, write_v2, write_v3, write_v4, write_v5
 from tests.golden.write_v1 import BATCHES
 from tests.wal.sim.simfiles import SimFiles
 
@@ -125,7 +125,16 @@ def test_golden_sessions_stay_readable() -> None:
         )
 
 
-@pytest.mark.parametrize("writer", [write_v1, write_v2, write_v3, write_v4], ids=["v1", "v2", "v3", "v4"])
+def test_golden_requests_stay_readable() -> None:
+    """Every batch of the log of version 5 says what its callers sent; those of earlier versions do not say it."""
+    found = [record for _, record in LogReader(in_memory(GOLDEN / "v5"), "/node").read() if record.kind is RecordKind.BATCH]
+    batches = [decode_batch(record) for record in found]
+    stated = [batch.sent or [0] * batch.count for batch in batches if batch.record.partition == write_v5.PARTITION]
+    assert stated == [[sent for _, sent in calls] for calls in write_v5.CALLS]
+    assert all(batch.sent is None for batch in batches if batch.record.partition != write_v5.PARTITION)
+
+
+@pytest.mark.parametrize("writer", [write_v1, write_v2, write_v3, write_v4, write_v5], ids=["v1", "v2", "v3", "v4", "v5"])
 def test_the_golden_writer_still_writes_the_same_records(writer: ModuleType) -> None:
     """The script beside the golden bytes is the one that made them: same files, same records."""
     made, golden = writer.write(), GOLDEN / writer.__name__.rsplit("_", 1)[-1]

@@ -54,7 +54,7 @@ class CallColumns(NamedTuple):
     promises: Sequence[int]  # of durability: 0 as the node has it, 1 sync, 2 async
     keys: Sequence[bytes]  # [16] fingerprint, b"" without one; [32] session, number and floor
     txns: Sequence[int]  # that the caller has seen; 0 without one
-    params: Sequence[bytes]  # JSON, as it will be in the log
+    params: Sequence[bytes]  # JSON, as it will be in the log; then maybe 16 digits of what was sent
 
     def pick(self, positions: Sequence[int]) -> CallColumns:
         """Those at these positions."""

@@ -23,6 +23,7 @@ from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.format.batch import NO_KEY
 from procedures.idempotency.known_outcome import KEY_BYTES, REFUSALS, SESSION_REFUSALS, Status
 from procedures.idempotency.session_calls import SENT
+from procedures.wire.sent_request import call_text
 
 _UNCLAIMED: Final = {FULL: Status.SESSIONS_FULL, EXPIRED: Status.SESSION_EXPIRED}
 """What became of a call that did not get its name; any other owner means KEY_REUSED."""
@@ -30,7 +31,7 @@ _NOTHING_STORED: Final = (Status.SESSION_EXPIRED, Status.SESSIONS_FULL)
 
 Placed = tuple[Route, list[Any], bytes, Done, Durability | None]  # None: as the node's setting says
 Encoded = tuple[Route, int, bytes, bytes, Done, Durability | None]
-"""Route, partition (-1 for all), parameters as JSON, key, done, durability: a call as another node has bound it."""
+"""Route, partition (-1 for all), parameters as a batch takes them, key, done, durability: a call as another node has bound it."""
 
 
 class Router:
@@ -55,15 +56,20 @@ class Router:
     def place(self, route: Route, params: list[Any], key: bytes, done: Done, durability: Durability | None) -> int | None:
         """Places one call; its partition, None for all of them. Raises: CallRefused."""
         partition = -1 if route.everywhere else self.slots.partition_of(route.procedure, params)
-        self._place_bound((route, partition, orjson.dumps(params), key, done, durability))
+        body = orjson.dumps(params) if type(params) is list else encode_sent(route, params, key)
+        self._place_bound((route, partition, body, key, done, durability))
         return None if route.everywhere else partition
 
     def place_many(self, calls: Sequence[Placed]) -> list[int | None]:
         """Places calls in order. A refusal of all of them raises Refused; that of one is given to its `done`."""
-        partition_of, dumps = self.slots.partition_of, orjson.dumps
+        partition_of = self.slots.partition_of
+        texts = [
+            orjson.dumps(params) if type(params) is list else encode_sent(route, params, key)
+            for route, params, key, _, _ in calls
+        ]
         encoded = [
-            (route, -1 if route.everywhere else partition_of(route.procedure, params), dumps(params), key, done, durability)
-            for route, params, key, done, durability in calls
+            (route, -1 if route.everywhere else partition_of(route.procedure, params), text, key, done, durability)
+            for (route, params, key, done, durability), text in zip(calls, texts, strict=True)
         ]
         self.place_encoded(encoded)
         return [None if call[1] < 0 else call[1] for call in encoded]
@@ -267,6 +273,11 @@ class Router:
 
     def _too_large(self, body: bytes) -> CallTooLarge:
         return CallTooLarge(f"the parameters take {len(body)} bytes, limit call_bytes_max={self._call_bytes_max}")
+
+
+def encode_sent(route: Route, params: list[Any], key: bytes) -> bytes:
+    """Parameters whose caller sent something else, as a batch takes them: with a hash of that, where the call has a name."""
+    return call_text(params) if key and not route.read_only else orjson.dumps(params)
 
 
 def _unclaimed(key: bytes, owner: int) -> CallOutcome:

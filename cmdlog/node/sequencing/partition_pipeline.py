@@ -81,6 +81,7 @@ class PartitionPipeline:
             params=pending.params,
             keys=pending.keys if pending.keyed else None,
             ended=() if pending.everywhere or not self.ended else self._take_ended(),
+            requests="sent",
         )
         procedures = () if pending.everywhere else pending.procedures
         flight = Flight(self.next_index, txn_ids, pending.dones, pending.size_bytes, record, procedures, pending.lax)

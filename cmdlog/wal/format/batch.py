@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 import zstandard
@@ -37,8 +37,14 @@ FLAG_TXN_COLUMN: Final = 1
 FLAG_KEYS: Final = 2
 FLAG_ZSTD: Final = 4
 FLAG_SESSIONS: Final = 8
+FLAG_SENT: Final = 16
+FLAG_SENT_COLUMN: Final = 32
+FLAGS_KNOWN: Final = FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD | FLAG_SESSIONS | FLAG_SENT | FLAG_SENT_COLUMN
 CALLS_MAX: Final = 65_536  # of one batch; bounds what a count field can allocate
 NO_KEY: Final = bytes(16)
+SENT_DIGITS: Final = 16  # after the parameters of a call whose caller sent something else
+Requests = Literal["sent", "logged"]
+_CLOSING: Final = ord("]")
 _ZERO6: Final = bytes(6)
 _TICK: Final = 1 << PARTITION_BITS
 _HEADER_AT: Final = RECORD.bytes
@@ -61,6 +67,7 @@ class Batch:
     offsets: memoryview  # [count + 1] uint32: call i is text[offsets[i]:offsets[i + 1] - 1]
     keys: memoryview | None  # [16 * count] bytes: idempotency fingerprints, zero = none
     sessions: SessionColumns | None  # None: no call belongs to a session, and no session ends
+    sent: Sequence[int] | None  # [count] hashes of requests, 0: as the parameters; [] all are 0; None: not stated
     text: bytes  # the JSON array
 
     def params(self) -> list[list[Any]]:
@@ -108,19 +115,26 @@ def encode_batch(
     keys: Sequence[bytes] | None = None,
     ended: Sequence[bytes] = (),
     compress: bool = False,
+    requests: Requests = "logged",
 ) -> bytes:
     """The BATCH record of these calls; `params` are encoded JSON arrays, `ended` fingerprints of sessions that end with it.
 
+    With `requests="sent"` the batch states what its callers sent: after an array may stand, in 16 hexadecimal digits, the hash
+    of that, if it was not these parameters. "logged" is the form of early logs, by which the parameters are compared.
     Each of `keys` is a fingerprint of 16 bytes, NO_KEY, or 32 bytes of a session's call (`session_columns.py`). The caller keeps
     TxnIds strictly increasing, of one partition, and within 2**32 clock ticks of the first.
     """
     count = len(params)
-    text = b"".join((b"[", b",".join(params), b"]"))
     flags, columns = 0, []
     if keys is not None or ended:
         plain, sessions = encode_sessions(keys if keys is not None else [NO_KEY] * count, ended)
         flags |= (FLAG_KEYS if plain else 0) | (FLAG_SESSIONS if sessions else 0)
         columns += [plain, sessions]
+    if requests == "sent" and keys is not None:
+        params, sent = _split_sent(params)
+        flags |= FLAG_SENT | (FLAG_SENT_COLUMN if sent else 0)
+        columns.insert(1, sent)
+    text = b"".join((b"[", b",".join(params), b"]"))
     if not (isinstance(txn_ids, range) and txn_ids.step == _TICK):
         flags |= FLAG_TXN_COLUMN
         first = txn_ids[0]
@@ -136,6 +150,15 @@ def encode_batch(
     return encode_record(RecordKind.BATCH, payload, partition=partition, term=term, index=index)
 
 
+def _split_sent(params: Sequence[bytes]) -> tuple[Sequence[bytes], bytes]:
+    """The arrays alone, and the column of hashes; b"" where no call has one."""
+    if {text[-1] for text in params} == {_CLOSING}:
+        return params, b""
+    sent = [0 if text[-1] == _CLOSING else int(text[-SENT_DIGITS:], 16) for text in params]
+    arrays = [text[:-SENT_DIGITS] if of else text for text, of in zip(params, sent, strict=True)]
+    return arrays, struct.pack(f"<{len(sent)}Q", *sent)
+
+
 def decode_batch(record: Record) -> Batch:
     """Checks the payload of a BATCH record and lays the columns open.
 
@@ -145,7 +168,7 @@ def decode_batch(record: Record) -> Batch:
     if len(raw) < start:
         raise BadRecord("batch header")
     first_txn, count, catalog, flags, reserved, stored_bytes, json_bytes = BATCH.unpack_from(raw, _HEADER_AT)
-    if reserved != _ZERO6 or flags > FLAG_TXN_COLUMN | FLAG_KEYS | FLAG_ZSTD | FLAG_SESSIONS:
+    if reserved != _ZERO6 or flags > FLAGS_KNOWN or flags & (FLAG_SENT | FLAG_SENT_COLUMN) == FLAG_SENT_COLUMN:
         raise BadRecord("batch flags")
     if not 0 < count <= CALLS_MAX or json_bytes > RECORD_BYTES_MAX:
         raise BadRecord(f"batch count {count}, {json_bytes} bytes of text")
@@ -168,8 +191,9 @@ def decode_batch(record: Record) -> Batch:
         _txn_ids(first_txn, count, view[deltas_at:offsets_at] if flags & FLAG_TXN_COLUMN else None),
         view[procedures_at:text_at].cast("H"),
         offsets,
-        view[start:sessions_at] if flags & FLAG_KEYS else None,
+        view[start : start + 16 * count] if flags & FLAG_KEYS else None,
         decode_sessions(raw[sessions_at:deltas_at], count) if flags & FLAG_SESSIONS else None,
+        _sent(view[:sessions_at], flags, count) if flags & FLAG_SENT else None,
         text,
     )
 
@@ -219,7 +243,7 @@ def batch_span(record: Record) -> tuple[int, int, int]:
 
 def _named_columns(raw: bytes, flags: int, count: int) -> tuple[int, int]:
     """Where the sessions begin, and where they end. Raises: BadRecord."""
-    begin = end = _COLUMNS_AT + (16 * count if flags & FLAG_KEYS else 0)
+    begin = end = _COLUMNS_AT + (16 * count if flags & FLAG_KEYS else 0) + (8 * count if flags & FLAG_SENT_COLUMN else 0)
     if flags & FLAG_SESSIONS:
         if len(raw) < begin + SESSIONS.bytes:
             raise BadRecord("sessions of a batch")
@@ -236,6 +260,11 @@ def multi_txn(record: Record) -> int:
     """The TxnId of a batch that is a multi-partition call, 0 for any other batch; without decoding it. Raises: BadRecord."""
     first, _, count = batch_span(record)
     return first if count == 1 and txn_partition(first) == MULTI_PARTITION else 0
+
+
+def _sent(head: memoryview, flags: int, count: int) -> Sequence[int]:
+    """What callers sent; `head` ends with the column, if there is one."""
+    return head[len(head) - 8 * count :].cast("Q").tolist() if flags & FLAG_SENT_COLUMN else ()
 
 
 def _text(stored: bytes, *, flags: int, json_bytes: int) -> bytes:

@@ -17,7 +17,7 @@ from cmdlog.cluster.forwarding.call_rows import NO_KEY, SHAPE_BYTES, CallName
 from cmdlog.node.member.forwarding.forwarded_replies import decode_reply
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.outcome import CallRefused, CallTooLarge, Done, Durability, Overloaded, UnknownOutcome
-from cmdlog.node.placing.router import Placed
+from cmdlog.node.placing.router import Placed, encode_sent
 from cmdlog.node.slot_map import Route, SlotMap
 
 PROMISES: Final[dict[Durability | None, int]] = {None: 0, "sync": 1, "async": 2}
@@ -77,7 +77,7 @@ class CallSender:
         for route, params, key, done, durability in calls:
             slot = 0 if route.everywhere else self._slots.slot_of(route.procedure, params)
             partitions.append(None if route.everywhere else self._slots.partition_by_slot[slot])
-            body = orjson.dumps(params)
+            body = orjson.dumps(params) if type(params) is list else encode_sent(route, params, key)
             if len(body) > self._call_bytes_max:
                 limit = f"limit call_bytes_max={self._call_bytes_max}"
                 too_large.append((done, CallTooLarge(f"the parameters take {len(body)} bytes, {limit}")))
