@@ -287,7 +287,7 @@ def make_bind(procedure: str, parameters: tuple[Parameter, ...]) -> Callable[[Ma
                 return wire if all(map(is_, wire, [given[name] for name in names])) else sent(given, wire)
             if optional and len(given) < count and given.keys() <= known and required <= given.keys():
                 return sent(given, [to_wire(given[name]) if name in given else defaults[name] for name, to_wire in checks])
-        except (AttributeError, KeyError, TypeError, WireError):
+        except Exception:  # noqa: BLE001, S110 - a class of the application may raise anything; the slow way says what
             pass
         return sent(given, _bind_slowly(procedure, parameters, given))
 
@@ -315,6 +315,8 @@ def _bind_slowly(procedure: str, parameters: tuple[Parameter, ...], given: Mappi
             values.append(parameter.codec.to_wire(given[parameter.name]))
         except WireError as error:
             problems.append((parameter.name, str(error)))
+        except Exception as error:  # noqa: BLE001 - of a validator, or of a class's own code
+            problems.append((parameter.name, f"its type refuses it with {type(error).__name__}: {error}"))
     known = {parameter.name for parameter in parameters}
     problems += [(str(name), "unknown parameter") for name in given if name not in known]
     if problems:

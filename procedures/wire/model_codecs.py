@@ -9,6 +9,7 @@ that look at the clock (`FutureDate`) are refused, and complex numbers, for whic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any, Final, get_args
 
 import orjson
@@ -17,7 +18,8 @@ from pydantic_core import PydanticSerializationError
 
 from procedures.errors import DefinitionError
 from procedures.wire.json_values import canonical_json
-from procedures.wire.scalar_codecs import Codec, Schema, WireError
+from procedures.wire.repeated_objects import UNCHECKED
+from procedures.wire.scalar_codecs import Codec, NotRepeatable, Schema, WireError, check_duration
 
 _PACKAGES: Final = ("pydantic", "annotated_types")
 _BOUNDS: Final = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern"}
@@ -29,20 +31,57 @@ def pydantic_codec(hint: Any) -> Codec:
     adapter = _adapter(hint)
     schema = {**inline_schema(_json_schema(hint, adapter)), "x-written-by": "pydantic"}  # its texts are not spelled as ours
     _check_repeatable(hint, adapter, schema)
+    checked = not UNCHECKED.get()
+    hidden = checked and any(_has_more(part) for part in _parts(adapter.core_schema))
+    durations = checked and any(part.get("type") == "timedelta" for part in _parts(adapter.core_schema))
 
     def to_wire(value: Any) -> Any:
         held = _validated(adapter, value)
+        if durations:
+            _check_durations(adapter.dump_python(held))
         try:
             wire = canonical_json(adapter.dump_python(held, mode="json", by_alias=True))
-        except PydanticSerializationError as error:
+        except (PydanticSerializationError, OverflowError) as error:
             raise WireError(f"cannot be written as JSON: {error}") from None
-        if wire != value and _validated(adapter, wire) != held:
-            raise WireError(
-                f"{type(held).__name__} does not come back equal from its JSON; some of its fields are hidden or bent"
-            )
+        if hidden or wire != value:
+            _check_read_back(_name(hint), adapter, held, wire)
         return wire
 
     return Codec(to_wire, lambda wire: adapter.validate_json(orjson.dumps(wire)), schema)
+
+
+def _has_more(part: Mapping[str, Any]) -> bool:
+    """Whether an object of this part of a schema has more than its fields: private attributes, or code that runs at the end."""
+    kind = part.get("cls")
+    return part.get("type") == "model" and (bool(getattr(kind, "__private_attributes__", None)) or "post_init" in part)
+
+
+def _check_read_back(name: str, adapter: TypeAdapter[Any], held: Any, wire: Any) -> None:
+    """Raises: NotRepeatable, when JSON that the type writes is not read as what it was written of."""
+    try:
+        again = _validated(adapter, wire)
+    except WireError as error:
+        raise NotRepeatable(
+            f"{name} cannot read the JSON that it writes ({error}): a serializer, an alias or an excluded field goes one way. "
+            "Correct the model; the value is not at fault"
+        ) from None
+    if again != held:
+        kind, fields = type(held).__name__, [at for at in _vars_of(held) if _vars_of(held)[at] != _vars_of(again).get(at)]
+        which = f"its field {fields[0]!r} is" if fields else "some of its fields are"
+        raise NotRepeatable(f"{kind} does not come back equal from its JSON; {which} hidden or bent")
+
+
+def _vars_of(held: Any) -> dict[str, Any]:
+    """The fields of a model and its private attributes; empty of any other value."""
+    return {**getattr(held, "__dict__", {}), **(getattr(held, "__pydantic_private__", None) or {})}
+
+
+def _check_durations(value: Any) -> None:
+    """Raises: WireError, when one inside is too long."""
+    if isinstance(value, timedelta):
+        check_duration(value)
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        _check_durations(part)
 
 
 def constrained(codec: Codec, hint: Any) -> Codec:
@@ -148,6 +187,8 @@ def _validated(adapter: TypeAdapter[Any], value: Any) -> Any:
         return adapter.validate_json(orjson.dumps(wire))
     except ValidationError as error:
         raise _wire_error(error) from None
+    except OverflowError as error:
+        raise WireError(f"is out of range: {error}") from None
 
 
 def _wire_error(error: ValidationError) -> WireError:

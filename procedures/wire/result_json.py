@@ -22,6 +22,7 @@ import orjson
 
 from procedures.context_flags import raised
 from procedures.errors import DefinitionError
+from procedures.wire.repeated_objects import UNCHECKED
 from procedures.wire.scalar_codecs import INT_MAX, INT_MIN, Codec, WireError
 from procedures.wire.type_codecs import codec_for
 
@@ -53,7 +54,7 @@ def encoder_for(hint: Any) -> tuple[Encode, Codec | None]:
     if hint in (Any, object, dict, list, tuple) or typing.get_args(hint)[-1:] in ((Any,), (object,)):
         return encode_first_types if _FIRST_TYPES.get() else encode_any, None
     try:
-        codec = codec_for(hint)
+        codec = _result_codec(hint)
     except DefinitionError as error:
         raise DefinitionError(f"result: {error}") from None
     to_wire = codec.to_wire
@@ -151,7 +152,14 @@ def later_form(value: Any) -> Any:
 
 
 _RETURNABLE = "numbers, texts, bytes, times, lists, dicts, dataclasses or pydantic models"
-_codec_of: Callable[[Any], Codec] = cache(codec_for)
+
+
+def _result_codec(kind: Any) -> Codec:
+    with raised(UNCHECKED):
+        return codec_for(kind)
+
+
+_codec_of: Callable[[Any], Codec] = cache(_result_codec)
 
 
 def _key(key: Any) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 from uuid import UUID
 
 INT_MIN = -(1 << 63)  # SQLite's integers; JSON readers of other languages hold these as well
@@ -27,6 +27,10 @@ Schema = dict[str, Any]
 
 class WireError(ValueError):
     """A value does not fit its type hint; the text says what was expected."""
+
+
+class NotRepeatable(WireError):
+    """An object does not come back equal from its wire form: its class is at fault, not the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,14 @@ def text(value: Any) -> Any:
         except UnicodeEncodeError:
             raise WireError("expected a string of Unicode characters, got a lone surrogate") from None
     return value
+
+
+def field_to_wire(name: Any, codec: Codec, value: Any) -> Any:
+    """The wire form of a field. Raises: WireError, which names the field."""
+    try:
+        return codec.to_wire(value)
+    except WireError as error:
+        raise type(error)(f".{name}: {error}") from None
 
 
 KINDS: dict[Convert, int] = {_int: 1, text: 2, _bool: 3, _float: 4}
@@ -194,6 +206,19 @@ def _duration(value: Any) -> Any:
     return duration_text(value)
 
 
+def _bounded_duration(value: Any) -> Any:
+    """One that a column of type Interval holds."""
+    wire = _duration(value)
+    check_duration(value if isinstance(value, timedelta) else _duration_from(wire))
+    return wire
+
+
+def check_duration(value: timedelta) -> None:
+    """Raises: WireError."""
+    if not INT_MIN <= value // timedelta(microseconds=1) <= INT_MAX:
+        raise WireError("expected a duration of 64 bits of microseconds, which are 106,751,991 days; got a longer one")
+
+
 def duration_text(value: timedelta) -> str:
     """ISO 8601 in days, hours, minutes and seconds, each with its carry taken: 90 minutes are always `PT1H30M`."""
     size = abs(value)
@@ -247,6 +272,7 @@ def _parsed(parse: Callable[[str], Any], text: str, what: str) -> Any:
 # Canonical: the bits after the last byte are zero.
 _BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$"
 _INT_SCHEMA = {"type": "integer", "minimum": INT_MIN, "maximum": INT_MAX}
+_DURATION_SCHEMA: Final = {"type": "string", "format": "duration", "pattern": f"^{_DURATION_SHAPE}$"}
 SCALARS: dict[Any, Codec] = {
     int: Codec(_int, same, _INT_SCHEMA, plain=True),
     float: Codec(_float, same, {"type": "number"}, plain=True),
@@ -258,6 +284,8 @@ SCALARS: dict[Any, Codec] = {
     datetime: Codec(_datetime, datetime.fromisoformat, {"type": "string", "format": "date-time"}),
     date: Codec(_date, date.fromisoformat, {"type": "string", "format": "date"}),
     time: Codec(_time, time.fromisoformat, {"type": "string", "format": "time-local", "pattern": f"^{_TIME_OF_DAY.pattern}$"}),
-    timedelta: Codec(_duration, _duration_from, {"type": "string", "format": "duration", "pattern": f"^{_DURATION_SHAPE}$"}),
+    timedelta: Codec(_bounded_duration, _duration_from, _DURATION_SCHEMA),
     UUID: Codec(_uuid, UUID, {"type": "string", "format": "uuid"}),
 }
+ANY_DURATION: Final = Codec(_duration, _duration_from, _DURATION_SCHEMA)
+"""Of results, which old logs have beyond 64 bits."""

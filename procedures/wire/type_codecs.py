@@ -21,7 +21,7 @@ meaning; a new version adds rows.
 | timedelta | ISO 8601 in days, hours, minutes and seconds: `P1DT2H3M4.5S`, `-PT1S`, `PT0S` | 2 |
 | Enum, Literal | the value | 1 |
 | list[T], tuple[T, ...], tuple[A, B], dict[str, T] | array, array, array of that length, object in the caller's order | 1 |
-| frozen dataclass | object, field by field; unknown fields are refused | 1 |
+| frozen dataclass | object, field by field; unknown fields are refused; made again it is equal (`repeated_objects`) | 1 |
 | T or None | null, or T | 1 |
 | other unions | the form of the one member that the value fits; what could be two of them is refused | 2 |
 | NewType, a type alias | as what it stands for | 2 |
@@ -37,12 +37,15 @@ import dataclasses
 import enum
 import types
 import typing
+from datetime import timedelta
 from typing import Any, Final
 
 from procedures.errors import DefinitionError
+from procedures.wire.dataclass_codec import dataclass_codec, named_tuple_codec, object_schema
 from procedures.wire.frozen import FrozenDict, FrozenList
 from procedures.wire.json_values import JSON_CODEC
-from procedures.wire.scalar_codecs import SCALARS, Codec, Schema, WireError, refuse, same, text
+from procedures.wire.repeated_objects import UNCHECKED
+from procedures.wire.scalar_codecs import ANY_DURATION, SCALARS, Codec, WireError, field_to_wire, refuse, same, text
 from procedures.wire.union_codec import union_codec
 
 WIRE_FORM: Final = 2
@@ -63,7 +66,7 @@ def _build(hint: Any, inside: tuple[Any, ...]) -> Codec:
     if hint is None:
         return SCALARS[type(None)]
     if scalar is not None:
-        return scalar
+        return ANY_DURATION if hint is timedelta and UNCHECKED.get() else scalar
     if hint is Any or hint is object or hint in (dict, list):
         return JSON_CODEC[hint]
     if isinstance(hint, typing.NewType):
@@ -98,9 +101,9 @@ def _build_class(hint: Any, inside: tuple[Any, ...]) -> Codec:
         if issubclass(hint, enum.Enum):
             return _enum(hint)
         if dataclasses.is_dataclass(hint):
-            return _dataclass(hint, inside)
+            return dataclass_codec(hint, inside, _build)
         if issubclass(hint, tuple) and hasattr(hint, "_fields"):
-            return _named_tuple(hint, inside)
+            return named_tuple_codec(hint, inside, _build)
     from procedures.wire.model_codecs import pydantic_codec  # noqa: PLC0415 - it brings pydantic, which few need
 
     return pydantic_codec(hint)
@@ -153,7 +156,7 @@ def _items(value: Any, item: Codec) -> list[Any]:
         try:
             wire.append(item.to_wire(element))
         except WireError as error:
-            raise WireError(f"[{position}]: {error}") from None
+            raise type(error)(f"[{position}]: {error}") from None
     return wire
 
 
@@ -193,52 +196,12 @@ def _dict(item: Codec) -> Codec:
     def to_wire(value: Any) -> Any:
         if not isinstance(value, dict):
             refuse("an object", value)
-        return {text(key): _field(key, item, element) for key, element in value.items()}
+        return {text(key): field_to_wire(key, item, element) for key, element in value.items()}
 
     def from_wire(wire: Any) -> Any:
         return FrozenDict((key, item.from_wire(element)) for key, element in wire.items())
 
     return Codec(to_wire, from_wire, {"type": "object", "additionalProperties": item.schema})
-
-
-def _field(name: Any, codec: Codec, value: Any) -> Any:
-    try:
-        return codec.to_wire(value)
-    except WireError as error:
-        raise WireError(f".{name}: {error}") from None
-
-
-def _dataclass(kind: Any, inside: tuple[Any, ...]) -> Codec:
-    """Object with one member per field; fields with a default may be left out, and the log then holds the default."""
-    if kind in inside:
-        raise DefinitionError(f"{kind.__name__} contains itself; a value on the wire has a bounded depth")
-    if not kind.__dataclass_params__.frozen:
-        raise DefinitionError(f"{kind.__name__} must be a frozen dataclass: parameters are values")
-    hints = typing.get_type_hints(kind, include_extras=True)
-    fields = [field for field in dataclasses.fields(kind) if field.init]
-    codecs = {field.name: _build(hints[field.name], (*inside, kind)) for field in fields}
-    required = {
-        field.name for field in fields if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    }
-
-    def to_wire(value: Any) -> Any:
-        if isinstance(value, kind):
-            return {name: _field(name, codec, getattr(value, name)) for name, codec in codecs.items()}
-        if not isinstance(value, dict):
-            refuse("an object", value)
-        if unknown := sorted(str(name) for name in value.keys() - codecs.keys()):
-            raise WireError(f"unknown field {', '.join(unknown)}")
-        if missing := sorted(required - value.keys()):
-            raise WireError(f"missing field {', '.join(missing)}")
-        given = {name: _field(name, codec, value[name]) for name, codec in codecs.items() if name in value}
-        if len(given) == len(codecs):
-            return given
-        return to_wire(from_wire(given))  # the defaults come from the class itself
-
-    def from_wire(wire: Any) -> Any:
-        return kind(**{name: codecs[name].from_wire(element) for name, element in wire.items()})
-
-    return Codec(to_wire, from_wire, _object_schema(kind, codecs, required))
 
 
 def _typed_dict(kind: Any, inside: tuple[Any, ...]) -> Codec:
@@ -261,30 +224,9 @@ def _typed_dict(kind: Any, inside: tuple[Any, ...]) -> Codec:
             raise WireError(f"unknown key {', '.join(unknown)}")
         if missing := sorted(required - value.keys()):
             raise WireError(f"missing key {', '.join(missing)}")
-        return {name: _field(name, codec, value[name]) for name, codec in codecs.items() if name in value}
+        return {name: field_to_wire(name, codec, value[name]) for name, codec in codecs.items() if name in value}
 
     def from_wire(wire: Any) -> Any:
         return FrozenDict((name, codecs[name].from_wire(element)) for name, element in wire.items())
 
-    return Codec(to_wire, from_wire, _object_schema(kind, codecs, required))
-
-
-def _named_tuple(kind: Any, inside: tuple[Any, ...]) -> Codec:
-    """Array of all fields; inside Python also the tuple itself."""
-    if kind in inside:
-        raise DefinitionError(f"{kind.__name__} contains itself; a value on the wire has a bounded depth")
-    hints = typing.get_type_hints(kind, include_extras=True)
-    if missing := [name for name in kind._fields if name not in hints]:
-        raise DefinitionError(f"{kind.__name__}.{missing[0]} needs a type: derive from typing.NamedTuple")
-    fields = _tuple(tuple(hints[name] for name in kind._fields), (*inside, kind))
-    return Codec(fields.to_wire, lambda wire: kind(*fields.from_wire(wire)), {**fields.schema, "title": kind.__name__})
-
-
-def _object_schema(kind: Any, codecs: dict[str, Codec], required: typing.Iterable[str]) -> Schema:
-    return {
-        "type": "object",
-        "title": kind.__name__,
-        "properties": {name: codec.schema for name, codec in codecs.items()},
-        "required": sorted(required),
-        "additionalProperties": False,
-    }
+    return Codec(to_wire, from_wire, object_schema(kind, codecs, required))

@@ -7,13 +7,24 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from ipaddress import IPv4Address
 from typing import Annotated, Any
+from uuid import uuid4
 
 import orjson
 import pytest
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FutureDate, SecretStr, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FutureDate,
+    PrivateAttr,
+    SecretStr,
+    field_serializer,
+    field_validator,
+)
 
 from procedures import Database, DefinitionError, InvalidParameters, Transaction
-from procedures.wire.scalar_codecs import WireError
+from procedures.wire.scalar_codecs import NotRepeatable, WireError
 from procedures.wire.type_codecs import codec_for
 
 
@@ -147,3 +158,100 @@ def test_constraints_of_annotated_hold_at_the_gate_and_are_described() -> None:
     assert [field for field, _ in caught.value.problems] == ["item", "tags"]
     item = procedure.json_schema()["properties"]["item"]
     assert (item["exclusiveMinimum"], item["maximum"]) == (0, 10)
+
+
+class OneWay(BaseModel):
+    """Writes a date that it does not read."""
+
+    day: date
+
+    @field_serializer("day")
+    def write_day(self, day: date) -> str:
+        """As people do."""
+        return day.strftime("%d.%m.%Y")
+
+
+class Renamed(BaseModel):
+    """Is written under another name than it is read under."""
+
+    item: str = Field(serialization_alias="Item")
+
+
+class Token(BaseModel):
+    """Makes up what no JSON of it says."""
+
+    item: str
+    _secret: str = PrivateAttr(default_factory=lambda: str(uuid4()))
+
+
+class Doubled(BaseModel):
+    """Changes what it reads."""
+
+    amount: int
+
+    @field_validator("amount")
+    @classmethod
+    def double(cls, amount: int) -> int:
+        """Each time."""
+        return 2 * amount
+
+
+class Lasting(BaseModel):
+    """Holds a duration, which it takes as a number of seconds, too."""
+
+    lasts: timedelta
+
+
+class Stopping(BaseModel):
+    """Fails in its own way."""
+
+    amount: int
+
+    @field_validator("amount")
+    @classmethod
+    def divide(cls, amount: int) -> int:
+        """By nothing."""
+        return amount // 0
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "said"),
+    [
+        (OneWay, {"day": "2026-01-31"}, r"OneWay cannot read the JSON that it writes \(\.day: .*Correct the model"),
+        (OneWay, OneWay(day=date(2026, 1, 31)), r"OneWay cannot read the JSON that it writes \(\.day: .*Correct the model"),
+        (Renamed, {"item": "a"}, r"Renamed cannot read the JSON that it writes \(\.item: "),
+        (Token, {"item": "a"}, "Token does not come back equal from its JSON; its field '_secret' is hidden or bent"),
+        (Token, Token(item="a"), "Token does not come back equal from its JSON; its field '_secret' is hidden or bent"),
+        (Doubled, {"amount": 2}, "Doubled does not come back equal from its JSON; its field 'amount' is hidden or bent"),
+        (Doubled, Doubled(amount=2), "Doubled does not come back equal from its JSON; its field 'amount' is hidden or bent"),
+    ],
+    ids=str,
+)
+def test_model_that_goes_one_way_is_blamed(model: type[BaseModel], given: Any, said: str) -> None:
+    """The refusal names the model and its field, also inside of a list: the value is not at fault."""
+    for hint, value in ((model, given), (list.__class_getitem__(model), [given])):
+        with pytest.raises(NotRepeatable, match=said):
+            codec_for(hint).to_wire(value)
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "said"),
+    [
+        (Lasting, {"lasts": "P106751992D"}, "duration of 64 bits"),
+        (Lasting, {"lasts": "-P999999999DT1S"}, "magnitude"),
+        (Lasting, {"lasts": timedelta.max}, "duration of 64 bits"),
+        (Stopping, {"amount": 1}, "ZeroDivisionError"),
+    ],
+    ids=str,
+)
+def test_value_at_its_types_limit_is_the_callers(model: type[BaseModel], params: Any, said: str) -> None:
+    """Whatever pydantic, or a validator, raises for it: the request is invalid, and nothing of it is logged."""
+
+    def take(tx: Transaction, value: Any) -> None:
+        """One."""
+
+    take.__annotations__["value"] = model
+    db = Database("limits")
+    db.procedure(partition_by=None)(take)
+    with pytest.raises(InvalidParameters, match=said):
+        db.procedures["take"].bind({"value": params})

@@ -18,9 +18,7 @@ from procedures import Database, Transaction
 from procedures.execution.call_requests import CallRequests
 from procedures.execution.invocations import Invocations
 from procedures.native import accelerator
-from procedures.request_history import renamed_hashes
-from procedures.wire.request_hash import request_hash
-from procedures.wire.sent_request import SentParameters, SentSignature, call_text, given_hash, sent_hash
+from procedures.wire.sent_request import SentParameters, SentSignature, call_text, given_hash
 
 made = itertools.count()
 
@@ -161,18 +159,6 @@ def test_both_ways_to_bind_mark_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
         assert found[0] == found[1] == (given != {"name": "n", "order": None, "rate": 2.5, "size": "s"})
 
 
-def test_hashes_of_a_batch_are_those_of_its_calls() -> None:
-    """By columns or one by one, and with or without a column in the log."""
-    requests = CallRequests(db.procedure_list, {})
-    params = [["n", None, 2.5, "s"], ["m", None, 2.0, "l"]]
-    for sent in (None, (), [7, 0]):
-        batch = Invocations(1, 1, 0, 1, [1, 2], [0, 0], params, [bytes(16)] * 2, sent=sent)
-        assert requests.hashes(batch) == [requests.hash_of(batch, at) for at in range(2)]
-        seeds, values = requests.columns(batch)
-        if sent == ():
-            assert list(map(sent_hash, seeds, values)) == requests.hashes(batch)
-
-
 def test_hash_is_for_ever() -> None:
     """It is stored with outcomes: a golden number."""
     assert SentSignature.of("move", ("target", "amount")).hash_of([2, 1.0]) == given_hash("move", {"amount": 1, "target": 2})
@@ -180,17 +166,3 @@ def test_hash_is_for_ever() -> None:
 
 
 GOLDEN = 13290326988201611455
-
-
-def test_request_from_before_is_known() -> None:
-    """An outcome that was stored when requests were hashed by position, and one under a parameter's former name."""
-    requests, params = CallRequests(db.procedure_list, {}), ["n", None, 2.5, "s"]
-    batch = Invocations(1, 1, 0, 1, [1], [0], [params], [bytes(16)], sent=())
-    before = Invocations(1, 1, 0, 1, [1], [0], [params], [bytes(16)])
-    assert requests.hash_of(before, 0) in set(requests.former(batch, 0))
-    assert requests.hash_of(batch, 0) not in set(requests.former(before, 0))
-    former = {"seed": "place", "parameters": ["title", "order", "rate", "size"], "defaults": {}}
-    stated = {"place": {"seed": "place(…)", "former": [former]}}
-    was = given_hash("place", {"title": "n", "order": None, "rate": 2.5, "size": "s"})
-    assert set(renamed_hashes(db.procedures["place"], stated, params)) == {was}
-    assert request_hash(1, params) != was

@@ -1,0 +1,107 @@
+"""Objects whose class runs code of its own when it is made: a parameter comes back equal from its wire form, or is refused.
+
+One rule: what the log holds makes, live and in every replay, the object that the caller meant. An object that a caller gives is
+finished, so making it again from its fields must change nothing. A JSON object is made once: the log holds what that object says
+of itself, if this makes an equal one (a `__post_init__` that strips a text, or sets what was left out), else what was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from procedures.wire.scalar_codecs import Codec, NotRepeatable, WireError
+
+UNCHECKED: Final[ContextVar[bool]] = ContextVar("objects_unchecked", default=False)
+"""Up while the codecs of results are built: a replay of an old log has to answer what the call answered."""
+
+
+class MakesObjects(Protocol):
+    """What is known of a class."""
+
+    @property
+    def name(self) -> str: ...
+    def make(self, wire: Any) -> Any:
+        """An object of its wire form. Raises: WireError, when the class refuses."""
+
+    def write(self, made: Any) -> Any:
+        """The wire form of what the object says of itself. Raises: WireError."""
+
+    def difference(self, one: Any, other: Any) -> str:
+        """The field in which two objects differ; "" where they are equal."""
+
+
+def check_object(kind: MakesObjects, value: Any) -> Any:
+    """The wire form of a finished object. Raises: WireError."""
+    wire = kind.write(value)
+    if field := kind.difference(value, kind.make(wire)):
+        raise NotRepeatable(
+            f"{kind.name} does not come back equal from its wire form: {field} is another once it is made again. Its code "
+            "(__post_init__, __new__ or __init__) must leave the values of a finished object as they are"
+        )
+    return wire
+
+
+def settle_request(kind: MakesObjects, sent: Any) -> Any:
+    """The wire form to be logged for an object that was sent with these values. Raises: WireError."""
+    made, field = kind.make(sent), ""
+    for wire in (_said(kind, made, sent), sent):
+        field = kind.difference(made, kind.make(wire))
+        if not field:
+            return wire
+    raise NotRepeatable(
+        f"{kind.name} is another object each time it is made of the same values: {field}. A replay would see other values than "
+        "the call: make them before, or in the procedure (tx.uuid(), tx.now, tx.random)"
+    )
+
+
+def _said(kind: MakesObjects, made: Any, sent: Any) -> Any:
+    try:
+        return kind.write(made)
+    except WireError:  # its code has put values of other types into the fields
+        return sent
+
+
+class FieldsOfClass:
+    """A dataclass, or a named tuple, with code of its own."""
+
+    def __init__(
+        self,
+        kind: type,
+        codecs: Mapping[str, Codec],
+        more: tuple[str, ...],
+        make: Callable[[Any], Any],
+        write: Callable[[Any], Any],
+    ) -> None:
+        """`codecs` of the fields that make an object, `more` that its code sets; `make` and `write` as for any class."""
+        self.name, self._kind = kind.__name__, kind
+        self._codecs, self._more, self._make, self.write = codecs, more, make, write
+
+    def make(self, wire: Any) -> Any:
+        """Raises: WireError."""
+        try:
+            return self._make(wire)
+        except Exception as error:
+            raise WireError(f"{self.name} refuses it: {error}") from error
+
+    def difference(self, one: Any, other: Any) -> str:
+        """By name, in the order of the fields."""
+        for name, codec in self._codecs.items():
+            if not _equal_on_the_wire(codec, getattr(one, name), getattr(other, name)):
+                return name
+        return next((name for name in self._more if not _equal(getattr(one, name, None), getattr(other, name, None))), "")
+
+
+def _equal_on_the_wire(codec: Codec, one: Any, other: Any) -> bool:
+    try:
+        return bool(codec.to_wire(one) == codec.to_wire(other))
+    except WireError:
+        return _equal(one, other)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:  # noqa: BLE001 - the caller's class decides what its `==` raises
+        return False
