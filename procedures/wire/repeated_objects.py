@@ -90,17 +90,18 @@ class FieldsOfClass:
         for name, codec in self._codecs.items():
             if not _equal_on_the_wire(codec, getattr(one, name), getattr(other, name)):
                 return name
-        return next((name for name in self._more if not _equal(getattr(one, name, None), getattr(other, name, None))), "")
+        return next((name for name in self._more if not is_equal(getattr(one, name, None), getattr(other, name, None))), "")
 
 
 def _equal_on_the_wire(codec: Codec, one: Any, other: Any) -> bool:
     try:
         return bool(codec.to_wire(one) == codec.to_wire(other))
     except WireError:
-        return _equal(one, other)
+        return is_equal(one, other)
 
 
-def _equal(one: Any, other: Any) -> bool:
+def is_equal(one: Any, other: Any) -> bool:
+    """Whether they are of one class that calls them equal."""
     try:
         return type(one) is type(other) and bool(one == other)
     except Exception:  # noqa: BLE001 - the caller's class decides what its `==` raises

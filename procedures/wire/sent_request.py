@@ -24,6 +24,7 @@ from uuid import UUID
 import google_crc32c
 import orjson
 
+from procedures.wire.repeated_objects import is_equal
 from procedures.wire.result_json import later_form, to_json
 
 _crc, _crc32, _dumps = google_crc32c.extend, zlib.crc32, orjson.dumps
@@ -145,22 +146,15 @@ def _was_given(field: dataclasses.Field[Any], value: Any) -> bool:
         return False
     held, factory = getattr(value, field.name), field.default_factory
     if factory is dataclasses.MISSING:
-        return field.default is dataclasses.MISSING or not _equal(held, field.default)
+        return field.default is dataclasses.MISSING or not is_equal(held, field.default)
     if isinstance(factory, type):  # `list`, or a class of defaults: to call it changes nothing
-        return not _equal(held, factory())
-    return not (isinstance(held, _MADE) or any(_equal(held, kind()) for kind in (list, dict, tuple)))
+        return not is_equal(held, factory())
+    return not (isinstance(held, _MADE) or any(is_equal(held, kind()) for kind in (list, dict, tuple)))
 
 
 def _without_defaults(value: tuple[Any, ...], names: Sequence[str], defaults: Mapping[str, Any]) -> list[Any]:
     """A tuple's elements up to the last one that is not a default."""
     count = len(value)
-    while count and names[count - 1] in defaults and _equal(value[count - 1], defaults[names[count - 1]]):
+    while count and names[count - 1] in defaults and is_equal(value[count - 1], defaults[names[count - 1]]):
         count -= 1
     return list(value[:count])
-
-
-def _equal(one: Any, other: Any) -> bool:
-    try:
-        return type(one) is type(other) and bool(one == other)
-    except Exception:  # noqa: BLE001 - a class of the caller's decides what its `==` raises
-        return False
