@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 import secrets
@@ -25,8 +24,8 @@ from cmdlog.client.retry import patience_s
 from cmdlog.client.retry_loop import SendAttempt, Steps, await_ready, exchange, send
 from cmdlog.client.server_set import ListedServer, ServerSet
 from cmdlog.client.session import CallName, CallNames, ClientSessions, KeyPerCall
-from cmdlog.client.wire_values import PLAIN
-from cmdlog.errors import BadAnswer, CmdlogError
+from cmdlog.client.wire_values import PLAIN, is_json
+from cmdlog.errors import BadAnswer, CmdlogError, InvalidParameters
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, NewKey, call_of_item
 from cmdlog.results import Result
 
@@ -258,14 +257,26 @@ def codec_of(hint: Any) -> Codec:
 
 
 def as_declared(declared: Procedure, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters as the procedure's own types write them. What does not fit, or is unknown here, is the server's to judge."""
+    """The parameters as the procedure's own types write them. What does not fit, or is unknown here, is the server's to judge.
+
+    What is JSON already goes as it is: defaults are the server's to fill in, so that a retry sends the same. Raises:
+    InvalidParameters, for an object that would not come back equal: the server could not know.
+    """
     if all(type(value) in PLAIN for value in params.values()):
         return params
+    from procedures.wire.scalar_codecs import NotRepeatable  # noqa: PLC0415 - a client without declarations does not need it
+
     codecs = {parameter.name: parameter.codec for parameter in declared.parameters}
     wire = dict(params)
     for name in params.keys() & codecs.keys():
-        with contextlib.suppress(ValueError, TypeError):
+        if is_json(params[name]):
+            continue
+        try:
             wire[name] = codecs[name].to_wire(params[name])
+        except NotRepeatable as error:
+            raise InvalidParameters(problems=[(name, str(error))]) from None
+        except (ValueError, TypeError):
+            continue
     return wire
 
 

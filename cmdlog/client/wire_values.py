@@ -51,6 +51,13 @@ def encode_params(params: Mapping[str, Any]) -> bytes:
     return orjson.dumps(wire)
 
 
+def is_json(value: Any) -> bool:
+    """Whether the value has JSON's own types alone."""
+    if type(value) is dict:
+        return all(type(name) is str and is_json(inner) for name, inner in value.items())
+    return type(value) in PLAIN or type(value) is float or (type(value) is list and all(map(is_json, value)))
+
+
 def to_wire(value: Any, depth: int = 1) -> Any:
     """The value as JSON types. Raises: NoWireForm."""
     if value is None or value is True or value is False:
@@ -65,10 +72,40 @@ def to_wire(value: Any, depth: int = 1) -> Any:
     if isinstance(value, list | tuple):
         return [to_wire(inner, depth + 1) for inner in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        _check_remade(value)
         return {field.name: to_wire(getattr(value, field.name), depth + 1) for field in dataclasses.fields(value) if field.init}
     if hasattr(type(value), "model_dump"):  # a model of pydantic, which a client need not have
-        return to_wire(value.model_dump(mode="json", by_alias=True), depth + 1)
+        return to_wire(_model_json(value), depth + 1)
     raise NoWireForm(f"is of type {type(value).__name__}, which cannot be sent as JSON")
+
+
+def _check_remade(value: Any) -> None:
+    """Raises: NoWireForm, when the server would make another object of the fields of this dataclass."""
+    kind, fields = type(value), dataclasses.fields(value)
+    if not hasattr(kind, "__post_init__"):
+        return
+    try:
+        again = dataclasses.replace(value)
+    except Exception as error:
+        raise NoWireForm(f"is a {kind.__name__} that its own fields do not make again: {error}") from error
+    for field in fields:
+        if getattr(value, field.name) != getattr(again, field.name):
+            raise NoWireForm(
+                f"is a {kind.__name__} whose {field.name} is another once it is made again, as the server makes it: its "
+                "__post_init__ must leave a finished object as it is; or send a dict"
+            )
+
+
+def _model_json(value: Any) -> Any:
+    """The JSON of a model. Raises: NoWireForm, when the model reads another one in it."""
+    kind, told = type(value), value.model_dump(mode="json", by_alias=True)
+    try:
+        same = kind.model_validate_json(orjson.dumps(told)) == value
+    except ValueError as error:
+        raise NoWireForm(f"is a {kind.__name__}, which cannot read the JSON that it writes: {error}") from None
+    if not same:
+        raise NoWireForm(f"is a {kind.__name__} that does not come back equal from its JSON; correct the model, or send a dict")
+    return told
 
 
 def _text(value: Any) -> str:

@@ -13,10 +13,12 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
-from cmdlog.client.wire_values import DEPTH_MAX, NoWireForm, encode_params, to_wire
+from cmdlog.client.client_base import as_declared
+from cmdlog.client.wire_values import DEPTH_MAX, NoWireForm, encode_params, is_json, to_wire
 from cmdlog.errors import InvalidParameters
+from procedures import Database, Transaction
 from procedures.wire.type_codecs import codec_for
 
 
@@ -153,3 +155,61 @@ def test_the_server_reads_every_duration(value: timedelta) -> None:
     """What is sent is one of the spellings that the server takes for the same duration."""
     codec = codec_for(timedelta)
     assert codec.from_wire(codec.to_wire(to_wire(value))) == value
+
+
+@dataclass(frozen=True)
+class Cents:
+    """Changes its amount whenever it is made."""
+
+    amount: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", self.amount * 100)
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """Comes to rest."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", self.text.strip())
+
+
+class Doubling(BaseModel):
+    """Changes its amount whenever it is read."""
+
+    amount: int
+
+    @field_validator("amount")
+    @classmethod
+    def double(cls, amount: int) -> int:
+        """Each time."""
+        return 2 * amount
+
+
+@pytest.mark.parametrize(("value", "said"), [(Cents(5), "whose amount is another"), (Doubling(amount=1), "come back equal")])
+def test_object_that_the_server_would_make_another_of_is_refused(value: Any, said: str) -> None:
+    """By a client that knows no declaration, too, and inside of lists."""
+    for placed in (value, [value], {"a": value}):
+        with pytest.raises(InvalidParameters, match=said):
+            encode_params({"price": placed})
+    assert encode_params({"price": {"amount": 5}}) == b'{"price":{"amount":5}}'
+    assert encode_params({"price": Trimmed(" a ")}) == b'{"price":{"text":"a"}}'
+
+
+def test_json_goes_as_it_is_given() -> None:
+    """A declaration adds no default to it, and blames an object that would come back changed."""
+
+    def put(tx: Transaction, price: Cents, order: Trimmed) -> None:
+        """Takes two."""
+
+    db = Database("declared")
+    db.procedure(partition_by=None)(put)
+    declared = db.procedures["put"]
+    given = {"price": {"amount": 5}, "order": Trimmed("a")}
+    assert as_declared(declared, given) == {"price": {"amount": 5}, "order": {"text": "a"}}
+    with pytest.raises(InvalidParameters, match="price: Cents does not come back equal"):
+        as_declared(declared, {"price": Cents(5)})
+    assert [is_json(value) for value in (1.5, [{"a": [None]}], (1,), {1: 2}, [Decimal(1)])] == [True, True, False, False, False]
