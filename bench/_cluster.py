@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,7 +23,7 @@ import orjson
 
 from bench._common import ROOT
 from bench._nodes import TARGET
-from bench._server import fetch
+from bench._server import fetch, load_accounts
 
 NODES: Final = (1, 2, 3)
 PATIENCE_S: Final = 90.0
@@ -45,6 +45,33 @@ def bank_cluster(folder: Path, *, partitions: int = 1, options: Sequence[str] = 
         yield cluster
     finally:
         cluster.close()
+
+
+class Clusters:
+    """Clusters of the bank with loaded accounts: one for each part, or one for all, where starts would be most of the run."""
+
+    def __init__(self, stack: ExitStack, shared: Path | None) -> None:
+        """`shared`: the folder of the one."""
+        self._stack, self._shared = stack, shared
+        self._made: Cluster | None = None
+
+    @contextmanager
+    def loaded(self, folder: Path) -> Iterator[Cluster]:
+        """In the folder, if it is the part's own. What a part ends it starts again, so the next one finds all nodes there."""
+        with ExitStack() as own:
+            cluster = self._made or self._start(folder, own)
+            if self._shared is not None:
+                self._made = cluster
+            cluster.wait_until_level()
+            yield cluster
+
+    def _start(self, folder: Path, own: ExitStack) -> Cluster:
+        if self._shared is None:
+            cluster = own.enter_context(bank_cluster(folder))
+        else:
+            cluster = self._stack.enter_context(bank_cluster(self._shared))
+        load_accounts(cluster.ports[cluster.wait_for_leader()])
+        return cluster
 
 
 class Cluster:

@@ -34,14 +34,14 @@ UNLIMITED: Final = ("--copy-rate-bytes-per-s", "0")
 
 def measure_copies(bench: Bench, options: argparse.Namespace, folder: Path) -> None:
     """A follower whose disk is replaced, and what the disk takes without the network."""
-    size = 50 << 20 if bench.quick else 500 << 20
+    size = 10 << 20 if bench.quick else 500 << 20
     bench.section(f"Copy: about {size >> 20} MiB of state to an empty disk, no rate limit; and a file of the disk's own")
     disk, copies = [], []
     with bank_cluster(folder / "cluster", options=UNLIMITED) as cluster:
         fill_accounts(cluster.ports[cluster.wait_until_level()], size)
         cluster.wait_until_level()
         for _ in range(1 if bench.quick else 5):
-            disk.append(disk_rate(folder / "plain"))
+            disk.append(disk_rate(folder / "plain", DISK_BYTES // 4 if bench.quick else DISK_BYTES))
             with replaced_disk(cluster) as node:
                 copies.append(copy_rate(cluster, node))
     bench.rates("plain file, written and synced", disk, "MB/s")
@@ -52,7 +52,7 @@ def measure_copies(bench: Bench, options: argparse.Namespace, folder: Path) -> N
 
 def measure_catch_up(bench: Bench, options: argparse.Namespace, folder: Path) -> None:
     """A follower that was away, beside a replay of what it missed."""
-    calls = options.calls or (20_000 if bench.quick else 1_000_000)
+    calls = options.calls or (5_000 if bench.quick else 1_000_000)
     bench.section(f"Catch-up: a node {calls:,} calls away, by the log; and `cmdlog recover` of the same calls")
     with bank_cluster(folder / "cluster") as cluster:
         leader = cluster.wait_until_level()
@@ -76,12 +76,11 @@ def measure_catch_up(bench: Bench, options: argparse.Namespace, folder: Path) ->
 
 def measure_beside(bench: Bench, options: argparse.Namespace, folder: Path) -> None:
     """Calls while a copy with the default rate limit is under way, in rounds before, beside and after it."""
-    size = 150 << 20 if bench.quick else 600 << 20
+    size = 20 << 20 if bench.quick else 600 << 20
     bench.section(f"Beside a copy of about {size >> 20} MiB with the default rate: {LOAD_CLIENTS} clients that wait for answers")
     around, beside = [], []
-    with bank_cluster(folder / "cluster") as cluster:
+    with options.clusters.loaded(folder / "cluster") as cluster:
         leader = cluster.wait_until_level()
-        load_accounts(cluster.ports[leader])
         fill_accounts(cluster.ports[leader], size)
         cluster.wait_until_level()
         target = Target(cluster.ports[leader], call_requests(transfers(options.seed, 2000)))
@@ -157,16 +156,16 @@ def moment_of(event: Mapping[str, Any]) -> datetime.datetime:
     return datetime.datetime.fromisoformat(event["timestamp"])
 
 
-def disk_rate(path: Path) -> float:
-    """MB/s of a file that is written and synced."""
+def disk_rate(path: Path, size: int) -> float:
+    """MB/s of a file of so many bytes that is written and synced."""
     chunk, began = os.urandom(1 << 20), time.monotonic()
     with open(path, "wb") as file:
-        for _ in range(DISK_BYTES // len(chunk)):
+        for _ in range(size // len(chunk)):
             file.write(chunk)
         file.flush()
         os.fsync(file.fileno())
     path.unlink()
-    return DISK_BYTES / (time.monotonic() - began) / 1e6
+    return size / (time.monotonic() - began) / 1e6
 
 
 def p99(target: Target) -> float:

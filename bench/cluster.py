@@ -20,7 +20,7 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 os.environ["PYTHONPATH"] = sys.path[0]
 
-from bench._cluster import NODES, Cluster, bank_cluster, end_in_order
+from bench._cluster import NODES, Cluster, Clusters, bank_cluster, end_in_order
 from bench._common import Bar, Bench, cpu_seconds, in_turns, make_parser, paired, percentile, work_directory
 from bench._copying import measure_beside, measure_catch_up, measure_copies
 from bench._etcd import etcd
@@ -29,7 +29,7 @@ from bench._lanes import Cell, Lane
 from bench._load import Sample, Target, run_closed, run_load, sample_of
 from bench._nodes import transfers
 from bench._postgres import postgres
-from bench._server import answered, bank_server, batch_request, call_requests, load_accounts, server_pids
+from bench._server import answered, bank_server, batch_request, call_requests, server_pids
 
 CLIENTS: Final = (1, 32, 256)
 BATCH_LINES: Final = 1000
@@ -47,15 +47,17 @@ PeerRun = Callable[[int, int], float]  # clients, round; answers per second
 def main() -> None:
     parser = make_parser("cluster", "Three nodes with one log.")
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure: " + ", ".join(PARTS))
-    parser.add_argument("--minutes", type=float, help="of full load in the part `steady`; 2, with --quick a quarter of one")
-    parser.add_argument("--ends", type=int, help="how often the leader is killed, and stopped; 20, with --quick 3")
-    parser.add_argument("--calls", type=int, help="that a node lacks in the part `catch-up`; 1,000,000, with --quick 20,000")
+    parser.add_argument("--minutes", type=float, help="of full load in the part `steady`; 2, with --quick 5 s")
+    parser.add_argument("--ends", type=int, help="how often the leader is killed, and stopped; 20, with --quick 1")
+    parser.add_argument("--calls", type=int, help="that a node lacks in the part `catch-up`; 1,000,000, with --quick 5,000")
     options = parser.parse_args()
     bench = Bench("cluster", options.seed, options.quick)
     bench.head()
-    for name in options.only.split(","):
-        with work_directory(options.dir) as folder:
-            PARTS[name](bench, options, folder)
+    with work_directory(options.dir) as shared, ExitStack() as stack:
+        options.clusters = Clusters(stack, shared if options.quick else None)
+        for name in options.only.split(","):
+            with work_directory(options.dir) as folder:
+                PARTS[name](bench, options, folder)
     bench.write()
 
 
@@ -66,19 +68,17 @@ def measure_load(bench: Bench, options: argparse.Namespace, folder: Path) -> Non
     """Single calls and batches, in turns with the node alone and with the peers that replicate."""
     with ExitStack() as stack:
         server, port = stack.enter_context(bank_server(folder / "alone"))
-        cluster = stack.enter_context(bank_cluster(folder / "cluster"))
+        cluster = stack.enter_context(options.clusters.loaded(folder / "cluster"))
         leader = cluster.wait_for_leader()
-        load_accounts(cluster.ports[leader])
-        cluster.wait_until_level()
         pids = {ALONE: server_pids(server, port), CLUSTER: processes(cluster, leader)}
         ports = {ALONE: port, CLUSTER: cluster.ports[leader]}
         peers = peer_lanes(bench, stack, folder, options)
         calls = call_requests(transfers(options.seed, 2000))
-        for clients in CLIENTS:
+        for clients in CLIENTS[::2] if options.quick else CLIENTS:
             bench.section(f"Single calls: {clients} clients that wait for their answers")
             lanes = {name: Lane(Target(ports[name], calls), pids[name]) for name in pids}
             others = {name: partial(run, clients) for name, run in peers.items() if clients <= CLIENTS_MAX[name]}
-            compare(bench, options, lanes, partial(run_single, clients), others)
+            compare(bench, options, lanes, partial(run_single, clients, 0.5 if options.quick else 1.0), others)
         bench.section(f"/v1/batch: {BATCH_STREAMS} streams of bodies of {BATCH_LINES:,} lines")
         bodies = [batch_request(transfers(options.seed + number, BATCH_LINES)) for number in range(4)]
         lanes = {name: Lane(Target(ports[name], bodies), pids[name]) for name in pids}
@@ -90,7 +90,7 @@ def measure_load(bench: Bench, options: argparse.Namespace, folder: Path) -> Non
 def peer_lanes(bench: Bench, stack: ExitStack, folder: Path, options: argparse.Namespace) -> dict[str, PeerRun]:
     """Every peer that replicates and is installed."""
     started = {
-        POSTGRES: stack.enter_context(postgres(folder, seconds=2, seed=options.seed, standby=True)),
+        POSTGRES: stack.enter_context(postgres(folder, seconds=1 if options.quick else 2, seed=options.seed, standby=True)),
         ETCD: stack.enter_context(etcd(folder)),
     }
     for name, run in started.items():
@@ -108,8 +108,8 @@ def processes(cluster: Cluster, leader: int) -> dict[str, int]:
     return found
 
 
-def run_single(clients: int, target: Target) -> Sample:
-    return run_closed(target, clients, 1.0)
+def run_single(clients: int, seconds: float, target: Target) -> Sample:
+    return run_closed(target, clients, seconds)
 
 
 def run_batches(target: Target) -> Sample:
@@ -135,7 +135,7 @@ def compare(
     for lane in lanes.values():
         work(lane.target)  # connections, caches
     variants = {name: partial(_round, lane, cells[name], work) for name, lane in lanes.items()}
-    found = in_turns({**variants, **others}, 3 if options.quick else 15)
+    found = in_turns({**variants, **others}, 2 if options.quick else 15)
     for name, cell in cells.items():
         tell(bench, name, cell)
     bench.ratio(f"{CLUSTER} / {ALONE}", paired(found[CLUSTER], found[ALONE]), BAR)
@@ -183,10 +183,9 @@ def measure_stops(bench: Bench, options: argparse.Namespace, folder: Path) -> No
 
 
 def _measure(bench: Bench, options: argparse.Namespace, folder: Path, title: str, end: Callable[[Cluster, int], None]) -> Ends:
-    times = options.ends or (3 if options.quick else 20)
+    times = options.ends or (1 if options.quick else 20)
     bench.section(f"{title}, {times} times, under calls of callers that follow the leader")
-    with bank_cluster(folder) as cluster:
-        load_accounts(cluster.ports[cluster.wait_for_leader()])
+    with options.clusters.loaded(folder) as cluster:
         ends = measure_ends(cluster, transfers(options.seed, 2000), end, times)
     tell_gaps(bench, ends)
     return ends
@@ -207,10 +206,10 @@ def tell_gaps(bench: Bench, ends: Ends) -> None:
 
 def measure_idle(bench: Bench, options: argparse.Namespace, folder: Path) -> None:
     """What a cluster costs that nobody calls."""
-    seconds = 5.0 if options.quick else 60.0
+    seconds = 3.0 if options.quick else 60.0
     bench.section(f"Idle: {IDLE_PARTITIONS} partitions, {seconds:g} s")
     with bank_cluster(folder, partitions=IDLE_PARTITIONS, options=("--sites", "1")) as cluster:
-        time.sleep(2.0)
+        time.sleep(1.0 if options.quick else 2.0)
         pids = {node: cluster.pids(node) for node in NODES}
         leader, frames, began = cluster.wait_for_leader(), cluster.frames(), time.monotonic()
         before = {node: sum(map(cpu_seconds, pids[node].values())) for node in NODES}
@@ -225,16 +224,15 @@ def measure_idle(bench: Bench, options: argparse.Namespace, folder: Path) -> Non
 
 def measure_steady(bench: Bench, options: argparse.Namespace, folder: Path) -> None:
     """Whether load alone ever costs an election."""
-    minutes = options.minutes or (0.25 if options.quick else 2.0)
-    bench.section(f"Full load for {minutes:g} minutes: 256 clients, then batches, in turns")
-    with bank_cluster(folder) as cluster:
+    minutes = options.minutes or (5 / 60 if options.quick else 2.0)
+    bench.section(f"Full load for {minutes:.2g} minutes: 256 clients, then batches, in turns")
+    with options.clusters.loaded(folder) as cluster:
         leader = cluster.wait_for_leader()
-        load_accounts(cluster.ports[leader])
         single = Target(cluster.ports[leader], call_requests(transfers(options.seed, 2000)))
         bodies = Target(cluster.ports[leader], [batch_request(transfers(options.seed, BATCH_LINES))])
         terms, end, calls = cluster.terms(), time.monotonic() + 60 * minutes, 0
         while time.monotonic() < end:
-            calls += run_closed(single, 256, 5.0).count + run_batches(bodies).count
+            calls += run_closed(single, 256, min(5.0, 30 * minutes)).count + run_batches(bodies).count
         elections = sum(now - terms[group] for group, now in cluster.terms().items())
         bench.value("calls", float(calls), "")
         bench.ratio("elections", float(elections), Bar(0, at_most=True))
