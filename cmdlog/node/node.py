@@ -70,6 +70,8 @@ log = structlog.get_logger("cmdlog.node")
 class Node:
     """See the module. `open` makes one; `attach` begins to accept calls."""
 
+    durabilities_offered: Sequence[Durability] = ("sync", "async")
+
     def __init__(self, ground: NodeGround) -> None:
         directory, settings = ground.directory, ground.settings
         self.directory, self.db, self.settings = directory, ground.db, settings
@@ -78,8 +80,7 @@ class Node:
         self._failure_watchers: list[Callable[[BaseException], None]] = []
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         speeds = Speeds(directory, names := list(self.routes), settings.partitions)
-        slow_s = self.front.slow_s / 2  # the rest of a slow call may have been outside
-        self.meter = StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=slow_s)
+        self.meter = StageTimings(names, partitions=settings.partitions, speeds=speeds, slow_s=self.front.slow_s / 2)
         self.recovery: list[dict[str, Any]] = []  # per partition: what its state was rebuilt from, and why
         self._wal, self._boot, self._files = ground.wal, ground.boot, ground.outside.files
         parts = self._parts = build_parts(ground, self.meter, self._failed)
@@ -238,8 +239,7 @@ class Node:
         """Places one call with bound parameters (wire form). Returns its partition, None for all of them.
 
         `key` is an idempotency fingerprint, or what a session's call brings (`session_calls.sent_name`); `txn` a transaction id
-        that the caller has seen and must be ordered after.
-        `durability`: "async" answers once the call is executed, "sync" once it is durable too, whatever the node's setting is.
+        that comes before the call's. `durability`: "async" answers once it is executed, "sync" once it is durable too.
         Raises: Refused (nothing logged), ClockAhead.
         """
         self._check_ready()

@@ -89,6 +89,7 @@ class FakeNode:
     logged: list[tuple[str, list[Any], bytes]] = field(default_factory=list)
     waiting: list[tuple[Done, CallOutcome]] = field(default_factory=list)
     durabilities: list[Durability | None] = field(default_factory=list)  # that calls were promised
+    durabilities_offered: Sequence[Durability] = ("sync", "async")
     front: RequestStats = field(default_factory=RequestStats)
     overview: Any = None  # of its parts, which it does not have: metrics then show the front and the process
     hold: bool = False  # answers wait for `release`

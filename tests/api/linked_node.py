@@ -69,7 +69,7 @@ class LinkPair:
         node: Any = self.node
         receiver = CallReceiver(connections[0], LinkSession(), self.window, ProcessCalls(node), next_turn())
         receiver.open(nothing)
-        self.near = NodeLink(next_turn(), partitions=PARTITIONS, call_bytes_max=1 << 16)
+        self.near = NodeLink(next_turn(), partitions=PARTITIONS, call_bytes_max=1 << 16, durabilities=("sync", "async"))
         self.near.serve_code(db, 1)
         self.near.link.open(connections[1], LinkSession(), self.window)
         self.far = connections[0]

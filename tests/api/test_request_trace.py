@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from cmdlog.api.app import Api
 from cmdlog.api.gate.request import PREFER, PREFER_BYTES_MAX, pick_headers, preferred_durability
 from cmdlog.api.gate.route_table import TABLE
-from cmdlog.node.outcome import NotReady
+from cmdlog.node.outcome import Durability, NotReady
 from procedures.idempotency.known_outcome import Status
 
 Post = Callable[..., Any]
@@ -75,6 +75,8 @@ def test_of_two_ids_the_first_one_counts(post: Post) -> None:
 
 # -- preferences -----------------------------------------------------------------------------------------------------------
 
+BOTH: Sequence[Durability] = ("sync", "async")
+
 
 @pytest.mark.parametrize(
     ("value", "expected"),
@@ -98,19 +100,19 @@ def test_of_two_ids_the_first_one_counts(post: Post) -> None:
 )
 def test_a_preference_is_read_as_the_rfc_says(value: bytes | None, expected: str | None) -> None:
     """Case and quotes do not matter, the first of several counts, what is not understood is ignored."""
-    assert preferred_durability(value) == expected
+    assert preferred_durability(value, BOTH) == expected
 
 
 @given(st.binary(max_size=3 * PREFER_BYTES_MAX))
 def test_no_preference_is_an_error(value: bytes) -> None:
     """Whatever stands in the header, it is understood or ignored."""
-    assert preferred_durability(value) in (None, "sync", "async")
+    assert preferred_durability(value, BOTH) in (None, "sync", "async")
 
 
 def test_preferences_may_come_in_several_headers() -> None:
     """Two `Prefer` headers are one list."""
     picked = pick_headers({"headers": [(PREFER, b"respond-async"), (PREFER, b"durability=async")]})
-    assert preferred_durability(picked[PREFER]) == "async"
+    assert preferred_durability(picked[PREFER], BOTH) == "async"
 
 
 @pytest.mark.parametrize("wish", ["sync", "async"])
@@ -131,6 +133,18 @@ def test_a_preference_that_is_not_known_changes_nothing(node: Any, post: Post, v
     assert answer.status == 200
     assert "preference-applied" not in answer.headers
     assert node.durabilities == [None]
+
+
+@pytest.mark.parametrize("path", ["/v1/procedures/put", "/v1/batch"])
+def test_a_preference_that_the_node_does_not_offer_is_not_claimed(node: Any, post: Post, path: str) -> None:
+    """A node of a cluster answers when a majority has the call, whatever is preferred; what it does follow, it says."""
+    node.durabilities_offered = ("sync",)
+    body = b'{"item": 7}' if path.endswith("put") else line(7)
+    answer = post(path, body, headers=[("Prefer", "durability=async")])
+    assert answer.status == 200
+    assert "preference-applied" not in answer.headers
+    assert post(path, body, headers=[("Prefer", "durability=sync")]).headers["preference-applied"] == "durability=sync"
+    assert node.durabilities == [None, "sync"]
 
 
 def test_a_refused_call_followed_no_preference(node: Any, post: Post) -> None:

@@ -6,7 +6,7 @@ One rule: limits count the bytes that arrive, never what a header claims.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -161,12 +161,13 @@ def echoed_txn(value: bytes | None) -> int | None:
     return int(value)
 
 
-def preferred_durability(value: bytes | None) -> Durability | None:
-    """What `Prefer: durability=sync` or `=async` asks for; None when nothing is asked for that is known here.
+def preferred_durability(value: bytes | None, offered: Collection[Durability]) -> Durability | None:
+    """What `Prefer: durability=sync` or `=async` asks for, where the node offers it.
 
-    What is not understood is ignored, and the answer then lacks `Preference-Applied`.
+    What is not understood or offered is ignored, and the answer then lacks `Preference-Applied`.
     """
-    return None if value is None else DURABILITIES.get(_preference(value, b"durability"))
+    wanted = None if value is None else DURABILITIES.get(_preference(value, b"durability"))
+    return wanted if wanted in offered else None
 
 
 def prefers_redirect(value: bytes | None) -> bool:

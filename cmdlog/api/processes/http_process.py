@@ -149,7 +149,12 @@ class HttpProcess:
             self._receiver.open(nothing)
         self.code.give(version)
         window = self._ground.window
-        told = {"version": version, "partitions": node.settings.partitions, "window": [window.calls, window.params_bytes]}
+        told = {
+            "version": version,
+            "partitions": node.settings.partitions,
+            "window": [window.calls, window.params_bytes],
+            "durabilities": node.durabilities_offered,
+        }
         self._control.write(encode_link_frame(LinkFrameKind.CODE, orjson.dumps(told) + b"\n" + bundle.encode()))
 
     def ask_counts(self) -> asyncio.Future[None]:

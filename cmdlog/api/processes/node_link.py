@@ -6,7 +6,7 @@ digest of the procedure's declaration, so no call is run that its caller did not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -27,9 +27,17 @@ SLOW_KEPT: Final = 256  # outcomes whose stages are kept until their callers ask
 class NodeLink:
     """`cmdlog.api.routes.app_state.CallTaker`, and what takes the answers. Only the event loop's thread."""
 
-    def __init__(self, soon: Callable[[Callable[[], None]], None], *, partitions: int, call_bytes_max: int) -> None:
-        """`soon` has a function called at the loop's next turn."""
+    def __init__(
+        self,
+        soon: Callable[[Callable[[], None]], None],
+        *,
+        partitions: int,
+        call_bytes_max: int,
+        durabilities: Collection[Durability],
+    ) -> None:
+        """`soon` has a function called at the loop's next turn; `durabilities` are those that the node offers."""
         self.routes: Mapping[str, Route] = {}
+        self.durabilities_offered = durabilities
         self.link: CallLink[WaitingCaller] = CallLink(self, soon, called="the node")
         self._sender = CallSender(SlotMap(partitions), call_bytes_max=call_bytes_max)
         self._stages: dict[int, dict[str, float]] = {}  # by transaction

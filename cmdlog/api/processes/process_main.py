@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import orjson
 import structlog
@@ -169,15 +169,18 @@ class HttpProcessMain:
             logger.error("code_not_loaded", catalog_version=told["version"], reason=problem)
             self._decider.answer_by(None)
         else:
-            node = self._node or self._join_node(told["partitions"], told["window"])
+            node = self._node or self._join_node(told)
             node.serve_code(db, told["version"])
             self._decider.answer_by(node)
             settle_garbage_collection()
         self._control.write(encode_link_frame(LinkFrameKind.SERVES, problem.encode(), told["version"]))
 
-    def _join_node(self, partitions: int, window: Sequence[int]) -> NodeLink:
-        node = self._node = NodeLink(next_turn(), partitions=partitions, call_bytes_max=self._settings.call_bytes_max)
-        node.link.open(self._calls, self._session, CallWindow(*window))
+    def _join_node(self, told: Mapping[str, Any]) -> NodeLink:
+        node = self._node = NodeLink(
+            next_turn(), partitions=told["partitions"], call_bytes_max=self._settings.call_bytes_max,
+            durabilities=told["durabilities"],
+        )  # fmt: skip
+        node.link.open(self._calls, self._session, CallWindow(*told["window"]))
         self._service.attach_calls(node)
         return node
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -54,6 +54,9 @@ class CallTaker(Protocol):
 
     @property
     def stale(self) -> StaleReader: ...
+
+    @property
+    def durabilities_offered(self) -> Collection[Durability]: ...
 
     def call(
         self, route: Route, params: list[Any], *, key: bytes = b"", done: Done, txn: int | None = None,

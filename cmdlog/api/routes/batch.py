@@ -126,7 +126,7 @@ class BatchStream:
         self._scope = scope_of(incoming.caller)
         self._settings = service.settings
         self._front, self._trace = service.front, incoming.trace
-        self._preferred = preferred_durability(incoming.headers.get(PREFER))  # by calls that do not say themselves
+        self._preferred = preferred_durability(incoming.headers.get(PREFER), self._node.durabilities_offered)
         session = incoming.headers.get(SESSION)
         if IDEMPOTENCY_KEY in incoming.headers:
             raise invalid([("Idempotency-Key", "names one call; of a batch each line has its own `key`")])

@@ -101,7 +101,9 @@ def prepare(service: Service, incoming: Incoming, node: CallTaker, route: Route,
     stale = wants_stale(incoming.query)
     if stale and not route.read_only:
         raise invalid([("consistency", "`stale` is for procedures that only read")])
-    return Prepared(node, route, params, key, txn, preferred_durability(headers.get(PREFER)), began, stale)
+    return Prepared(
+        node, route, params, key, txn, preferred_durability(headers.get(PREFER), node.durabilities_offered), began, stale
+    )
 
 
 def _name_of(incoming: Incoming, session_window: int) -> bytes:
