@@ -269,6 +269,16 @@ class StreamDamaged(ReplayError):
         )
 
 
+class LogMovedOn(StreamDamaged):
+    """Nothing is damaged: a running node let go of a part of its log before that was read, and no archive has it."""
+
+    exit_code = 1
+    hint = (
+        "nothing is damaged: the running node recycles its log faster than this command reads it, and has no archive of it; run "
+        "it again, stop the node first, or let it keep an archive (retention_window_s)"
+    )
+
+
 class ReshapeRefused(ReplayError):
     """The states cannot be placed in the requested number of partitions; nothing was made."""
 

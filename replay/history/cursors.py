@@ -23,7 +23,8 @@ from cmdlog.wal.format.control_record import schema_txn
 from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_commit_mark
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import BlockNumber, Lsn
-from replay.errors import StreamDamaged
+from cmdlog.wal.reader import Recycled
+from replay.errors import LogMovedOn, StreamDamaged
 from replay.history.chunks import TICK, Gathered, column_of
 from replay.log.log_fold import Place
 from replay.log.split_calls import PartitionSpan
@@ -292,6 +293,7 @@ class Cursor:
 
     def _damage(self, cause: BadRecord | WalError) -> StreamDamaged:
         where = f" after block {self.position.block}, offset {self.position.offset}" if self.position else ""
-        what = full_text(cause) + ("" if isinstance(cause, Corrupt) else where)
+        what = (str(cause) if isinstance(cause, Recycled) else full_text(cause)) + ("" if isinstance(cause, Corrupt) else where)
         waiting = {lane.stream.partition: (lane.next_index, lane.stream.upto) for lane in self.open_lanes}
-        return StreamDamaged(self.log.name, waiting, what, held_bytes=self.held_bytes)
+        kind = LogMovedOn if isinstance(cause, Recycled) else StreamDamaged
+        return kind(self.log.name, waiting, what, held_bytes=self.held_bytes)

@@ -35,7 +35,7 @@ from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvi
 from replay.log.known_lives import KnownLife, known_lives, lives_of_log, peers_met
 from snapshot.catalog import list_snapshots
 
-LOOKS_MAX: Final = 3  # at the directory of a running node, which may recycle between two file names
+LOOKS_MAX: Final = 10  # at the directory of a running node, which may recycle between two file names
 
 
 def gather(files: Files, directory: str) -> NodeEvidence:

@@ -29,7 +29,7 @@ from cmdlog.wal.opening.restart import decide
 from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
 from cmdlog.wal.reader import Recycled, read_records
 from replay.log.salvage import Gap, Patchwork, SalvagedSegment
-from snapshot.archive_layout import ArchivedSegment
+from snapshot.archive_layout import ArchivedSegment, list_segments
 
 SURVEYS_MAX: Final = 10  # looks at the directory of a running node, which may recycle between two file names
 LOOKS_MAX: Final = 5  # of a reading that can begin again; each of them reads some of the log
@@ -183,10 +183,50 @@ def _replaced(
         source,
         first_blocks=[int(segment.header.first_block) for segment in segments],
         last_block=last_block,
-        records=lambda after, upto: read_records(files, segments, last=last_block, after=after, upto=upto),
+        records=lambda after, upto: read_on(
+            files, source.directory, source.instance, segments, last=last_block, after=after, upto=upto
+        ),
         segments=segments,
         archived=archived,
     )
+
+
+def read_on(
+    files: Files,
+    directory: str,
+    instance: Instance,
+    segments: Sequence[SegmentFile],
+    *,
+    last: int,
+    after: Lsn | None,
+    upto: Lsn | None,
+) -> Records:
+    """As `read_records`. What a running node lets go meanwhile is read in its archive, where that has it: it is the same.
+
+    Raises: Corrupt; Recycled, where the archive has it not.
+    """
+    while True:
+        try:
+            for found in read_records(files, segments, last=last, after=after, upto=upto):
+                after = found[0]
+                yield found
+        except Recycled:
+            there = _archived_instead(files, directory, instance, segments)
+            if there == segments:
+                raise
+            segments = there
+        else:
+            return
+
+
+def _archived_instead(files: Files, directory: str, instance: Instance, segments: Sequence[SegmentFile]) -> Sequence[SegmentFile]:
+    """The same segments, those that the archive has by their files there."""
+    archived = {
+        (found.segment.header.first_block, found.segment.header.previous_chain): found.segment
+        for found in list_segments(files, directory, instance.identity)
+        if found.segment is not None
+    }
+    return [archived.get((of.header.first_block, of.header.previous_chain), of) for of in segments]
 
 
 def settled(look: Callable[[], T]) -> T:
@@ -213,7 +253,7 @@ def open_source(files: Files, directory: str, *, accept_data_loss: bool = False)
         [int(segment.header.first_block) for segment in segments],
         last_block,
         damage,
-        lambda after, upto: read_records(files, segments, last=last_block, after=after, upto=upto),  # the survey holds bytes
+        lambda after, upto: read_on(files, directory, instance, segments, last=last_block, after=after, upto=upto),
         segments,
     )
 
