@@ -13,9 +13,12 @@ import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
 from cmdlog.cli.cluster.cluster_options import YesFlag, ask_first
+from cmdlog.cli.directory.owner import act_as_owner
 from cmdlog.cli.output import JsonFlag, out
 
-DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory; its node may run.")]
+DirectoryArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Node directory; its node may run.", callback=act_as_owner)
+]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As `list` shows it.")]
 COLUMNS: Final = ("name", "taken", "reason", "bytes")
 HELP: Final = """List and remove what a node put aside when it was made again by copy.

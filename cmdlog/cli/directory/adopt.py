@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cmdlog.cli.directory.owner import act_as_owner
 from cmdlog.cli.output import JsonFlag, out
 
 
@@ -17,7 +18,9 @@ def register(program: typer.Typer) -> None:
 
 
 def adopt(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Node directory that was copied, restored or moved.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Node directory that was copied, restored or moved.", callback=act_as_owner)
+    ],
     json: JsonFlag = False,
 ) -> None:
     """Let a copied or restored node directory take the place of its original.

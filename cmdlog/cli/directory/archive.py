@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.directory.owner import act_as_owner
 from cmdlog.cli.directory.points import damaged_points
 from cmdlog.cli.output import JsonFlag, out
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from snapshot.archive_layout import ArchivedSegment
     from snapshot.catalog import Snapshot
 
-DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.", callback=act_as_owner)]
 COLUMNS: Final = ("name", "blocks", "from", "to", "bytes")
 AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
 AGE_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cmdlog.cli.directory.owner import act_as_owner
 from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.output import JsonFlag, out
 
@@ -27,7 +28,7 @@ def register(program: typer.Typer) -> None:
 
 
 def drill(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.", callback=act_as_owner)],
     *,
     seed: Annotated[
         int | None, typer.Option(help="Seed for choosing the moments to replay to; by default a new one each time.")

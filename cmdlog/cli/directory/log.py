@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
+from cmdlog.cli.directory.owner import act_as_owner
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
     from replay.history.history import CallHistory
 
-DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.", callback=act_as_owner)]
 SEGMENT_COLUMNS = ("sequence", "generation", "open_count", "first_block", "last_block")
 FAULT_COLUMNS = ("sequence", "failed", "author", "term", "reason")
 MEMBER_COLUMNS = ("node", "state", "incarnation", "peer", "client", "former", "forced")
@@ -98,6 +99,7 @@ def history_it(
     from replay.plan.until import parse_first, parse_until
 
     given = [os.path.abspath(directory) for directory in directories]
+    act_as_owner(Path(given[0]))
     check_distinct(given)
     printed, last = 0, ""
     hint = "no call was printed yet; run the same command again"

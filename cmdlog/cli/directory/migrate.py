@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
+from cmdlog.cli.directory.owner import act_as_owner
 from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.load_app import AppArgument, load_application
@@ -74,8 +75,9 @@ def migrate(
 def _migrate_directory(app: str, data: Path, *, plan: bool) -> None:
     from cmdlog.cli.server.serve import refuse_locked
 
-    db = load_application(app)
     directory = os.path.abspath(data)
+    act_as_owner(data)
+    db = load_application(app)
     if not (data / "instance.json").exists():
         raise CommandFailed(f"{directory} is no node directory", hint="--data DIR names one; a new one needs no migration")
     refuse_locked(data)

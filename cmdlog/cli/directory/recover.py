@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
+from cmdlog.cli.directory.owner import act_as_owner
 from cmdlog.cli.directory.plan_file import check_same, keep_plan, read_bytes, read_plan
 from cmdlog.cli.directory.recover_output import (
     ProgressDisplay,
@@ -152,6 +153,8 @@ def recover(
         RealFiles(), given, to, plan, plan_file, apply, moment, accept_data_loss, partitions, quarantine, call_timeout_s
     )
     _check_options(wanted, code)
+    if to is None:
+        act_as_owner(Path(given[0]))
     if to is None and not plan:
         _in_place(wanted.files, given[0], app=app, plan_file=plan_file, apply=apply)
     elif code is CodeChoice.CURRENT:

@@ -13,6 +13,7 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.directory import export
+from cmdlog.cli.directory.owner import act_as_owner
 from cmdlog.cli.directory.points import damaged_points, rows_of
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, patience, server
@@ -20,7 +21,7 @@ from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TimeoutOptio
 if TYPE_CHECKING:
     from snapshot.catalog import Snapshot
 
-DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.")]
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.", callback=act_as_owner)]
 ConsistentFlag = Annotated[
     bool, typer.Option("--consistent", help="Make a recovery point: one transaction id for all partitions, kept restorable.")
 ]
