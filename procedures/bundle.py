@@ -1,9 +1,8 @@
 """Code bundles: the application's own modules and compiled SQL, as the log keeps them, and the way back to a `Database`.
 
 One rule: an invocation is replayed with the code that it ran with. A function's source alone is not that code (it misses helpers,
-constants and statements), so a bundle holds every module of the application that the target module reaches by import: those of
-its own top-level package or folder, and any other file outside the standard library, the installed packages and this framework.
-What is installed is named by version in `environment()` instead.
+constants and statements), so a bundle holds every module of the application that the target module reaches by import
+(`procedures.source.own_modules`). What is installed is named by version in `environment()` instead.
 
 A bundle is loaded in isolation (`loaded_modules`): a running program and several bundles of its past live side by side. Its
 identity is the SHA-256 of its canonical JSON.
@@ -11,18 +10,14 @@ identity is the SHA-256 of its canonical JSON.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import hashlib
-import linecache
 import platform
 import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -36,15 +31,13 @@ from procedures.declaration.database import Database
 from procedures.declaration.dialect import StateDialect
 from procedures.deployed_code import deployed_code
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
-from procedures.execution.outcome_bodies import MAIN
 from procedures.loaded_modules import LoadedModules, alias, raised_at
 from procedures.loading import loading
+from procedures.raised_errors import class_name, is_raised, repr_of
+from procedures.source.own_modules import main_name, own_modules, source_of
 from procedures.statements.compiled import sql_of
 
-FRAMEWORK: Final = ("cmdlog", "procedures", "replay", "snapshot")
-SAMPLES: Final = "procedures.samples"
 STATEMENTS_KNOWN_MAX: Final = 4096  # whose SQL is remembered
-MODULES_PARSED_MAX: Final = 512  # whose imports are remembered by their text: each start of a node asks, as does each test
 BUNDLE_BYTES_MAX: Final = 8 << 20  # a catalog record must fit a block beside others; an application's own sources are far smaller
 
 
@@ -60,6 +53,7 @@ class Bundle:
     hash: str  # SHA-256, hexadecimal, of everything else but `requests`
     dialect: int = TEXT_NUMERIC  # how its declarations and statements are compiled; the first is not written down
     optimize: int = 0  # that of `python -O`, by which `assert` and `__debug__` are compiled; 0 is not written down
+    main: str = ""  # another name of the main module: `pkg.main` of `python -m pkg.main`, `main` of a script that is imported
     requests: Mapping[str, Any] = field(default_factory=dict)  # former signatures, by procedure; of the log, not of the code
 
     def to_bytes(self) -> bytes:
@@ -73,7 +67,7 @@ class Bundle:
         try:
             value = orjson.loads(data)
             content = {name: value[name] for name in ("target", "modules", "packages", "sql", "procedures")}
-            content |= {name: value[name] for name in ("dialect", "optimize") if name in value}
+            content |= {name: value[name] for name in ("dialect", "optimize", "main") if name in value}
             bundle = cls(**content, hash=value["hash"], requests=value.get("requests", {}))
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise BundleForged(f"not a code bundle: {error}") from None
@@ -88,15 +82,16 @@ def capture_bundle(db: Database, target: str | None = None) -> Bundle:
     Raises: BundleError when the database is in no module, or its own code is too large.
     """
     target = target or _find_target(db)
-    modules = _own_modules(target.partition(":")[0])
+    modules = own_modules(target.partition(":")[0])
     content: dict[str, Any] = {
         "target": target,
-        "modules": {name: _source(module) for name, module in modules.items()},
+        "modules": {name: source_of(module) for name, module in modules.items()},
         "packages": sorted(name for name, module in modules.items() if hasattr(module, "__path__")),
         "sql": {f"{name}.{key}": sql for name, module in modules.items() for key, sql in _statements(module, db).items()},
         "procedures": [{"name": p.name, "parameters": list(p.parameter_names)} for p in db.procedure_list],
         **({"dialect": dialect} if (dialect := dialect_of(db)) != TEXT_NUMERIC else {}),
         **({"optimize": sys.flags.optimize} if sys.flags.optimize else {}),
+        **({"main": main} if (main := main_name(modules)) else {}),
     }
     size = len(orjson.dumps(content))
     if size > BUNDLE_BYTES_MAX:
@@ -138,7 +133,8 @@ def load_bundle(bundle: Bundle) -> Database:
             module = loaded.load(module_name)
         db = getattr(module, attribute)
     except Exception as error:
-        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {error!r}{raised_at(error)}") from error
+        what = f"{class_name(error)}: {error}" if is_raised(error, OSError) else repr_of(error)  # the former names the file
+        raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} does not run: {what}{raised_at(error)}") from error
     if not isinstance(db, Database):
         raise BundleError(f"{bundle.target} in bundle {bundle.hash[:12]} is no Database")
     stated, declared = [procedure["name"] for procedure in bundle.procedures], [p.name for p in db.procedure_list]
@@ -148,7 +144,12 @@ def load_bundle(bundle: Bundle) -> Database:
             f"and its code declares {', '.join(declared) or 'none'}; declare them before the module uses a database"
         )
     names = {alias(name): name for name in bundle.modules}
-    here = {f"{names[name]}.{key}": sql for name, m in loaded.modules.items() for key, sql in _statements(m, db).items()}
+    here = {
+        f"{names[name]}.{key}": sql
+        for name, m in loaded.modules.items()
+        if name in names
+        for key, sql in _statements(m, db).items()
+    }
     for name, sql in bundle.sql.items():
         if here.get(name) != sql:
             raise BundleSqlChanged(
@@ -192,6 +193,7 @@ def _content(bundle: Bundle) -> dict[str, Any]:
         "procedures": list(bundle.procedures),
         **({"dialect": bundle.dialect} if bundle.dialect != TEXT_NUMERIC else {}),
         **({"optimize": bundle.optimize} if bundle.optimize else {}),
+        **({"main": bundle.main} if bundle.main else {}),
     }
 
 
@@ -209,72 +211,6 @@ def _find_target(db: Database) -> str:
             if value is db:
                 return f"{name}:{attribute}"
     raise BundleError(f"database {db.name!r} is in no module; keep it in a module-level name")
-
-
-def _own_modules(target: str) -> dict[str, ModuleType]:
-    """The target module and every own module that it reaches by import, by name."""
-    if target not in sys.modules:
-        raise BundleError(f"module {target!r} is not imported")
-    top = target.partition(".")[0]
-    found: dict[str, ModuleType] = {}
-    waiting = [target]
-    while waiting:
-        name = waiting.pop()
-        module = sys.modules.get(name)
-        if name in found or module is None or not _is_own(name, module, top):
-            continue
-        found[name] = module
-        parent = name.rpartition(".")[0]
-        waiting += [parent] if parent else []
-        waiting += _imported_names(name, _source(module), is_package=hasattr(module, "__path__"))
-    return dict(sorted(found.items()))
-
-
-def _is_own(name: str, module: ModuleType, top: str) -> bool:
-    if name.partition(".")[0] in FRAMEWORK:
-        return name.startswith(f"{SAMPLES}.")
-    if name == MAIN or name.partition(".")[0] == top:
-        return True
-    file = getattr(module, "__file__", None)
-    if name.partition(".")[0] in sys.stdlib_module_names or file is None:
-        return False
-    path = Path(file).resolve()
-    return not any(path.is_relative_to(folder) for folder in _installed())
-
-
-def _installed() -> list[Path]:
-    paths = sysconfig.get_paths()
-    return [Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-
-
-@functools.lru_cache(maxsize=MODULES_PARSED_MAX)
-def _imported_names(name: str, source: str, *, is_package: bool) -> tuple[str, ...]:
-    """Absolute names of everything that the source imports, attributes of modules among them (they may be modules too)."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return ()
-    package = name if is_package else name.rpartition(".")[0]
-    names: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parts = package.split(".")
-                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
-            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return tuple(names)
-
-
-def _source(module: ModuleType) -> str:
-    file = getattr(module, "__file__", None)
-    if not file:
-        return ""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return Path(file).read_text(encoding="utf-8")
-    return "".join(linecache.getlines(file))
 
 
 def _statements(module: ModuleType, db: Database) -> dict[str, str]:

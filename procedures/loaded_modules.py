@@ -40,14 +40,14 @@ class LoadedModules:
     def load(self, target: str) -> ModuleType:
         """Imports all modules of the bundle; returns the target."""
         with self._in_place():
-            for name in self._bundle.modules:
+            for name in sorted(self._bundle.modules, key=lambda name: name != MAIN):  # others find it by its other name
                 importlib.import_module(alias(name))
             return sys.modules[alias(target)]
 
     @contextlib.contextmanager
     def _in_place(self) -> Iterator[None]:
         """The bundle's modules stand in `sys.modules`; what they displace comes back after."""
-        names = [alias(name) for name in self._bundle.modules]
+        names = [alias(name) for name in self._bundle.modules] + ([self._bundle.main] if self._bundle.main else [])
         with _LOCK:
             if self._standing:  # an import within an import: a module that is half done must be found, or it is begun again
                 yield
@@ -102,6 +102,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         source = self._bundle.modules[MAIN if module.__name__ == alias(MAIN) else module.__name__]
         linecache.cache[spec.origin] = (len(source), None, source.splitlines(keepends=True), spec.origin)
         module.__dict__["__builtins__"] = self._space
+        if module.__name__ == alias(MAIN) and (main := self._bundle.main):
+            sys.modules[main] = module
+            module.__spec__, module.__package__ = ModuleSpec(main, self, origin=spec.origin), main.rpartition(".")[0]
         with contextlib.suppress(ProgramBegins, SystemExit):
             exec(compile(source, spec.origin, "exec", dont_inherit=True, optimize=self._bundle.optimize), module.__dict__)  # noqa: S102 - the log's own code
 

@@ -28,7 +28,7 @@ from cmdlog.testing.files import UnsyncedFiles
 from cmdlog.testing.proof import assert_replays
 from cmdlog.testing.server import SMALL
 from procedures import Database, InvalidParameters
-from procedures.declaration.procedure import Procedure
+from procedures.declaration.procedure import Procedure, hints_of
 
 CALLS_MAX: Final = 30  # of one history
 SMALL_INTEGERS: Final = (0, 9)  # few, so that calls meet; one in four is any integer of 64 bits
@@ -76,7 +76,7 @@ def run_history(database: Embedded, calls: Sequence[GeneratedCall]) -> None:
 
 
 def _calls_of(procedure: Procedure, given: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[GeneratedCall]:
-    hints = typing.get_type_hints(procedure.function, include_extras=True)
+    hints = hints_of(procedure.function)
     names = procedure.parameter_names
     chosen = {name: given[name] if name in given else strategy_of(hints[name]) for name in names}
     fitting = st.fixed_dictionaries(chosen).filter(lambda params: _is_accepted(procedure, params))

@@ -17,7 +17,7 @@ from typing import Final
 from procedures.checks.module_names import ModuleNames, definition_of
 
 _DECIMALS = "write `with decimal.localcontext(prec=50):` in the procedure"
-_WARNINGS = "raise an exception where a call must not go on: no warning of a call is shown or raised, whatever the filters"
+_WARNINGS = "raise an exception where a call must end: no warning of a call is shown or raised, whatever the filters"
 _ENVIRONMENT = "set it where the program is started, and pass procedures such values as parameters"
 _CALLS: Final = {
     "decimal.setcontext": _DECIMALS,

@@ -6,6 +6,7 @@ It holds no connection and no state. A node, an embedded engine, a replay and a 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from procedures.deployed_code import deployed_code, is_deployed
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
 from procedures.numeric.numeric_types import arguments_are_ignored, is_exact, numerics_are_text
+from procedures.source.main_module import share_main
 
 if TYPE_CHECKING:
     from procedures.execution.context import Transaction
@@ -85,6 +87,7 @@ class Database:
     def __init__(self, name: str) -> None:
         if not NAME.fullmatch(name):
             raise DefinitionError(f"database {name!r}: a name is lower-case letters, digits and _, at most 63, a letter first")
+        share_main(sys._getframe(1).f_globals)  # noqa: SLF001 - that of the module that declares it
         self.name = name
         self.metadata = MetaData()
         self._tables: dict[str, TableInfo] = {}

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import partial
 from operator import is_
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 from procedures.errors import DefinitionError, InvalidParameters
@@ -185,11 +186,23 @@ def build_procedure(
     )
 
 
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The type hints of a procedure's parameters and result. That of `tx` is for type checkers, and need not exist.
+
+    Raises: NameError, TypeError, and what else evaluating one raises.
+    """
+    stated = getattr(function, "__annotations__", None)
+    if not isinstance(stated, dict):
+        return typing.get_type_hints(function, include_extras=True)
+    contract = SimpleNamespace(__annotations__={name: hint for name, hint in stated.items() if name != "tx"})
+    return typing.get_type_hints(contract, getattr(inspect.unwrap(function), "__globals__", {}), include_extras=True)
+
+
 def _read_signature(function: Callable[..., Any]) -> tuple[tuple[Parameter, ...], Any]:
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise DefinitionError("must be a plain function: it runs to its end on one thread, without awaiting or yielding")
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = hints_of(function)
     except (NameError, TypeError) as error:
         raise DefinitionError(f"its type hints cannot be read ({error}); they must be importable at module level") from None
     signature = list(inspect.signature(function).parameters.values())

@@ -18,15 +18,12 @@ import linecache
 import re
 import reprlib
 import sys
-import sysconfig
 import time
 import traceback
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from types import FrameType, FunctionType, TracebackType, WrapperDescriptorType
 from typing import Any, Final
 
@@ -34,6 +31,7 @@ from procedures.declaration.procedure import Procedure
 from procedures.execution.outcome_bodies import describe_failure, failure_body
 from procedures.guard.authorizer import alternative_to
 from procedures.raised_errors import causes_of, class_name, is_raised, linked_to, set_trace, text_of, trace_of
+from procedures.source.distributions import is_installed
 from procedures.wire.scalar_codecs import WireError
 
 OWN_PACKAGES: Final = ("cmdlog", "procedures", "replay", "snapshot")
@@ -156,15 +154,7 @@ def _is_application(frame: FrameType, top: str) -> bool:
     package = name.partition(".")[0]
     if package in OWN_PACKAGES:
         return name.startswith(f"{SAMPLES}.")
-    return bool(name) and (package == top or not (package in sys.stdlib_module_names or _is_installed(frame.f_code.co_filename)))
-
-
-@cache
-def _is_installed(file: str) -> bool:
-    """Whether it belongs to Python or to a package that was installed."""
-    paths = sysconfig.get_paths()
-    folders = {Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return file.startswith("<frozen") or any(Path(file).resolve().is_relative_to(folder) for folder in folders)
+    return bool(name) and (package == top or not (package in sys.stdlib_module_names or is_installed(frame.f_code.co_filename)))
 
 
 def _place(step: Step) -> tuple[str, int, str]:

@@ -31,7 +31,7 @@ from typing_extensions import TypedDict
 
 from cmdlog.api.routes.response_models import AS_OF, AS_OF_TIME, Count, TxnIdText, absent
 from cmdlog.node.slot_map import Route
-from procedures.declaration.procedure import Procedure
+from procedures.declaration.procedure import Procedure, hints_of
 from procedures.wire.model_codecs import constrained
 from procedures.wire.scalar_codecs import INT_MAX, SCALARS, Codec, Schema, same
 from procedures.wire.type_codecs import codec_for
@@ -61,7 +61,7 @@ class WireForm:
 
 def parameters_model(procedure: Procedure) -> type[BaseModel]:
     """The object of a call's parameters: `reserve_items` has `ReserveItemsParameters`."""
-    hints = _hints_of(procedure.function)
+    hints = hints_of(procedure.function)
     fields: dict[str, Any] = {}
     for parameter in procedure.parameters:
         hint, codec = hints[parameter.name], parameter.codec
@@ -81,7 +81,7 @@ def parameters_model(procedure: Procedure) -> type[BaseModel]:
 def answer_model(route: Route) -> type[BaseModel]:
     """The answer to a call: `reserve_items` has `ReserveItemsAnswer`."""
     procedure = route.procedure
-    hint = _hints_of(procedure.function).get("return", Any)
+    hint = hints_of(procedure.function).get("return", Any)
     result: Any = Any
     if procedure.result_codec is not None:
         result = Annotated[hint, WireForm(procedure.result_codec, described_type(hint))]
@@ -91,10 +91,6 @@ def answer_model(route: Route) -> type[BaseModel]:
     if route.read_only:
         fields |= {"as_of": (dict[str, TxnIdText], absent(AS_OF)), "as_of_time": (str, absent(AS_OF_TIME))}
     return create_model(f"{_camel(procedure.name)}Answer", __config__=CLOSED, __module__=procedure.function.__module__, **fields)
-
-
-def _hints_of(function: Any) -> dict[str, Any]:
-    return typing.get_type_hints(function, include_extras=True)
 
 
 def _camel(name: str) -> str:
@@ -130,7 +126,7 @@ def described_type(hint: Any) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _described_object(hint)
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
-        hints = _hints_of(hint)
+        hints = typing.get_type_hints(hint, include_extras=True)
         return tuple[tuple(described_type(hints[name]) for name in hint._fields)]  # type: ignore[misc]  # made at run time
     return hint
 
@@ -162,7 +158,7 @@ def _described_scalar(schema: Schema) -> Any:
 @cache
 def _described_object(kind: Any) -> Any:
     """Of a frozen dataclass: a model with its fields."""
-    hints = _hints_of(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         if field.init:
@@ -184,7 +180,7 @@ def _described_field(field: dataclasses.Field[Any], hint: Any, name: str) -> Any
 @cache
 def _described_dict(kind: Any) -> Any:
     """Of a TypedDict: one with the described types, which takes no other keys."""
-    hints, members = _hints_of(kind), {}
+    hints, members = typing.get_type_hints(kind, include_extras=True), {}
     for name, hint in hints.items():
         said = typing.get_origin(hint)
         required = said is typing.Required or (said is not typing.NotRequired and name in kind.__required_keys__)

@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import structlog
 
+import cmdlog
 from cmdlog.child_process import DEVNULL, PIPE, ChildProcess, describe_end
 from cmdlog.node.boot import Boot, live_code
 from cmdlog.whole_line_stdout import answer, find_answer
@@ -24,6 +27,8 @@ from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.errors import BundleError, ProceduresError
 from procedures.hash_seed import PINNED
+from procedures.source.distributions import holds_distributions
+from procedures.source.own_modules import folders_of
 
 LOAD_S_MAX: Final = 60.0  # imports, also from a slow disk
 OPENER: Final = 5  # frames from `checked_code` up to the program: `Node.open`, `open_embedded_on`, `cmdlog.open`
@@ -83,9 +88,18 @@ def _find_problem(bundle: Bundle) -> str:
     """Why another process cannot load it; "" when it can, or when there is no other process to be had."""
     order = bundle.to_bytes()
     try:
-        with ChildProcess(
-            "cmdlog.node.deploying.load_check", hash_seed=PINNED, stdin=order, stdout=PIPE, stderr=DEVNULL
-        ) as child:
+        with (
+            tempfile.TemporaryDirectory(prefix="cmdlog-load-") as empty,
+            ChildProcess(
+                "cmdlog.node.deploying.load_check",
+                *_own_folders(bundle),
+                hash_seed=PINNED,
+                stdin=order,
+                stdout=PIPE,
+                stderr=DEVNULL,
+                cwd=Path(empty),
+            ) as child,
+        ):
             if (ended := child.finish(patience_s=LOAD_S_MAX)) is None:
                 return f"bundle {bundle.hash[:12]} of {bundle.target}: its modules were not imported within {LOAD_S_MAX:g} s"
             output, raised, end = ended.output, child.last_error(), describe_end(ended.code)
@@ -100,9 +114,21 @@ def _find_problem(bundle: Bundle) -> str:
     return str(found["problem"])
 
 
+def _own_folders(bundle: Bundle) -> list[str]:
+    """Where this program's imports found the modules of the bundle: another process finds them in the log alone.
+
+    The folder of this framework, where it is not installed, stays.
+    """
+    modules = {name: sys.modules[name] for name in bundle.modules if name in sys.modules}
+    folders = {*map(str, folders_of(modules)), os.path.realpath(os.getcwd())}
+    framework = os.path.realpath(Path(cmdlog.__file__).parents[1])
+    return sorted(folder for folder in folders if folder != framework and not holds_distributions(folder))
+
+
 def main() -> None:
     """Entry point: a bundle on standard input, an object on standard output, after whatever the application prints."""
-    problem = ""
+    problem, own = "", frozenset(sys.argv[1:])
+    sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) not in own]
     try:
         load_bundle(Bundle.from_bytes(sys.stdin.buffer.read()))
     except ProceduresError as error:

@@ -1,0 +1,1 @@
+"""Which modules are an application's own, and their source."""
