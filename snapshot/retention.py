@@ -16,13 +16,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import MILLIS_SHIFT, txn_millis
 from snapshot.catalog import Snapshot, remove
 from snapshot.lineage import fallback
 from snapshot.recovery_points import Point
+
+FIRST_BLOCK: Final = 1  # of a directory's log
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +125,11 @@ def oldest_restorable(snapshots: Iterable[Snapshot], partitions: Sequence[int], 
     return max((earliest[p] for p in partitions), default=None) if all(p in earliest for p in partitions) else None
 
 
-def describe_reach(oldest: int | None, *, now_millis: int, window_s: float, unkept_s: float) -> dict[str, Any]:
-    """How far back one can really go, as the interfaces show it; `oldest` is what `oldest_restorable` says.
+def describe_reach(oldest: int | None, *, now_millis: int, window_s: float, unkept_s: float, log_from: int) -> dict[str, Any]:
+    """How far back one can really go, as the interfaces show it; `oldest` is what `oldest_restorable` says of `log_from`.
 
-    A window that is younger than the node is whole when all of its life is there. `unkept_s`: a window that was promised before
-    and is not kept any more.
+    A promise is of what a directory has logged: a window that is longer than its life, as of a member that was just copied, is
+    whole when all of its log is there. `unkept_s`: a window that was promised before and is not kept any more.
     """
     if oldest is None:
         return {"oldest_txn": None, "oldest_time": None, "real_window_s": 0.0, "window_kept": not (window_s or unkept_s)}
@@ -137,5 +139,5 @@ def describe_reach(oldest: int | None, *, now_millis: int, window_s: float, unke
         "oldest_txn": str(oldest),  # "0": all that there ever was
         "oldest_time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(first / 1000)) if oldest else None,
         "real_window_s": round(max(0, now_millis - first) / 1000, 3) if oldest else None,
-        "window_kept": not unkept_s and (begin is None or oldest <= begin),
+        "window_kept": not unkept_s and (begin is None or oldest <= begin or log_from == FIRST_BLOCK),
     }

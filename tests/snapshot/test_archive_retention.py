@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
+from cmdlog.wal.ids import MILLIS_SHIFT
 from snapshot.archive.archive_retention import (
     oldest_unpinned_segment,
     spare_snapshot,
@@ -85,9 +87,17 @@ def test_snapshot_before_a_hole_in_the_log_is_useless() -> None:
     assert useless_snapshots([old, kept, later], [0], [], log_from=40) == []
 
 
+def test_window_longer_than_the_life_of_a_directory_is_whole() -> None:
+    """Nothing was promised of what lies before its log, as of a copy; once the log's beginning is given up, something is lost."""
+    of = partial(describe_reach, 9_000 << MILLIS_SHIFT, now_millis=10_000, window_s=5, unkept_s=0)
+    assert of(log_from=1)["window_kept"] is True
+    assert describe_reach(None, now_millis=1000, window_s=5, unkept_s=0, log_from=1)["window_kept"] is False
+    assert of(log_from=2)["window_kept"] is False
+
+
 def test_reach_is_whole_when_the_window_is_older_than_what_is_there() -> None:
     """Of a node without any snapshot nothing is restorable; a node whose whole life is there keeps every window."""
-    assert describe_reach(None, now_millis=1000, window_s=5, unkept_s=0)["window_kept"] is False
-    assert describe_reach(None, now_millis=1000, window_s=0, unkept_s=0)["window_kept"] is True
-    assert describe_reach(0, now_millis=1000, window_s=5, unkept_s=0)["window_kept"] is True
-    assert describe_reach(0, now_millis=1000, window_s=0, unkept_s=60)["window_kept"] is False
+    assert describe_reach(None, now_millis=1000, window_s=5, unkept_s=0, log_from=7)["window_kept"] is False
+    assert describe_reach(None, now_millis=1000, window_s=0, unkept_s=0, log_from=7)["window_kept"] is True
+    assert describe_reach(0, now_millis=1000, window_s=5, unkept_s=0, log_from=7)["window_kept"] is True
+    assert describe_reach(0, now_millis=1000, window_s=0, unkept_s=60, log_from=7)["window_kept"] is False

@@ -316,7 +316,7 @@ def _reach(
     if log_from == 1 and begins_empty(place.files, first):
         oldest = 0
     unkept_s = window_s if promise_end(place.files, place.directory) is not None else 0
-    return describe_reach(oldest, now_millis=int(time.time() * 1000), window_s=window_s, unkept_s=unkept_s)
+    return describe_reach(oldest, now_millis=int(time.time() * 1000), window_s=window_s, unkept_s=unkept_s, log_from=log_from)
 
 
 def _reach_text(reach: dict[str, Any]) -> str:

@@ -381,7 +381,13 @@ class Archiver:
             "when_full": self._rules.when_full,
             "first_block": log_from,
             "damaged_points": [point.name for point in self._bad_points],
-            **describe_reach(oldest, now_millis=self._hooks.now_millis(), window_s=self._rules.window_s, unkept_s=self._unkept_s),
+            **describe_reach(
+                oldest,
+                now_millis=self._hooks.now_millis(),
+                window_s=self._rules.window_s,
+                unkept_s=self._unkept_s,
+                log_from=log_from,
+            ),
         }
 
     def _log_begins_empty(self) -> bool:

@@ -70,6 +70,21 @@ def test_emptied_node_is_copied_and_votes_again(three: Members, tmp_path: Path) 
     wait_for(lambda: is_level(three), why=three.told)
 
 
+def test_copied_node_keeps_what_was_promised_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log begins with the copy; that the window is longer than its life is no loss, and no alarm."""
+    with members(tmp_path, monkeypatch, count=3, retention_window_s=86_400.0) as made:
+        made.join_all()
+        bump_all(made, 0, 20)
+        node = a_follower(made)
+        made.close(node)
+        shutil.rmtree(tmp_path / f"n{node}")
+        made.leader().membership.request("replace", node)
+        made.join(node)
+        wait_for(lambda: is_level(made), why=made.told)
+        reach = made.nodes[node].status()["archive"]
+        assert (reach["window_kept"], reach["oldest_txn"] != "0") == (True, True)
+
+
 def a_follower(cluster: Members) -> int:
     """A node that does not lead."""
     leader = cluster.leader()
