@@ -35,8 +35,10 @@ from replay.drill.report import DrillReport, Proof
 from replay.drill.view import ViewChanged
 from replay.errors import PlanOutdated, ReplayError, UntilBeyond, UntilUnreachable
 from replay.log.scan import ScannedStream, scan
+from replay.log.source import fold_end, open_source
 from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import make_plan
+from replay.plan.sole_voter import other_nodes
 from replay.recover.execute import WORKER_BYTES_MIN, RecoveryProgress, Target, execute
 from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.background_io import remove_tree
@@ -96,7 +98,7 @@ class DrillProofs:
         self._older: dict[int, dict[str, TableDigest]] = {}  # of those where the second proof begins
 
     def run(self) -> None:
-        planned = make_plan(self._files, self._directory, use_state="never")
+        planned = self._plan()
         snapshots = list_snapshots(self._files, self._directory, planned.source.instance.identity)
         of = {part.partition: [s for s in snapshots if s.partition == part.partition] for part in planned.plan.partitions}
         newest = {part.partition: _newest(part, of[part.partition]) for part in planned.plan.partitions}
@@ -115,6 +117,24 @@ class DrillProofs:
             if all(os.path.exists(snapshot.path) for snapshot in used):
                 raise
             raise ViewChanged from error
+
+    def _plan(self, until: int | None = None) -> Planned:
+        """Of a member of a cluster up to the last entry that it has executed, as its own start would: the rest others decide."""
+        files, directory = self._files, self._directory
+        source = open_source(files, directory)
+        others = other_nodes(fold_end(source), source.instance.identity.node_id)
+        if not others:
+            return make_plan(files, directory, use_state="never", until=until)
+        planned = make_plan(
+            files, directory, use_state="never", until=until, source=source, leave="unexecuted" if until is None else "nothing",
+            voters="any",
+        )  # fmt: skip
+        if until is None:
+            ends = {p: stream.last_index for p, stream in planned.scan.streams.items()}
+            parts = planned.plan.partitions
+            self._report.undecided = {p.partition: n for p in parts if (n := ends[p.partition] - p.to_index)}
+            self._report.members = tuple(sorted(others))
+        return planned
 
     def _first(self, planned: Planned, newest: Mapping[int, Snapshot | None], seconds: Collection[int]) -> None:
         """Each newest snapshot is what its manifest says, and leads to a moment after it; to the log's end without a second."""
@@ -202,7 +222,7 @@ class DrillProofs:
             return
         self._report.moment_txn = until
         try:
-            past = make_plan(files, directory, use_state="never", until=until)
+            past = self._plan(until)
             used = {part.name for part in past.plan.partitions}
             self._check_room([s for s in self._all_snapshots(past) if s.name in used])
             results = self._replay(past)

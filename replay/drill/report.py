@@ -63,6 +63,8 @@ class DrillReport:
     moment: dict[int, Proof] = field(default_factory=dict)  # of all partitions; empty where no past was promised
     moment_txn: int | None = None  # the moment that was drawn
     archive: tuple[str, ...] = ()  # files of the archive that were read for it
+    members: tuple[int, ...] = ()  # the others of its cluster
+    undecided: dict[int, int] = field(default_factory=dict)  # partition -> entries at its end that they decide about
     error: Exception | None = None
     path: str = ""  # of the file
 
@@ -99,6 +101,7 @@ class DrillReport:
             "attempts": self.attempts,
             "error": error,
             "nothing_to_compare": self.uncompared,
+            **({"members": list(self.members)} if self.members else {}),
             "moment": None if self.moment_txn is None else {"txn_id": str(self.moment_txn), "archive": list(self.archive)},
             "partitions": [
                 {
@@ -108,6 +111,7 @@ class DrillReport:
                     "oldest": _proof_json(self.oldest.get(p)),
                     "log_begins": self.log_begins.get(p),
                     "moment": _proof_json(self.moment.get(p)),
+                    **({"undecided": self.undecided.get(p, 0)} if self.members else {}),
                 }
                 for p in sorted(self.newest)
             ],

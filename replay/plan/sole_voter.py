@@ -111,12 +111,17 @@ def check_adoptable(files: Files, directory: str) -> None:
     except (WalError, BadRecord):
         return
     node = source.instance.identity.node_id
-    voters = {n for state in groups.by_partition.values() for n in (state.configuration or {}).get("voters", ())}
-    if others := (other_members(groups, node) | voters) - {node}:
+    if others := other_nodes(groups, node):
         raise NotSoleVoter(
             f"{directory} (node {node}) is one of several members of a cluster: the others are {voter_list(others)}",
             hint=f"`cmdlog cluster replace {node}`, and a start with an empty data directory, brings the node back by copy",
         )
+
+
+def other_nodes(groups: GroupStates, node_id: int) -> set[int]:
+    """Members of the cluster beside this one, and voters of its groups."""
+    voters = {n for state in groups.by_partition.values() for n in (state.configuration or {}).get("voters", ())}
+    return (other_members(groups, node_id) | voters) - {node_id}
 
 
 def other_members(groups: GroupStates, node_id: int) -> set[int]:

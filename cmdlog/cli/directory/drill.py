@@ -77,6 +77,9 @@ def _show(report: DrillReport, value: dict[str, Any]) -> None:
         out.text(
             f"moment: transaction {report.moment_txn} of the promised window, with {len(report.archive)} files of the archive"
         )
+    if report.members:
+        others, left = ", ".join(map(str, report.members)), sum(report.undecided.values())
+        out.text(f"a member of a cluster: of its own log, {left} entries at the end are left to the other nodes ({others})")
     out.text(f"report: {report.path}")
 
 
