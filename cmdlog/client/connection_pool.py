@@ -2,7 +2,8 @@
 
 One rule: a lane carries one request at a time. httpx's own pool looks at all pairs of its connections several times per request,
 which with 32 of them takes longer than the request; so it is never given more than one. A lane whose request broke is as good as
-new: httpx has closed its connection, or will see that something unread is left on it.
+new: httpx has closed its connection, or will see that something unread is left on it. One whose caller was interrupted (a signal
+handler raised, a task was cancelled) is closed: httpx may count its request as under way for ever, and make the next one wait.
 """
 
 from __future__ import annotations
@@ -33,15 +34,22 @@ class Lanes:
         if not self._free.acquire(timeout=wait_s):
             raise httpx.PoolTimeout(f"no connection was free for {wait_s:g} s")
         try:
-            lane = self._take_connection()
+            lane, whole = self._take_connection(), False
             try:
                 response = lane.send(request, stream=True)
                 try:
                     yield response
                 finally:
                     response.close()
+                whole = True
+            except httpx.RequestError:
+                whole = True
+                raise
             finally:
-                self._idle.append(lane)
+                if whole:
+                    self._idle.append(lane)
+                else:
+                    self._discard(lane)
         finally:
             self._free.release()
 
@@ -51,6 +59,13 @@ class Lanes:
             self._closed = True
             for lane in self._all:
                 lane.close()
+
+    def _discard(self, lane: httpx.Client) -> None:
+        """Closes a lane whose state is not known; the next request makes another."""
+        with self._lock:
+            self._all.discard(lane)
+        with contextlib.suppress(Exception):
+            lane.close()
 
     def _take_connection(self) -> httpx.Client:
         with self._lock:
@@ -84,15 +99,22 @@ class TaskLanes:
         except TimeoutError:
             raise httpx.PoolTimeout(f"no connection was free for {wait_s:g} s") from None
         try:
-            lane = self._take_connection()
+            lane, whole = self._take_connection(), False
             try:
                 response = await lane.send(request, stream=True)
                 try:
                     yield response
                 finally:
                     await response.aclose()
+                whole = True
+            except httpx.RequestError:
+                whole = True
+                raise
             finally:
-                self._idle.append(lane)
+                if whole:
+                    self._idle.append(lane)
+                else:
+                    await self._discard(lane)
         finally:
             self._free.release()
 
@@ -112,6 +134,12 @@ class TaskLanes:
             raise RuntimeError(
                 "this AsyncClient belongs to the event loop that first used it: make one for each asyncio.run(), inside it"
             )
+
+    async def _discard(self, lane: httpx.AsyncClient) -> None:
+        """Closes a lane whose state is not known; the next request makes another."""
+        self._all.discard(lane)
+        with contextlib.suppress(Exception):
+            await lane.aclose()
 
     def _take_connection(self) -> httpx.AsyncClient:
         if self._closed:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
-from cmdlog.client import AsyncClient, Client
+from cmdlog.client import AsyncClient, Call, Client
 from cmdlog.errors import Unreachable
 from tests.client.scripted import ScriptedServer, Step
 from tests.waiting import PATIENCE_S
@@ -72,3 +76,89 @@ def test_client_of_another_event_loop_says_so() -> None:
                 other.run(late(client))
         first.run(client.close())
         assert server.executions == 1
+
+
+class Interrupted(Exception):
+    """What a program's signal handler raises."""
+
+
+@contextmanager
+def interrupting(moment: threading.Event) -> Iterator[None]:
+    """Inside, a signal handler raises in this thread at the moment."""
+    main = threading.get_ident()
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def send_signal() -> None:
+        assert moment.wait(PATIENCE_S)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    before, sender = signal.signal(signal.SIGUSR1, interrupt), threading.Thread(target=send_signal)
+    sender.start()
+    try:
+        yield
+    finally:
+        sender.join(PATIENCE_S)
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("shape", ["call", "batch", "auto_batch"])
+def test_interrupted_caller_leaves_no_poisoned_connection(shape: str) -> None:
+    """A signal handler raises while a request is under way: the next calls get a connection, and an answer of their own."""
+    with (
+        ScriptedServer([STALL]) as server,
+        Client(server.url, connections_max=1, token="", auto_batch=shape == "auto_batch") as client,
+    ):
+        ask = {"batch": lambda: list(client.batch([Call("bump", {"id": 1})] * 5))}.get(shape, lambda: client.call("bump", id=1))
+        with interrupting(server.arrived), pytest.raises(Interrupted):
+            ask()
+        server.release()
+        before = server.executions
+        assert [client.invoke("bump", {"id": 1}, timeout_s=PATIENCE_S).value for _ in range(3)] == [
+            before + 1,
+            before + 2,
+            before + 3,
+        ]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a socket that httpx had just opened
+def test_interrupts_at_any_moment_leave_no_poisoned_connection() -> None:
+    """Also where httpx is between two of its own steps."""
+    chance = random.Random(7)
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with ScriptedServer() as server, Client(server.url, connections_max=1, token="") as client:
+            for _ in range(60):
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0001, 0.004))
+                with suppress(Interrupted):
+                    while True:
+                        client.call("bump", id=1)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                assert client.invoke("bump", {"id": 1}, timeout_s=PATIENCE_S).value == server.executions
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_cancelled_task_leaves_no_poisoned_connection() -> None:
+    """However far its request was."""
+
+    async def run(server: ScriptedServer) -> None:
+        async with AsyncClient(server.url, connections_max=1, token="") as client:
+            assert await client.call("bump", id=1) == 1
+            for turns in range(20):
+                task = asyncio.create_task(client.call("bump", id=1))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            known = server.executions
+            assert await client.call("bump", id=1) > known - 20
+
+    with ScriptedServer() as server:
+        asyncio.run(run(server))

@@ -150,7 +150,7 @@ def test_server_reads_what_the_client_writes(hint: Any, values: st.SearchStrateg
     run()
 
 
-@given(st.timedeltas(timedelta(days=-999_999_998), timedelta(days=999_999_998)))
+@given(st.timedeltas(timedelta(days=-106_751_991), timedelta(days=106_751_991)))
 def test_the_server_reads_every_duration(value: timedelta) -> None:
     """What is sent is one of the spellings that the server takes for the same duration."""
     codec = codec_for(timedelta)
