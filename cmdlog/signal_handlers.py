@@ -9,7 +9,15 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NoReturn
+from typing import Final, NoReturn
+
+STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What ends a server in order: the kernel would end it at once for any of them."""
+
+
+def stop_signals() -> list[signal.Signals]:
+    """`STOPS` without those that this process ignores from its start, as `nohup` makes it do."""
+    return [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def ignore(*numbers: signal.Signals) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -34,6 +33,7 @@ from cmdlog.api.processes.process_set import ProcessSet
 from cmdlog.api.routes.app_state import SLOW_THREADS, Service
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.settings import Settings, is_loopback
+from cmdlog.signal_handlers import stop_signals
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
@@ -42,7 +42,6 @@ LOG_THREADS: Final = 2  # beside those that write it: the keeper, and who prepar
 NODE_THREADS: Final = 7  # flush, watch of the sites, archive, snapshots, page checks, drills, scrub
 LEFT_OVER_S: Final = 2.0  # for HTTP processes of a node that was killed to be gone with their copies of its socket
 SWITCH_INTERVAL_S: Final = 0.001  # Python's 5 ms keep the log and the sites waiting while lines of a batch are read
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 Open = Callable[[Callable[[Any], None]], "Node"]  # opens the node; is given what to report progress to
 
@@ -61,7 +60,7 @@ class Events:
 def serve(
     open_node: Open, settings: Settings, *, events: Events | None = None, version: str = "", process_module: str = ""
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then drains and closes the node. Blocking; the main thread.
+    """Serves until SIGTERM, or another signal that stops a server, then drains and closes the node. Blocking; the main thread.
 
     `process_module` is the program of an HTTP process, for settings that ask for some.
 
@@ -126,7 +125,7 @@ class _Runner:
 
     async def run(self, listener: socket.socket) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        for number in stop_signals():
             loop.add_signal_handler(number, self._stop)
         self._service.show_progress(lambda: self._progress)
         self._url = url_of(listener, scheme="http" if self._roster.certificate is None else "https")

@@ -18,6 +18,7 @@ import typer
 
 from cmdlog.cli import signals
 from cmdlog.cli.cli_errors import BROKEN_OFF, DISK_FULL_CODE, USAGE, WRITE_FAILED_CODE, ShownFailure, explain
+from cmdlog.cli.empty_values import refuse_empty_values
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import sigterm_as_interrupt
 from cmdlog.cli.version import VersionFlag
@@ -93,7 +94,9 @@ def make_program(only: str = "") -> typer.Typer:
 @cache
 def command_parser(first: str) -> Any:
     """What parses a command line with this first argument and runs the command; made once in a process."""
-    return typer.main.get_command(make_program(first if first in COMMANDS else ""))
+    command = typer.main.get_command(make_program(first if first in COMMANDS else ""))
+    refuse_empty_values(command)
+    return command
 
 
 def run() -> None:

@@ -139,7 +139,7 @@ def test_thread_that_cannot_be_started_ends_the_server(
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    monkeypatch.setattr("cmdlog.api.server.SIGNALS", ())
+    monkeypatch.setattr("cmdlog.api.server.stop_signals", list)
     settings = Settings(port=0, partitions=1, sites=1, **SMALL)
     told: list[str] = []
     with pytest.raises(RuntimeError, match="can't start new thread"):

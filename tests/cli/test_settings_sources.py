@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cmdlog.cli.server.settings_sources import OTHER_VARIABLES, load_settings
+from cmdlog.cli.server.settings_sources import OTHER_VARIABLES, load_settings, service_links
 from cmdlog.node.settings import BadSetting
 
 
@@ -36,11 +36,47 @@ def test_variables_of_others_are_no_settings() -> None:
     assert "CMDLOG_NATIVE" in OTHER_VARIABLES
 
 
+LINKS = {
+    "CMDLOG_SERVICE_HOST": "10.0.0.1",
+    "CMDLOG_SERVICE_PORT": "8642",
+    "CMDLOG_SERVICE_PORT_HTTP": "8642",
+    "CMDLOG_PORT": "tcp://10.0.0.1:8642",
+    "CMDLOG_PORT_8642_TCP": "tcp://10.0.0.1:8642",
+    "CMDLOG_PORT_8642_TCP_PROTO": "tcp",
+    "CMDLOG_PORT_8642_TCP_PORT": "8642",
+    "CMDLOG_PORT_8642_TCP_ADDR": "10.0.0.1",
+    "CMDLOG_HEADLESS_SERVICE_HOST": "10.0.0.2",
+    "CMDLOG_HEADLESS_PORT": "udp://10.0.0.2:53",
+    "CMDLOG_HEADLESS_PORT_53_UDP_ADDR": "10.0.0.2",
+}
+
+
+def test_service_links_are_no_settings() -> None:
+    """A platform sets them in every container of a namespace with a service of that name; settings beside them count."""
+    assert load_settings(environ={**LINKS, "CMDLOG_SEGMENTS": "6"}) == load_settings(environ={"CMDLOG_SEGMENTS": "6"})
+    assert service_links({**LINKS, "CMDLOG_SEGMENTS": "6", "PORT": "tcp://1:2"}) == sorted(LINKS)
+    assert service_links({"CMDLOG_PORT": "8642"}) == []
+
+
+def test_wrong_value_that_a_flag_overrides_is_not_looked_at(tmp_path: Path) -> None:
+    """Neither of the environment nor of the file; one that nothing overrides is refused."""
+    (tmp_path / "cmdlog.toml").write_text("port = 'none'")
+    assert load_settings({"port": 3}, environ={"CMDLOG_PORT": "many"}, data_dir=tmp_path).port == 3
+    assert load_settings(environ={"CMDLOG_PORT": "4"}, data_dir=tmp_path).port == 4
+    with pytest.raises(BadSetting, match="CMDLOG_PORT"):
+        load_settings(environ={"CMDLOG_PORT": "many"}, data_dir=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("environ", "says"),
     [
         ({"CMDLOG_PARTITION": "3"}, ["CMDLOG_PARTITION:", "CMDLOG_PARTITIONS"]),
-        ({"CMDLOG_PORT": "tcp://10.0.0.1:80"}, ["CMDLOG_PORT", "whole number"]),
+        ({"CMDLOG_PORT": "tcp"}, ["CMDLOG_PORT", "whole number"]),
+        ({"CMDLOG_PORT": "http://10.0.0.1:80"}, ["CMDLOG_PORT", "whole number"]),
+        ({"CMDLOG_PORT": ""}, ["CMDLOG_PORT", "is empty"]),
+        ({"CMDLOG_TOKEN_FILE": " "}, ["CMDLOG_TOKEN_FILE", "is empty"]),
+        ({"CMDLOG_HOST": ""}, ["CMDLOG_HOST", "is empty"]),
+        ({"CMDLOG_PORT_80_TPC": "tcp://10.0.0.1:80"}, ["CMDLOG_PORT_80_TPC", "no such setting"]),
         ({"CMDLOG_PORT": "65536"}, ["CMDLOG_PORT", "65535"]),
         ({"CMDLOG_DURABILITY": "asynch"}, ["CMDLOG_DURABILITY", "sync, async"]),
         ({"CMDLOG_DIGEST_ROWS": "maybe"}, ["CMDLOG_DIGEST_ROWS", "true"]),
@@ -67,6 +103,7 @@ def test_bad_variable_is_refused_by_name(environ: dict[str, str], says: list[str
     ("text", "says"),
     [
         ("partion = 3", ["partion in", "partitions"]),
+        ("token_file = ''", ["token_file in", "is empty"]),
         ("port = '80'", []),
         ("port = true", ["port in", "not of type int"]),
         ("port = 80.5", ["port in", "not of type int"]),

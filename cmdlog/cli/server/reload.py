@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from cmdlog.child_process import DEVNULL, PIPE, ChildProcess, last_answer
 from cmdlog.cli.output import out
-from cmdlog.signal_handlers import handled
+from cmdlog.signal_handlers import handled, stop_signals
 from procedures.hash_seed import PINNED
 
 WATCH_MS: Final = 100  # between two looks of the watch at whether it shall end
@@ -51,7 +51,7 @@ def serve_reloading(app: str, data: Path, settings: Mapping[str, Any], given: Se
     options = [word for name, value in settings.items() if value is not None for word in ("--" + name.replace("_", "-"), value)]
     options += [*given, *(["--json"] if out.json else [])]
     reloader = Reloader(app, ["serve", app, "--data", str(data), *options])
-    with handled(reloader.stop, signal.SIGTERM, signal.SIGINT):
+    with handled(reloader.stop, *stop_signals()):
         return reloader.run()
 
 

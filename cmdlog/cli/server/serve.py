@@ -10,7 +10,6 @@ import functools
 import gc
 import inspect
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,12 +20,12 @@ import typer
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.settings_sources import load_settings
+from cmdlog.cli.server.settings_sources import load_settings, report_service_links
 from cmdlog.cli.server.settings_table import describe
 from cmdlog.cli.version import version_of
 from cmdlog.file_lock import LockHeld, lock
 from cmdlog.node.settings import TABLE, SettingRow
-from cmdlog.signal_handlers import handled
+from cmdlog.signal_handlers import handled, stop_signals
 from cmdlog.wal.system.line_queue import end_output
 
 if TYPE_CHECKING:
@@ -224,6 +223,7 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
 
         settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
         configure_logs(settings.log_format)
+        report_service_links(os.environ)
         db = load_application(app)
     finally:
         gc.enable()
@@ -286,12 +286,12 @@ def naming(data: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped_in_order() -> Iterator[None]:
-    """SIGTERM and SIGINT before the server has handlers of its own end the process in order, too: nothing was begun."""
+    """A signal that stops a server, before that has handlers of its own, ends the process in order, too: nothing was begun."""
 
     def stop() -> None:
         raise SystemExit(0)
 
-    with handled(stop, signal.SIGTERM, signal.SIGINT):
+    with handled(stop, *stop_signals()):
         yield
 
 

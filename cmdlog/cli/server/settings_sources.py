@@ -2,6 +2,9 @@
 
 One rule: a typo or a bad value is refused at start and names the key, where it came from and the nearest known one.
 
+A container platform sets variables for a service that is named like the program (`cmdlog`, `cmdlog-headless`): these
+service links look like settings of ours, and are none.
+
 Order: flag, then environment `CMDLOG_<NAME>`, then `cmdlog.toml` (the one given, else in the data directory, else in the current
 directory), then the default.
 """
@@ -25,6 +28,10 @@ COMMAND_LINE: Final = (
 OTHER_VARIABLES: Final = (*COMMAND_LINE, SWITCH)
 """Variables that the command line or the modules in C read for themselves; they are no settings of the node."""
 
+SERVICE_LINK: Final = re.compile(r"CMDLOG_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+LINKED_PORT: Final = re.compile(r"CMDLOG_(\w+_)?PORT")  # whose value is then an address
+ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://.*")
+
 SIZE: Final = re.compile(r"(\d+)\s*(|KiB|MiB|GiB)")
 TRUTHS: Final = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
@@ -43,11 +50,28 @@ def load_settings(
 
     Raises: BadSetting.
     """
-    given: dict[str, Any] = {}
+    given: dict[str, tuple[Any, str]] = {}  # a value that another source overrides is not looked at
     for source in (_from_config(config, data_dir), _from_environment(environ), _from_flags(flags or {})):
-        for name, text, origin in source:
-            given[name] = _convert(TABLE[name], text, origin)
-    return Settings(**fitted(given))
+        given |= {name: (text, origin) for name, text, origin in source}
+    return Settings(**fitted({name: _convert(TABLE[name], text, origin) for name, (text, origin) in given.items()}))
+
+
+def service_links(environ: Mapping[str, str]) -> list[str]:
+    """The variables that a container platform has set for a service; they are ignored."""
+    return [name for name in sorted(environ) if _is_service_link(name, environ[name])]
+
+
+def report_service_links(environ: Mapping[str, str]) -> None:
+    """One line of the log, if there are any."""
+    if links := service_links(environ):
+        import structlog
+
+        why = "a container platform sets them for a service of this name; they are no settings"
+        structlog.get_logger("cmdlog.cli").info("service_links_ignored", variables=links, why=why)
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    return bool(SERVICE_LINK.fullmatch(name) or (LINKED_PORT.fullmatch(name) and ADDRESS.fullmatch(value)))
 
 
 def _from_flags(flags: Mapping[str, Any]) -> Given:
@@ -59,7 +83,8 @@ def _from_flags(flags: Mapping[str, Any]) -> Given:
 
 def _from_environment(environ: Mapping[str, str]) -> Given:
     for variable in sorted(environ):
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in OTHER_VARIABLES:
+        is_ours = variable.startswith(ENVIRONMENT_PREFIX) and variable not in OTHER_VARIABLES
+        if is_ours and not _is_service_link(variable, environ[variable]):
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
             yield known_setting(name, variable, lambda near: ENVIRONMENT_PREFIX + near.upper()), environ[variable], variable
 
@@ -88,7 +113,9 @@ def _config_places(data_dir: Path | None) -> Iterator[Path]:
 def _convert(setting: SettingRow, value: Any, origin: str) -> Any:
     """The value in the setting's type; text (of a flag or variable) is parsed, other types are only checked."""
     if isinstance(value, str):
-        value = _parse(setting, value.strip(), origin)
+        if not (text := value.strip()):
+            raise BadSetting(origin, "is empty; leave it out for the default")
+        value = _parse(setting, text, origin)
     if setting.kind == "float" and type(value) is int:
         value = float(value)
     check_value(setting, value, origin)

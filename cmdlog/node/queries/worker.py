@@ -30,7 +30,7 @@ import orjson
 
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
-from cmdlog.signal_handlers import ignore
+from cmdlog.signal_handlers import STOPS, ignore
 from cmdlog.wal.ids import txn_millis
 
 LENGTH: Final = struct.Struct("<I")
@@ -145,7 +145,7 @@ def _address_space_bytes() -> int:
 
 def main() -> None:
     """Entry point."""
-    ignore(signal.SIGINT, signal.SIGTERM)  # the node decides when its processes end
+    ignore(*STOPS)  # the node decides when its processes end
     sock = socket.socket(fileno=int(sys.argv[1]))
     memory_bytes_max = int(sys.argv[2])
     apsw.hard_heap_limit(memory_bytes_max)

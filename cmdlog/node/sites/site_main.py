@@ -15,7 +15,6 @@ import contextlib
 import mmap
 import os
 import select
-import signal
 import socket
 import sys
 from functools import partial
@@ -28,7 +27,7 @@ from cmdlog.node.sites.busy_poll import BusyPoll, Spinning
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
 from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
-from cmdlog.signal_handlers import ignore
+from cmdlog.signal_handlers import STOPS, ignore
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record
 from cmdlog.wal.skips import skips_by_partition
@@ -215,7 +214,7 @@ def pack_applied(applied: Applied) -> bytes:
 
 def main() -> None:
     """Entry point; the node gives both descriptors."""
-    ignore(signal.SIGINT, signal.SIGTERM)  # the node decides when its sites end
+    ignore(*STOPS)  # the node decides when its sites end
     queue_output("stdout", "stderr", as_json=False)  # what procedures print must not hold up calls
     end_children()
     sock = socket.socket(fileno=int(sys.argv[1]))
