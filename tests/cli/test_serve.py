@@ -18,9 +18,12 @@ from cmdlog.node.node import Node
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.site_child import NotStarted
 from cmdlog.node.sites.site_faults import SiteFault
+from cmdlog.signal_handlers import STOPS, handled, stop_signals
+from cmdlog.testing.server import Server
+from tests.waiting import PATIENCE_S
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", STOPS)
 def test_a_stop_before_the_server_runs_ends_with_success(number: signal.Signals) -> None:
     """Nothing was begun, so nothing failed; whoever had the signal before has it again."""
     before = signal.getsignal(number)
@@ -28,6 +31,32 @@ def test_a_stop_before_the_server_runs_ends_with_success(number: signal.Signals)
         signal.raise_signal(number)
     assert ended.value.code == 0
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_server_drains_on_every_signal_that_would_end_it(tmp_path: Path, number: signal.Signals) -> None:
+    """The end of a terminal, or a tool that rotates logs, does not kill it in the middle of a call."""
+    server = Server("procedures.samples.bank:db", tmp_path, partitions=1)
+    try:
+        server.start()
+        server.client.call("open_account", branch=1, customer=1, savings=5, checking=5)
+        process = server._running()
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 0
+        server._gone()
+        server.start()
+        assert server.client.status()["partitions"]["0"]["applied"] > 0
+    finally:
+        server.close()
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """`nohup` makes a program ignore the end of its terminal."""
+    with handled(lambda: None, signal.SIGHUP):
+        assert set(stop_signals()) == set(STOPS)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert set(STOPS) - set(stop_signals()) == {signal.SIGHUP}
 
 
 def test_an_error_without_a_path_gets_that_of_the_directory(tmp_path: Path) -> None:
