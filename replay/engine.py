@@ -16,6 +16,7 @@ from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.control_record import CatalogVersion, SchemaChange, naming_record
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import txn_millis
+from cmdlog.wal.skips import VOID
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.errors import BundleForged
@@ -129,14 +130,14 @@ class PartitionEngine:
         )
 
     def apply(self, record: Record, skips: Mapping[int, Collection[int]] = NO_SKIPS) -> Applied | None:
-        """Applies the entry; None for one that has no calls. `skips` says which positions of which index are not run.
+        """Applies the entry; None for one that has no calls. `skips` says which positions of which index are not run; one that
+        is VOID has no calls.
 
         On return state and position are committed to the state file (page cache: the log is what is durable).
         Raises: EnvironmentFault, and then nothing of the entry was applied.
         """
-        if record.kind is RecordKind.BATCH:
-            batch = decode_batch(record)
-            return self.executor.apply(invocations(batch, skips.get(record.index, ())))
+        if record.kind is RecordKind.BATCH and VOID not in (skipped := skips.get(record.index, ())):
+            return self.executor.apply(invocations(decode_batch(record), skipped))
         if record.kind is RecordKind.SCHEMA:
             change = SchemaChange.from_record(record)
             self.executor.apply_schema(

@@ -3,74 +3,74 @@
 One rule: the entry of such a call is handed to a site only when every partition has it committed. The entries of a partition keep
 their order, so those after it wait with it.
 
-A leader puts the call into all groups in one block, but each group commits by itself: a leader that dies leaves it in some of
-them. Its successor finds it (`parted`) before it takes a call, and skips it wherever it is (SKIP, as for a call that cannot be
-run). So the running cluster does what `replay.log.split_calls` does with the same logs: a call that some partition lacks was
-answered to nobody, and is run nowhere.
+A leader puts the call into all groups in one block, but each group commits by itself: a leader that loses one of them leaves the
+call in the others. Each of its entries names all of them, so every node judges it alike (`cmdlog.wal.term_table`): once some
+group holds a higher term where the call should be, it is void, and its entries are passed over like entries without calls. The
+entry that begins a term is enough for that: when the terms of a leader are committed in all groups, nothing is undecided.
+
+A SKIP skips a call that hangs. The leader states it in every group before any partition has run the call, and it names all
+places. One that is committed in some group alone is in force on all; the next leader states it in the others before it runs
+anything: a follower knows then all that its partition must skip from that partition's own entries.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from cmdlog.wal.format.batch import batch_span
+from cmdlog.wal.format.batch import places_of
+from cmdlog.wal.format.call_places import CallPlaces
 from cmdlog.wal.format.control_record import Skip
-from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record, peek_record
-from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
+from cmdlog.wal.format.record import RecordKind, decode_record, peek_record
+from cmdlog.wal.skips import VOID
+from cmdlog.wal.term_table import CallVerdict, TermTable, judge_call
 
-_BATCH = int(RecordKind.BATCH)
-_SKIP = int(RecordKind.SKIP)
+_BATCH = RecordKind.BATCH
+_SKIP = RecordKind.SKIP
 
 Released = list[tuple[int, list[tuple[int, bytes]]]]  # (partition, [(index, record)]), in order
+LeftOut = list[tuple[int, int, int]]  # (partition, index, position) of calls that are not run, or VOID
 
 
-@dataclass(frozen=True, slots=True)
-class PartedEntry:
-    """A multi-partition call that some partitions lack: where it is."""
+class HalfSkip(NamedTuple):
+    """A SKIP of a multi-partition call that some partitions do not hold yet."""
 
-    txn_id: int
-    places: Sequence[tuple[int, int]]  # (partition, index), ascending
+    everywhere: tuple[int, ...]  # index of the call in each partition
+    missing: Sequence[int]  # partitions, ascending
 
 
 class MultiCallGate:
     """Under the driver's lock."""
 
-    def __init__(self, run_upto: Mapping[int, int]) -> None:
-        """`run_upto`: of every partition the TxnId up to which its state holds all."""
-        self._run_upto = dict(run_upto)
-        self._waiting: dict[int, deque[tuple[int, bytes, int]]] = {partition: deque() for partition in run_upto}
-        self._held: dict[int, dict[int, int]] = {}  # TxnId -> partition -> index, of calls that wait
-        self._skipped: set[tuple[int, int]] = set()  # (partition, index) of waiting calls that are not run
+    def __init__(self, terms: Mapping[int, TermTable]) -> None:
+        """`terms`: those of every partition, up to the entry that its state has reached."""
+        self.terms = dict(terms)
+        self._begun = {partition: table.last for partition, table in terms.items()}
+        self._waiting: dict[int, deque[tuple[int, bytes, CallPlaces]]] = {partition: deque() for partition in terms}
+        self._skipped: dict[tuple[int, ...], set[int]] = {}  # index of a call in each partition -> those whose SKIP was met
 
-    def add(self, partition: int, entries: Iterable[tuple[int, bytes]]) -> tuple[Released, list[tuple[int, Skip]]]:
-        """The partition's next committed entries (index, record). What may be run now, on any partition, and the skips among
-        these entries, which a site must know first."""
-        skips: list[tuple[int, Skip]] = []
-        queue = self._waiting[partition]
-        touched = {partition}
-        for index, record in entries:
-            kind, txn_id = record[KIND_OFFSET], 0
-            if kind == _SKIP:
-                skip = Skip.from_record(decode_record(record))
-                skips.append((partition, skip))
-                if any(held.get(partition) == skip.batch for held in self._held.values()):
-                    self._skipped.add((partition, skip.batch))
-            elif kind == _BATCH and (txn_id := _multi_txn(record)):
-                held = self._held.setdefault(txn_id, {})
-                held[partition] = index
-                if self._everywhere(txn_id):
-                    touched |= held.keys()
-            queue.append((index, record, txn_id))
-        return self._release(sorted(touched)), skips
+    def add(self, partition: int, entries: Iterable[tuple[int, bytes]]) -> tuple[Released, LeftOut]:
+        """The partition's next committed entries (index, record). What may be run now, on any partition, and the calls that are
+        not run, which a site must know first."""
+        left_out: LeftOut = []
+        table, queue = self.terms[partition], self._waiting[partition]
+        for index, data in entries:
+            record, places = peek_record(data), CallPlaces()
+            if index > table.last:  # what is committed does not change
+                table.add(index, record.term)
+            if record.kind is _SKIP:
+                left_out += self._note_skip(partition, Skip.from_record(decode_record(data)))
+            elif record.kind is _BATCH:
+                places = places_of(record)
+            queue.append((index, data, places))
+        return self._release(left_out), left_out
 
-    def parted(self) -> list[PartedEntry]:
-        """The calls that wait for partitions which may not have them at all, ascending; not the places whose skip is known."""
+    def half_skips(self) -> list[HalfSkip]:
+        """What the leader before has not finished."""
         return [
-            PartedEntry(txn_id, places)
-            for txn_id, held in sorted(self._held.items())
-            if not self._everywhere(txn_id) and (places := sorted(held.items() - self._skipped))
+            HalfSkip(everywhere, [partition for partition in sorted(self.terms) if partition not in known])
+            for everywhere, known in sorted(self._skipped.items())
         ]
 
     @property
@@ -78,37 +78,29 @@ class MultiCallGate:
         """Whether anything committed may not be run yet."""
         return any(self._waiting.values())
 
-    def _everywhere(self, txn_id: int) -> bool:
-        held = self._held.get(txn_id, {})
-        return all(partition in held or upto >= txn_id for partition, upto in self._run_upto.items())
+    def _note_skip(self, partition: int, skip: Skip) -> LeftOut:
+        if not skip.everywhere:
+            return [(partition, skip.batch, skip.position)]
+        known = self._skipped.setdefault(skip.everywhere, set())
+        known.add(partition)
+        if len(known) == len(self.terms):
+            del self._skipped[skip.everywhere]
+        return [(each, index, skip.position) for each, index in enumerate(skip.everywhere)]
 
-    def _release(self, partitions: Iterable[int]) -> Released:
+    def _release(self, left_out: LeftOut) -> Released:
         released: Released = []
-        for partition in partitions:
-            queue, run = self._waiting[partition], list[tuple[int, bytes]]()
+        for partition, queue in self._waiting.items():
+            run = list[tuple[int, bytes]]()
             while queue:
-                index, record, txn_id = queue[0]
-                if txn_id and not self._everywhere(txn_id) and (partition, index) not in self._skipped:
+                index, data, places = queue[0]
+                held = not places or index <= self._begun[partition]  # by the state, which has passed it
+                verdict = CallVerdict.IN if held else judge_call(places, self.terms)
+                if verdict not in (CallVerdict.IN, CallVerdict.OUT):
                     break
+                if verdict is CallVerdict.OUT:
+                    left_out.append((partition, index, VOID))
                 queue.popleft()
-                run.append((index, record))
-                self._skipped.discard((partition, index))
-                if txn_id:
-                    self._leave(txn_id, partition)
+                run.append((index, data))
             if run:
                 released.append((partition, run))
         return released
-
-    def _leave(self, txn_id: int, partition: int) -> None:
-        """The partition may run the call: it holds all up to it from now on."""
-        self._run_upto[partition] = max(self._run_upto[partition], txn_id)
-        held = self._held[txn_id]
-        del held[partition]
-        if not held:
-            del self._held[txn_id]
-
-
-def _multi_txn(record: bytes) -> int:
-    """The TxnId of a batch that is a multi-partition call; 0 for any other."""
-    first, _, count = batch_span(peek_record(record))
-    return first if count == 1 and txn_partition(first) == MULTI_PARTITION else 0

@@ -72,7 +72,7 @@ class GroupStanding:
     term: Term
     leader: NodeId | None
     leads: bool
-    confirmed: bool  # it leads, and an entry of its own term is committed: it knows what is committed
+    confirmed: bool  # it leads, and an entry of its own term was handed out: the machine has all that was committed before
 
 
 class Watcher(Protocol):

@@ -396,5 +396,5 @@ class Replication:
 
 def standing_of(core: RaftCore) -> GroupStanding:
     """What the group is at this moment."""
-    leads = core.leader == core.id
-    return GroupStanding(core.term, core.leader, leads, leads and core.term_committed)
+    leads, handed = core.leader == core.id, core.log.term_at(core.log.handed)
+    return GroupStanding(core.term, core.leader, leads, leads and handed == core.term)

@@ -6,6 +6,7 @@ was not: either nothing was logged (`retry is safe`), or the caller cannot know 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -90,3 +91,18 @@ class UnknownOutcome(CallRefused, errors.OutcomeUnknown):
 Durability = Literal["sync", "async"]  # answered once it is durable, or once it is executed, durable a moment later
 Reply = CallOutcome | CallRefused
 Done = Callable[[Reply], None]  # called once, from any thread, never under a lock
+
+
+def when_all(count: int, done: Done) -> Done:
+    """To be called with so many replies: `done` gets the last of them, or the first that is no outcome, and nothing after it."""
+    left, lock = count, threading.Lock()
+
+    def note_reply(reply: Reply) -> None:
+        nonlocal left
+        with lock:
+            before, left = left, left - 1 if isinstance(reply, CallOutcome) else 0
+            ends = before > 0 >= left
+        if ends:
+            done(reply)
+
+    return note_reply

@@ -26,8 +26,9 @@ from cmdlog.node.sites.site_executor import SitePlan
 from cmdlog.node.sites.site_faults import DIVERGED, SiteFault
 from cmdlog.node.telemetry.recent_failures import RecentFailures
 from cmdlog.wal.errors import WalError
+from cmdlog.wal.format.control_record import skip_value
 from cmdlog.wal.format.record import RecordKind, encode_digest
-from cmdlog.wal.skips import skips_by_partition
+from cmdlog.wal.skips import VOID, skips_by_partition
 from procedures import Database
 from procedures.bundle import bundle_of
 from procedures.execution.failure_trace import FailureTrace
@@ -39,6 +40,7 @@ from replay.state.trust import read_position, state_path
 
 SITE_ENDED: Final = "SiteEnded"  # the kind of error of a read that ended its site
 LEFT_OUT: Final = "the call was skipped"  # it raised nothing; the hint beside it says why
+VOIDED: Final = "a change of leader left it on some partitions alone: it is run on none, and its caller may repeat it"
 SKIP_TIMEOUT_S: Final = 30.0  # for the log to take a skip; after that the next start finds the call again
 
 log = structlog.get_logger("cmdlog.node")
@@ -229,8 +231,9 @@ class Desk:
             return
         call = self._sequencer.standstill.call_at(fault.partition, fault.index, fault.position)
         told: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        value = {"position": fault.position, "reason": fault.message}
-        self._sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], told.put)
+        everywhere = [index for _, index in places] if self._replica is not None and len(places) > 1 else []
+        entries = [(p, RecordKind.SKIP, skip_value(at, fault.position, fault.message, everywhere)) for p, at in places]
+        self._sequencer.add_entries(entries, told.put)
         if not _heard(told):
             # A successor that left the call out would write a state that no replay of this log reaches.
             where = f"call {fault.position} of batch {fault.index} of partition {fault.partition}"
@@ -249,7 +252,9 @@ class Desk:
         return {"procedure": name, "txn_id": str(txn_id)}
 
     def leave_out(self, partition: int, index: int, position: int) -> None:
-        """The log has a skip of this call: the site that runs it, and its successors, leave it out."""
+        """The log has a skip of this call, or it is VOID: the site that would run it, and its successors, leave it out."""
+        if position == VOID:
+            log.warning("call_voided", partition=partition, index=index, reason=VOIDED)
         self._skips.append((partition, index, position))
         self._leave_out(partition, index, position)
 

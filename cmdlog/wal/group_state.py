@@ -26,6 +26,7 @@ from cmdlog.wal.format.control_record import (
 )
 from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark, decode_empty, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
+from cmdlog.wal.term_table import TermTable, table_of_json, table_to_json
 
 _BATCH: Final = RecordKind.BATCH  # looked up once: in Python 3.11 that costs more than the comparison
 _CHECKPOINT: Final = RecordKind.CHECKPOINT
@@ -94,6 +95,11 @@ class GroupState:
     faults: Stated | None = None  # the newest FAULTS entry
     catalogs: dict[int, LoggedCatalog] = field(default_factory=dict)
     snapshots: list[dict[str, Any]] = field(default_factory=list)  # marks, oldest first
+    terms: TermTable = field(default_factory=TermTable)  # of its entries
+
+    def __post_init__(self) -> None:
+        if not self.terms.rows:
+            self.terms = TermTable.beginning(self.last_index, self.last_term)
 
     @property
     def configuration(self) -> dict[str, Any] | None:
@@ -183,6 +189,7 @@ class GroupStates:
             state.snapshots = [*state.snapshots, SnapshotMark.from_record(record).value][-SNAPSHOT_MARKS_KEPT:]
         elif kind is RecordKind.TRUNCATION:
             _cut(state, record.index)
+            state.terms.cut(record.index)
             state.last_index, state.last_term = record.index - 1, record.term
             state.last_checksum = checksum_before(record)
 
@@ -217,6 +224,7 @@ class GroupStates:
         if record.term > state.term:
             self._hard_state(state, record.term, None)
         state.last_index, state.last_term, state.last_checksum = record.index, record.term, record.checksum
+        state.terms.add(record.index, record.term)
         kind = record.kind
         if kind is _BATCH:
             _, last_txn, _, version = batch_facts(record)
@@ -308,6 +316,7 @@ def _to_json(state: GroupState) -> dict[str, Any]:
         ),
         "catalogs": [[c.index, c.stated_block, c.used_block, c.value] for _, c in sorted(state.catalogs.items())],
         "snapshots": state.snapshots,
+        "terms": table_to_json(state.terms),
     }
 
 
@@ -329,6 +338,7 @@ def _from_json(value: dict[str, Any]) -> GroupState:
         faults=_stated_json(value.get("faults")),
         catalogs={CatalogVersion.from_json(catalog.value).version: catalog for catalog in catalogs},
         snapshots=value["snapshots"],
+        terms=table_of_json(value.get("terms"), last_index=int(value["last_index"]), last_term=int(value["last_term"])),
     )
 
 

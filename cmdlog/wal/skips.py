@@ -6,11 +6,16 @@ One rule: a skip is in force as long as its own entry is. It may lie anywhere af
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
 
 from cmdlog.wal.format.control_record import Skip
 
+VOID: Final = -1
+"""In the place of a position: a change of leader took the batch out, a call on all partitions that some of them lack. It is
+passed over as an entry without calls: a call that is skipped has an outcome, and one that is void has none."""
+
 Skips = dict[int, tuple[int, ...]]
-"""Index of a batch -> positions in it that are not run, ascending."""
+"""Index of a batch -> positions in it that are not run, ascending; (VOID,) of a batch that is passed over."""
 
 
 def skip_call(skips: Skips, index: int, position: int) -> None:

@@ -36,6 +36,7 @@ from replay.drill.view import ViewChanged
 from replay.errors import PlanOutdated, ReplayError, UntilBeyond, UntilUnreachable
 from replay.log.scan import ScannedStream, scan
 from replay.log.source import fold_end, open_source
+from replay.log.split_calls import mark_void
 from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import make_plan
 from replay.plan.sole_voter import other_nodes
@@ -166,6 +167,7 @@ class DrillProofs:
         source, indexes = planned.source, {p: snapshot.index for p, snapshot in seconds.items()}
         claims = {p: {index} for p, index in indexes.items()}
         found = scan(source, indexes, claims)
+        mark_void(found.streams)
         parts = []
         for p in sorted(seconds):
             m = _manifest(seconds[p])

@@ -12,6 +12,7 @@ from dataclasses import replace
 from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind, decode_digest
 from cmdlog.wal.ids import Lsn
+from cmdlog.wal.skips import VOID
 from procedures.execution.executor import Applied
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.storage.state import PartitionState
@@ -46,11 +47,11 @@ class Baseline:
 
     def apply_entry(self, _lsn: Lsn, record: Record, digest: Record | None) -> tuple[Batch, Applied, Trails] | None:
         """Applies an entry; of a batch, what it did after the fork. Raises: Divergence."""
-        if record.kind is RecordKind.BATCH:
+        if record.kind is RecordKind.BATCH and VOID not in self._skips.get(record.index, ()):
             return self._run_batch(record, digest)
         self._transaction.commit()
         with self._trail.schema_change() if record.kind is RecordKind.SCHEMA else nullcontext():
-            self._engine.apply(record)
+            self._engine.apply(record, self._skips)
         return None
 
     def compare_late(self, digest: Record) -> None:

@@ -34,6 +34,7 @@ from replay.fork.run import CallStuck, ForkCode, run_here, run_watched
 from replay.fork.tally import Difference, RerunProgress, RerunTally
 from replay.fork.unfinished import ForkMarker
 from replay.log.source import LogSource, fold_end, open_source
+from replay.log.split_calls import mark_void
 from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import make_plan
 from replay.plan.sole_voter import check_alone
@@ -130,6 +131,7 @@ def fork(
     done = unfinished.all_done(Trust(files, out), out, partitions_of(source)) if goes_on else {}
     with naming_other_moments(files, directory, source):
         rest = find_remaining_log(files, directory, list(places.values()), until, {p: of.at for p, of in done.items()})
+        mark_void(rest.scan.streams)
     check_database(rest.scan.groups, db)
     if not goes_on:
         place.create([directory])

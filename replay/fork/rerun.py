@@ -23,6 +23,7 @@ from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.control_record import SchemaChange
 from cmdlog.wal.format.record import Record, RecordKind, decode_digest
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITION_BITS, Lsn
+from cmdlog.wal.skips import VOID
 from procedures import Database
 from procedures.execution.executor import Applied, Invocations
 from procedures.idempotency.known_outcome import KeyPolicy, Status
@@ -214,9 +215,10 @@ class PartitionRerun:
         """(positions that run, those calls as today's code takes them)."""
         record, all_params = batch.record, batch.params()
         fits = self._code.fitting.procedures(batch.catalog)
+        keys, skips = batch.key_list(), self._skips.get(record.index, ())
         ran: list[int] = []
         numbers, params = [], []
-        for at in wanted:
+        for at in wanted if VOID not in skips else ():
             fit, txn_id = fits[batch.procedures[at]], batch.txn_ids[at]
             try:
                 params.append(self._code.fitting.params(fit, all_params[at], txn_id=txn_id, partition=record.partition))
@@ -225,7 +227,6 @@ class PartitionRerun:
                 continue
             numbers.append(fit.number)
             ran.append(at)
-        keys, skips = batch.key_list(), self._skips.get(record.index, ())
         if skips:
             self.done.gone.append([record.index, list(skips)])
         return ran, Invocations(

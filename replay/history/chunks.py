@@ -41,7 +41,7 @@ _COLUMNS_AT: Final = RECORD.bytes + BATCH.bytes
 _HEADER: Final = np.dtype(
     {
         "names": [field.name for field in BATCH.fields],
-        "formats": ["<u8", "<u4", "<u4", "<u2", "S6", "<u4", "<u4"],
+        "formats": ["<u8", "<u4", "<u4", "<u2", "S2", "<u4", "<u4", "<u4"],
         "offsets": [field.offset for field in BATCH.fields],
         "itemsize": BATCH.bytes,
     }
@@ -205,7 +205,7 @@ def check_batches(records: Sequence[Record]) -> Columns:
         good &= sessions.fits
     begin = begin + 4 * counts * ((flags & FLAG_TXN_COLUMN) != 0)
     end = begin + 6 * counts + 4  # one offset more than calls, 4 bytes each; a procedure number of 2 bytes per call
-    good &= end + heads["stored_bytes"] == lengths
+    good &= end + heads["stored_bytes"].astype(np.int64) + heads["places_bytes"] == lengths
     good &= ((flags & FLAG_ZSTD) != 0) | (heads["stored_bytes"] == text_bytes)
     if not good.all():
         raise BadBatch(records[int(good.argmin())])

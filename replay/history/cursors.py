@@ -61,7 +61,7 @@ class MergeStream:
     voids: Sequence[Place] = ()  # ascending: entries from the index on that come before the place are void
     untrue: Sequence[Place] = ()  # ascending: what marks before the place say is closed, is so up to the TxnId at most
     upto_calls: int = -1  # of the last entry's calls that count, -1 = all
-    line: PartitionSpan = field(default_factory=PartitionSpan)  # multi-partition calls in it
+    line: PartitionSpan = field(default_factory=PartitionSpan, compare=False)  # multi-partition calls in it
 
 
 Held = tuple[Record, int, int, int, int]  # a batch that waits: its first and last TxnId, calls that count, bytes

@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import Any, Final, Self
 
 from cmdlog.wal.errors import Corrupt
-from cmdlog.wal.format.batch import batch_catalog, batch_procedures, batch_span, decode_batch, multi_txn
+from cmdlog.wal.format.batch import batch_catalog, batch_procedures, batch_span, decode_batch
 from cmdlog.wal.format.control_record import Skip, schema_txn
 from cmdlog.wal.format.record import DIGEST, RECORD, Record, RecordKind
 from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog
@@ -72,14 +72,19 @@ class ScannedStream(StreamFold):
 
     def line(self) -> PartitionSpan:
         """What is counted, for `replay.log.split_calls`."""
-        skips = self.skips if self.multi else {}
-        skipped = {index for index in self.multi.values() if index in skips}
-        return PartitionSpan(self.start_txn, dict(self.multi), skipped, self.executed)
+        calls = {txn: call for txn, call in self.multi.items() if self.counted_from < call.index <= self.to_index}
+        skips, passed = self.skips if calls else {}, max(self.counted_from, self.executed)
+        skipped = {call.index for call in calls.values() if call.index in skips}
+        return PartitionSpan(self.start_txn, calls, skipped, set(self.ran), passed, self.term_table)
 
     def to_json(self) -> dict[str, Any]:
         """What a process or a task that applies the entries has to know; `from_json` reads it."""
         numbers = {name: getattr(self, name) for name in _APPLIED}
-        return {**numbers, "taken_out": [list(skip) for skip in self.skipped], "voids": list(self.voids)}
+        return {
+            **numbers,
+            "taken_out": [[skip.at, skip.batch, skip.position] for skip in self.skipped],
+            "voids": list(self.voids),
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -143,6 +148,7 @@ class ScannedStream(StreamFold):
             self.last_index, self.last_term = max(self.last_index, state.last_index), state.last_term
             return
         self.base = self.last_index = self.to_index = state.last_index
+        self.term_table = state.terms
         self.to_term, self.to_checksum, self.to_txn = state.last_term, state.last_checksum, 0
         self.last_term = state.last_term
         self._note_claim(state.last_index, state.last_term, state.last_checksum)
@@ -155,8 +161,6 @@ class ScannedStream(StreamFold):
             catalog = batch_catalog(record)
             self.catalogs.add(catalog)
             self.calls_of.update(zip(repeat(catalog), batch_procedures(record)[:calls], strict=False))
-            if txn := multi_txn(record):
-                self.multi[txn] = record.index
 
     def _within(self, record: Record) -> tuple[int, int]:
         """(calls up to `until`, the last one's TxnId); ends the stream at the first call after `until`."""
@@ -200,7 +204,8 @@ class ScannedStream(StreamFold):
         self.proved = self.executed = self.entries = self.calls = self.bytes = 0
         self.ended = False
         self.calls_of.clear()
-        self.catalogs, self.voids, self.seen, self.multi = set(), [], {}, {}
+        self.catalogs, self.voids, self.seen = set(), [], {}
+        self.forget_before()
         self.skipped.drop_batches(index)
 
 

@@ -1,17 +1,21 @@
-"""Multi-partition calls that recovery would execute on some partitions and not on others.
+"""Multi-partition calls that not every partition's line of entries treats alike: run on all partitions or on none.
 
-One rule: such a call is executed on all partitions or on none, and never parted silently. It enters every partition's stream
-under one TxnId, and a live node executes and answers it only once it is committed in all of them. So a call that some partition's
-line of entries lacks was answered nowhere, unless that line itself lacks something acknowledged:
+One rule: the verdict follows from the places that the call's entry names, and from the terms that the lines hold there
+(`cmdlog.wal.term_table`): live nodes judge by the same function, so a replay runs what they ran.
 
-    lacking   a line does not hold it: it is dropped from the others, which note the entry and run nothing. The call was never
-              answered, so the client knows its outcome as unknown, and under the same key it runs again.
+    void      a line can never have held it, or ends before it: no node has run it, and it was answered nowhere. The others note
+              the entry and run nothing. It leaves no outcome: under the same key it runs again.
     skipped   every line holds it, some skip it (SKIP): the others do, too. A SKIP is decided before any partition has run it.
-    executed  a line lacks it, and another is known to have executed it (a later digest, or a state that holds it): then it
-              was committed everywhere, so the line that lacks it has lost an entry. That is not repaired but reported.
+    lost      a line lacks it, and another has its digest, or a later one while this line ends before the place: then it was
+              committed everywhere, and the line that lacks it has lost entries. That is not repaired but reported.
 
-Dropping is chosen over completing: a completed call would be an entry that no log holds, so every other
-reader of the same logs would have to invent it too; all of them omit a dropped one by the same argument.
+That a call was executed is known from its digest, which states its outcome; a state that is younger has passed the place, and may
+have found it void.
+
+Dropping is chosen over completing: a completed call would be an entry that no log holds, so every other reader of the same logs
+would have to invent it too; all of them omit a dropped one by the same argument.
+
+Calls of logs from before name no places: there, a line lacks a call if it does not hold it and does not begin after it.
 """
 
 from __future__ import annotations
@@ -21,13 +25,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from cmdlog.wal.format.batch import decode_batch, multi_txn
+from cmdlog.wal.format.call_places import CallPlaces
+from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.skips import VOID
+from cmdlog.wal.term_table import CallVerdict, TermTable
 from procedures.bundle import bundle_of
 from replay.errors import Incomplete
+from replay.log.log_fold import MultiCall
 from replay.log.source import LogSource, fold_end
 
 if TYPE_CHECKING:
+    from replay.log.scan import ScannedStream
     from replay.plan.node_plan import PartitionPlan
 
 _BATCH: Final = RecordKind.BATCH
@@ -38,13 +48,11 @@ class PartitionSpan:
     """One partition's entries between where it starts and where it ends, as far as multi-partition calls are concerned."""
 
     start_txn: int = 0  # the start holds every call up to here
-    calls: dict[int, int] = field(default_factory=dict)  # TxnId -> index, ascending
+    calls: dict[int, MultiCall] = field(default_factory=dict)  # by TxnId, ascending
     skipped: set[int] = field(default_factory=set)  # indexes of those that a SKIP skips
-    executed: int = 0  # the live run is known to have executed the entries up to here
-
-    def has_run(self, txn_id: int) -> bool:
-        """Whether the call is known to have been executed here."""
-        return txn_id <= self.start_txn or self.calls.get(txn_id, self.executed + 1) <= self.executed
+    ran: set[int] = field(default_factory=set)  # TxnIds of those that have a digest
+    passed: int = 0  # entries up to here were run, or found void: by the start, or by the live run
+    terms: TermTable = field(default_factory=TermTable)  # of the whole line
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,7 @@ class PartedCall:
     lacking: tuple[int, ...]  # partitions whose lines should hold it and do not
     skipped: tuple[int, ...]  # partitions whose lines take it out
     executed: tuple[int, ...]  # partitions that are known to have executed it
+    final: bool = False  # whatever comes after these lines, the one that lacks it can never hold it
 
     @property
     def is_loss(self) -> bool:
@@ -89,15 +98,31 @@ def find_parted(lines: Mapping[int, PartitionSpan]) -> list[PartedCall]:
         return []
     found = []
     for txn_id in sorted({txn for line in lines.values() for txn in line.calls}):
-        held = {p: line.calls[txn_id] for p, line in lines.items() if txn_id in line.calls}
-        lacking = tuple(p for p, line in sorted(lines.items()) if p not in held and txn_id > line.start_txn)
+        entries = {p: line.calls[txn_id] for p, line in lines.items() if txn_id in line.calls}
+        held = {p: entry.index for p, entry in entries.items()}
         skipped = tuple(p for p, index in sorted(held.items()) if index in lines[p].skipped)
-        if not lacking and len(skipped) in (0, len(held)):
-            continue
-        executed = tuple(p for p, line in sorted(lines.items()) if p not in skipped and line.has_run(txn_id))
-        if lacking or not executed:
-            found.append(PartedCall(txn_id, held, lacking, skipped, executed))
+        ran = {p for p, line in lines.items() if txn_id in line.ran and p not in skipped}
+        places = next(iter(entries.values())).places
+        lacking, executed, final = _judge(txn_id, places, lines, held, ran)
+        if lacking or (skipped and len(skipped) < len(held) and not ran):
+            found.append(PartedCall(txn_id, held, lacking, skipped, tuple(sorted(executed)), final))
     return found
+
+
+def _judge(
+    txn_id: int, places: CallPlaces, lines: Mapping[int, PartitionSpan], held: Mapping[int, int], ran: set[int]
+) -> tuple[tuple[int, ...], set[int], bool]:
+    """Partitions that lack the call, those that show that it was committed on all, and whether it is out for good."""
+    if not places:
+        return tuple(p for p, line in sorted(lines.items()) if p not in held and txn_id > line.start_txn), ran, False
+    verdicts = {p: lines[p].terms.judge(place) for p, place in enumerate(places) if p in lines}
+    lacking = tuple(
+        p for p, verdict in verdicts.items() if verdict is not CallVerdict.IN and not (verdict is CallVerdict.UNKNOWN and ran)
+    )
+    if not lacking or CallVerdict.OUT in verdicts.values():
+        return lacking, ran - set(lacking), bool(lacking)
+    passed = {p for p in verdicts if lines[p].passed >= places[p].index}
+    return lacking, (ran | passed) - set(lacking), False
 
 
 def check_whole(found: Iterable[PartedCall], names: Mapping[int, str]) -> None:
@@ -111,15 +136,23 @@ def left_out(found: Iterable[PartedCall], partition: int) -> list[int]:
     return [call.held[partition] for call in found if partition in call.held and not call.is_loss]
 
 
+def mark_void(streams: Mapping[int, ScannedStream]) -> None:
+    """Notes among the skips of these streams, which are all partitions of a log, the calls that are out for good."""
+    for call in find_parted({partition: stream.line() for partition, stream in streams.items()}):
+        for partition, index in call.held.items() if call.final and not call.executed else ():
+            streams[partition].skipped.add(Skip(0, index, VOID))
+
+
 def settled(part: PartitionPlan, found: Iterable[PartedCall]) -> PartitionPlan:
     """The partition's plan, or a piece of it, with each of these calls dropped or skipped where it holds it."""
     held = [(call, index) for call in found if (index := call.held.get(part.partition)) is not None]
     inside = [(call, index) for call, index in held if part.from_index < index <= part.to_index and not call.is_loss]
-    dropped = sorted(index for call, index in inside if call.lacking)
+    dropped = {index for call, index in inside if call.lacking} - set(part.dropped)
     skips = {index: (0,) for call, index in held if not call.lacking}
     if not dropped and not skips:
         return part
-    return replace(part, dropped=tuple(dropped), skips={**part.skips, **skips}, calls=part.calls - len(dropped))
+    every = tuple(sorted(dropped | set(part.dropped)))
+    return replace(part, dropped=every, skips={**part.skips, **skips}, calls=part.calls - len(dropped))
 
 
 def names_of(found: Iterable[PartedCall], source: LogSource, from_block: int) -> dict[int, str]:

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from cmdlog.wal.format.batch import batch_span, multi_txn
+from cmdlog.wal.format.batch import batch_span
 from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import Lsn
@@ -42,9 +42,10 @@ class Look(StreamFold):
 
     def line(self, *, upto: int) -> PartitionSpan:
         """Its entries up to there, for `replay.log.split_calls`."""
-        calls = {txn: index for txn, index in self.multi.items() if index <= upto}
-        skipped = self.skipped.by_batch(upto=upto) if calls else {}
-        return PartitionSpan(self.start_txn, calls, skipped.keys() & calls.values(), self.executed)
+        calls = {txn: call for txn, call in self.multi.items() if call.index <= upto}
+        skips = self.skipped.by_batch(upto=upto) if calls else {}
+        skipped = {call.index for call in calls.values() if call.index in skips}
+        return PartitionSpan(self.start_txn, calls, skipped, set(self.ran), self.executed, self.term_table.upto(upto))
 
     def observe(self, lsn: Lsn, record: Record) -> None:
         """Takes the stream's next record."""
@@ -62,8 +63,6 @@ class Look(StreamFold):
         if first_txn <= self.claimed_txn:
             self.claimed_txn = first_txn - 1
             self.untrue.append((int(lsn.block), lsn.offset, first_txn - 1))
-        if txn := multi_txn(record):
-            self.multi[txn] = record.index
 
     def _note_head(self, state: GroupState) -> None:
         if not self.last_index:

@@ -20,6 +20,7 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
 from cmdlog.wal.skips import Skips, SkipSet
+from cmdlog.wal.term_table import TermTable
 from procedures.bundle import bundle_of
 from replay.engine import CatalogMissing
 from replay.errors import Incomplete, NoLogs, ReplayError, first_of
@@ -182,9 +183,11 @@ class _Planner:
         """What a leg holds; of the first one also what precedes it."""
         found = stream.line()
         line = self._lines.setdefault(partition, PartitionSpan(found.start_txn))
-        line.calls |= {txn: index for txn, index in found.calls.items() if upto is None or index <= upto}
+        line.calls |= {txn: call for txn, call in found.calls.items() if upto is None or call.index <= upto}
         line.skipped |= found.skipped
-        line.executed = max(line.executed, found.executed)
+        line.ran |= found.ran
+        line.passed = max(line.passed, found.passed)
+        line.terms.extend(found.terms.upto(self._verdict.groups[partition].last_index))
         self._read_at.setdefault(partition, (source, from_block))
 
     def is_settled(self) -> bool:
@@ -281,7 +284,10 @@ class _Planner:
         """The legs, and the entry at which they end; None when that is where `until` ends them."""
         chosen = self._verdict.groups[partition].chosen
         if snapshot is not None and snapshot.manifest is not None:  # legs may not read what precedes it
-            self._lines[partition] = PartitionSpan(snapshot.manifest.txn_id)
+            of = snapshot.manifest
+            self._lines[partition] = PartitionSpan(of.txn_id, passed=of.index)
+            if not steps:
+                self._lines[partition].terms = TermTable.beginning(of.index, of.term)
         origin = next((d for d in self._sources if snapshot is not None and snapshot.path.startswith(f"{d}/")), chosen)
         skips = SkipSet(
             skip for step in steps for skip in step.span.skipped if step.from_mark.index < skip.at <= step.to_mark.index

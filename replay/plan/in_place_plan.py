@@ -47,7 +47,7 @@ def plan_in_place(
     if (whole := _already_there(files, wal, trust)) is not None:
         return InPlacePlan(whole, None)
     planned = make_plan(files, wal.directory, use_state="trusted", source=source_of(wal), trust=trust, leave=leave, voters=voters)
-    if any(part.dropped for part in planned.plan.partitions):  # the log would still hold the call, and a later start might run it
+    if planned.plan.open_calls:  # the log would still hold the call, and a later start might run it
         notes = "; ".join(planned.plan.notes)
         raise Incomplete(f"{notes}; this cannot be done in place: use `cmdlog recover DIR --to OUT`")
     return InPlacePlan(planned.plan, planned)

@@ -74,6 +74,7 @@ class Plan:
     origins: Mapping[int, str] = field(default_factory=dict)  # partition -> directory of its snapshot, when it is another one
     catalogs: tuple[Mapping[str, Any], ...] = ()  # code that the log at hand may not name
     key_policy: Mapping[str, int] = field(default_factory=dict)  # in force where the log begins, unless it says another
+    open_calls: bool = False  # some of `dropped` are undecided where the log ends: what it gets next might bring them
 
     @property
     def identity(self) -> IdentityText:

@@ -29,7 +29,7 @@ from replay.log.archive_reach import Reach
 from replay.log.evidence import BOOTSTRAP_INDEX
 from replay.log.scan import Scan, ScannedStream, scan
 from replay.log.source import LogSource, fold_end, open_source, partitions_of
-from replay.log.split_calls import check_whole, find_parted, names_of, settled
+from replay.log.split_calls import PartedCall, check_whole, find_parted, names_of, settled
 from replay.plan.node_plan import Kind, PartitionPlan, Plan, Planned
 from replay.plan.sole_voter import check_alone
 from replay.plan.until import check_begin, check_newest
@@ -122,14 +122,17 @@ class _Search:
             _check_code(found)
         _check_end(source, candidates, found)
         parts = [_part(p, candidates[p][0], stream, passed[p], taken[p]) for p, stream in found.streams.items()]
-        parted = find_parted({p: stream.line() for p, stream in found.streams.items()}) if self.whole_node else []
+        parted = find_parted({p: stream.line() for p, stream in found.streams.items()})
+        if not self.whole_node:
+            parted = _void_here(parted, found)
         names = names_of(parted, source, found.from_block)
         if not self.accept_data_loss:
             check_whole(parted, names)
         parts = [_shortened(settled(part, parted), found.streams[part.partition], self.leave) for part in parts]
         notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
         notes += [call.describe(names.get(call.txn_id, "")) for call in parted]
-        return Planned(_plan_of(source, found, parts, notes, until), lambda: source, found)
+        plan = replace(_plan_of(source, found, parts, notes, until), open_calls=any(c.lacking and not c.final for c in parted))
+        return Planned(plan, lambda: source, found)
 
     def _check_moment(self, source: LogSource, found: Scan) -> None:
         """Raises: UntilBeyond."""
@@ -148,6 +151,12 @@ class _Search:
                 search.plan(other, reach.snapshots)
                 return True
         return False
+
+
+def _void_here(parted: Iterable[PartedCall], found: Scan) -> list[PartedCall]:
+    """Those that this log alone shows to be void: of one of several nodes, whatever it has passed it has seen decided."""
+    passed = {partition: stream.executed for partition, stream in found.streams.items()}
+    return [call for call in parted if call.final and not call.executed and any(passed[p] >= at for p, at in call.held.items())]
 
 
 def _from_archive(search: _Search, source: LogSource, error: ReplayError | Corrupt) -> Planned:

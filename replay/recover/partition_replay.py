@@ -21,6 +21,7 @@ from cmdlog.wal.format.batch import Batch, decode_batch
 from cmdlog.wal.format.control_record import SchemaChange
 from cmdlog.wal.format.record import Record, RecordKind, decode_digest
 from cmdlog.wal.ids import Lsn
+from cmdlog.wal.skips import VOID
 from procedures.errors import BundleError, EnvironmentFault, MigrationDiverged
 from procedures.execution.executor import Applied, Invocations
 from procedures.idempotency.known_outcome import KeyPolicy
@@ -121,7 +122,7 @@ class PartitionReplay:
 
     def apply_entry(self, _lsn: Lsn, record: Record, digest: Record | None) -> None:
         """Raises: PartitionStopped; EnvironmentFault of the disk (nothing of the entry was applied), BatchRefused."""
-        if record.index in self.plan.dropped:
+        if record.index in self.plan.dropped or VOID in self._skips.get(record.index, NONE):
             self._commit()
             self._engine.executor.advance(index=record.index, term=record.term, checksum=record.checksum)
             self.result.entries += 1

@@ -13,6 +13,7 @@ from tests.raft.defects_members import Mutant
 
 DRIVER, MARKS, GATE = "cluster/replication.py", "cluster/executed_marks.py", "cluster/multi_calls.py"
 COMMITS, RESTORED, RECORDS = "cluster/commit_marks.py", "cluster/restored_groups.py", "cluster/entry_records.py"
+VERDICT = "wal/term_table.py"
 MACHINE, LEADERSHIP, STEPS = (
     "node/member/sequenced_machine.py",
     "node/member/leadership.py",
@@ -229,44 +230,69 @@ OF_GATE: Final = (
     Mutant(
         "half-a-call-is-run",
         GATE,
-        "        return all(partition in held or upto >= txn_id for partition, upto in self._run_upto.items())",
-        "        return True",
+        "                if verdict not in (CallVerdict.IN, CallVerdict.OUT):",
+        "                if verdict is CallVerdict.UNKNOWN:",
         "a call on all partitions is run on those that have it",
     ),
     Mutant(
-        "one-partition-is-enough",
+        "a-younger-state-has-run-it",
         GATE,
-        "        return all(partition in held or upto >= txn_id for partition, upto in self._run_upto.items())",
-        "        return all(partition in held or upto for partition, upto in self._run_upto.items())",
-        "a partition that has run anything is taken to have run the call",
+        "                verdict = CallVerdict.IN if held else judge_call(places, self.terms)",
+        "                later = any(self._begun[p] >= place.index for p, place in enumerate(places))\n"
+        "                verdict = CallVerdict.IN if held or later else judge_call(places, self.terms)",
+        "after a restart a call is run that one state has passed without it",
+    ),
+    Mutant(
+        "a-void-call-is-skipped",
+        GATE,
+        "                    left_out.append((partition, index, VOID))",
+        "                    left_out.append((partition, index, 0))",
+        "it leaves an outcome where its entry is, and the retry runs on the others alone",
+    ),
+    Mutant(
+        "a-void-call-is-run",
+        GATE,
+        "                    left_out.append((partition, index, VOID))",
+        "                    pass",
+        "a call that some partition can never have is run on the others",
     ),
     Mutant(
         "others-are-not-let-go",
         GATE,
-        "                if self._everywhere(txn_id):\n                    touched |= held.keys()",
-        "                pass",
+        "        for partition, queue in self._waiting.items():",
+        "        for partition, queue in list(self._waiting.items())[:1]:",
         "the partition that had the call first waits for ever",
     ),
     Mutant(
-        "skip-of-a-waiting-call-is-forgotten",
+        "a-skip-counts-where-it-is",
         GATE,
-        "                    self._skipped.add((partition, skip.batch))",
-        "                    pass",
-        "a parted call holds its partition for ever",
+        "        return [(each, index, skip.position) for each, index in enumerate(skip.everywhere)]",
+        "        return [(partition, skip.batch, skip.position)]",
+        "a call that hangs is skipped on one partition, and run on the others",
     ),
     Mutant(
-        "restart-asks-for-what-was-run",
+        "half-a-skip-is-forgotten",
         GATE,
-        "        self._run_upto = dict(run_upto)",
-        "        self._run_upto = dict.fromkeys(run_upto, 0)",
-        "after a restart a call that one state holds is skipped on the other",
+        "        if len(known) == len(self.terms):",
+        "        if known:",
+        "a follower learns from its leader's marks to run what the leader has skipped",
+    ),
+)
+
+OF_VERDICT: Final = (
+    Mutant(
+        "the-same-term-decides",
+        VERDICT,
+        "            return CallVerdict.OUT if self.rows[-1][1] > place.term else CallVerdict.OPEN",
+        "            return CallVerdict.OUT if self.rows[-1][1] >= place.term else CallVerdict.OPEN",
+        "a call is taken out while its leader still brings it",
     ),
     Mutant(
-        "parted-call-is-not-found",
-        GATE,
-        "            if not self._everywhere(txn_id) and (places := sorted(held.items() - self._skipped))",
-        "            if len(held) > 1 and (places := sorted(held.items() - self._skipped))",
-        "nobody decides about a call that one partition alone has",
+        "a-later-term-after-the-place-decides",
+        VERDICT,
+        "        return CallVerdict.IN if self.rows[at][1] == place.term else CallVerdict.OUT",
+        "        return CallVerdict.IN if self.rows[-1][1] == place.term else CallVerdict.OUT",
+        "a call that was run is taken out by the next leader",
     ),
 )
 
@@ -274,7 +300,7 @@ OF_MACHINE: Final = (
     Mutant(
         "site-learns-of-a-skip-too-late",
         MACHINE,
-        "        for partition, skip in skips:\n            self._leave_out(partition, skip.batch, skip.position)\n"
+        "        for partition, index, position in left_out:\n            self._leave_out(partition, index, position)\n"
         "        for partition, run in released:\n            self._run(partition, self._marks.add(partition, run, 0))\n"
         "        self._run(group, self._marks.add(group, (), entries.last))\n",
         "        for partition, run in released:\n            self._run(partition, self._marks.add(partition, run, 0))\n"
@@ -435,25 +461,18 @@ OF_LEADERS: Final = (
         "a TxnId is given again",
     ),
     Mutant(
-        "parted-calls-are-left",
+        "half-skips-are-left",
         STEPS,
-        "            if places:\n                self._sequencer.add_entries(",
-        "            if places and not places:\n                self._sequencer.add_entries(",
-        "a call stays half replicated, and everything waits behind it",
+        "            self._sequencer.add_entries(entries, _ignore)",
+        "            _ = entries",
+        "a call that the leader before has skipped on some partitions holds up its successor",
     ),
     Mutant(
         "skips-of-other-terms",
         STEPS,
-        "            if not self.still(terms):\n                return 0\n            places =",
-        "            places =",
-        "a take-over that is over skips a call of the next one",
-    ),
-    Mutant(
-        "one-place-of-a-parted-call",
-        STEPS,
-        "            places = [place for call in self._machine.parted() for place in call.places]",
-        "            places = [place for call in self._machine.parted() for place in call.places[:1]]",
-        "a parted call is skipped on one of its partitions",
+        "            if not self.still(terms):\n                return False\n            entries:",
+        "            entries:",
+        "a take-over that is over skips a call in the next one's terms",
     ),
     Mutant(
         "keys-of-the-first-partition-alone",
@@ -461,6 +480,13 @@ OF_LEADERS: Final = (
         "        for partition in self._machine.partitions:",
         "        for partition in self._machine.partitions[:1]:",
         "a new leader accepts a key that another partition knows",
+    ),
+    Mutant(
+        "runs-before-skips-are-everywhere",
+        TAKEOVER,
+        "    while steps.still(terms) and not steps.skips_finished():",
+        "    while False:",
+        "a follower runs what its leader has skipped",
     ),
     Mutant(
         "keys-are-lost-at-the-take-over",
@@ -472,8 +498,8 @@ OF_LEADERS: Final = (
     Mutant(
         "calls-before-everything-is-run",
         TAKEOVER,
-        "    while steps.still(terms) and not steps.all_run():",
-        "    while False:",
+        "    while steps.still(terms) and not steps.all_run():\n        yield name\n",
+        "    yield name\n",
         "keys and states of the new leader lack what was acknowledged",
     ),
     Mutant(
@@ -481,7 +507,7 @@ OF_LEADERS: Final = (
         TAKEOVER,
         "        if not all(isinstance(reply, CallOutcome) for reply in replies):\n            return False\n",
         "",
-        "a take-over goes on although its skips are lost",
+        "a take-over goes on although its code is not committed",
     ),
     Mutant(
         "places-of-other-terms",
@@ -613,4 +639,4 @@ OF_TRANSPORT: Final = (
     ),
 )
 
-DEFECTS: Final = (*OF_DRIVER, *OF_START, *OF_MARKS, *OF_GATE, *OF_MACHINE, *OF_LEADERS, *OF_TRANSPORT, *OF_MEMBERS)
+DEFECTS: Final = (*OF_DRIVER, *OF_START, *OF_MARKS, *OF_GATE, *OF_VERDICT, *OF_MACHINE, *OF_LEADERS, *OF_TRANSPORT, *OF_MEMBERS)

@@ -27,6 +27,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     defects.READER: ("node/test_entry_reader.py",),
     defects.MARKS: ("cluster/test_executed_marks.py",),
     defects.GATE: ("cluster/test_multi_calls.py",),
+    defects.VERDICT: ("wal/test_term_table.py", "cluster/test_multi_calls.py"),
     defects.MACHINE: ("node/test_sequenced_machine.py",),
     defects.READS: ("node/test_leader_reads.py",),
     defects.ROUNDS: ("node/test_read_rounds.py", "cluster/test_confirmed_reads.py"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cmdlog.cluster.multi_calls import HalfSkip
 from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.leading.leader_steps import LeaderSteps
 from cmdlog.wal.format.cluster_record import ClusterMember
@@ -36,7 +37,8 @@ class Parts:
         self.machine = SimpleNamespace(
             lead=lambda places, catalog: note(("lead", places, catalog)), all_run=False,
             state=lambda kind, value, _done: note((kind.name, value["node"])),
-            parted=lambda: [SimpleNamespace(places=[(0, 5), (1, 4)]), SimpleNamespace(places=[(1, 6)])],
+            half_skips=lambda: [HalfSkip((5, 4), [0, 1]), HalfSkip((7, 6), [1])], partitions=[0, 1],
+            run_committed=lambda: note("run"),
         )  # fmt: skip
         present: Any = SimpleNamespace(standing=Standing.TAKING_OVER, terms=TERMS)
         present.take_calls = lambda terms: terms == TERMS == present.terms
@@ -62,16 +64,18 @@ def parts() -> Parts:
 
 
 def test_the_steps_of_the_present_terms(parts: Parts) -> None:
-    """The clock is lifted, entries get places, parted calls are skipped wherever they are, calls are taken."""
+    """The clock is lifted, entries get places, skips are stated where they lack, all is run, calls are taken."""
     steps = parts.steps
     assert steps.lift_clock(TERMS)
     assert steps.give_places(TERMS)
-    assert steps.skip_parted(TERMS, lambda _reply: None) == 3
+    assert steps.finish_skips(TERMS)
+    assert not steps.skips_finished()
+    assert steps.run_committed(TERMS)
     assert not steps.all_run()
     assert steps.take_calls(TERMS)
     assert parts.done == [
         ("lift", 77), ("lead", {0: (3, 9), CLUSTER_GROUP: (4, 2)}, 2), [(0, "SKIP", 5), (1, "SKIP", 4), (1, "SKIP", 6)],
-        "accept", ("MEMBER", 3),
+        "run", "accept", ("MEMBER", 3),
     ]  # fmt: skip
 
 
@@ -100,7 +104,8 @@ def test_steps_of_terms_that_are_over_do_nothing(parts: Parts, over: str) -> Non
     assert not parts.steps.take_calls(TERMS)
     assert not parts.steps.state_code(TERMS, lambda _reply: None)
     assert not parts.steps.run_newest_code(TERMS)
-    assert parts.steps.skip_parted(TERMS, lambda _reply: None) == 0
+    assert not parts.steps.finish_skips(TERMS)
+    assert not parts.steps.run_committed(TERMS)
     assert parts.done == ["bind"]
     assert "accept" not in parts.done
     assert not any(done[0] == "lead" for done in parts.done)

@@ -67,9 +67,9 @@ def parts() -> Parts:
 
 
 def test_leading_begins_with_what_is_committed(parts: Parts) -> None:
-    """Nothing waits for another one's marks, then the take-over begins; until then calls are refused."""
+    """The take-over begins, which runs it; until then calls are refused."""
     parts.events.begin_leading((3, 4))
-    assert parts.done == ["lead", ("run", [0, 1]), ("take over", (3, 4))]
+    assert parts.done == [("take over", (3, 4))]
     assert parts.named() == (NotLeading, {})
 
 

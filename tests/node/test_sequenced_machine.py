@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -20,8 +21,11 @@ from cmdlog.raft.ready import ReadResult
 from cmdlog.wal.errors import WalError, Wedged
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.block import RECORD_ALIGN
+from cmdlog.wal.format.call_places import CallPlace
 from cmdlog.wal.format.record import RecordKind, decode_record, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, MULTI_PARTITION, Index, PartitionId, Term, make_txn_id
+from cmdlog.wal.skips import VOID
+from cmdlog.wal.term_table import TermTable
 
 TERM = 3
 LEADER = NodeId(2)
@@ -83,7 +87,7 @@ class Rig:
         self.marks = ExecutedMarks(range(2), diverged=lambda *_: None)
         self.said: list[tuple[str, Any]] = []
         self.machine = SequencedMachine(
-            cast(Sequencer, self.sequencer), {0: 0, 1: 0}, self.blocks,
+            cast(Sequencer, self.sequencer), {0: TermTable(), 1: TermTable()}, self.blocks,
             marks=self.marks,
             leave_out=lambda partition, index, position: self.said.append(
                 ("leave out", (partition, index, position, list(self.run[partition])))
@@ -116,17 +120,20 @@ def rig() -> Rig:
     return Rig()
 
 
-def a_batch(partition: int, index: int, *, txn: int = 0, catalog: int = 1) -> bytes:
-    """A logged call; with `txn` one on all partitions."""
+def a_batch(
+    partition: int, index: int, *, txn: int = 0, catalog: int = 1, everywhere: Sequence[int] = (), term: int = TERM
+) -> bytes:
+    """A logged call; with `txn` one on all partitions, whose indexes are `everywhere`."""
     txn = txn or make_txn_id(millis=index, counter=0, partition=partition)
     return encode_batch(
         partition=partition,
-        term=TERM,
+        term=term,
         index=index,
         catalog=catalog,
         txn_ids=range(txn, txn + 1024, 1024),
         procedures=[0],
         params=[b"[]"],
+        places=[CallPlace(TERM, at) for at in everywhere],
     )
 
 
@@ -282,24 +289,22 @@ def test_new_leader_runs_what_waited_for_the_one_before(rig: Rig) -> None:
 def test_call_on_all_partitions_waits_for_all(rig: Rig) -> None:
     """What follows it on a partition waits with it; then both partitions run on."""
     rig.lead()
-    rig.machine.committed(0, entries(5, a_batch(0, 5), a_batch(0, 6, txn=multi(9)), a_batch(0, 7)))
+    rig.machine.committed(0, entries(5, a_batch(0, 5), a_batch(0, 6, txn=multi(9), everywhere=(6, 3)), a_batch(0, 7)))
     assert rig.run == {0: [5], 1: []}
     assert not rig.machine.all_run
-    assert [(call.txn_id, list(call.places)) for call in rig.machine.parted()] == [(multi(9), [(0, 6)])]
-    rig.machine.committed(1, entries(3, a_batch(1, 3, txn=multi(9))))
+    rig.machine.committed(1, entries(3, a_batch(1, 3, txn=multi(9), everywhere=(6, 3))))
     assert rig.run == {0: [5, 6, 7], 1: [3]}
-    assert rig.machine.parted() == []
     assert rig.machine.all_run
 
 
-def test_parted_call_is_left_out_where_it_is(rig: Rig) -> None:
+def test_call_that_a_group_can_never_have_is_void_where_it_is(rig: Rig) -> None:
     """The site is told before it gets the batch, and what waited follows."""
     rig.lead()
-    rig.machine.committed(0, entries(5, a_batch(0, 5, txn=multi(9)), a_batch(0, 6)))
-    rig.machine.committed(0, entries(7, a_skip(0, 7, 5)))
-    assert rig.said == [("leave out", (0, 5, 0, []))]
-    assert rig.run == {0: [5, 6, 7], 1: []}
-    assert rig.machine.parted() == []
+    rig.machine.committed(0, entries(5, a_batch(0, 5, txn=multi(9), everywhere=(5, 3)), a_batch(0, 6)))
+    assert rig.run == {0: [], 1: []}
+    rig.machine.committed(1, replace(entries(3, a_batch(1, 3, term=TERM + 1)), terms=[Term(TERM + 1)]))
+    assert rig.said == [("leave out", (0, 5, VOID, []))]
+    assert rig.run == {0: [5, 6], 1: [3]}
 
 
 def test_all_is_run_only_when_the_sites_are_idle(rig: Rig) -> None:

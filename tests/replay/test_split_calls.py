@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from cmdlog.wal.format.call_places import CallPlace
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import MULTI_PARTITION, make_txn_id, txn_partition
+from cmdlog.wal.term_table import TermTable
 from replay.history.history import history as calls_of
+from replay.log.log_fold import MultiCall
 from replay.log.split_calls import PartedCall, PartitionSpan, find_parted
 from replay.plan.cluster_plan import JointPlan
 from replay.plan.cluster_planner import make_joint_plan
@@ -90,7 +94,7 @@ def test_executed_call_that_is_missing_is_a_loss(tmp_path: Path, command: Comman
     history.restore_copy(3, copies[3])
     code, told = command("recover", history.directory_of(2), copies[3], "--to", tmp_path / "out")
     assert code == 0, told  # node 2 holds everything
-    lost = find_parted({0: PartitionSpan(0, {txn_id: 5}, set(), 5), 1: PartitionSpan(0)})
+    lost = find_parted({0: PartitionSpan(0, {txn_id: MultiCall(5, ())}, ran={txn_id}), 1: PartitionSpan(0)})
     assert lost[0].is_loss
 
 
@@ -134,19 +138,47 @@ def test_skip_on_one_partition_is_one_on_all(tmp_path: Path) -> None:
     check_notes(history, tmp_path / "out", [])
 
 
+def line(*, ran: Iterable[int] = (), skipped: Iterable[int] = (), start: int = 0, **calls: int) -> PartitionSpan:
+    """A line that holds calls of logs from before, which name no places."""
+    held = {{"m": M, "n": N}[name]: MultiCall(index, ()) for name, index in calls.items()}
+    return PartitionSpan(start, held, set(skipped), set(ran))
+
+
 def test_lines_are_compared_behind_their_starts() -> None:
-    """What a start holds is not missing, what it holds was executed, and a call on all lines is no finding."""
-    assert find_parted({0: PartitionSpan(0, {M: 3}), 1: PartitionSpan(0, {M: 4})}) == []
-    assert find_parted({0: PartitionSpan(0, {M: 3})}) == []
-    assert find_parted({0: PartitionSpan(0, {M: 3}), 1: PartitionSpan(M)}) == []
-    dropped = PartedCall(N, {0: 4}, (1,), (), ())
-    assert find_parted({0: PartitionSpan(0, {M: 3, N: 4}, executed=3), 1: PartitionSpan(M)}) == [dropped]
-    assert find_parted({0: PartitionSpan(0, {N: 4}, executed=4), 1: PartitionSpan(M)})[0].is_loss
-    assert find_parted({0: PartitionSpan(0, {N: 4}), 1: PartitionSpan(M), 2: PartitionSpan(N)})[0].is_loss
-    assert find_parted({0: PartitionSpan(0, {N: 4}, {4}), 1: PartitionSpan(0, {N: 7})}) == [
-        PartedCall(N, {0: 4, 1: 7}, (), (0,), ())
-    ]
-    assert find_parted({0: PartitionSpan(0, {N: 4}, {4}), 1: PartitionSpan(0, {N: 7}, executed=7)}) == []
+    """What a start holds is not missing, what has a digest was executed, and a call on all lines is no finding."""
+    assert find_parted({0: line(m=3), 1: line(m=4)}) == []
+    assert find_parted({0: line(m=3)}) == []
+    assert find_parted({0: line(m=3), 1: line(start=M)}) == []
+    assert find_parted({0: line(m=3, n=4, ran=[M]), 1: line(start=M)}) == [PartedCall(N, {0: 4}, (1,), (), ())]
+    assert find_parted({0: line(n=4, ran=[N]), 1: line(start=M)})[0].is_loss
+    assert find_parted({0: line(n=4, skipped=[4]), 1: line(n=7)}) == [PartedCall(N, {0: 4, 1: 7}, (), (0,), ())]
+    assert find_parted({0: line(n=4, skipped=[4]), 1: line(n=7, ran=[N])}) == []
+
+
+def placed(table: list[tuple[int, int]], last: int, *, passed: int = 0, ran: Iterable[int] = (), at: int = 0) -> PartitionSpan:
+    """A line with these terms, which holds call N at index `at` if that is not 0. Its places are (term 3, index 5) and (3, 7)."""
+    calls = {N: MultiCall(at, (CallPlace(3, 5), CallPlace(3, 7)))} if at else {}
+    return PartitionSpan(0, calls, ran=set(ran), passed=passed, terms=TermTable(last, table))
+
+
+HELD = placed([(1, 3)], 5, at=5)
+OUT = PartedCall(N, {0: 5}, (1,), (), (), final=True)
+
+
+def test_places_decide_whatever_the_lines_begin_with() -> None:
+    """The term at the place, not the age of a state, says whether a line has the call."""
+    assert find_parted({0: HELD, 1: placed([(1, 3)], 9, passed=9)}) == [], "it passed the place in the call's term"
+    assert find_parted({0: HELD, 1: placed([(8, 3)], 9, passed=9)}) == [], "and began after it, in that term"
+    assert find_parted({0: HELD, 1: placed([(1, 2), (6, 4)], 9, passed=9)}) == [OUT]
+    assert find_parted({0: placed([(1, 3)], 9, at=5, passed=8), 1: placed([(1, 2), (6, 4)], 9)}) == [OUT], "passed over, void"
+
+
+def test_a_line_that_ends_before_the_place_lacks_the_call_unless_others_passed_it() -> None:
+    """Nobody can have run it, or what was decided is missing."""
+    short = placed([(1, 3)], 6)
+    assert find_parted({0: HELD, 1: short}) == [PartedCall(N, {0: 5}, (1,), (), ())]
+    assert find_parted({0: placed([(1, 3)], 9, at=5, passed=6), 1: short})[0].is_loss
+    assert find_parted({0: placed([(1, 3)], 5, at=5, ran=[N]), 1: placed([(1, 4)], 9)})[0].is_loss
 
 
 def test_spark_leaves_out_what_recovery_drops(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from cmdlog.wal.fault_record import DEMOTION, FAULT, FAULT_COPY
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import BATCH, decode_batch
 from cmdlog.wal.format.block import HEADER, BlockFlag, check_body, decode_header, encode_block
+from cmdlog.wal.format.call_places import PLACES
 from cmdlog.wal.format.record import (
     COMMIT_MARK,
     DIGEST,
@@ -37,7 +38,22 @@ from tests.golden.write_v1 import BATCHES
 from tests.wal.sim.simfiles import SimFiles
 
 FORMAT = Path(cmdlog.wal.__file__).with_name("FORMAT.md").read_text(encoding="utf-8")
-LAYOUTS = [SEGMENT, HEADER, RECORD, BATCH, SESSIONS, SESSION, DIGEST, COMMIT_MARK, EMPTY, HARDSTATE, FAULT_COPY, FAULT, DEMOTION]
+LAYOUTS = [
+    SEGMENT,
+    HEADER,
+    RECORD,
+    BATCH,
+    PLACES,
+    SESSIONS,
+    SESSION,
+    DIGEST,
+    COMMIT_MARK,
+    EMPTY,
+    HARDSTATE,
+    FAULT_COPY,
+    FAULT,
+    DEMOTION,
+]
 GOLDEN = Path(__file__).parents[1] / "golden"
 LATER = {
     "v1": {RecordKind.EMPTY, RecordKind.SHAPE, RecordKind.MEMBER, RecordKind.FAULTS},

@@ -10,7 +10,7 @@ fold of this node's own log up to the newest entry that was handed out: its stat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import orjson
@@ -20,6 +20,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog, Stated
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
+from cmdlog.wal.term_table import TermTable
 from snapshot.manifest import Manifest
 
 FIRST_BLOCK = 1  # of the log that a copy begins with: there it says which code versions it knows
@@ -50,15 +51,17 @@ class GroupReach:
     handed: int  # the newest entry that is committed and durable here
     handed_term: int
     configurations: tuple[Stated, ...]  # ascending; of term 0 where consensus holds the entry no more
+    terms: TermTable = field(default_factory=TermTable)  # of the partition's committed entries
 
     @classmethod
-    def of(cls, core: RaftCore) -> GroupReach:
+    def of(cls, core: RaftCore, terms: TermTable | None = None) -> GroupReach:
         """Under the driver's lock."""
         log = core.log
         configurations = tuple(
             Stated(int(at), log.term_at(at) or 0, orjson.loads(of.to_bytes())) for at, of in log.configurations
         )
-        return cls(core.term, log.base, log.handed, log.term_at(log.handed) or log.base_term, configurations)
+        known = TermTable() if terms is None else terms.upto(log.handed)
+        return cls(core.term, log.base, log.handed, log.term_at(log.handed) or log.base_term, configurations, known)
 
     def configuration_at(self, index: int) -> Stated:
         """The configuration in force in a log that ends at `index`: stated at its entry, or, if that comes later, there."""
@@ -67,8 +70,8 @@ class GroupReach:
 
 
 def partition_state(reach: GroupReach, snapshot: Manifest) -> GroupState:
-    """A partition's group at the place of its snapshot. Calls up to its transaction id are in it, and no later one is: who reads
-    the copy's log judges by that which partitions have a call on all of them (`replay.log.split_calls`).
+    """A partition's group at the place of its snapshot, with the terms before it: by these who reads the copy's log judges which
+    calls on all partitions this one has (`cmdlog.wal.term_table`).
     """
     return GroupState(
         term=max(reach.term, snapshot.term),
@@ -80,6 +83,7 @@ def partition_state(reach: GroupReach, snapshot: Manifest) -> GroupState:
         closed_txn=snapshot.txn_id,
         last_txn=snapshot.txn_id,
         configurations=[reach.configuration_at(snapshot.index)],
+        terms=reach.terms.upto(snapshot.index),
     )
 
 

@@ -37,6 +37,7 @@ from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.group_state import GroupState
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.log import Log
+from cmdlog.wal.term_table import TermTable
 
 CLUSTER_ANCHOR = "copy-cluster"  # while the log is read
 
@@ -51,6 +52,7 @@ class CopiedMember:
     log: Log
     roll: MemberRoll
     driver: Replication
+    terms: Mapping[int, TermTable]  # of every partition's committed entries; under the driver's lock
     leadership: Leadership
     marks: ExecutedMarks
     snapshots: Snapshotter
@@ -114,7 +116,7 @@ class MemberCopies:
 
     def _reaches(self) -> dict[int, GroupReach]:
         def look_at_cores(groups: Any) -> dict[int, GroupReach]:
-            return {int(group): GroupReach.of(core) for group, core in groups.cores.items()}
+            return {int(group): GroupReach.of(core, self._of.terms.get(int(group))) for group, core in groups.cores.items()}
 
         reaches: dict[int, GroupReach] = self._of.driver.ask_groups(look_at_cores)
         return reaches

@@ -51,7 +51,7 @@ from cmdlog.node.member.member_code import MemberCode, Program
 from cmdlog.node.member.member_copies import CopiedMember, MemberCopies
 from cmdlog.node.member.member_ground import TICK_S, MemberGround, MemberState, NoLeader
 from cmdlog.node.member.member_roll import MemberRoll
-from cmdlog.node.member.member_start import has_begun, open_member, read_places
+from cmdlog.node.member.member_start import has_begun, open_member, read_places, terms_of_states
 from cmdlog.node.member.membership.membership_parts import MembershipGround, MembershipParts
 from cmdlog.node.member.peer_events import EventParts, PeerEvents
 from cmdlog.node.member.rejoin.life_end import LifeEnd
@@ -129,8 +129,7 @@ class MemberNode(Node):
         """Consensus between sequencer and log."""
         self._ground = ground
         node, partitions = NodeId(ground.node), range(self.settings.partitions)
-        places, txns = read_places(self.directory, partitions)
-        states = self._wal.recovered.groups
+        places, states = read_places(self.directory, partitions), self._wal.recovered.groups
         groups, blocks = restore_groups(
             ground.node, source_of(self._wal), states, places, settings=ground.consensus(self.settings), rng=random.SystemRandom()
         )
@@ -146,8 +145,9 @@ class MemberNode(Node):
             partitions, diverged=divergences.begin_divergence, agreed=divergences.end_divergence, voters=len(self._roll.members)
         )
         self._machine = SequencedMachine(
-            self.sequencer, {p: txns.get(p, 0) for p in partitions}, blocks, marks=self._marks, leave_out=self._desk.leave_out,
-            stated=self._observe, asked=self._reader.ask, copy_offered=self._life.end_too_far_back,
+            self.sequencer, terms_of_states(states, places, partitions), blocks, marks=self._marks,
+            leave_out=self._desk.leave_out, stated=self._observe, asked=self._reader.ask,
+            copy_offered=self._life.end_too_far_back,
         )  # fmt: skip
         self._machine.learn_code(self._boot.catalog)
         fitness = LeaderFitness(node)
@@ -184,8 +184,8 @@ class MemberNode(Node):
     def _serve_others(self, ground: MemberGround, groups: RaftGroups, fitness: LeaderFitness) -> None:
         """What copies, operators and the scrub are given of this node, and what it shows."""
         self._copies = MemberCopies(CopiedMember(
-            ground, self.settings, self._files, self._wal, self._roll, self._driver, self._leadership, self._marks,
-            self._snapshots, self._life.too_far_back, self.membership.take_wish, self._checks.scrub.known_sums,
+            ground, self.settings, self._files, self._wal, self._roll, self._driver, self._machine.terms, self._leadership,
+            self._marks, self._snapshots, self._life.too_far_back, self.membership.take_wish, self._checks.scrub.known_sums,
         ))  # fmt: skip
         operators = OperatorDesk(self.membership, self._copies, self._unsafe)
         self._view = ClusterView(MemberParts(

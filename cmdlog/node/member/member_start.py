@@ -42,6 +42,7 @@ from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, txn_tick
 from cmdlog.wal.log import Log
 from cmdlog.wal.os_errors import check_file_size
+from cmdlog.wal.term_table import TermTable
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, environment
 from procedures.code_versions import CodeVersions
@@ -254,11 +255,16 @@ def check_program(directory: str, settings: Settings, db: Database, boot: Boot, 
     log.warning("new_program", bundle=boot.bundle.hash[:12], runs=boot.code.newest_hash[:12])
 
 
-def read_places(directory: str, partitions: Iterable[int]) -> tuple[dict[int, Place], dict[int, int]]:
-    """By partition the last entry that its state holds, and the transaction id up to which it holds all; none of no state."""
-    places, txns = dict[int, Place](), dict[int, int]()
+def read_places(directory: str, partitions: Iterable[int]) -> dict[int, Place]:
+    """By partition the last entry that its state holds; none of no state."""
+    places = dict[int, Place]()
     for partition in partitions:
         position = read_position(state_path(directory, partition), partition)
         if not isinstance(position, str):
-            places[partition], txns[partition] = Place(position.index, position.term), position.txn_id
-    return places, txns
+            places[partition] = Place(position.index, position.term)
+    return places
+
+
+def terms_of_states(states: GroupStates, places: Mapping[int, Place], partitions: Iterable[int]) -> dict[int, TermTable]:
+    """By partition the terms of the entries that its state holds: these are committed, and the log's end may be void."""
+    return {p: states.state(p).terms.upto(places[p].index if p in places else 0) for p in partitions}

@@ -15,7 +15,7 @@ from cmdlog.cluster.code_gate import CodeGate
 from cmdlog.cluster.entry_blocks import EntryBlocks
 from cmdlog.cluster.entry_records import records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
-from cmdlog.cluster.multi_calls import MultiCallGate, PartedEntry
+from cmdlog.cluster.multi_calls import HalfSkip, MultiCallGate
 from cmdlog.node.member.entry_reader import EntryRequest
 from cmdlog.node.outcome import CallOutcome, Done, UnknownOutcome
 from cmdlog.node.sequencing.sequencer import Sequencer
@@ -25,6 +25,7 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.block import RECORD_ALIGN
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
+from cmdlog.wal.term_table import TermTable
 
 Statement = tuple[RecordKind, Mapping[str, Any], Done]  # an entry of the cluster group that somebody waits for
 
@@ -33,16 +34,16 @@ class SequencedMachine:
     """See the module."""
 
     def __init__(
-        self, sequencer: Sequencer, run_txns: Mapping[int, int], entry_blocks: EntryBlocks, *,
+        self, sequencer: Sequencer, terms: Mapping[int, TermTable], entry_blocks: EntryBlocks, *,
         marks: ExecutedMarks, leave_out: Callable[[int, int, int], None], stated: Callable[[int, bytes], None],
         asked: Callable[[EntryRequest], None], copy_offered: Callable[[int, SnapshotDescriptor], None],
     ) -> None:  # fmt: skip
-        """`run_txns`: of every partition the TxnId up to which its state holds all. `leave_out` tells a site of a logged skip:
-        partition, index, position. `stated` gets the committed entries of the cluster group: index, record."""
+        """`terms`: of every partition, up to the entry that its state has reached. `leave_out` tells a site of a call that is not
+        run: partition, index, position or VOID. `stated` gets the committed entries of the cluster group: index, record."""
         self._sequencer, self._entry_blocks, self._leave_out, self._stated = sequencer, entry_blocks, leave_out, stated
         self._asked, self._copy_offered = asked, copy_offered
-        self._gate, self._marks, self._code = MultiCallGate(run_txns), marks, CodeGate()
-        self.partitions = sorted(run_txns)
+        self._gate, self._marks, self._code = MultiCallGate(terms), marks, CodeGate()
+        self.partitions = sorted(terms)
         self._statements: deque[Statement] = deque()
         self._place: tuple[int, int] | None = None  # term and next index of the cluster group, while this node leads
         self._proposed: dict[int, Done] = {}  # index in the cluster group -> who waits for it
@@ -88,9 +89,9 @@ class SequencedMachine:
                 if (done := self._proposed.pop(index, None)) is not None:
                     done(CallOutcome(0, 0, b""))
             return
-        released, skips = self._gate.add(group, placed)
-        for partition, skip in skips:
-            self._leave_out(partition, skip.batch, skip.position)
+        released, left_out = self._gate.add(group, placed)
+        for partition, index, position in left_out:
+            self._leave_out(partition, index, position)
         for partition, run in released:
             self._run(partition, self._marks.add(partition, run, 0))
         self._run(group, self._marks.add(group, (), entries.last))
@@ -99,6 +100,11 @@ class SequencedMachine:
         """The log names this version of the code, and the sites have it: batches of it may be run."""
         for partition, waited in self._code.learn(version).items():
             self._commit(partition, waited)
+
+    def run_committed(self) -> None:
+        """This node leads, and knows everything that may not be run: nothing waits for another one's marks."""
+        self._marks.lead()
+        self.run_marked(self.partitions)
 
     def run_marked(self, partitions: Iterable[int]) -> None:
         """More of these partitions may be run than before."""
@@ -167,9 +173,14 @@ class SequencedMachine:
         """Consensus did not take it, or nobody waits for it any more."""
         self._reads.pop(context, None)
 
-    def parted(self) -> list[PartedEntry]:
-        """Multi-partition calls that some partitions lack."""
-        return self._gate.parted()
+    def half_skips(self) -> list[HalfSkip]:
+        """Skips of multi-partition calls that some partitions lack."""
+        return self._gate.half_skips()
+
+    @property
+    def terms(self) -> Mapping[int, TermTable]:
+        """Of every partition's committed entries."""
+        return self._gate.terms
 
     @property
     def all_run(self) -> bool:

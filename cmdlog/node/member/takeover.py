@@ -5,7 +5,7 @@ them.
 
     clock      ticks are above every TxnId in the logs, whatever clock gave them
     places     the sequencer numbers entries from the logs' ends on
-    parted     a multi-partition call that some partition lacks is skipped where it is: nobody was answered
+    skips      what the leader before has skipped on some partitions, of a multi-partition call, is skipped on all
     executed   everything committed is run by the sites here
     code       the log has this program and its environment, if it is a new one, and the tables that it adds; calls run the newest
     keys       the index of idempotency keys is loaded from the states
@@ -36,7 +36,9 @@ class TakeoverSteps(Protocol):
 
     def lift_clock(self, terms: tuple[int, ...]) -> bool: ...
     def give_places(self, terms: tuple[int, ...]) -> bool: ...
-    def skip_parted(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
+    def finish_skips(self, terms: tuple[int, ...]) -> bool: ...
+    def skips_finished(self) -> bool: ...
+    def run_committed(self, terms: tuple[int, ...]) -> bool: ...
     def still(self, terms: tuple[int, ...]) -> bool: ...
     def all_run(self) -> bool: ...
     def state_code(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int: ...
@@ -99,9 +101,13 @@ class Takeover:
 
 def take_over(steps: TakeoverSteps, terms: tuple[int, ...]) -> Generator[str, None, bool]:
     """The steps in order; yields the name of one that waits, "" before one that works. Whether calls are taken at the end."""
-    if not (steps.lift_clock(terms) and steps.give_places(terms)):
+    if not (steps.lift_clock(terms) and steps.give_places(terms) and steps.finish_skips(terms)):
         return False
-    for name, place_entries in (("parted", steps.skip_parted), ("code", steps.state_code), ("tables", steps.add_tables)):
+    while steps.still(terms) and not steps.skips_finished():
+        yield "skips"
+    if not steps.run_committed(terms) or not (yield from _wait_until_run(steps, terms, "executed")):
+        return False
+    for name, place_entries in (("code", steps.state_code), ("tables", steps.add_tables)):
         replies: list[Reply] = []
         yield ""
         placed = place_entries(terms, replies.append)
@@ -109,11 +115,16 @@ def take_over(steps: TakeoverSteps, terms: tuple[int, ...]) -> Generator[str, No
             yield name
         if not all(isinstance(reply, CallOutcome) for reply in replies):
             return False
-        while steps.still(terms) and not steps.all_run():
-            yield name
-        if not steps.still(terms):
+        if not (yield from _wait_until_run(steps, terms, name)):
             return False
     if not steps.run_newest_code(terms):
         return False
     steps.load_keys()
     return steps.take_calls(terms)
+
+
+def _wait_until_run(steps: TakeoverSteps, terms: tuple[int, ...], name: str) -> Generator[str, None, bool]:
+    """Until everything committed is run; False when the terms are over before."""
+    while steps.still(terms) and not steps.all_run():
+        yield name
+    return steps.still(terms)

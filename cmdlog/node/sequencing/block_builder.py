@@ -17,6 +17,7 @@ from cmdlog.node.sequencing.flight import (
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
 from cmdlog.node.sequencing.pipeline_set import PipelineSet
 from cmdlog.wal.format.block import RECORD_ALIGN
+from cmdlog.wal.format.call_places import places_bytes_max
 from cmdlog.wal.ids import MULTI_PARTITION
 
 Taken = list[tuple[PartitionPipeline, Flight]]
@@ -25,10 +26,13 @@ Taken = list[tuple[PartitionPipeline, Flight]]
 class Closing:
     """Takes from the pipelines that are busy."""
 
-    def __init__(self, pipelines: PipelineSet, limits: Limits, clock: HybridClock, *, catalog: int) -> None:
+    def __init__(self, pipelines: PipelineSet, limits: Limits, clock: HybridClock, *, catalog: int, names_places: bool) -> None:
+        """`names_places`: other nodes vote, so each group commits by itself, and a call on all partitions names its entries."""
         self.short = False  # the last `take` left something for want of room in its block
         self._pipelines, self._streams, self._busy = pipelines, pipelines.by_partition, pipelines.busy
-        self._limits, self._clock, self.catalog = limits, clock, catalog
+        self._limits, self._clock, self.catalog, self._names_places = limits, clock, catalog, names_places
+        places_bytes = places_bytes_max(len(self._streams)) if names_places else 0
+        self.step_overhead_bytes = (BATCH_OVERHEAD_BYTES + places_bytes) * len(self._streams)  # of a call on all partitions
 
     def run_catalog(self, version: int) -> None:
         """Batches from now on run this version of the code."""
@@ -86,15 +90,16 @@ class Closing:
     def _take_step(self, taken: Taken, room: int) -> int:
         """The multi-partition call that every stream has come to, in all of them, if the block has room for it."""
         heads = [stream.closed[0] for stream in self._streams.values()]
-        if sum(head.size_bytes + BATCH_OVERHEAD_BYTES for head in heads if isinstance(head, Pending)) > room:
+        if sum(head.size_bytes for head in heads if isinstance(head, Pending)) + self.step_overhead_bytes > room:
             self.short = True
             return 0
         tick, step, closed_bytes = self._clock.reserve(1), MultiPartitionStep(), 0
+        places = [stream.next_place for stream in self._streams.values()] if self._names_places else []
         for stream in self._streams.values():
             call = stream.closed.popleft()
             assert isinstance(call, Pending)
             closed_bytes += call.size_bytes
-            flight = stream.launch(call, tick=tick, bits=MULTI_PARTITION, catalog=self.catalog)
+            flight = stream.launch(call, tick=tick, bits=MULTI_PARTITION, catalog=self.catalog, places=places)
             flight.join_step(step, stream.partition)
             taken.append((stream, flight))
             self._pipelines.pass_reads(stream)

@@ -241,11 +241,13 @@ class Read:
 
 
 def answer(flight: Flight, outcomes: Sequence[RawOutcome] | None, *, lax: bool | None = None) -> None:
-    """Answers all its callers, or only those whose calls are lax, or are not. Without `outcomes` they are reported as unknown."""
+    """Answers all its callers, or only those whose calls are lax, or are not. Without `outcomes` they are reported as unknown:
+    None when the site did not give them, none at all when the call is void."""
     if not flight.dones:
         return  # a control entry
-    if outcomes is None:
-        unknown = UnknownOutcome("the site ended between executing the call and answering it")
+    if not outcomes:
+        ended = "the site ended between executing the call and answering it"
+        unknown = UnknownOutcome(ended if outcomes is None else "a change of leader took the call out")
         for done in flight.dones:
             done(unknown)
         return

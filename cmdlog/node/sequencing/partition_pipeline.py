@@ -6,7 +6,7 @@ One rule: plain data of the sequencer, under its lock; no lock, clock or thread 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from cmdlog.node.sequencing.flight import (
     Read,
 )
 from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.call_places import CallPlace
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import PARTITION_BITS
 
@@ -67,8 +68,14 @@ class PartitionPipeline:
     halted: bool = False  # it gets no batch at present: it could not run it
     refusal: CallRefused | None = None  # why calls to this partition are refused at present
 
-    def launch(self, pending: Pending, *, tick: int, bits: int, catalog: int) -> Flight:
-        """Numbers and encodes a batch: TxnIds from clock tick `tick` on, with `bits` as their partition bits."""
+    @property
+    def next_place(self) -> CallPlace:
+        """Of what is launched next."""
+        return CallPlace(self.term, self.next_index)
+
+    def launch(self, pending: Pending, *, tick: int, bits: int, catalog: int, places: Sequence[CallPlace] = ()) -> Flight:
+        """Numbers and encodes a batch: TxnIds from clock tick `tick` on, with `bits` as their partition bits; `places` of a call
+        on all partitions."""
         first = tick << PARTITION_BITS | bits
         txn_ids = range(first, first + (len(pending.params) << PARTITION_BITS), 1 << PARTITION_BITS)
         record = encode_batch(
@@ -82,6 +89,7 @@ class PartitionPipeline:
             keys=pending.keys if pending.keyed else None,
             ended=() if pending.everywhere or not self.ended else self._take_ended(),
             requests="sent",
+            places=places,
         )
         procedures = () if pending.everywhere else pending.procedures
         flight = Flight(self.next_index, txn_ids, pending.dones, pending.size_bytes, record, procedures, pending.lax)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.outcome import CallRefused, CallTooLarge, Done, NotReady, UnknownOutcome
+from cmdlog.node.outcome import CallRefused, CallTooLarge, Done, NotReady, UnknownOutcome, when_all
 from cmdlog.node.sequencing.admission import Admission
 from cmdlog.node.sequencing.block_builder import Closing, Taken
 from cmdlog.node.sequencing.code_switch import CodeSwitch
@@ -86,7 +86,7 @@ class Sequencer:
         self._unwritten: deque[TakenBlock] = deque()  # from `take` until `written`
         self.admission = Admission(limits, room_bytes=log.room_bytes, why_full=log.why_full)
         self._notes = Notes(room_bytes=log.notes_room_bytes)
-        self._closing = Closing(self._pipelines, limits, clock, catalog=start.catalog)
+        self._closing = Closing(self._pipelines, limits, clock, catalog=start.catalog, names_places=not start.votes_alone)
         self.code = CodeSwitch(self._pipelines, self._closing, self.admission)
         self.opening = Opening(start.terms, self._pipelines)
         self.standstill = Standstill(self._pipelines, self.admission)
@@ -130,7 +130,7 @@ class Sequencer:
         """Places one call in every stream, under one TxnId and in one block; one `done` per stream, in partition order."""
         size = len(params) + CALL_OVERHEAD_BYTES
         total = size * len(self._streams)
-        if total + BATCH_OVERHEAD_BYTES * len(self._streams) > self.limits.batch_bytes_max:
+        if total + self._closing.step_overhead_bytes > self.limits.batch_bytes_max:
             raise CallTooLarge(f"the call takes {total} bytes over all partitions, limit {self.limits.batch_bytes_max}")
         now = self._now()
         with self._lock:
@@ -146,11 +146,11 @@ class Sequencer:
                 self._busy[stream.partition] = stream
 
     def add_entries(self, entries: Sequence[tuple[int, RecordKind, dict[str, Any]]], done: Done) -> None:
-        """Places control entries that go into one block; `done` gets the reply of the last of them."""
+        """Places control entries that go into one block. Each group commits by itself: `done` as `when_all` calls it."""
+        told = when_all(len(entries), done)
         with self._lock:
-            for partition, kind, value in entries[:-1]:
-                self.add_entry(partition, kind, value, lambda _reply: None)
-            self.add_entry(*entries[-1], done)
+            for partition, kind, value in entries:
+                self.add_entry(partition, kind, value, told)
 
     def add_entry(self, partition: int, kind: RecordKind, value: dict[str, Any], done: Done) -> None:
         """Places a control entry ahead of what waits; `done` is called once it is durable, or with an unknown outcome."""
@@ -375,7 +375,7 @@ class Sequencer:
         return self._streams.values() if self.votes_alone else ()
 
     def _admit(self, calls: int, size_bytes: int) -> None:
-        overhead_bytes = BATCH_OVERHEAD_BYTES * len(self._streams) + self.opening.bytes
+        overhead_bytes = self._closing.step_overhead_bytes + self.opening.bytes
         self.admission.admit(calls, size_bytes, overhead_bytes=overhead_bytes)
 
     def _drop_all(self) -> list[Done]:

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import orjson
 import zstandard
 
+from cmdlog.wal.format.call_places import CallPlace, CallPlaces, decode_places, encode_places
 from cmdlog.wal.format.record import RECORD, RECORD_BYTES_MAX, BadRecord, Record, RecordKind, decompress, encode_record
 from cmdlog.wal.format.session_columns import SESSIONS, SessionColumns, decode_sessions, encode_sessions
 from cmdlog.wal.format.struct_layout import Layout
@@ -29,7 +30,8 @@ BATCH: Final = Layout(
     ("count", "I"),
     ("catalog", "I"),
     ("flags", "H"),
-    ("reserved", "6s"),
+    ("reserved", "2s"),
+    ("places_bytes", "I"),
     ("stored_bytes", "I"),
     ("json_bytes", "I"),
 )
@@ -45,7 +47,8 @@ NO_KEY: Final = bytes(16)
 SENT_DIGITS: Final = 16  # after the parameters of a call whose caller sent something else
 Requests = Literal["sent", "logged"]
 _CLOSING: Final = ord("]")
-_ZERO6: Final = bytes(6)
+_ZERO2: Final = bytes(2)
+_PLACES_BYTES_AT: Final = RECORD.bytes + 20  # the field in the batch header
 _TICK: Final = 1 << PARTITION_BITS
 _HEADER_AT: Final = RECORD.bytes
 _COLUMNS_AT: Final = RECORD.bytes + BATCH.bytes
@@ -114,10 +117,12 @@ def encode_batch(
     params: Sequence[bytes],
     keys: Sequence[bytes] | None = None,
     ended: Sequence[bytes] = (),
+    places: Sequence[CallPlace] = (),
     compress: bool = False,
     requests: Requests = "logged",
 ) -> bytes:
-    """The BATCH record of these calls; `params` are encoded JSON arrays, `ended` fingerprints of sessions that end with it.
+    """The BATCH record of these calls; `params` are encoded JSON arrays, `ended` fingerprints of sessions that end with it,
+    `places` those of a call on all partitions.
 
     With `requests="sent"` the batch states what its callers sent: after an array may stand, in 16 hexadecimal digits, the hash
     of that, if it was not these parameters. "logged" is the form of early logs, by which the parameters are compared.
@@ -145,8 +150,9 @@ def encode_batch(
     if compress:
         flags |= FLAG_ZSTD
         stored = zstandard.ZstdCompressor().compress(text)
-    head = BATCH.pack(txn_ids[0], count, catalog, flags, _ZERO6, len(stored), len(text))
-    payload = b"".join((head, *columns, stored))
+    behind = encode_places(places)
+    head = BATCH.pack(txn_ids[0], count, catalog, flags, _ZERO2, len(behind), len(stored), len(text))
+    payload = b"".join((head, *columns, stored, behind))
     return encode_record(RecordKind.BATCH, payload, partition=partition, term=term, index=index)
 
 
@@ -167,8 +173,8 @@ def decode_batch(record: Record) -> Batch:
     raw, start = record.raw, _COLUMNS_AT
     if len(raw) < start:
         raise BadRecord("batch header")
-    first_txn, count, catalog, flags, reserved, stored_bytes, json_bytes = BATCH.unpack_from(raw, _HEADER_AT)
-    if reserved != _ZERO6 or flags > FLAGS_KNOWN or flags & (FLAG_SENT | FLAG_SENT_COLUMN) == FLAG_SENT_COLUMN:
+    first_txn, count, catalog, flags, reserved, places_bytes, stored_bytes, json_bytes = BATCH.unpack_from(raw, _HEADER_AT)
+    if reserved != _ZERO2 or flags > FLAGS_KNOWN or flags & (FLAG_SENT | FLAG_SENT_COLUMN) == FLAG_SENT_COLUMN:
         raise BadRecord("batch flags")
     if not 0 < count <= CALLS_MAX or json_bytes > RECORD_BYTES_MAX:
         raise BadRecord(f"batch count {count}, {json_bytes} bytes of text")
@@ -176,10 +182,10 @@ def decode_batch(record: Record) -> Batch:
     offsets_at = deltas_at + 4 * count if flags & FLAG_TXN_COLUMN else deltas_at
     procedures_at = offsets_at + 4 * (count + 1)
     text_at = procedures_at + 2 * count
-    if text_at + stored_bytes != len(raw):
-        raise BadRecord("batch columns and text do not fill the record")
+    if text_at + stored_bytes + places_bytes != len(raw):
+        raise BadRecord("batch columns, text and places do not fill the record")
     view = memoryview(raw)
-    text = _text(raw[text_at:], flags=flags, json_bytes=json_bytes)
+    text = _text(raw[text_at : text_at + stored_bytes], flags=flags, json_bytes=json_bytes)
     offsets = view[offsets_at:procedures_at].cast("I")
     if offsets[0] != 1 or offsets[count] != len(text):
         raise BadRecord("batch offsets")
@@ -203,7 +209,7 @@ def batch_procedures(record: Record) -> memoryview:
     raw = record.raw
     if len(raw) < _COLUMNS_AT:
         raise BadRecord("batch header")
-    _, count, _, flags, _, _, _ = BATCH.unpack_from(raw, _HEADER_AT)
+    _, count, _, flags, *_ = BATCH.unpack_from(raw, _HEADER_AT)
     at = _named_columns(raw, flags, count)[1] + (4 * count if flags & FLAG_TXN_COLUMN else 0) + 4 * (count + 1)
     if not 0 < count <= CALLS_MAX or len(raw) < at + 2 * count:
         raise BadRecord("batch columns")
@@ -215,7 +221,7 @@ def batch_facts(record: Record) -> tuple[int, int, int, int]:
     raw = record.raw
     if len(raw) < _COLUMNS_AT:
         raise BadRecord("batch header")
-    first_txn, count, catalog, flags, _, _, _ = BATCH.unpack_from(raw, _HEADER_AT)
+    first_txn, count, catalog, flags, *_ = BATCH.unpack_from(raw, _HEADER_AT)
     if not 0 < count <= CALLS_MAX:
         raise BadRecord(f"batch count {count}")
     if not flags & FLAG_TXN_COLUMN:
@@ -265,6 +271,15 @@ def multi_txn(record: Record) -> int:
 def _sent(head: memoryview, flags: int, count: int) -> Sequence[int]:
     """What callers sent; `head` ends with the column, if there is one."""
     return head[len(head) - 8 * count :].cast("Q").tolist() if flags & FLAG_SENT_COLUMN else ()
+
+
+def places_of(record: Record) -> CallPlaces:
+    """Where the entries of the call on all partitions are that the batch holds; () where it names none. Raises: BadRecord."""
+    raw = record.raw
+    size = int.from_bytes(raw[_PLACES_BYTES_AT : _PLACES_BYTES_AT + 4], "little")
+    if size > len(raw) - _COLUMNS_AT:
+        raise BadRecord("places of a call")
+    return decode_places(raw[len(raw) - size :]) if size else ()
 
 
 def _text(stored: bytes, *, flags: int, json_bytes: int) -> bytes:

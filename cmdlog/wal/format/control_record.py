@@ -32,12 +32,20 @@ class Skip(NamedTuple):
     at: int  # index of the SKIP itself: it is void when its own place is overwritten
     batch: int  # index of the batch
     position: int  # of the call in it
+    everywhere: tuple[int, ...] = ()  # of a call on all partitions of a cluster: the index of its batch in each
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
         with naming_record(record):
             value = record.json()
-            return cls(record.index, int(value["index"]), int(value["position"]))
+            everywhere = tuple(map(int, value.get("everywhere", ())))
+            return cls(record.index, int(value["index"]), int(value["position"]), everywhere)
+
+
+def skip_value(index: int, position: int, reason: str, everywhere: Sequence[int] = ()) -> dict[str, Any]:
+    """The payload of a SKIP. `everywhere`: as `Skip.everywhere`."""
+    value = {"index": index, "position": position, "reason": reason}
+    return {**value, "everywhere": list(everywhere)} if everywhere else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from typing import Any, Final
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.format.control_record import Skip
+from cmdlog.wal.skips import VOID
 from procedures import Database
 from procedures.bundle import Bundle, capture_bundle
 from replay.diff.diff import KINDS
@@ -130,7 +131,7 @@ def _orders(
             rest = find_remaining_log(files, directory, [places.get(p, ForkPlace(p)) for p in sorted(ends)], end)
             for partition, wanted in ends.items():
                 _check_end(rest, partition, wanted)
-                rest.scan.streams[partition].skipped.add(*(Skip(0, index, 0) for index in wanted.dropped))
+                rest.scan.streams[partition].skipped.add(*(Skip(0, index, VOID) for index in wanted.dropped))
         except (WalError, Incomplete, UntilUnreachable):
             if len(request["paths"]) == 1:
                 raise

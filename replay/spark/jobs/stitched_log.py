@@ -16,7 +16,7 @@ from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.format.record import Record, RecordKind, decode_record, encode_json
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, BlockNumber, Lsn
-from cmdlog.wal.skips import SkipSet
+from cmdlog.wal.skips import VOID, SkipSet
 from replay.errors import EntryMissing, PlanOutdated, UntilBeyond
 from replay.log.log_fold import is_void
 from replay.log.orphan_segments import describe_strays
@@ -69,7 +69,9 @@ def start_of(legs: Sequence[Plan]) -> Mark:
 def stream_of(legs: Sequence[Plan]) -> ScannedStream:
     """The stream that `read_legs` returns: nothing of it is void."""
     last = legs[-1].partitions[0]
-    skips = {(index, at) for leg in legs for index, positions in leg.partitions[0].skips.items() for at in positions}
+    parts = [leg.partitions[0] for leg in legs]
+    skips = {(index, at) for part in parts for index, positions in part.skips.items() for at in positions}
+    skips |= {(index, VOID) for part in parts for index in part.dropped}
     return ScannedStream(
         to_index=last.to_index,
         to_calls=last.to_calls,

@@ -215,7 +215,8 @@ class _Rows:
     def __init__(self, gathered: _Gathered, columns: Columns, code: _Code) -> None:
         self.gathered, self._columns = gathered, columns
         heads = [BATCH.unpack_from(record.raw, RECORD.bytes) for record in gathered.records]
-        self._texts_at = [len(record.raw) - head[5] for record, head in zip(gathered.records, heads, strict=True)]
+        self._texts_end = [len(record.raw) - head[5] for record, head in zip(gathered.records, heads, strict=True)]
+        self._texts_at = [end - head[6] for end, head in zip(self._texts_end, heads, strict=True)]
         self._zeros = columns.counts.cumsum() - columns.counts  # rows before each batch
         self._chosen: Ints | None = None
         self.txn_ids = self.spread(columns.firsts - self._zeros * TICK)
@@ -293,9 +294,10 @@ class _Rows:
         """The parameter lists. Raises: Corrupt, BadBatch."""
         parts, offsets = list[memoryview](), list[bytes]()
         counts, flags = self._columns.counts.tolist(), self._columns.flags.tolist()
-        for record, at, count, flag in zip(self.gathered.records, self._texts_at, counts, flags, strict=True):
+        columns = zip(self.gathered.records, self._texts_at, self._texts_end, counts, flags, strict=True)
+        for record, at, end, count, flag in columns:
             text = memoryview(_unpacked(record) if flag & FLAG_ZSTD else record.raw)
-            parts.append(text[1:] if flag & FLAG_ZSTD else text[at + 1 :])  # what follows the bracket that opens a batch
+            parts.append(text[1:] if flag & FLAG_ZSTD else text[at + 1 : end])  # what follows the bracket that opens a batch
             offsets.append(record.raw[at - 6 * count - 4 : at - 2 * count - 4])
         lengths = np.array([len(part) for part in parts], dtype=np.int64)
         bounds = np.empty(sum(counts) + 1, dtype=np.int64)

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from cmdlog.wal.ids import MULTI_PARTITION, BlockNumber, Lsn
 from cmdlog.wal.skips import Skips
-from replay.log.log_fold import is_void
 from replay.log.split_calls import PartitionSpan, find_parted, left_out
 from replay.spark.reading.chosen_logs import Floor, Logs, NodeLog
-from replay.spark.reading.segment_index import IndexedEntries, skips_of_stretches
+from replay.spark.reading.segment_index import skips_of_stretches
 
 
 def unparted(logs: Logs, floor: Floor, gone: Mapping[int, Skips], *, fail: bool) -> dict[int, Skips]:
@@ -38,18 +34,11 @@ def _line(log: NodeLog, partition: int, upto: int) -> PartitionSpan:
     entries = log.entries(partition)
     line = PartitionSpan(next((of.base_txn for of in entries if of.based), 0))
     for number, of in enumerate(entries):
-        later = [void for other in entries[number:] for void in other.voids]
-        for txn, index, block, offset in _multi(of):
-            if index <= upto and not is_void(later, Lsn(BlockNumber(block), offset), index):
-                line.calls[txn] = index
-    line.skipped = skips_of_stretches(entries).by_batch(upto=upto).keys() & line.calls.values()
+        later = [first for other in entries[number + 1 :] for _, _, first in other.voids]
+        live = min([upto + 1, *later])  # entries from there on are void, or not on the line
+        line.calls |= {txn: call for txn, call in of.multi.items() if call.index < live}
+        line.ran |= {txn for txn in of.ran if of.multi[txn].index < live}
+        line.passed = max(line.passed, min(of.executed, live - 1))
+        line.terms.extend(of.term_table.upto(live - 1))
+    line.skipped = skips_of_stretches(entries).by_batch(upto=upto).keys() & {call.index for call in line.calls.values()}
     return line
-
-
-def _multi(of: IndexedEntries) -> list[tuple[int, int, int, int]]:
-    """(TxnId, index, block, offset) of the multi-partition calls."""
-    if not of.firsts:
-        return []
-    firsts = np.array(of.firsts)
-    at = np.flatnonzero(((firsts & MULTI_PARTITION) == MULTI_PARTITION) & (np.array(of.counts) == 1))
-    return [(of.firsts[n], of.indexes[n], of.blocks[n], of.offsets[n]) for n in at.tolist()]

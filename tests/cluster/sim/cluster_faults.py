@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated cluster: a mixture that a seed chooses; two kinds follow from the seed's number, so any seven
+"""What goes wrong in a simulated cluster: a mixture that a seed chooses; two kinds follow from the seed's number, so any eight
 seeds in a row have all.
 
 One rule: only what a cluster of three survives. At most one disk fails at a time for good; losses of power take what was not
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cmdlog.cluster.leader_fitness import FIT, Unfitness
+from cmdlog.raft import RaftCore
 from tests.wal.sim.simfiles import Fault
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ RATE: Final = 0.0012  # of each kind that a history has, per step
 HEAL_RATE: Final = 0.01
 FIRST_STEPS: Final = (400, 1000)  # in which each kind that a history has happens for certain
 STOP_TICKS: Final = 30
+UNHEARD_TICKS: Final = 8  # without what the leader says in one group
+LOST_TICKS: Final = 25  # of one group: longer than any time-out
 
 
 class ClusterFaults:
@@ -34,6 +37,7 @@ class ClusterFaults:
             "cut": self._cut,
             "leader": self._isolate_leader,
             "pause": self._pause,
+            "group": self._lose_group,
             "clock": self._jump,
             "sync": self._fail_sync,
             "full": self._fill_disk,
@@ -47,6 +51,7 @@ class ClusterFaults:
         names = self.names
         chosen = {*self._rng.sample(names, self._rng.randint(0, 3)), *(names[(at + each) % len(names)] for each in range(2))}
         self.kinds = {name: kinds[name] for name in kinds if name in chosen or name == "capture"}
+        self._unheard_ends = 0  # tick
         self._steps, self._first = 0, {name: self._rng.randrange(*FIRST_STEPS) for name in self.kinds}
 
     def step(self) -> None:
@@ -57,6 +62,8 @@ class ClusterFaults:
             if self._steps == self._first[name] or rng.random() < (RATE / 8 if name == "all" else RATE):
                 world.happened[name] += 1
                 happen()
+        if world.unheard and world.ticks >= self._unheard_ends:
+            self._end_unheard()
         if rng.random() < HEAL_RATE:
             self._heal()
         for node in [node for node, member in world.members.items() if member.failure is not None]:
@@ -129,6 +136,19 @@ class ClusterFaults:
         node = self._leader()
         if node in self.world.members:
             self.world.members[node].paused = True
+
+    def _lose_group(self) -> None:
+        """The leader of all groups loses one of them, as after a pause that few time-outs fall into, and leads on; a call on all
+        partitions that is under way reaches the others alone."""
+        self.world.unheard, self._unheard_ends = {(self._leader(), self._rng.randrange(2))}, self.world.ticks + UNHEARD_TICKS
+
+    def _end_unheard(self) -> None:
+        """The followers of the group have waited long enough."""
+        ((leader, group),), self.world.unheard = self.world.unheard, set()
+        for node, member in list(self.world.members.items()):
+            if node != leader and not member.paused and member.failure is None:
+                for _ in range(LOST_TICKS):
+                    member.driver.ask(group, RaftCore.tick)
 
     def _jump(self) -> None:
         """A wall clock, forwards or back."""

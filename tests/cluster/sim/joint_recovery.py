@@ -13,6 +13,7 @@ from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.record import Record, decode_digest
 from cmdlog.wal.ids import Lsn
+from cmdlog.wal.skips import VOID
 from procedures.idempotency.known_outcome import KeyPolicy
 from replay.loop.entry_queue import EntryQueue
 from replay.loop.replay_loop import ReplayLoop
@@ -73,7 +74,7 @@ class _Applying:
         self._uncompared: dict[int, tuple[Record, BatchAnswer]] = {}  # batches that were applied without a digest, by index
         self._skipped = {index: set(positions) for index, positions in plan.skips.items()}
         for index in plan.dropped:
-            self._skipped[index] = {0}
+            self._skipped[index] = {VOID}
 
     def apply_entry(self, _lsn: Lsn, record: Record, digest: Record | None) -> None:
         answer = self.state.apply(record, self._skipped)

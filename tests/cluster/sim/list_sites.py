@@ -22,6 +22,7 @@ from cmdlog.node.slot_map import make_routes
 from cmdlog.wal.format.batch import NO_KEY, decode_batch
 from cmdlog.wal.format.record import Record, RecordKind, decode_record
 from cmdlog.wal.ids import txn_partition
+from cmdlog.wal.skips import VOID
 from procedures.idempotency.known_outcome import Status
 from procedures.idempotency.session_calls import NAME_BYTES, SESSION_BYTES, split_names
 from tests.cluster.lists_app import db, list_names
@@ -65,7 +66,8 @@ class ListState:
         record = decode_record(data) if isinstance(data, bytes) else data
         assert record.index == self.index + 1, f"partition {self.partition}: entry {record.index} after {self.index}"
         self.index, self.term, self.checksum = record.index, record.term, record.checksum
-        if record.kind is not RecordKind.BATCH:
+        positions = skipped.get(record.index, set())
+        if record.kind is not RecordKind.BATCH or VOID in positions:
             return None
         batch = decode_batch(record)
         assert batch.first_txn > self.txn_id, f"partition {self.partition}: {batch.first_txn} is given after {self.txn_id}"
@@ -74,12 +76,9 @@ class ListState:
             mark = SHARED_MARK if txn_partition(batch.first_txn) != self.partition else b""
             for session, floor in zip(batch.sessions.ids, batch.sessions.floors, strict=True):
                 self._raise_floor(session, mark, floor)
-        positions = skipped.get(record.index, set())
         keys, params = batch.key_list() or [NO_KEY] * batch.count, batch.params()
         outcomes = [
-            (int(Status.FAILED), 0, SKIPPED)
-            if at in positions
-            else self._run(batch.txn_ids[at], NAMES[batch.procedures[at]], params[at], keys[at])
+            self._run(batch.txn_ids[at], NAMES[batch.procedures[at]], params[at], keys[at], skipped=at in positions)
             for at in range(batch.count)
         ]
         hashes = struct.pack(f"<{len(outcomes)}I", *[zlib.crc32(body) for _, _, body in outcomes])
@@ -90,7 +89,8 @@ class ListState:
         """The body of a read's answer."""
         return orjson.dumps(self.lists if name == "values_of_all" else self.lists[params[0]])
 
-    def _run(self, txn_id: int, name: str, params: list[Any], key: bytes) -> tuple[int, int, bytes]:
+    def _run(self, txn_id: int, name: str, params: list[Any], key: bytes, *, skipped: bool) -> tuple[int, int, bytes]:
+        """A call that is skipped has an outcome like any other, which is kept under its name."""
         if key in self.keys:
             return self.keys[key]
         shared = txn_partition(txn_id) != self.partition
@@ -98,11 +98,12 @@ class ListState:
             (session,), (number,) = split_names((key,))
             if number <= self.floors[session + (SHARED_MARK if shared else b"")]:
                 return int(Status.SESSION_EXPIRED), 0, EXPIRED
-        body = orjson.dumps(self._call(name, params))
+        status = int(Status.FAILED if skipped else Status.OK)
+        body = SKIPPED if skipped else orjson.dumps(self._call(name, params))
         if key != NO_KEY:
-            self.keys[key] = int(Status.OK), txn_id, body
+            self.keys[key] = status, txn_id, body
             self.owners[key] = EVERYWHERE if shared else self.partition
-        return int(Status.OK), 0, body
+        return status, 0, body
 
     def _raise_floor(self, session: bytes, mark: bytes, floor: int) -> None:
         """The outcomes up to there are forgotten, of this kind of calls."""

@@ -54,10 +54,12 @@ class SimCluster:
         self.requests: list[tuple[int, Callable[[], None], Callable[[], None]]] = []  # node, arrival, refusal
         self.answers: list[Callable[[], None]] = []
         self.cut: set[tuple[int, int]] = set()  # (sender, receiver)
+        self.unheard: set[tuple[int, int]] = set()  # (sender, group): of that group the others hear nothing but heartbeats
         self.loss = 0.01
         self.keeps_all = self.rng.random() < 0.7  # the logs let nothing go
         self.agreed: dict[tuple[int, int], tuple[int, bytes]] = {}
         self.ran: dict[tuple[int, int], tuple[int, bytes]] = {}  # (partition, index) -> what its run did
+        self.left_out: set[tuple[int, int, int]] = set()  # (partition, index, position or VOID) that sites were told
         self.happened: Counter[str] = Counter()
         self.history, self.values = ListHistory(), itertools.count(1)
         self.members: dict[int, SimMember] = {}
@@ -199,7 +201,7 @@ class SimCluster:
             return
         if not member.believes(sender, stamp):
             return
-        member.receive(messages)
+        member.receive([of for of in messages if (sender, int(of[0])) not in self.unheard])
         member.reads.rounds.begin_waiting()
 
     def run_log(self) -> None:
@@ -308,6 +310,7 @@ class SimCluster:
         """No faults any more."""
         self.faults = None
         self.cut.clear()
+        self.unheard.clear()
         self.loss = 0.0
         for node, machine in self.machines.items():
             machine.files.heal()

@@ -29,7 +29,7 @@ from cmdlog.node.member.leading.leadership_events import LeadershipEvents
 from cmdlog.node.member.leading.leadership_transfer import LeadershipTransfer
 from cmdlog.node.member.member_code import MemberCode
 from cmdlog.node.member.member_ground import NoLeader
-from cmdlog.node.member.member_start import make_genesis
+from cmdlog.node.member.member_start import make_genesis, terms_of_states
 from cmdlog.node.member.peer_events import LOOK_TICKS
 from cmdlog.node.member.sequenced_machine import SequencedMachine
 from cmdlog.node.member.takeover import take_over
@@ -50,6 +50,7 @@ from cmdlog.raft.messages import Bundle, Entries, Fitness, Message, SnapshotDesc
 from cmdlog.raft.multi_raft import Parcel
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.cluster_record import ClusterMember
+from cmdlog.wal.format.control_record import skip_value
 from cmdlog.wal.format.record import RecordKind, decode_record
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn, txn_tick
@@ -175,7 +176,7 @@ class SimMember:
         boot = cast(Boot, SimpleNamespace(term=1, catalog=1))
         self.desk = Desk(
             directory_of(node), db, SETTINGS, boot, sequencer=self.sequencer, snapshots=cast(Snapshotter, None),
-            leave_out=self.sites.leave_out,
+            leave_out=self._leave_out,
         )  # fmt: skip
         self.keys = make_owners(SETTINGS, self._boot_clock)
         self.router = Router(SETTINGS, self.sequencer, self.keys, self.sequencer.meter, dict)
@@ -187,9 +188,9 @@ class SimMember:
         self.marks = ExecutedMarks(
             range(PARTITIONS), diverged=self._diverged, agreed=self._diverged, voters=len(world.peers_of(node)) + 1
         )
-        run_txns = {partition: state.txn_id for partition, state in machine.states.items()}
+        terms = terms_of_states(recovered, places, range(PARTITIONS))
         self.sequenced = WatchedMachine(
-            self.sequencer, run_txns, blocks, marks=self.marks, leave_out=self.desk.leave_out, stated=self.observe,
+            self.sequencer, terms, blocks, marks=self.marks, leave_out=self.desk.leave_out, stated=self.observe,
             asked=self._read_entries, copy_offered=self.refuse_copy,
         )  # fmt: skip
         self.sequenced.agree, self.sequenced.let_go_free = partial(world.agree, node), set()
@@ -333,7 +334,7 @@ class SimMember:
         if not places or not self.may_skip(partition, index):
             self.sites.go_on(partition)
             return
-        value = {"position": 0, "reason": "it cannot be run"}
+        everywhere = [place for _, place in places] if len(places) > 1 else []
 
         def skipped(reply: Reply) -> None:
             if not isinstance(reply, CallOutcome):  # a process that ran it now could be the only one; it ends instead
@@ -343,7 +344,8 @@ class SimMember:
                 self.desk.leave_out(at, place, 0)
             self.sites.go_on(partition)
 
-        self.sequencer.add_entries([(at, RecordKind.SKIP, {**value, "index": place}) for at, place in places], skipped)
+        entries = [(at, RecordKind.SKIP, skip_value(place, 0, "it cannot be run", everywhere)) for at, place in places]
+        self.sequencer.add_entries(entries, skipped)
 
     @property
     def leads(self) -> bool:
@@ -397,6 +399,10 @@ class SimMember:
 
     def _applied(self, partition: int, index: int, answer: BatchAnswer | None) -> None:
         self.desk.applied(partition, index, answer)
+
+    def _leave_out(self, partition: int, index: int, position: int) -> None:
+        self.world.left_out.add((partition, index, position))
+        self.sites.leave_out(partition, index, position)
 
     def _read_done(self, partition: int, ident: int, as_of: int, body: bytes) -> None:
         self.desk.read_done(partition, ident, as_of=as_of, status=0, body=body, traces=())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import structlog
 
@@ -18,10 +19,13 @@ from cmdlog.node.outcome import Reply
 from cmdlog.node.placing.key_owners import KeyOwners
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.wal.format.cluster_record import ClusterMember
+from cmdlog.wal.format.control_record import skip_value
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.ids import txn_tick
 from procedures.storage.state import open_reader
 from replay.state.trust import state_path
+
+SKIPPED_BEFORE: Final = "the leader before has skipped the call, and did not finish"
 
 log = structlog.get_logger("cmdlog.cluster")
 
@@ -68,19 +72,34 @@ class LeaderSteps:
             self._machine.lead(self._driver.ends(), catalog=self._code.versions.newest)
             return True
 
-    def skip_parted(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
-        """Skips the calls that some partition lacks; how many entries that takes. `done` is called when they are committed.
+    def finish_skips(self, terms: tuple[int, ...]) -> bool:
+        """States the skips of calls on all partitions where the leader before did not; False when the terms are over.
 
-        Under one lock with the look at the terms: in later ones the same call may be on its way to all partitions.
+        Under one lock with the look at the terms: in later ones the same skip may be on its way.
         """
-        value = {"position": 0, "reason": "a change of leader left the call on some partitions alone"}
         with self._driver.lock:
             if not self.still(terms):
-                return 0
-            places = [place for call in self._machine.parted() for place in call.places]
-            if places:
-                self._sequencer.add_entries([(p, RecordKind.SKIP, {**value, "index": index}) for p, index in places], done)
-        return len(places)
+                return False
+            entries: list[tuple[int, RecordKind, dict[str, Any]]] = [
+                (p, RecordKind.SKIP, skip_value(half.everywhere[p], 0, SKIPPED_BEFORE, half.everywhere))
+                for half in self._machine.half_skips()
+                for p in half.missing
+            ]
+            self._sequencer.add_entries(entries, _ignore)
+            return True
+
+    def skips_finished(self) -> bool:
+        """Whether every skip of a call on all partitions is committed in all of them."""
+        with self._driver.lock:
+            return not self._machine.half_skips()
+
+    def run_committed(self, terms: tuple[int, ...]) -> bool:
+        """The sites get what is committed, and nothing waits for another leader; False when the terms are over."""
+        with self._driver.lock:
+            if not self.still(terms):
+                return False
+            self._machine.run_committed()
+            return True
 
     def all_run(self) -> bool:
         """Whether everything committed is run."""

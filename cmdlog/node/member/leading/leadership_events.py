@@ -49,8 +49,6 @@ class LeadershipEvents:
         """All groups are led here."""
         self._named = self._leadership.node
         self._sequencer.refuse(NotLeading("this node takes over; the call is safe to repeat here"))
-        self._marks.lead()
-        self._machine.run_marked(self._machine.partitions)
         self._take_over(terms)
 
     def end_leading(self, leader: NodeId | None) -> None:

@@ -216,7 +216,13 @@ class ChangingCluster(SimCluster):
             if member.machine.captured[partition].index < member.groups.cores[partition].log.base:  # type: ignore[index]
                 member.capture(partition)
         states = {partition: member.machine.captured[partition] for partition in range(PARTITIONS)}
-        peers, reaches = member.book.met, {int(group): GroupReach.of(core) for group, core in member.groups.cores.items()}
+        peers, reaches = (
+            member.book.met,
+            {
+                int(group): GroupReach.of(core, member.sequenced.terms.get(int(group)))
+                for group, core in member.groups.cores.items()
+            },
+        )
         try:
             cluster = cluster_state(member.log, reaches[CLUSTER_GROUP], last_txn=member.log.recovered.txn_id_max)
         except WalError:

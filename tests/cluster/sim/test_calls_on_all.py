@@ -1,0 +1,133 @@
+"""Leaders that lose one group under calls on all partitions, and skips that reach some groups alone: nothing is half."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pytest
+
+from cmdlog.raft import RaftCore
+from cmdlog.wal.skips import VOID
+from tests.cluster.sim.cluster_faults import LOST_TICKS
+from tests.cluster.sim.joint_recovery import recover_states
+from tests.cluster.sim.sim_cluster import SimCluster
+from tests.cluster.sim.sim_member import PARTITIONS, SimMember
+
+SLICE: Final = 6
+SEEDS: Final = 100
+STEPS_MAX: Final = 20_000
+
+
+class Story:
+    """A cluster whose clients wait for what the story has them call; everything is kept in the logs."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.world = world = SimCluster(seed)
+        world.keeps_all, world.loss = True, 0.0
+        for client in world.clients:
+            client.stopped = True
+        self.lead()
+
+    def left_out(self, position: int) -> int:
+        """How many entries sites were told to leave out, by position or VOID."""
+        return sum(at == position for _, _, at in self.world.left_out)
+
+    def lead(self) -> SimMember:
+        """The leader, once there is one."""
+        self.until(lambda: any(member.leads for member in self.world.members.values()))
+        (leader,) = [member for member in self.world.members.values() if member.leads]
+        return leader
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Things happen until that is so."""
+        for _ in range(STEPS_MAX):
+            if condition():
+                return
+            self.world.step()
+            self.world.check()
+        raise AssertionError(self.world.describe())
+
+    def settle(self) -> None:
+        """Everything under way ends, and the clients have retried it."""
+        for client in self.world.clients:
+            client.stopped = False
+        self.world.settle()
+
+    def call(self, *, keyed: bool = True) -> None:
+        """Some client that waits for nothing begins a call on all partitions."""
+        free = [client for client in self.world.clients if client.under_way is None]
+        self.rng.choice(free).ask("append_all", next(self.world.values), keyed=keyed)
+
+    def lose_group(self, leader: SimMember, group: int) -> None:
+        """Another node campaigns for it, whose entries from the leader are lost; the leader leads the others on."""
+        term = leader.driver.views()[group].term
+        while leader.driver.views()[group].term == term:
+            for member in self.rng.sample([other for other in self.world.members.values() if other is not leader], 2):
+                for _ in range(self.rng.randint(LOST_TICKS // 2, LOST_TICKS)):
+                    member.driver.ask(group, RaftCore.tick)
+            for _ in range(200):
+                self.world.step()
+        self.world.unheard.clear()
+
+    def judge(self) -> SimCluster:
+        """All states are alike, no call is half, and a recovery of the logs makes the same, now and from snapshots."""
+        world = self.world
+        self.settle()
+        world.final_reads()
+        world.check_end()
+        states = {partition: state.captured() for partition, state in world.machines[1].states.items()}
+        shared = [{value for values in state.lists.values() for value in values} for state in states.values()]
+        assert shared[0] == shared[1], "a call on all partitions is half"
+        for captures in ((), (0,), (1,)):
+            for partition in captures:
+                for member in world.members.values():
+                    member.capture(partition)
+            self._check_recovery(states)
+        return world
+
+    def _check_recovery(self, states: dict[int, Any]) -> None:
+        disks = {node: machine.files for node, machine in self.world.machines.items()}
+        for partition, state in recover_states(disks, PARTITIONS).items():
+            assert (state.lists, state.keys) == (states[partition].lists, states[partition].keys)
+
+
+def lost_groups(seed: int) -> int:
+    """Three times a leader loses one group while calls on all partitions are under way; how many entries were void."""
+    story = Story(seed)
+    for _ in range(3):
+        leader, group = story.lead(), story.rng.randrange(PARTITIONS)
+        story.world.unheard = {(leader.node, group)}
+        last = {p: leader.groups.cores[p].log.last for p in range(PARTITIONS)}  # type: ignore[index]
+        for _ in range(story.rng.randint(1, 3)):
+            story.call(keyed=story.rng.random() < 0.8)
+        story.until(lambda: _has_more(leader, last))  # noqa: B023 -- it is over before the next turn
+        for _ in range(story.rng.randint(0, 200)):
+            story.world.step()
+        if leader.leads:
+            story.lose_group(leader, group)
+        if story.rng.random() < 0.3:
+            story.world.crash(leader.node, power=story.rng.random() < 0.5)
+        story.settle()
+    story.judge()
+    return story.left_out(VOID)
+
+
+def _has_more(leader: SimMember, last: Mapping[int, int]) -> bool:
+    return not leader.leads or all(leader.groups.cores[p].log.last > at for p, at in last.items())  # type: ignore[index]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SLICE))
+def test_a_leader_that_loses_one_group_leaves_no_call_half(seed: int) -> None:
+    """Keys, sessions and calls without: each is run on all or on none; the retry runs; recoveries agree."""
+    lost_groups(seed)
+
+
+@pytest.mark.sim
+@pytest.mark.timeout(0)
+def test_many_leaders_lose_one_group() -> None:
+    """As `make sim` runs them."""
+    assert sum(map(lost_groups, range(SLICE, SEEDS))) > SEEDS
