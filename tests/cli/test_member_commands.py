@@ -52,6 +52,20 @@ def test_plan_changes_nothing_and_shows_the_quorum(server: MemberServer, capsys:
         assert part in printed
 
 
+def test_plan_warns_of_the_last_copy_of_history(server: MemberServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside the leader's own warnings, as text and with --json: node 2 does not answer."""
+    archive = {"window_s": 86_400.0, "oldest_txn": "0", "oldest_time": None}
+    server.node.status = lambda: {**server.status(), "archive": archive}  # type: ignore[method-assign]
+    server.fake.membership.warnings = ["partition 1 would have one whole copy"]
+    assert exit_code("cluster", "replace", "1", "--url", server.url, "--plan") == 0
+    printed = capsys.readouterr().out
+    assert "warning: partition 1 would have one whole copy" in printed
+    assert "warning: last_history: " in printed
+    assert exit_code("cluster", "retire", "1", "--url", server.url, "--plan", "--json") == 0
+    own, history = orjson.loads(capsys.readouterr().out)["plan"]["warnings"]
+    assert (own, history.partition(":")[0]) == ("partition 1 would have one whole copy", "last_history")
+
+
 def test_plan_that_would_be_refused_ends_with_one(server: MemberServer, capsys: pytest.CaptureFixture[str]) -> None:
     """So that a script can ask first."""
     server.fake.membership.refusal = refused(RefusedBecause.LAST_COPY, "node 4 holds the last copy")

@@ -5,6 +5,7 @@ One rule: the leader decides and does the work; a command asks, says what that m
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from cmdlog.cli.cluster.cluster_options import (
     YesFlag,
     ask_first,
 )
+from cmdlog.cli.cluster.history_loss import warn_of_history
 from cmdlog.cli.cluster.members_view import copy_to, state_text
 from cmdlog.cli.cluster.plan_text import show_plan
 from cmdlog.cli.output import JsonFlag, out
@@ -158,16 +160,24 @@ def carry_out_change(
     """Asks for the change. Raises: CommandFailed, typer.Exit."""
     reader = access.reader(LOOK_S)
     options = {name: value for name, value in asked.items() if value not in (None, False)}
-    with access.client(reader.ask_all()) as client:
+    rows = reader.ask_all()
+    history = warn_of_history(kind, node, rows, now_millis=time.time_ns() // 1_000_000)
+
+    def ask(*, plan: bool) -> dict[str, Any]:
+        told = client.change_member(kind, node, **options, **({"plan": True} if plan else {}))
+        told["plan"]["warnings"] = [*told["plan"]["warnings"], *history]
+        return told
+
+    with access.client(rows) as client:
         if plan:
-            told = client.change_member(kind, node, **options, plan=True)
+            told = ask(plan=True)
             out.result(told, lambda: show_plan(told))
             raise typer.Exit(1 if told["plan"].get("refusal") else 0)
         if options.get("force"):
-            planned = client.change_member(kind, node, **options, plan=True)
+            planned = ask(plan=True)
             question = f"{kind} node {node} in spite of that? It is recorded for ever"
             ask_first(question, yes=yes, show=lambda: show_plan(planned))
-        told = client.change_member(kind, node, **options)
+        told = ask(plan=False)
     if wait:
         told = {**told, "progress": await_change(kind, node, reader).to_json()}
     out.result(told, lambda: show_change(told))

@@ -17,6 +17,7 @@ from cmdlog.cli.server.server_options import DEFAULT_URL, check_certificates, fa
 ASKED_AT_ONCE: Final = 16
 KEPT: Final = ("ready", "partitions", "cluster_id", "bundle", "uptime_s", "error")  # of a status, beside its `cluster`
 OF_LOG: Final = ("fill", "held_by", "error")
+OF_ARCHIVE: Final = ("window_s", "oldest_txn", "oldest_time")
 
 
 class StatusReader:
@@ -94,7 +95,8 @@ class StatusReader:
         if "cluster" not in status:
             return {**row, "error": "a node alone, of no cluster", "code": "alone"}
         log = {name: status["log"].get(name) for name in OF_LOG} if "log" in status else {}
-        return {**row, **{name: status.get(name) for name in KEPT}, "log": log, **status["cluster"]}
+        history = {name: status["archive"].get(name) for name in OF_ARCHIVE} if status.get("archive") else {}
+        return {**row, **{name: status.get(name) for name in KEPT}, "log": log, "history": history, **status["cluster"]}
 
     def _check_some(self, rows: Sequence[Mapping[str, Any]] | Any) -> None:
         """Raises: CommandFailed."""
