@@ -281,4 +281,6 @@ def as_declared(declared: Procedure, params: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _from_wire(codec: Codec, value: Any) -> Any:
-    return codec.from_wire(codec.to_wire(value))  # to_wire checks
+    from procedures.wire.frozen import thawed  # noqa: PLC0415 - as above
+
+    return thawed(codec.from_wire(codec.to_wire(value)))  # to_wire checks

@@ -40,6 +40,7 @@ from procedures.idempotency.known_outcome import KEY_CHARS_MAX, Status, key_fing
 from procedures.loaded_modules import is_bundled
 from procedures.loading import is_loading
 from procedures.running_code import check_running_code
+from procedures.wire.frozen import thawed
 from replay.machine_errors import naming_faults
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ def decode_reply(route: Route, reply: Reply, trace: FailureTrace | None) -> Any:
             return None
         if codec is None or codec.plain:
             return value
-        return [codec.from_wire(part) for part in value] if route.everywhere else codec.from_wire(value)
+        return [thawed(codec.from_wire(part)) for part in value] if route.everywhere else thawed(codec.from_wire(value))
     raise _error(route, reply, value, trace) from (trace.raised if trace is not None else None)
 
 

@@ -17,6 +17,7 @@ from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDDLCompiler, S
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import Label, UnaryExpression
 
+from procedures.declaration.grouped_operands import group_operands
 from procedures.declaration.joined_bytes import check_no_text_of_bytes, is_bytes, sides_of_join
 from procedures.declaration.stored_forms import check_cast, check_compared, check_results, check_set, check_written
 from procedures.declaration.stored_types import (
@@ -120,6 +121,8 @@ class StateCompiler(ExactCompiler):
 
     def visit_binary(self, binary: Any, override_operator: Any = None, **kw: Any) -> Any:
         operator = override_operator or binary.operator
+        if self.dialect.groups_operands:
+            binary = group_operands(binary, operator)
         if operator in _COMPARISONS and self.dialect.checks_forms:
             check_compared(binary, binary.left, binary.right)
         if operator in _ARITHMETIC:
@@ -138,7 +141,14 @@ class StateCompiler(ExactCompiler):
             return f"CAST({left} || {right} AS BLOB)"
         return super().visit_binary(binary, override_operator=override_operator, **kw)
 
+    def visit_unary(self, unary: Any, *args: Any, **kw: Any) -> Any:
+        if self.dialect.groups_operands and unary.operator not in (None, operators.inv, operators.exists):
+            unary = group_operands(unary, unary.operator)
+        return super().visit_unary(unary, *args, **kw)
+
     def visit_expression_clauselist(self, clauselist: Any, **kw: Any) -> Any:
+        if self.dialect.groups_operands and clauselist.operator not in (operators.and_, operators.or_):
+            clauselist = group_operands(clauselist, clauselist.operator)
         if self.dialect.joins_bytes and any(map(is_bytes, clauselist.clauses)):
             return self.process(fold_steps(clauselist), **kw)
         return super().visit_expression_clauselist(clauselist, **kw)

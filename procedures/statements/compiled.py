@@ -11,16 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Insert, Integer, Select, TextClause, Update
+from sqlalchemy import Boolean, ColumnElement, Insert, Integer, Select, TextClause, Update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.elements import BindParameter
 from sqlalchemy.sql.selectable import CompoundSelect
+from sqlalchemy.sql.sqltypes import NullType
 
 from procedures.declaration.columns.column_defaults import Make, values_left_out
 from procedures.declaration.dialect import DIALECT, Processor, StateDialect, bind_processor_of, result_processor_of
+from procedures.declaration.grouped_operands import is_condition
 from procedures.errors import StatementRefused
 from procedures.numeric.compiler import ExactCompiler
 from procedures.numeric.raw_text import holds_own_sql
@@ -190,8 +192,15 @@ def _is_bound(value: Any) -> bool:
 
 def _result_processors(compiled: SQLCompiler, dialect: StateDialect) -> tuple[Processor, ...]:
     columns = compiled._result_columns  # noqa: SLF001 - the only place where SQLAlchemy states the types of a result
-    processors = tuple(result_processor_of(column.type, dialect) for column in columns)
+    processors = tuple(result_processor_of(_type_of(column, dialect), dialect) for column in columns)
     return processors if any(processors) else ()
+
+
+def _type_of(column: Any, dialect: StateDialect) -> Any:
+    """That of a column of the result; SQLAlchemy gives some conditions none."""
+    if dialect.groups_operands and isinstance(column.type, NullType) and any(map(is_condition, column.objects)):
+        return Boolean()
+    return column.type
 
 
 def check_text(sql: str) -> None:

@@ -13,6 +13,15 @@ def _refuse(self: object, *_: object, **__: object) -> NoReturn:
     raise TypeError(f"parameters cannot be changed: they are what the log holds; work on a copy, {kind}(…)")
 
 
+def thawed(value: Any) -> Any:
+    """A result, which belongs to the caller: with lists and dicts that can be changed."""
+    if type(value) is FrozenList:
+        return [thawed(element) for element in value]
+    if type(value) is FrozenDict:
+        return {name: thawed(element) for name, element in value.items()}
+    return value
+
+
 class FrozenList(list[Any]):
     """A list whose changing methods raise TypeError."""
 
