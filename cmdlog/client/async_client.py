@@ -35,6 +35,7 @@ from cmdlog.client.request import (
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.retry_loop import SendAttempt, Steps
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, Durability, NewKey, P, R, named_call
+from cmdlog.query_parameters import QueryParameters
 from cmdlog.results import QueryResult, Result
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class AsyncClient(ClientCore):
     # -- what else a server tells ----------------------------------------------------------------------------------------
 
     async def query(
-        self, sql: str, params: Sequence[Any] = (), *, partition: int | None = None, consistency: Consistency | None = None
+        self, sql: str, params: QueryParameters = (), *, partition: int | None = None, consistency: Consistency | None = None
     ) -> QueryResult:
         """Runs a SELECT on a frozen state of one partition or, concatenated, of all; see `Client.query`."""
         return read_rows(await self._run(self._exchange(query_ask(sql, params, partition, consistency))))

@@ -37,6 +37,7 @@ from cmdlog.client.request import (
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.retry_loop import SendAttempt, Steps
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, Durability, NewKey, P, R, named_call
+from cmdlog.query_parameters import QueryParameters
 from cmdlog.results import QueryResult, Result
 
 if TYPE_CHECKING:
@@ -184,9 +185,12 @@ class Client(ClientCore):
     # -- what else a server tells ----------------------------------------------------------------------------------------
 
     def query(
-        self, sql: str, params: Sequence[Any] = (), *, partition: int | None = None, consistency: Consistency | None = None
+        self, sql: str, params: QueryParameters = (), *, partition: int | None = None, consistency: Consistency | None = None
     ) -> QueryResult:
         """Runs a SELECT on a frozen state of one partition or, concatenated, of all. `consistency` as in `invoke`.
+
+        Args:
+            params: a list for `?`, or a dict for `:name`.
 
         Columns have no types: values are as SQLite stores them, and bytes are base64 text.
         """

@@ -18,6 +18,7 @@ from cmdlog.client.session import CallName, ClientSession, NumberedCall
 from cmdlog.client.wire_values import encode_params
 from cmdlog.errors import InvalidParameters, UnknownProcedure
 from cmdlog.procedure_calls import Consistency, Durability
+from cmdlog.query_parameters import QueryParameters, read_parameters
 
 if TYPE_CHECKING:
     from procedures.declaration.procedure import Procedure
@@ -111,12 +112,16 @@ def _call_path(name: str) -> str:
     return f"/v1/procedures/{name}"
 
 
-def query_ask(sql: str, params: Sequence[Any], partition: int | None, consistency: Consistency | None = None) -> Ask:
+def query_ask(sql: str, params: QueryParameters, partition: int | None, consistency: Consistency | None = None) -> Ask:
     """A SELECT. Raises: InvalidParameters."""
-    wrong = [at for at, value in enumerate(params) if not _scalar(value)]
+    given = read_parameters(params)
+    places = given.items() if isinstance(given, dict) else enumerate(given)
+    wrong = [place for place, value in places if not _scalar(value)]
     if wrong:
-        raise InvalidParameters(problems=[(f"params[{at}]", "must be a number, a string, a boolean or None") for at in wrong])
-    body = orjson.dumps({"sql": sql, "params": list(params), "partition": partition})
+        raise InvalidParameters(
+            problems=[(f"params[{place}]", "must be a number, a string, a boolean or None") for place in wrong]
+        )
+    body = orjson.dumps({"sql": sql, "params": given, "partition": partition})
     return Ask("POST", "/v1/query" + (STALE if consistency == "stale" else ""), Effect.READS, body)
 
 

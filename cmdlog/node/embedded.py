@@ -32,6 +32,7 @@ from cmdlog.node.slot_map import Route
 from cmdlog.node.telemetry.request_stats import facts_of
 from cmdlog.node.telemetry.stage_timings import OUTCOMES
 from cmdlog.procedure_calls import Call, P, R, named_call
+from cmdlog.query_parameters import QueryParameters, read_parameters
 from cmdlog.results import Result
 from cmdlog.wal.process_limits import check_address_space
 from procedures import Database
@@ -195,12 +196,15 @@ class Embedded:
             self._node.call(route, bound, key=key, done=done)
         return future
 
-    def query(self, sql: str, params: tuple[Any, ...] = (), *, partition: int | None = None) -> QueryResult:
-        """Runs a SELECT on a frozen state of one partition or of all, one after the other. Raises: InvalidParameters."""
+    def query(self, sql: str, params: QueryParameters = (), *, partition: int | None = None) -> QueryResult:
+        """Runs a SELECT on a frozen state of one partition or of all, one after the other. Raises: InvalidParameters.
+
+        `params`: a list for `?`, or a dict for `:name`.
+        """
         self._check_caller()
         read = functools.partial(run_query, cancelled=self._interrupts.interrupted)
         with self._interrupts:
-            return self._node.query_by(read, sql, params, partition)
+            return self._node.query_by(read, sql, read_parameters(params), partition)
 
     def status(self) -> dict[str, Any]:
         """What `GET /v1/status` shows."""

@@ -46,6 +46,7 @@ from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.node.unconfirmed_tail import catch_up, skips_behind
 from cmdlog.operator_error import full_text
+from cmdlog.query_parameters import QueryParameters
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.log import Log
@@ -289,11 +290,11 @@ class Node:
         sites.drive()
         return partition
 
-    def query(self, sql: str, params: Sequence[Any] = (), partition: int | None = None) -> QueryResult:
+    def query(self, sql: str, params: QueryParameters = (), partition: int | None = None) -> QueryResult:
         """Runs a SELECT on a frozen state of one partition or, concatenated, of all. Blocking; any thread."""
         return self.query_by(run_query, sql, params, partition)
 
-    def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
+    def query_by(self, run: RunQuery[T], sql: str, params: QueryParameters, partition: int | None) -> T:
         """`query`, run by somebody else, such as a process of its own."""
         self.sequencer.reads.wait_for_tables(partition, self.settings.query_timeout_s)
         result = self.stale.read_states(run, sql, params, partition)

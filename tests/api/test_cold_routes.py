@@ -26,6 +26,7 @@ Post = Callable[..., Any]
 
 def test_query_answers_with_its_wire_forms(post: Post) -> None:
     """Rows hold bytes as base64, and `as_of` the transaction of each partition as text."""
+    assert post("/v1/query", b'{"sql": "select :a", "params": {"a": 1}, "partition": 0}').status == 200
     answer = post("/v1/query", b'{"sql": "select 1", "params": [1, null, "x", 1.5], "partition": 0}')
     assert answer.json() == {"columns": ["id", "raw"], "rows": [[1, "AP8="]], "as_of": {"0": str(1 << 60)}}
 
@@ -38,7 +39,8 @@ def test_query_answers_with_its_wire_forms(post: Post) -> None:
         b"{}",
         b'{"sql": 7}',
         b'{"sql": " "}',
-        b'{"sql": "select 1", "params": {"a": 1}}',
+        b'{"sql": "select 1", "params": "a"}',
+        b'{"sql": "select :a", "params": {"a": [1]}}',
         b'{"sql": "select 1", "params": [[1]]}',
         b'{"sql": "select 1", "params": [18446744073709551615]}',
         b'{"sql": "select 1", "partition": 4}',

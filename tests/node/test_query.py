@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
+from cmdlog.query_parameters import QueryParameters
 from procedures.storage.state import PartitionState
 from tests.waiting import PATIENCE_S
 
@@ -34,7 +34,7 @@ def paths(tmp_path: Path) -> dict[int, str]:
 def run(
     paths: dict[int, str],
     sql: str,
-    params: Sequence[Any] = (),
+    params: QueryParameters = (),
     *,
     rows_max: int = 100,
     timeout_s: float = 5.0,
@@ -142,6 +142,18 @@ def test_parameters_that_do_not_bind_are_refused(paths: dict[int, str], params: 
 def test_parameters_are_bound_not_pasted(paths: dict[int, str], value: Any) -> None:
     """Every scalar comes back as it was given."""
     assert list(run({0: paths[0]}, "SELECT ?", [value]).rows) == [(value,)]
+
+
+def test_parameters_have_names(paths: dict[int, str]) -> None:
+    """Any of SQLite's signs; one name may come twice. Each name needs a value, and each value a name."""
+    named = "SELECT id FROM items WHERE id IN (:a, @b, $c) OR id = :a"
+    assert list(run(paths, named, {"a": 1, "b": 3, "c": 4}).rows) == [(1,), (3,), (4,)]
+    with pytest.raises(QueryRefused, match="has a parameter c, and params has no value for it"):
+        run(paths, named, {"a": 1, "b": 3})
+    with pytest.raises(QueryRefused, match="has no parameter d; it has a, b, c"):
+        run(paths, named, {"a": 1, "b": 3, "c": 4, "d": 5})
+    with pytest.raises(QueryRefused, match="has no name"):
+        run(paths, "SELECT ?", {"a": 1})
 
 
 def test_more_rows_than_allowed_are_refused_over_all_partitions(paths: dict[int, str]) -> None:

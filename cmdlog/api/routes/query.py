@@ -19,6 +19,7 @@ from cmdlog.node.outcome import CallRefused
 from cmdlog.node.queries.pool import QueryCancelled, QueryPool, Ticket
 from cmdlog.node.queries.query import QueryLimit, QueryRefused
 from cmdlog.node.settings import Settings
+from cmdlog.query_parameters import QueryParameters
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
@@ -98,15 +99,16 @@ async def _until_left(receive: Receive) -> None:
         pass
 
 
-def read_arguments(given: dict[str, Any], partitions: int) -> tuple[str, list[Any], int | None]:
+def read_arguments(given: dict[str, Any], partitions: int) -> tuple[str, QueryParameters, int | None]:
     """SQL, parameters and partition of a request's body. Raises: Problem."""
     only_fields(given, FIELDS)
     sql, params, partition = given.get("sql"), given.get("params"), given.get("partition")
     problems = []
     if type(sql) is not str or not sql.strip():
         problems.append(("sql", "must be a SELECT statement"))
-    if params is not None and not (type(params) is list and all(_is_scalar(value) for value in params)):
-        problems.append(("params", "must be an array of numbers, strings, booleans and nulls"))
+    values = list(params.values()) if type(params) is dict else params
+    if params is not None and not (type(values) is list and all(map(_is_scalar, values))):
+        problems.append(("params", "must be an array, or an object by name, of numbers, strings, booleans and nulls"))
     if partition is not None and not (type(partition) is int and 0 <= partition < partitions):
         problems.append(("partition", f"must be an integer from 0 to {partitions - 1}"))
     if problems:

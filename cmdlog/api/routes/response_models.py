@@ -84,8 +84,10 @@ class ProblemDetails(ClosedObject):
 class QueryRequest(ClosedObject):
     """The body of `POST /v1/query`."""
 
-    sql: str = Field(min_length=1, description="one SELECT; parameters as ?")
-    params: list[str | int | float | bool | None] | None = absent("a value for each ?")
+    sql: str = Field(min_length=1, description="one SELECT; parameters as ?, or as :name")
+    params: list[str | int | float | bool | None] | dict[str, str | int | float | bool | None] | None = absent(
+        "a value for each ?, or an object with one for each :name"
+    )
     partition: Count | None = absent("null: the rows of all partitions")
 
 

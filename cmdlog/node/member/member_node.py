@@ -69,6 +69,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.node.slot_map import Route
+from cmdlog.query_parameters import QueryParameters
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import RaftGroups
 from cmdlog.wal.divergence_file import DivergenceFile
@@ -376,7 +377,7 @@ class MemberNode(Node):
         self._placing.place_encoded([(*call[:5], "sync") for call in calls])
         self._waker.wake()
 
-    def query_by(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
+    def query_by(self, run: RunQuery[T], sql: str, params: QueryParameters, partition: int | None) -> T:
         """As `Node.query_by`, by the leader alone: what it reads includes every call that was answered before."""
         self.sequencer.admission.raise_refusal()
         self._reads.wait_until_confirmed()

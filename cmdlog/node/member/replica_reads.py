@@ -22,6 +22,7 @@ from cmdlog.node.outcome import CallOutcome, CallRefused, Done, NotReady, Reply
 from cmdlog.node.placing.stale_reads import StaleReads
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.slot_map import Route
+from cmdlog.query_parameters import QueryParameters
 from cmdlog.raft import RaftError
 from replay.state.trust import read_position, state_path
 
@@ -178,7 +179,7 @@ class ReplicaReads(StaleReads):
                 raise NotReady("the code of the cluster is changing at this moment; repeat the read")
             return super().call(route, params, done=done)
 
-    def query(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None, *, txn: int | None = None) -> T:
+    def query(self, run: RunQuery[T], sql: str, params: QueryParameters, partition: int | None, *, txn: int | None = None) -> T:
         """As of a node alone; it waits where it has to catch up. Raises: NotLeading, when that takes too long."""
         self._check_right(partitions := self._partitions(partition))
         if txn is not None and not all(self._has(p, txn) for p in partitions):

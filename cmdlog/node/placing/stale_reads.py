@@ -7,13 +7,14 @@ there can still come. Each partition is read at its own place: a call on all of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cmdlog.node.outcome import Done
 from cmdlog.node.placing.router import Router
 from cmdlog.node.queries.query import RunQuery, limits_of
 from cmdlog.node.slot_map import Route
+from cmdlog.query_parameters import QueryParameters
 from replay.state.trust import state_path
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ class StaleReads:
         self.check_ready()
         return self.router.place_stale(route, params, done)
 
-    def query(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None, *, txn: int | None = None) -> T:
+    def query(self, run: RunQuery[T], sql: str, params: QueryParameters, partition: int | None, *, txn: int | None = None) -> T:
         """A SELECT on the state of one partition or of all; blocking. `txn` as in `call`. Raises: as `run`; NotReady."""
         self.check_ready()
         return self.read_states(run, sql, params, partition)
 
-    def read_states(self, run: RunQuery[T], sql: str, params: Sequence[Any], partition: int | None) -> T:
+    def read_states(self, run: RunQuery[T], sql: str, params: QueryParameters, partition: int | None) -> T:
         """What `run` makes of the state files."""
         partitions = range(self.settings.partitions) if partition is None else (partition,)
         return run({p: state_path(self.directory, p) for p in partitions}, sql, params, limits_of(self.settings))

@@ -9,8 +9,8 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 import structlog
 
@@ -18,6 +18,7 @@ from cmdlog.child_process import DEVNULL, ChildProcess
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, out_of_memory
 from cmdlog.node.queries.worker import ANSWER, LENGTH, READY, AnswerKind, encode_request, receive_exactly
+from cmdlog.query_parameters import QueryParameters
 
 START_WAIT_S: Final = 30.0  # a busy machine takes long to import
 
@@ -70,7 +71,7 @@ class QueryPool:
         self,
         paths: Mapping[int, str],
         sql: str,
-        params: Sequence[Any],
+        params: QueryParameters,
         limits: QueryLimits,
         *,
         ticket: Ticket | None = None,

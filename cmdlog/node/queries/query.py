@@ -16,13 +16,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import apsw
 
 from cmdlog.errors import InvalidParameters
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.exact_columns import ExactColumns
+from cmdlog.query_parameters import QueryParameters
 from cmdlog.results import QueryResult
 from cmdlog.wal.process_limits import address_limit
 from procedures.guard.authorizer import Authorizer, Mode
@@ -82,7 +83,7 @@ class QueryLimits:
     wal_bytes_max: int
 
 
-RunQuery = Callable[[Mapping[int, str], str, Sequence[Any], QueryLimits], T]
+RunQuery = Callable[[Mapping[int, str], str, QueryParameters, QueryLimits], T]
 """State file of each partition, SQL, parameters, limits -> rows, in whatever form."""
 
 
@@ -99,7 +100,7 @@ def limits_of(settings: Settings) -> QueryLimits:
 def run_query(
     paths: Mapping[int, str],
     sql: str,
-    params: Sequence[Any],
+    params: QueryParameters,
     limits: QueryLimits,
     *,
     cancelled: Callable[[], bool] = lambda: False,
@@ -195,7 +196,7 @@ class _Pinned:
 @dataclass(frozen=True, slots=True)
 class _Statement:
     sql: str
-    params: Sequence[Any]
+    params: QueryParameters
     limits: QueryLimits
 
 
@@ -221,6 +222,7 @@ def _read(connection: apsw.Connection, statement: _Statement, exact: ExactColumn
         """Before each statement of the text runs."""
         if columns:
             raise QueryRefused("one SELECT at a time")
+        _check_names(statement.params, cursor.bindings_names)
         columns.extend(str(entry[0]) for entry in cursor.get_description())
         if not columns or not cursor.is_readonly or cursor.is_explain:
             raise QueryRefused("only SELECT may run here")
@@ -232,7 +234,7 @@ def _read(connection: apsw.Connection, statement: _Statement, exact: ExactColumn
     cursor.exec_trace = note_statement
     room = limits.bytes_max - sum(map(_bytes_of, rows))
     # A statement in the cache was judged when it was prepared, perhaps for the framework.
-    for row in cursor.execute(statement.sql, tuple(statement.params), can_cache=False):
+    for row in cursor.execute(statement.sql, _bound(statement.params), can_cache=False):
         if len(rows) >= limits.rows_max:
             raise QueryLimit(f"the result has more than query_rows_max={limits.rows_max} rows; add a LIMIT")
         room -= _bytes_of(row)
@@ -240,6 +242,25 @@ def _read(connection: apsw.Connection, statement: _Statement, exact: ExactColumn
             raise QueryLimit(f"the result has more than query_bytes_max={limits.bytes_max} bytes; add a LIMIT, or read less")
         rows.append(_with_digits(row, scales) if scales else row)
     return columns
+
+
+class _NamedValues(dict[str, Any]):
+    """Values by name, of which a statement needs each that it names."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise QueryRefused(f"the statement has a parameter {name}, and params has no value for it")
+
+
+def _bound(params: QueryParameters) -> Any:
+    return _NamedValues(params) if isinstance(params, Mapping) else tuple(params)
+
+
+def _check_names(params: QueryParameters, names: Sequence[str | None]) -> None:
+    """Raises: QueryRefused for values by name that the statement does not name; APSW refuses what else does not fit."""
+    if not isinstance(params, Mapping):
+        return
+    if unknown := sorted(params.keys() - set(names)):
+        raise QueryRefused(f"the statement has no parameter {', '.join(unknown)}; it has {', '.join(map(str, names)) or 'none'}")
 
 
 def _with_digits(row: Sequence[Any], scales: Mapping[int, int]) -> Sequence[Any]:

@@ -19,7 +19,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
@@ -30,6 +30,7 @@ import orjson
 
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
+from cmdlog.query_parameters import QueryParameters
 from cmdlog.signal_handlers import STOPS, ignore
 from cmdlog.wal.ids import txn_millis
 
@@ -53,11 +54,11 @@ class AnswerKind(IntEnum):
 
 
 def encode_request(
-    paths: Mapping[int, str], sql: str, params: Sequence[Any], limits: QueryLimits, *, dated: bool = False
+    paths: Mapping[int, str], sql: str, params: QueryParameters, limits: QueryLimits, *, dated: bool = False
 ) -> bytes:
     """A request as its JSON."""
     limited = [limits.rows_max, limits.bytes_max, limits.timeout_s, limits.wal_bytes_max]
-    return orjson.dumps([list(paths.items()), sql, list(params), dated, *limited])
+    return orjson.dumps([list(paths.items()), sql, params if isinstance(params, dict) else list(params), dated, *limited])
 
 
 def encode_result(result: QueryResult, *, dated: bool = False) -> bytes:
