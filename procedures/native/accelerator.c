@@ -1,7 +1,7 @@
 /* The module: what it holds, how it is configured, and the door by which SQLite gives it its routines. */
 #include "native.h"
 
-enum { INTERFACE = 3 }; /* one more with each change that older Python, or newer, does not know */
+enum { INTERFACE = 4 }; /* one more with each change that older Python, or newer, does not know */
 
 const Routine *sqlite_routines;
 Configured configured;
