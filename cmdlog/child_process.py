@@ -260,6 +260,14 @@ def describe_end(code: int) -> str:
     return f"killed by signal {-code}"
 
 
+def describe_late_start(seconds: float) -> str:
+    """What to look at when a process is not ready in time, for people: the machine, before the application."""
+    return (
+        f"it is not ready after {seconds:g} s: look at the load of the machine and at its disk, then at what the application "
+        "does when it is imported; start_timeout_s is the limit"
+    )
+
+
 def hint_at_end(code: int) -> str:
     """What to do about such an end; "" where the end says nothing about it."""
     if code == 1:  # an exception, and before there is any code of ours an import

@@ -152,7 +152,12 @@ def _make_sites(settings: Settings, *, inline: bool) -> InlineSites | ProcessSit
     if inline:
         return InlineSites(restarts_max=settings.site_restarts_max)
     groups = spread(settings.sites, settings.partitions)
-    return ProcessSites(groups, call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
+    return ProcessSites(
+        groups,
+        call_timeout_s=settings.call_timeout_s,
+        restarts_max=settings.site_restarts_max,
+        start_timeout_s=settings.start_timeout_s,
+    )
 
 
 def _make_pipelines(settings: Settings, wal: Log, *, term: int, run_upto: Mapping[int, int] | None) -> list[PartitionPipeline]:

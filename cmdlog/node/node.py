@@ -141,7 +141,7 @@ class Node:
             db, bundle = choose_program(groups, db, bundle or capture_bundle(db, target))
             boot = make_boot(groups, db, settings, node_id=identity.node_id, bundle=bundle, wall_s=outside.time.wall())
             check_fit(boot, wal)
-            live = checked_code(db, boot) if inline else None
+            live = checked_code(db, boot, settings.start_timeout_s) if inline else None
             # New code would have to run old batches: then, and without site processes, the replay goes to the end by itself.
             leave: Leave = "nothing" if inline or boot.changes else "unproved"
             unsealed = unsealed_states(files, directory, range(settings.partitions))

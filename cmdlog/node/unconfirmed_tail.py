@@ -31,7 +31,12 @@ def catch_up(desk: Desk, left: Mapping[int, Sequence[Record]], settings: Setting
 
     Raises: RuntimeError when sites do not start; WalError when they cannot run, or the log takes no skip.
     """
-    sites = ProcessSites([sorted(left)], call_timeout_s=settings.call_timeout_s, restarts_max=settings.site_restarts_max)
+    sites = ProcessSites(
+        [sorted(left)],
+        call_timeout_s=settings.call_timeout_s,
+        restarts_max=settings.site_restarts_max,
+        start_timeout_s=settings.start_timeout_s,
+    )
     owner = _Owner(desk, sites, left, settings.partitions)
     positions = sites.start(owner)
     try:

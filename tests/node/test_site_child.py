@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Iterator
 from typing import cast
@@ -171,14 +172,14 @@ def test_what_a_site_said_counts_before_what_others_say(site: SiteChild) -> None
 def test_ready_site_says_its_positions(site: SiteChild, peer: socket.socket) -> None:
     """Partition -> index of the last applied entry."""
     peer.sendall(encode_frame(FrameKind.READY, orjson.dumps({"positions": {"3": 41}})))
-    assert site.wait_ready(lambda: False) == {3: 41}
+    assert site.wait_ready(lambda: False, 60.0) == {3: 41}
 
 
 def test_site_that_cannot_start_is_reported_in_its_own_words(site: SiteChild, peer: socket.socket) -> None:
     """A full volume has its own exit code, and a hint."""
     peer.sendall(encode_frame(FrameKind.FAULT, orjson.dumps({"kind": FULL, "message": "no room for the WAL"})))
     with pytest.raises(NotStarted, match="no room for the WAL") as caught:
-        site.wait_ready(lambda: False)
+        site.wait_ready(lambda: False, 60.0)
     assert caught.value.exit_code == 14
     assert "free space" in caught.value.hint
 
@@ -187,7 +188,20 @@ def test_site_that_ends_silently_did_not_start(site: SiteChild, peer: socket.soc
     """The channel closes before it serves."""
     peer.close()
     with pytest.raises(NotStarted, match="site 0 did not start: ImportError: no module"):
-        site.wait_ready(lambda: False)
+        site.wait_ready(lambda: False, 60.0)
+
+
+@pytest.mark.slow
+def test_site_that_is_slow_to_start_blames_the_machine_first() -> None:
+    """The limit is a setting, which is named; a stopped process stands for a busy machine."""
+    late = SiteChild.spawn(0, (3,))
+    try:
+        late.popen.send_signal(signal.SIGSTOP)
+        with pytest.raises(NotStarted, match="not ready after 0 s: look at the load of the machine and at its disk") as caught:
+            late.wait_ready(lambda: False, 0.0)
+        assert "start_timeout_s" in str(caught.value)
+    finally:
+        late.release()
 
 
 def test_site_is_lost_once(site: SiteChild) -> None:

@@ -329,11 +329,11 @@ def test_a_site_that_cannot_start_again_leaks_nothing(node: Node, monkeypatch: p
     tries: list[int] = []
     real = SiteChild.wait_ready
 
-    def refuse(site: SiteChild, given_up: Callable[[], bool]) -> dict[int, int]:
+    def refuse(site: SiteChild, given_up: Callable[[], bool], timeout_s: float) -> dict[int, int]:
         tries.append(len(list(Path("/proc/self/fd").iterdir())))
         if len(tries) < 6:
             raise NotStarted(SiteFault("died", "planted: it does not start"))
-        return real(site, given_up)
+        return real(site, given_up, timeout_s)
 
     monkeypatch.setattr(site_faults, "RETRY_S", 0.01)
     monkeypatch.setattr(SiteChild, "wait_ready", refuse)

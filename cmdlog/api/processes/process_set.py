@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from cmdlog.api.processes.http_process import HttpProcess, ProcessGround
 from cmdlog.api.processes.process_stats import LostCounts, ProcessStats
 from cmdlog.api.routes.batch import CALLED
+from cmdlog.child_process import describe_late_start
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.node.settings import TABLE, Settings
 from cmdlog.node.telemetry.request_stats import RequestStats
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.25  # between two looks at versions and signs of life
 HUNG_S: Final = 30.0  # without a sign of life, which each gives every second
-START_S: Final = 60.0  # for imports, and for loading the code
 COUNTS_S: Final = 1.0  # for the counts of a process; one that is slower is counted at its next word
 PAUSE_S_MIN: Final = 0.1  # before a process is started again that ended soon after its start
 PAUSE_S_MAX: Final = 5.0
@@ -81,12 +81,13 @@ class ProcessSet:
 
     async def wait_serving(self) -> None:
         """Returns when all serve calls. Raises: ProcessNotStarted."""
-        deadline = time.monotonic() + START_S
+        timeout_s = self._settings.start_timeout_s
+        deadline = time.monotonic() + timeout_s
         while not (self._stopping or self._all_serve()):
             if self._ended_early:
                 raise ProcessNotStarted(f"an HTTP process did not start: {self._ended_early}")
             if time.monotonic() > deadline:
-                raise ProcessNotStarted(f"the HTTP processes did not serve within {START_S:g} s")
+                raise ProcessNotStarted(f"an HTTP process did not start: {describe_late_start(timeout_s)}")
             await asyncio.sleep(LOOK_S / 10)
 
     # -- cmdlog.api.routes.app_state.Fronts --------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ class ProcessSet:
         self._give_code()
         waiting = [asyncio.create_task(process.code.known.wait()) for process in self._processes.values() if process.code.given]
         if waiting:
-            _, late = await asyncio.wait(waiting, timeout=START_S)
+            _, late = await asyncio.wait(waiting, timeout=self._settings.start_timeout_s)
             for task in late:
                 task.cancel()
 
@@ -167,7 +168,7 @@ class ProcessSet:
             self._show_others()
             now = time.monotonic()
             for process in list(self._processes.values()):
-                patience_s = HUNG_S if process.code.loaded else START_S
+                patience_s = HUNG_S if process.code.loaded else self._settings.start_timeout_s
                 if now - process.heard_s > patience_s:
                     logger.error("http_process_hung", process=process.number, silent_s=round(now - process.heard_s, 1))
                     process.kill()

@@ -20,7 +20,7 @@ import orjson
 import structlog
 
 import cmdlog
-from cmdlog.child_process import DEVNULL, PIPE, ChildProcess, describe_end
+from cmdlog.child_process import DEVNULL, PIPE, ChildProcess, describe_end, describe_late_start
 from cmdlog.node.boot import Boot, live_code
 from cmdlog.whole_line_stdout import answer, find_answer
 from procedures import Database
@@ -30,7 +30,6 @@ from procedures.hash_seed import PINNED
 from procedures.source.distributions import holds_distributions
 from procedures.source.own_modules import folders_of
 
-LOAD_S_MAX: Final = 60.0  # imports, also from a slow disk
 OPENER: Final = 5  # frames from `checked_code` up to the program: `Node.open`, `open_embedded_on`, `cmdlog.open`
 log = structlog.get_logger("cmdlog.node")
 _loaded: set[str] = set()  # hashes of what this process has seen loaded: tests open databases of the same code all the time
@@ -45,7 +44,7 @@ class NotReplayable(BundleError):
     )
 
 
-def checked_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
+def checked_code(db: Database, boot: Boot, timeout_s: float) -> Callable[[Mapping[str, Any]], Database | None]:
     """`live_code` of a program that executes calls itself. Raises: NotReplayable, when the log could not load what it adds.
 
     Modules that the log has are not judged again, where only rules of this framework make another version of them.
@@ -57,7 +56,7 @@ def checked_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Data
             stacklevel=OPENER,
         )
     if boot.adds_code and not any(_has_modules(value, boot.bundle) for value in boot.before["catalogs"].values()):
-        check_loads(boot.bundle)
+        check_loads(boot.bundle, timeout_s)
     return live_code(db, boot)
 
 
@@ -71,20 +70,20 @@ def _has_modules(value: Mapping[str, Any], bundle: Bundle) -> bool:
     return False
 
 
-def check_loads(bundle: Bundle) -> None:
+def check_loads(bundle: Bundle, timeout_s: float) -> None:
     """Blocking; half a second for code that this process has not seen yet. Raises: NotReplayable.
 
     A prompt's or a notebook's code has no source that could be loaded: only the very same program can run it again.
     """
     if bundle.hash in _loaded or not _has_source(bundle):
         return
-    problem = _find_problem(bundle)
+    problem = _find_problem(bundle, timeout_s)
     if problem:
         raise NotReplayable(problem)
     _loaded.add(bundle.hash)
 
 
-def _find_problem(bundle: Bundle) -> str:
+def _find_problem(bundle: Bundle, timeout_s: float) -> str:
     """Why another process cannot load it; "" when it can, or when there is no other process to be had."""
     order = bundle.to_bytes()
     try:
@@ -100,8 +99,8 @@ def _find_problem(bundle: Bundle) -> str:
                 cwd=Path(empty),
             ) as child,
         ):
-            if (ended := child.finish(patience_s=LOAD_S_MAX)) is None:
-                return f"bundle {bundle.hash[:12]} of {bundle.target}: its modules were not imported within {LOAD_S_MAX:g} s"
+            if (ended := child.finish(patience_s=timeout_s)) is None:
+                return f"bundle {bundle.hash[:12]} of {bundle.target} is imported: {describe_late_start(timeout_s)}"
             output, raised, end = ended.output, child.last_error(), describe_end(ended.code)
     except OSError as error:
         output, raised, end = b"", "", str(error)

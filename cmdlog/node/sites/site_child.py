@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.child_process import ChildProcess, describe_end, hint_at_end
+from cmdlog.child_process import ChildProcess, describe_end, describe_late_start, hint_at_end
 from cmdlog.node.sites.channel import Channel
 from cmdlog.node.sites.frames import FrameKind, encode_frame
 from cmdlog.node.sites.site_faults import FULL, SiteFault
@@ -27,7 +27,7 @@ from cmdlog.node.sites.site_progress import VISIBLE_S, SiteStall, StallKind, is_
 from cmdlog.operator_error import OperatorError
 from procedures.hash_seed import PINNED
 
-START_TIMEOUT_S: Final = 60.0  # of a site: imports, opening its state files
+REPORTED_TIMEOUT_S: Final = 60.0  # of a site that has reported why it does not start
 START_LOOK_S: Final = 0.05  # at whether the caller has given up
 END_TIMEOUT_S: Final = 5.0  # of a site whose socket is closed: it has nothing left to do
 BUSY, PARTITION, INDEX, POSITION, HANDLED, STEPS, READ = range(7)
@@ -70,9 +70,9 @@ class SiteChild:
         """Sends what the site needs to serve."""
         self.channel.send(encode_frame(FrameKind.HELLO, orjson.dumps(hello, option=orjson.OPT_NON_STR_KEYS)))
 
-    def wait_ready(self, given_up: Callable[[], bool]) -> dict[int, int]:
+    def wait_ready(self, given_up: Callable[[], bool], timeout_s: float) -> dict[int, int]:
         """The site's positions. Raises: NotStarted when it ends or is silent instead, or the caller has given up."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(self.channel, selectors.EVENT_READ)
             while time.monotonic() < deadline and not given_up():
@@ -83,18 +83,16 @@ class SiteChild:
                     break
                 for frame in frames:
                     if frame.kind is FrameKind.FAULT:
-                        self.popen.end(after_s=START_TIMEOUT_S)
+                        self.popen.end(after_s=REPORTED_TIMEOUT_S)
                         told = orjson.loads(frame.payload)
                         raise NotStarted(SiteFault(told["kind"], told["message"]))
                     positions = orjson.loads(frame.payload)["positions"]
                     return {int(partition): index for partition, index in positions.items()}
         late = given_up() or time.monotonic() >= deadline
-        code = self.popen.end(after_s=0.0 if late else START_TIMEOUT_S)
+        code = self.popen.end(after_s=0.0 if late else REPORTED_TIMEOUT_S)
         why = self.popen.last_error()
         killed_by = 0 if why or late else max(0, -code)
-        why = why or (
-            f"it did not answer for {START_TIMEOUT_S:g} s" if late else f"it reported no error and ended: {describe_end(code)}"
-        )
+        why = why or (describe_late_start(timeout_s) if late else f"it reported no error and ended: {describe_end(code)}")
         raise NotStarted(SiteFault("died", f"site {self.number} did not start: {why}"), killed_by=killed_by)
 
     def report(self, fault: SiteFault) -> None:

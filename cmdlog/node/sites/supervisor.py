@@ -87,8 +87,10 @@ class ProcessSites:
 
     _owner: SiteOwner  # from `start` on
 
-    def __init__(self, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int) -> None:
-        self._call_timeout_s = call_timeout_s
+    def __init__(
+        self, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int, start_timeout_s: float
+    ) -> None:
+        self._call_timeout_s, self._start_timeout_s = call_timeout_s, start_timeout_s
         self._sites: list[SiteChild] = []
         self._groups = groups
         self._site_of: dict[int, SiteChild] = {}
@@ -128,7 +130,7 @@ class ProcessSites:
         """Positions of a site as the node starts. One that is killed gets a second attempt, as later. Raises: NotStarted."""
         site = self._sites[number]
         try:
-            return site.wait_ready(lambda: False)
+            return site.wait_ready(lambda: False, self._start_timeout_s)
         except NotStarted as error:
             if not error.killed_by:
                 raise
@@ -136,7 +138,7 @@ class ProcessSites:
         site.discard()
         site = self._sites[number] = SiteChild.spawn(number, site.partitions)
         site.greet(self._owner.hello(site.partitions))
-        return site.wait_ready(lambda: False)
+        return site.wait_ready(lambda: False, self._start_timeout_s)
 
     def attach(self, loop: AbstractEventLoop | None) -> None:
         """From now on sites are read, by this event loop or (None) by a thread of its own, and watched."""
@@ -332,7 +334,7 @@ class ProcessSites:
         try:
             site = SiteChild.spawn(number, old.partitions)
             site.greet(self._owner.hello(site.partitions))
-            positions = site.wait_ready(lambda: self._stopping)
+            positions = site.wait_ready(lambda: self._stopping, self._start_timeout_s)
         except (NotStarted, OSError) as error:
             if site is not None:
                 site.discard()
