@@ -23,10 +23,12 @@ from typing import Final, TypeVar
 import google_crc32c
 import structlog
 
+from cmdlog.raft import RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import NO_TERM, Executed
 from cmdlog.raft.multi_raft import GroupId, Parcel
 from cmdlog.raft.wire.layout import NO_GROUP
+from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId
 
 ROWS_MAX: Final = 512  # of one message
 KEPT_MAX: Final = 4096  # digests of a partition that wait for the other node's
@@ -77,12 +79,15 @@ class ExecutedMarks:
         *,
         diverged: Callable[[int, int], None],
         agreed: Callable[[int, int], None] = lambda partition, index: None,
+        contradicted: Callable[[int, int], None] = lambda partition, index: None,
         voters: int = 3,
     ) -> None:
         """`diverged` gets partition and index of a batch that was another computation on the leader, or on a majority; `agreed`
-        the same when a majority turns out to agree with this node."""
+        the same when a majority turns out to agree with this node; `contradicted` those of a committed entry that the leader
+        has not."""
         self._partitions = {partition: _Followed() for partition in partitions}
         self._diverged, self._agreed, self._majority = diverged, agreed, voters // 2 + 1
+        self._on_contradiction, self._contradicted = contradicted, set[PartitionId]()
         self._rows: list[Row] = []  # of this node as the leader, to be sent
         self._newest: dict[int, Row] = {}
         self._ticks = 0
@@ -196,6 +201,17 @@ class ExecutedMarks:
     def set_diverged(self, partition: int, index: int) -> None:
         """Nothing of the partition is executed here: it diverged before this start."""
         self._partitions[partition].diverged = index
+
+    def find_contradictions(self, cores: Mapping[PartitionId, RaftCore]) -> None:
+        """Looks for groups whose leader has not what is committed here. Nothing more of their partitions is executed; of no
+        partition where it is the cluster's own group."""
+        for group in cores.keys() - self._contradicted:
+            if not (index := cores[group].contradicted):
+                continue
+            self._contradicted.add(group)
+            for partition in self._partitions if group == CLUSTER_GROUP else [group]:
+                self.set_diverged(partition, index)
+                self._on_contradiction(partition, index)
 
     def divergences(self) -> dict[int, int]:
         """Partition -> index of the batch that was another computation on the leader."""

@@ -69,8 +69,7 @@ class Replication:
         self._undurable: deque[BlockOfRounds] = deque()
         self._waiting_bytes = 0
         self._votes = dict(states.votes)
-        self._marks = CommitMarks()
-        self._executed = marks
+        self._marks, self._executed = CommitMarks(), marks
         self.entry_blocks = entry_blocks  # read it under the lock
         # group -> commit that a durable mark states; read it under the lock
         self.marked = {group: state.commit for group, state in states.by_partition.items()}
@@ -88,6 +87,7 @@ class Replication:
             if self.failure is None:
                 self._groups.tick()
                 self._pump()
+                self._executed.find_contradictions(self._groups.cores)
                 self._watcher.ticked(self._views)
                 self._pump()
                 if parcels := self._executed.due(self._groups.node, self._peers):
@@ -371,7 +371,7 @@ class Replication:
         if touched:
             offered, self._offered = self._offered, under_offer(self._groups)
             self._wants_block = self._wants_block or (offered and not self._offered)
-        changed = dict[int, GroupStanding | None]()
+        changed: dict[int, GroupStanding | None] = {}
         for group in sorted(touched):
             core = self._groups.cores.get(group)
             view = None if core is None else standing_of(core)

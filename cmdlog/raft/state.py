@@ -80,6 +80,7 @@ class State:
         "after",
         "asked_at",
         "completion",
+        "contradicted",
         "copying",
         "dirty",
         "drops",
@@ -131,6 +132,7 @@ class State:
         self.admitted = restored.admitted
         self.failed: InvariantBroken | None = None
         self.drops: Counter[Drop] = Counter()
+        self.contradicted = NO_INDEX  # a committed entry of this log that a leader has not
         self.now: list[Message] = []  # may leave at once
         self.after: list[Message] = []  # built on what is being written
         self.read_results: list[ReadResult] = []
@@ -202,7 +204,7 @@ class State:
         A node whose removal is not known to be committed must, although it does not count itself: those who stay may lack the
         entry that removes it, and then only it can win and bring that entry to them (dissertation, section 4.2.2).
         """
-        if self.removed_at and self.removed_at >= self.configuration_index:
+        if self.contradicted or (self.removed_at and self.removed_at >= self.configuration_index):
             return False  # those who stay have the entry, so nobody needs this node any more
         return self.enfranchised and any(value.is_voter(self.id) for value in self.needed_configurations())
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from cmdlog.cluster.executed_marks import DISPUTES_MAX, KEPT_MAX, REPEAT_TICKS, ROWS_MAX, ExecutedMarks, Row, differ, digest_of
+from cmdlog.raft import RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import NO_TERM, Executed
 from cmdlog.raft.wire.layout import NO_GROUP
+from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId
 
 LEADER, OTHER, US = NodeId(1), NodeId(2), NodeId(3)
 OURS, THEIRS, THIRD = (digest_of(1, results) for results in (b"ours", b"theirs", b"third"))
@@ -429,3 +433,17 @@ def test_a_majority_is_counted_among_those_who_vote_now() -> None:
     voter.marks.set_voters(3)
     voter.take(row(4, digest=OURS), sender=OTHER)
     assert voter.agreed == [(0, 4)]
+
+
+@pytest.mark.parametrize(("group", "partitions"), [(1, [1]), (CLUSTER_GROUP, [0, 1])])
+def test_a_committed_entry_that_the_leader_has_not_stops_its_partition(group: int, partitions: list[int]) -> None:
+    """Once; and every partition, where it is an entry of the cluster's own group."""
+    found: list[tuple[int, int]] = []
+    marks = ExecutedMarks(range(2), diverged=print, contradicted=lambda *place: found.append(place))
+    cores = {
+        PartitionId(each): cast(RaftCore, SimpleNamespace(contradicted=9 * (each == group))) for each in (0, 1, CLUSTER_GROUP)
+    }
+    for _ in range(2):
+        marks.find_contradictions(cores)
+    assert found == [(partition, 9) for partition in partitions]
+    assert marks.divergences() == dict.fromkeys(partitions, 9)

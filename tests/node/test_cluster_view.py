@@ -169,7 +169,7 @@ def test_group_that_has_ended_is_empty() -> None:
     """It may end between two questions."""
     view = Seen().view()
     view._parts.groups.cores[PartitionId(0)] = cast(Any, None)
-    assert view.status()["groups"]["0"] == {}
+    assert view._group(PartitionId(0), {}) == {}
 
 
 def test_time_of_the_first_call_passes_over_entries_without_one() -> None:

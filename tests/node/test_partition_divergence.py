@@ -50,6 +50,15 @@ def test_divergence_is_durable_before_anything_follows_from_it(rig: Rig) -> None
     assert "cmdlog diff" in why
 
 
+def test_a_history_that_the_leader_has_not_is_kept_and_said(rig: Rig) -> None:
+    """As a divergence, with what an operator is to keep."""
+    rig.open().begin_contradiction(1, 7)
+    (partition, why, stored), look = rig.told
+    assert (partition, stored, look) == (1, [1], "look")
+    assert "committed entry 7, which the leader has not" in why
+    assert "keep a copy" in why
+
+
 def test_agreement_of_a_majority_ends_it(rig: Rig) -> None:
     """A restart knows nothing of it."""
     divergences = rig.open()

@@ -1,4 +1,4 @@
-"""Planted defects of elections on slow disks and long ways; `tests.raft.defects` has the others."""
+"""Planted defects: elections on slow disks and long ways, histories that the leader has not. `tests.raft.defects` has others."""
 
 from __future__ import annotations
 
@@ -41,6 +41,20 @@ OF_ELECTIONS: Final = (
         "        if granted:\n            _give_way(state, request)\n",
         "",
         "on long ways votes are split again and again",
+    ),
+    Mutant(
+        "acknowledges-another-history",
+        "roles/follower.py",
+        "    if prev <= log.commit and _contradicts(state, message):\n",
+        "    if False:\n",
+        "a leader whose disk went back counts other entries as its own",
+    ),
+    Mutant(
+        "contradicted-campaigns",
+        "state.py",
+        "        if self.contradicted or (self.removed_at",
+        "        if (self.removed_at",
+        "a node that cannot win ends the term of the leader that was elected",
     ),
     Mutant(
         "way-given-for-ever",

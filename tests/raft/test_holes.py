@@ -83,9 +83,10 @@ def test_a_granted_vote_begins_a_new_wait() -> None:
 
 
 def test_append_below_the_commit_mark_changes_nothing() -> None:
-    """What is committed is never cut, whatever a message claims of it; the answer says how far this log is known to be right."""
+    """What is committed is never cut, whatever a message claims of it; a message sent again hears how far this log is right."""
     member = solo(2, terms=(1, 1, 1), term=1, commit=3)
-    member.core.step(Append(node(3), node(2), Term(2), Term(1), Index(0), column(2, 2)))
+    for term in (1, 2):
+        member.core.step(Append(node(3), node(2), Term(2), Term(1), Index(0), column(2, term)))
     (reply,) = (message for message in member.take() if isinstance(message, AppendReply))
     assert (reply.index, reply.rejected) == (3, False)
     assert member.core.log.terms == [1, 1, 1]

@@ -19,6 +19,8 @@ FILL_MAX: Final = 0.9
 UNREACHABLE: Final = "unreachable"
 BOOTSTRAPPING: Final = "bootstrapping"
 RUNNING: Final = "running"
+DIVERGED: Final = "diverged"
+EARLIER_LIVES: Final = ("refuses this node: earlier_start", "refuses this node: duplicate")
 LEADING: Final = "leading"
 
 
@@ -93,7 +95,7 @@ def _term_of(node: Mapping[str, Any]) -> int:
 def _of_leaders(leading: Sequence[Mapping[str, Any]], reached: Sequence[Mapping[str, Any]]) -> Iterator[ClusterFinding]:
     if not leading:
         taking_over = [node["node"] for node in reached if node.get("standing") == "taking_over"]
-        followed = next((node for node in reached if node["state"] == RUNNING and node["leader"] is not None), None)
+        followed = next((node for node in reached if node["state"] in (RUNNING, DIVERGED) and node["leader"] is not None), None)
         why = f"; node {taking_over[0]} is taking over" if taking_over else ""
         if followed is not None and not taking_over:  # it may take calls still: only this machine may not reach it
             why = f", as far as can be seen: node {followed['leader']}, which leads for node {followed['node']}, gave no status"
@@ -113,13 +115,13 @@ def _of_node(node: Mapping[str, Any], leader: Mapping[str, Any] | None, silent: 
             state if state == UNREACHABLE else "not_running", f"{name} is {state}: {node.get('error', '')}", number
         )
         return
-    if state != RUNNING:
+    if state not in (RUNNING, DIVERGED):
         yield ClusterFinding("not_running", f"{name} is {state}: it knows no leader", number)
     elif leader is not None and node["leader"] != leader["node"]:
         yield ClusterFinding("disagrees", f"{name} takes node {node['leader']} for the leader, not node {leader['node']}", number)
     for partition, index in node.get("diverged", {}).items():
         yield ClusterFinding(
-            "diverged", f"{name} computed something else than the leader: partition {partition}, entry {index}", number
+            "diverged", f"{name} has another history or state than the leader: partition {partition}, entry {index}", number
         )
     for reason in node.get("unfit", ()):
         yield ClusterFinding("unfit", f"{name} should not lead: {reason.replace('_', ' ')}", number)
@@ -132,7 +134,16 @@ def _of_node(node: Mapping[str, Any], leader: Mapping[str, Any] | None, silent: 
         yield ClusterFinding("log_nearly_full", f"the log of {name} is {fill:.0%} full", number)
     for peer in node.get("peers", ()):
         if peer["connected_since_s"] is None and peer["node"] not in silent:
-            yield ClusterFinding("not_connected", f"{name} does not reach node {peer['node']}: {peer['last_error']}", number)
+            yield _of_connection(name, number, peer)
+
+
+def _of_connection(name: str, number: int | None, peer: Mapping[str, Any]) -> ClusterFinding:
+    """Why there is none. A peer that refuses a node as an earlier start has met a later life of its directory."""
+    why = peer["last_error"]
+    if any(reason in why for reason in EARLIER_LIVES):
+        text = f"the directory of {name} is older than what node {peer['node']} has met of it, or a copy of it runs: {why}"
+        return ClusterFinding("diverged", text, number)
+    return ClusterFinding("not_connected", f"{name} does not reach node {peer['node']}: {why}", number)
 
 
 def _of_lag(node: int, lags: Mapping[str, PartitionLag]) -> Iterator[ClusterFinding]:

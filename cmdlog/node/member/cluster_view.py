@@ -73,6 +73,11 @@ class ClusterView:
         parts = self._parts
         return MemberState.RUNNING if parts.speaks() and parts.leadership.leader is not None else MemberState.CONFIGURING
 
+    def _shown_state(self) -> MemberState:
+        """For operators: that some partition is not what the leader has."""
+        state = self.member_state()
+        return MemberState.DIVERGED if state is MemberState.RUNNING and self._parts.marks.divergences() else state
+
     def readiness(self) -> MemberReadiness:
         """Whether calls are served here: by this node, which leads, or by the leader that it follows."""
         parts = self._parts
@@ -102,7 +107,7 @@ class ClusterView:
         parts = self._parts
         applied = parts.applied()
         return {
-            "state": self.member_state().value,
+            "state": self._shown_state().value,
             "node": parts.ground.node,
             "standing": parts.leadership.standing.value,
             "leader": parts.leadership.leader,

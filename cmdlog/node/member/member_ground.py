@@ -54,6 +54,7 @@ class MemberState(enum.Enum):
     BOOTSTRAPPING = "bootstrapping"
     CONFIGURING = "configuring"
     RUNNING = "running"
+    DIVERGED = "diverged"  # it runs, and what some partition of it holds is not what the leader has
 
 
 @dataclass(frozen=True, slots=True)

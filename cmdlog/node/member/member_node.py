@@ -139,12 +139,12 @@ class MemberNode(Node):
         self._bind_code(program)
         self._meet_peers(ground)
         divergences = Divergences(
-            DivergenceFile(self._files, self.directory), self._desk,
-            describe=self._describe_entry, leading=lambda: self._leading,
-        )  # fmt: skip
-        self._marks = ExecutedMarks(
-            partitions, diverged=divergences.begin_divergence, agreed=divergences.end_divergence, voters=len(self._roll.members)
+            DivergenceFile(self._files, self.directory), self._desk, describe=self._describe_entry, leading=lambda: self._leading
         )
+        self._marks = ExecutedMarks(
+            partitions, diverged=divergences.begin_divergence, agreed=divergences.end_divergence,
+            contradicted=divergences.begin_contradiction, voters=len(self._roll.members),
+        )  # fmt: skip
         self._machine = SequencedMachine(
             self.sequencer, terms_of_states(states, places, partitions), blocks, marks=self._marks,
             leave_out=self._desk.leave_out, stated=self._observe, asked=self._reader.ask,

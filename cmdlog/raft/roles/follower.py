@@ -39,6 +39,9 @@ def on_append(state: State, message: Append) -> None:
     configurations = state.decoded(entries) if has_special(entries) else ()
     if configurations is None:
         return
+    if prev <= log.commit and _contradicts(state, message):
+        state.drop(Drop.CONTRADICTED)
+        return
     if prev < log.commit:
         reply(AppendReply(state.id, message.sender, state.term, log.commit))
         return
@@ -52,6 +55,18 @@ def on_append(state: State, message: Append) -> None:
     verified = Index(prev + len(entries.terms))
     log.commit_to(min(message.commit, verified))
     reply(AppendReply(state.id, message.sender, state.term, verified))
+
+
+def _contradicts(state: State, message: Append) -> bool:
+    """Whether the leader has other entries where this log has committed ones: every leader has all that is committed (paper,
+    section 5.4.3), so some disk went back, of a majority that elected this leader, or all of this is of another history. What
+    this log has stays as it is, and nothing of it is acknowledged: the leader would count it as its own entries."""
+    log, entries = state.log, message.entries
+    terms = [message.prev_term, *entries.terms[: log.commit - entries.first + 1]]
+    differs = (at for at, term in enumerate(terms, entries.first - 1) if (log.term_at(Index(at)) or term) != term)
+    if not state.contradicted and (at := next(differs, None)) is not None:
+        state.contradicted = Index(at)
+    return state.contradicted > 0
 
 
 def _well_formed(message: Append, entries: Entries) -> bool:
@@ -73,7 +88,8 @@ def on_heartbeat(state: State, message: Heartbeat) -> None:
     if message.commit > state.log.last:
         state.drop(Drop.BEYOND_LOG)
         return
-    state.log.commit_to(message.commit)
+    if not state.contradicted:
+        state.log.commit_to(message.commit)
     state.now.append(HeartbeatReply(state.id, message.sender, state.term, message.round))
 
 

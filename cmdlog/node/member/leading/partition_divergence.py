@@ -16,6 +16,10 @@ from cmdlog.node.member.leading.leader_parts import LeaderParts
 from cmdlog.node.site_events import Desk
 from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 
+KEEP: Final = (
+    'calls that were acknowledged may be in this directory alone: keep a copy of it, see OPERATING, "A disk that went back", '
+    "then `cmdlog cluster replace`"
+)
 COMPARE: Final = "`cmdlog diff DIR1 DIR2` on copies of two nodes' directories names table and key"
 
 log = structlog.get_logger("cmdlog.cluster")
@@ -43,6 +47,14 @@ class Divergences:
         self._file.add_divergence(partition, PartitionDivergence(index, f"{why}; {COMPARE}"))
         log.error("replica_diverged", partition=partition, index=index, reason=why, remedy=COMPARE)
         self._desk.begin_divergence(partition, f"{why}; {COMPARE}")
+        self._leading().look_at_fitness()
+
+    def begin_contradiction(self, partition: int, index: int) -> None:
+        """The leader has not what is committed here at that index: a disk went back, here or of those that elected it."""
+        why = f"partition {partition} has committed entry {index}, which the leader has not: some node's disk went back in time"
+        self._file.add_divergence(partition, PartitionDivergence(index, f"{why}; {KEEP}"))
+        log.error("history_diverged", partition=partition, index=index, reason=why, remedy=KEEP)
+        self._desk.begin_divergence(partition, f"{why}; {KEEP}")
         self._leading().look_at_fitness()
 
     def end_divergence(self, partition: int, index: int) -> None:
