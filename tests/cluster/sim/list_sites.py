@@ -150,9 +150,13 @@ class ListSites:
         """A logged skip."""
         self.skipped[partition].setdefault(index, set()).add(position)
 
+    def hang(self, partition: int) -> None:
+        """The site does nothing before `go_on`."""
+        self._stopped.add(partition)
+
     def stop(self, partition: int) -> int:
         """The site hangs in its next batch; the index of that. Only where `runs_batch`."""
-        self._stopped.add(partition)
+        self.hang(partition)
         return self.waiting[partition][0][0]
 
     def go_on(self, partition: int) -> None:
