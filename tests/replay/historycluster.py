@@ -19,6 +19,7 @@ import orjson
 
 from cmdlog.wal.fault_log import FaultRecord
 from cmdlog.wal.format.batch import encode_batch
+from cmdlog.wal.format.call_places import CallPlace
 from cmdlog.wal.format.record import RecordKind, encode_json, peek_record
 from cmdlog.wal.ids import CLUSTER_GROUP, MILLIS_SHIFT, MULTI_PARTITION, make_txn_id
 from procedures.idempotency.known_outcome import KeyPolicy
@@ -54,7 +55,8 @@ class Cluster:
         self._matches: dict[tuple[int, int], dict[int, int]] = {}  # (group, term) -> node -> index that it has acknowledged
         self._terms = dict.fromkeys(self.groups, 1)
         self._closed = dict.fromkeys(self.groups, 0)  # promised: no later entry has a TxnId up to it
-        self.open: dict[int, int] = {}  # multi-partition calls that may yet be committed everywhere: TxnId -> number
+        self.calls_everywhere: dict[int, int] = {}  # multi-partition calls: TxnId -> number
+        self.places: dict[int, list[CallPlace]] = {}  # of these
         self._numbers = 0
         self.lineage: list[FaultRecord] = []
         self.orderly: list[int] = []  # in the end: nodes whose logs state how far they are durable
@@ -111,8 +113,6 @@ class Cluster:
     def batch(self, partition: int, calls: Sequence[tuple[int, list[Any]]], by: int | None = None) -> Entry | None:
         """The leader (or `by`, which believes to be it) appends a batch to its own log."""
         number = by or self.leader(partition)
-        if number == self.leader(partition) and self.open and not self.complete_everywhere():
-            return None
         held = self.nodes[number].group(partition)
         version = self._code_of(number)
         txn_ids = self._tick(len(calls), partition, number)
@@ -135,34 +135,19 @@ class Cluster:
 
     def everywhere(self) -> int:
         """The node that leads all partitions appends a multi-partition call to its logs of all; its TxnId, 0 when none does."""
-        if not self.complete_everywhere():
-            return 0
         number = self.leader(0)
+        if not self._leads_all(number):
+            return 0
         millis = max(self._tick(1, p, number)[0] >> MILLIS_SHIFT for p in range(self.partitions))
         txn_id = int(make_txn_id(millis=millis, counter=0, partition=MULTI_PARTITION))
         self._numbers += 1
-        self.open[txn_id] = self._numbers
+        self.calls_everywhere[txn_id] = self._numbers
+        self.places[txn_id] = [
+            CallPlace(self.leads[p][number], self.nodes[number].group(p).last_index + 1) for p in range(self.partitions)
+        ]
         for partition in range(self.partitions):
             self._append_multi(number, partition, txn_id)
         return txn_id
-
-    def complete_everywhere(self) -> bool:
-        """What a leading node does before it takes a call: each multi-partition call that some of its logs hold is appended to
-        those that lack it. One that none of them holds will never be committed. False where no node leads all partitions, with
-        an entry of its own term committed in each.
-        """
-        number = self.leader(0)
-        if not self._leads_all(number):
-            return False
-        self.open = {txn_id: n for txn_id, n in self.open.items() if not self.truth.is_everywhere(txn_id)}
-        for txn_id in sorted(self.open):
-            lacking = [p for p in range(self.partitions) if not self._holds_multi(number, p, txn_id)]
-            if len(lacking) == self.partitions:
-                del self.open[txn_id]
-                continue
-            for partition in lacking:
-                self._append_multi(number, partition, txn_id)
-        return True
 
     def take_over(self, number: int, to: Iterable[int] | None = None) -> bool:
         """The node becomes the leader of every partition, and commits an entry of its own term in each."""
@@ -180,17 +165,12 @@ class Cluster:
             for p in range(self.partitions)
         )  # fmt: skip
 
-    def _holds_multi(self, number: int, partition: int, txn_id: int) -> bool:
-        held = self.nodes[number].group(partition)
-        done = self.truth.committed[partition][: held.base]
-        return any(entry.multi == txn_id for entry in (*done, *held.entries))
-
     def _append_multi(self, number: int, partition: int, txn_id: int) -> None:
-        held, version, note = self.nodes[number].group(partition), self._code_of(number), self.open[txn_id]
+        held, version, note = self.nodes[number].group(partition), self._code_of(number), self.calls_everywhere[txn_id]
         term, index = self.leads[partition][number], held.last_index + 1
         raw = encode_batch(
             partition=partition, term=term, index=index, catalog=version, txn_ids=[txn_id], procedures=[WRITE_NOTE],
-            params=[orjson.dumps([note])],
+            params=[orjson.dumps([note])], places=self.places[txn_id],
         )  # fmt: skip
         told = ((txn_id, NO_ACCOUNT, note),)
         checksum = peek_record(raw).checksum
@@ -377,7 +357,7 @@ class Cluster:
         """What a mark for this commit may promise; an idle group's promise moves on with the clock."""
         promise = self.truth.last_txn(group, commit)
         held = self.nodes[self.leader(group)].group(group)
-        if commit == held.last_index == self.truth.last(group) and self.rng.random() < 0.5 and not self.open:
+        if commit == held.last_index == self.truth.last(group) and self.rng.random() < 0.5 and not self.truth.waits:
             promise = max(promise, int(make_txn_id(millis=self.millis, counter=0, partition=min(group, CLUSTER_GROUP))))
         self._closed[group] = max(self._closed[group], promise)
         return promise

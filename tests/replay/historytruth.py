@@ -12,7 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cmdlog.wal.format.batch import places_of
 from cmdlog.wal.format.record import RecordKind, decode_record
+from cmdlog.wal.term_table import CallVerdict, TermTable, judge_call
 from procedures import Database
 from procedures.bundle import load_bundle
 from procedures.idempotency.known_outcome import KeyPolicy, Status
@@ -51,7 +53,7 @@ class Truth:
         self._balances: list[tuple[int, int, int]] = []  # (TxnId, account, balance after it)
         self.notes: list[int] = []  # numbers of the multi-partition calls that were acknowledged
         self._executed = dict.fromkeys(range(partitions), 0)  # index
-        self._multi: dict[int, set[int]] = {}  # TxnId of a multi-partition call -> partitions in which it is committed
+        self._terms = {partition: TermTable() for partition in range(partitions)}
         self._now: dict[int, int] = {}
         self._code = Catalogs()
         self._engines = {
@@ -77,24 +79,29 @@ class Truth:
         done = self.committed.setdefault(entry.group, [])
         assert entry.index == len(done) + 1, "entries are committed in order"
         done.append(entry)
+        self._terms.setdefault(entry.group, TermTable()).add(entry.index, entry.term)
         if entry.kind is RecordKind.CATALOG:
             self._add_code(entry)
-        if entry.multi:
-            self._multi.setdefault(entry.multi, set()).add(entry.group)
         for partition in [entry.group, *self._executed] if entry.group in self._executed else ():
             self._execute(partition)
 
-    def is_everywhere(self, txn_id: int) -> bool:
-        """Whether a multi-partition call is committed in all partitions."""
-        return len(self._multi.get(txn_id, ())) == len(self._executed)
+    @property
+    def waits(self) -> bool:
+        """Whether anything committed waits for what other partitions will have."""
+        return any(executed < len(self.committed.get(p, ())) for p, executed in self._executed.items())
 
     def _execute(self, partition: int) -> None:
-        """As far as the partition is committed, and every multi-partition call on the way everywhere."""
+        """As far as the partition is committed, and every multi-partition call on the way is decided."""
         for entry in self.committed.get(partition, [])[self._executed[partition] :]:
-            if entry.multi and not self.is_everywhere(entry.multi):
+            verdict = judge_call(places_of(decode_record(entry.raw)), self._terms) if entry.multi else CallVerdict.IN
+            if verdict is CallVerdict.OPEN:
                 return
             self._executed[partition] = entry.index
-            self._apply(entry)
+            if verdict is CallVerdict.IN:
+                self._apply(entry)
+            else:
+                place = {"index": entry.index, "term": entry.term, "checksum": entry.checksum}
+                self._engines[partition].executor.advance(**place)
 
     def _apply(self, entry: Entry) -> None:
         applied = self._engines[entry.group].apply(decode_record(entry.raw))
