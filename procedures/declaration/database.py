@@ -143,7 +143,7 @@ class Database:
             set_stored_types(table, partition_by, as_text=self._numerics_are_text)
             check_table(table, self.dialect, partition_by=partition_by)
             if not self._numerics_are_text:
-                self._check_references(table, replicated=replicated)
+                self._check_references(table, partition_by)
                 if not is_deployed():
                     try_table(table)
         except DefinitionError:
@@ -284,18 +284,34 @@ class Database:
                 )
             info = self._tables[name]
             check_table(table, self.dialect, partition_by=info.partition_by)
-            self._check_references(table, replicated=info.replicated)
+            self._check_references(table, info.partition_by)
 
-    def _check_references(self, table: Table, *, replicated: bool) -> None:
-        """A foreign key that some partitions alone hold rows of would let a change of a replicated table fail on those alone."""
+    def _check_references(self, table: Table, partition_by: str | None) -> None:
+        """A foreign key holds where both rows are: it must not say something else on each partition.
+
+        Between the kinds, a change of a replicated table would fail on some partitions alone. Between partitioned tables, the row
+        that is referred to may live elsewhere, unless the foreign key joins their partition columns.
+        """
         for constraint in table.foreign_key_constraints:
-            target = self._tables.get(constraint.referred_table.name)
-            if target is not None and target.replicated != replicated:
+            referred = constraint.referred_table
+            if referred is not table and referred.name not in self._tables:
+                continue
+            target = partition_by if referred is table else self._tables[referred.name].partition_by
+            if (target is None) != (partition_by is None):
                 kinds = ("partitioned", "replicated")
                 raise DefinitionError(
-                    f"table {table.name!r} is {kinds[replicated]}, and its foreign key refers to {target.table.name!r}, which is "
-                    f"{kinds[target.replicated]}: a change could fail on some partitions alone; leave the foreign key out, and "
-                    "check it in the procedure"
+                    f"table {table.name!r} is {kinds[partition_by is None]}, and its foreign key refers to {referred.name!r}, "
+                    f"which is {kinds[target is None]}: a change could fail on some partitions alone; leave the foreign key out, "
+                    "and check it in the procedure"
+                )
+            joined = {(key.parent.name, key.column.name) for key in constraint.elements}
+            if partition_by is not None and (partition_by, target) not in joined and not is_deployed():
+                pairs = ", ".join(f"{one} → {referred.name}.{other}" for one, other in sorted(joined))
+                raise DefinitionError(
+                    f"table {table.name!r} is partitioned by {partition_by!r}, and its foreign key ({pairs}) refers to "
+                    f"{referred.name!r}, which is partitioned by {target!r}: the row that it refers to may live on another "
+                    "partition, and then it fails for a row that exists; partition both tables by columns that the foreign key "
+                    "joins, or leave it out, and check it in a call on the other partition"
                 )
 
     def schema_statements(self) -> list[str]:

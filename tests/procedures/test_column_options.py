@@ -31,6 +31,7 @@ from sqlalchemy.dialects.postgresql import ExcludeConstraint
 from sqlalchemy.schema import SchemaItem
 
 from procedures import Database, DefinitionError
+from procedures.deployed_code import deployed_code
 
 Items = Callable[[], tuple[SchemaItem, ...]]
 
@@ -121,8 +122,8 @@ IS_REFUSED: dict[str, tuple[Items, str]] = {
 def declared(items: Items) -> Database:
     """A database with a table of these items, and one that it may refer to."""
     db = Database("constructs")
-    db.table("x", key(), partition_by="id")
-    db.table("t", *items(), partition_by="id")
+    db.table("x", key(), replicated=True)
+    db.table("t", *items(), replicated=True)
     return db
 
 
@@ -145,13 +146,39 @@ def test_construct_without_effect_is_refused(name: str) -> None:
         declared(items)
 
 
+def refers(*items: Any, partition_by: str) -> None:
+    """Declares a table with these items beside one of shops, which lie by town."""
+    db = Database("towns")
+    unique = UniqueConstraint("town", "id")
+    db.table("shops", key(), Column("town", Integer, unique=True), Column("boss", Integer), unique, partition_by="town")
+    db.table("t", key(), Column("town", Integer), Column("shop", Integer), *items, partition_by=partition_by)
+
+
+def test_foreign_keys_join_partition_columns() -> None:
+    """Alone or beside others; else the row that is referred to may lie on another partition, where it is not seen."""
+    refers(ForeignKeyConstraint(["town"], ["shops.town"]), partition_by="town")
+    refers(ForeignKeyConstraint(["shop", "town"], ["shops.id", "shops.town"]), partition_by="town")
+    refers(ForeignKeyConstraint(["id", "town"], ["t.id", "t.town"]), partition_by="town")
+    for columns, target, by in (
+        (["shop"], ["id"], "town"),
+        (["town", "shop"], ["id", "town"], "town"),
+        (["town"], ["town"], "shop"),
+    ):
+        with pytest.raises(DefinitionError, match=r"refers to 'shops', which is partitioned by 'town': the row .* may live on"):
+            refers(ForeignKeyConstraint(columns, [f"shops.{name}" for name in target]), partition_by=by)
+    with pytest.raises(DefinitionError, match=r"\(shop → t.id\) refers to 't'"):
+        refers(Column("up", Integer), ForeignKeyConstraint(["shop"], ["t.id"]), partition_by="town")
+    with deployed_code():
+        refers(ForeignKeyConstraint(["shop"], ["shops.id"]), partition_by="town")
+
+
 @pytest.mark.parametrize("replicated", [True, False])
 def test_foreign_keys_join_tables_of_one_kind(replicated: bool) -> None:
     """Else a row would be removed, or added, on those partitions alone that hold no row, or one, of the other table."""
     one, other = ({"replicated": True}, {"partition_by": "id"}) if replicated else ({"partition_by": "id"}, {"replicated": True})
     db = Database("kinds")
     db.table("parents", key(), **one)
-    db.table("brothers", key(), Column("n", Integer, ForeignKey("parents.id")), **one)
+    db.table("brothers", Column("id", Integer, ForeignKey("parents.id"), primary_key=True), **one)
     late = db.table("late", key(), Column("n", Integer), **other)
     with pytest.raises(DefinitionError, match="on some partitions alone"):
         db.table("children", key(), Column("n", Integer, ForeignKey("parents.id")), **other)

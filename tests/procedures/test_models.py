@@ -172,7 +172,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "two places": ({"__replicated__": True}, "either"),
     "no such column": ({"__partition_by__": "other"}, "none of its columns"),
     "no table": ({"__tablename__": None}, "class Thing"),
-    "relationship": ({"x": mapped_column(ForeignKey("x.id")), "xs": relationship("X")}, "join the tables"),
+    "relationship": ({"x": mapped_column(Integer), "xs": relationship("X")}, "join the tables"),
     "expression": ({"twice": column_property(func.abs(-1))}, "Computed"),
     "other name": ({"a": mapped_column("b", Integer)}, "call the attribute b"),
     "deferred": ({"a": deferred(mapped_column(Integer))}, "select the columns"),

@@ -37,7 +37,7 @@ def key() -> Column[int]:
 def declared(*items: Any, name: str = "t") -> Database:
     """An application with one table."""
     db = Database("shop")
-    db.table(name, *items, partition_by="id")
+    db.table(name, *items, replicated=True)
     return db
 
 

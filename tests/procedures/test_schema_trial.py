@@ -12,8 +12,8 @@ from procedures.declaration.schema_trial import try_references, try_table
 def tables() -> Database:
     """Two tables, one of which refers to the other by a key that is unique through an index alone."""
     db = Database("trial")
-    one = db.table("one", Column("id", Integer, primary_key=True), Column("code", String), partition_by="id")
-    db.table("two", Column("id", Integer, primary_key=True), Column("code", String, ForeignKey("one.code")), partition_by="id")
+    one = db.table("one", Column("id", Integer, primary_key=True), Column("code", String), replicated=True)
+    db.table("two", Column("id", Integer, primary_key=True), Column("code", String, ForeignKey("one.code")), replicated=True)
     Index("by_code", one.c.code, unique=True)
     return db
 

@@ -183,9 +183,9 @@ def declared_items(items: str) -> tuple[Database, Any]:
     """A database with the table of these items, and its parent."""
     db = Database("page")
     number = types.Integer
-    db.table("parent", sqlalchemy.Column("id", number, primary_key=True), sqlalchemy.Column("left", number), partition_by="id")
+    db.table("parent", sqlalchemy.Column("id", number, primary_key=True), sqlalchemy.Column("left", number), replicated=True)
     key = sqlalchemy.Column("id", number, primary_key=True)
-    return db, db.table("t", key, *evaluated(f"({items},)"), partition_by="id")
+    return db, db.table("t", key, *evaluated(f"({items},)"), replicated=True)
 
 
 @pytest.mark.parametrize(("items", "schema", "takes", "refuses"), rows("items"))
@@ -196,7 +196,7 @@ def test_items_have_the_effect_that_the_page_says(items: str, schema: str, takes
     taken, refused = (evaluated_rows(cell) for cell in (takes, refuses))
     numbers = itertools.count(1)
 
-    @db.procedure(partition_by="number")
+    @db.procedure(partition_by=None)
     def store(tx: Any, number: int) -> list[Any]:
         tx.execute(db.tables["parent"].table.insert(), id=1)
         for values in taken:

@@ -35,7 +35,9 @@ ROWS = "INSERT INTO t (id, name, cents) VALUES (1, 'one', 150), (2, 'two', 250),
 
 def _table(items: Items) -> Callable[[Database], None]:
     def declare(db: Database) -> None:
-        db.table("t", *items(), partition_by="id")
+        made = items()
+        refers = any(isinstance(item, ForeignKeyConstraint) for item in made)
+        db.table("t", *made, partition_by=None if refers else "id", replicated=refers)
 
     return declare
 
@@ -256,19 +258,19 @@ def test_renamed_table_keeps_indexes_and_references(tmp_path: Path) -> None:
     """Foreign keys and indexes of other tables follow a table and a column that are renamed, also through a rewrite of both."""
 
     def before(db: Database) -> None:
-        db.table("a", Column("id", Integer, primary_key=True), Column("n", Integer, unique=True), partition_by="id")
+        db.table("a", Column("id", Integer, primary_key=True), Column("n", Integer, unique=True), replicated=True)
         db.table(
             "b", Column("id", Integer, primary_key=True), Column("a_n", Integer, ForeignKey("a.n")), Index("by_a", "a_n"),
-            partition_by="id",
+            replicated=True,
         )  # fmt: skip
 
     def after(db: Database) -> None:
         db.table(
-            "aa", Column("id", Integer, primary_key=True), Column("m", Integer, unique=True, nullable=False), partition_by="id"
+            "aa", Column("id", Integer, primary_key=True), Column("m", Integer, unique=True, nullable=False), replicated=True
         )
         db.table(
             "b", Column("id", Integer, primary_key=True), Column("aa_m", Integer, ForeignKey("aa.m"), nullable=False),
-            Index("by_a", "aa_m"), partition_by="id",
+            Index("by_a", "aa_m"), replicated=True,
         )  # fmt: skip
 
     def run(tx: Any, op: Any) -> None:

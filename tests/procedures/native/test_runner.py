@@ -104,7 +104,7 @@ class Tables:
             Column("b", Integer, primary_key=True),
             Column("of", Integer, ForeignKey("single.id")),
             Column("raw", LargeBinary),
-            partition_by="a",
+            partition_by="of",
         )
         words = db.table("words", Column("word", String, primary_key=True), Column("real", Float), partition_by="word")
         reals = db.table(

@@ -39,11 +39,11 @@ class Money(types.TypeDecorator[Decimal]):
     cache_ok = True
 
 
-def declare(*items: Any, db: Database | None = None) -> Any:
+def declare(*items: Any, db: Database | None = None, partition_by: str | None = "id") -> Any:
     """Declares a table with two exact numbers and these items."""
     return (db or Database("declared")).table(
         "t", Column("id", Integer, primary_key=True), Column("a", Numeric(6, 2)), Column("b", Numeric(8, 4)),
-        Column("n", Integer), *items, partition_by="id",
+        Column("n", Integer), *items, partition_by=partition_by, replicated=partition_by is None,
     )  # fmt: skip
 
 
@@ -131,10 +131,10 @@ def test_an_index_added_later_is_looked_at_too() -> None:
 def test_a_foreign_key_joins_the_same_decimals(kind: Any, target: str) -> None:
     """SQLite compares what is stored: 1.00 and 1.0000 would be two numbers."""
     db = Database("declared")
-    db.table("o", Column("wide", Numeric(8, 4), primary_key=True), Column("whole", Integer, unique=True), partition_by="whole")
+    db.table("o", Column("wide", Numeric(8, 4), primary_key=True), Column("whole", Integer, unique=True), replicated=True)
     with pytest.raises(DefinitionError, match="both need the same decimals"):
-        declare(Column("f", kind, ForeignKey(f"o.{target}")), db=db)
-    declare(Column("f", Numeric(6, 4), ForeignKey("o.wide")), db=db)
+        declare(Column("f", kind, ForeignKey(f"o.{target}")), db=db, partition_by=None)
+    declare(Column("f", Numeric(6, 4), ForeignKey("o.wide")), db=db, partition_by=None)
 
 
 def test_calls_are_not_routed_by_a_numeric() -> None:
