@@ -25,7 +25,7 @@ STORED_FORMS: Final = 4  # and no statement mixes what is stored in different fo
 COUNTED_ARGUMENTS: Final = 5  # and rounding a Numeric ignores no argument
 JOINED_BYTES: Final = 6  # and + and || join bytes
 JUDGED_KEYS: Final = 7  # and no statement looks for a key of another partition
-GROUPED_OPERANDS: Final = 8  # and an operand that is a comparison has brackets
+GROUPED_OPERANDS: Final = 8  # and an operand that is a comparison has brackets, and a value that is a buffer is no bytes
 KNOWN: Final = (
     TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY, STORED_FORMS, COUNTED_ARGUMENTS, JOINED_BYTES, JUDGED_KEYS, GROUPED_OPERANDS,
 )  # fmt: skip

@@ -17,6 +17,7 @@ from procedures.native import accelerator, error_of
 from procedures.statements.compiled import Compiled
 from procedures.statements.pinned_keys import REMEMBERED, PlacedPin
 from procedures.statements.rows import SHARED, WRITTEN, FormerRows, Inserted, Result, Rows, Written
+from procedures.storage.stored_values import storing
 
 if TYPE_CHECKING:
     from procedures.execution.context import CallState
@@ -37,6 +38,7 @@ class PreparedText:
     state: CallState
     statements: Statements | None  # of the connection, where statements run without its cursor
     pins: tuple[PlacedPin, ...] = ()  # what its values are judged by
+    checks_values: bool = True  # their classes are known; code from before binds any buffer as bytes
 
 
 class NamesDiffer(KeyError):
@@ -150,7 +152,7 @@ def writing_run(prepared: PreparedText, inserted: type[Inserted] | None) -> Run:
     """For a change that returns no rows; `inserted`: what an INSERT of one row returns."""
     execute, changes, state, sql = prepared.cursor.execute, prepared.cursor.connection.changes, prepared.state, prepared.sql
     unjudged, count = _pick(prepared.names, prepared.compiled)
-    pick = _judging(unjudged, prepared.pins)
+    pick = _judging(storing(unjudged) if prepared.checks_values else unjudged, prepared.pins)
 
     def run(params: dict[str, Any]) -> Result:
         if len(params) != count and count >= 0:
@@ -188,7 +190,7 @@ def reading_run(prepared: PreparedText, rows: type[Rows] | type[FormerRows]) -> 
     """For a query."""
     execute, sql, processors = prepared.cursor.execute, prepared.sql, prepared.compiled.results
     unjudged, count = _pick(prepared.names, prepared.compiled)
-    pick = _judging(unjudged, prepared.pins)
+    pick = _judging(storing(unjudged) if prepared.checks_values else unjudged, prepared.pins)
     conversions = [(place, process) for place, process in enumerate(processors) if process is not None]
     fetched: Any = list if conversions else rows
 

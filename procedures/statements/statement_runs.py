@@ -247,7 +247,9 @@ class Runs(dict[object, Run]):
         facts = probe(connection, self._guard, sql)
         self._allowed.check_statement(compiled, facts)
         pins = () if self._key_judge is None else self._key_judge.placed_pins(sql, facts.parameters)
-        prepared = PreparedText(self._cursor, compiled, sql, facts.parameters, self._state, self._statements, pins)
+        prepared = PreparedText(
+            self._cursor, compiled, sql, facts.parameters, self._state, self._statements, pins, self._dialect.groups_operands
+        )
         numbered = None if facts.readonly else find_numbered(connection, self._guard, sql)
         if facts.columns:
             rows = former_rows_class(facts.columns) if self.runs_as_before else rows_class(facts.columns, compiled.places)

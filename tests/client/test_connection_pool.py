@@ -110,9 +110,9 @@ def test_interrupted_caller_leaves_no_poisoned_connection(shape: str) -> None:
         ScriptedServer([STALL]) as server,
         Client(server.url, connections_max=1, token="", auto_batch=shape == "auto_batch") as client,
     ):
-        ask = {"batch": lambda: list(client.batch([Call("bump", {"id": 1})] * 5))}.get(shape, lambda: client.call("bump", id=1))
+        calls = [Call("bump", {"id": 1})] * (5 if shape == "batch" else 1)
         with interrupting(server.arrived), pytest.raises(Interrupted):
-            ask()
+            _ = list(client.batch(calls)) if shape == "batch" else client.invoke(calls[0])
         server.release()
         before = server.executions
         assert [client.invoke("bump", {"id": 1}, timeout_s=PATIENCE_S).value for _ in range(3)] == [

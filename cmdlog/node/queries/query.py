@@ -29,6 +29,7 @@ from cmdlog.wal.process_limits import address_limit
 from procedures.guard.authorizer import Authorizer, Mode
 from procedures.numeric.marks import numeric_digits
 from procedures.storage.state import open_reader
+from procedures.storage.stored_values import stored_value
 from replay.state.reader_gate import is_shut
 
 if TYPE_CHECKING:
@@ -252,7 +253,9 @@ class _NamedValues(dict[str, Any]):
 
 
 def _bound(params: QueryParameters) -> Any:
-    return _NamedValues(params) if isinstance(params, Mapping) else tuple(params)
+    if isinstance(params, Mapping):
+        return _NamedValues({name: stored_value(value) for name, value in params.items()})
+    return tuple(map(stored_value, params))
 
 
 def _check_names(params: QueryParameters, names: Sequence[str | None]) -> None:
