@@ -239,9 +239,8 @@ class Node:
     ) -> int | None:  # fmt: skip
         """Places one call with bound parameters (wire form). Returns its partition, None for all of them.
 
-        `key` is an idempotency fingerprint, or what a session's call brings (`session_calls.sent_name`); `txn` a transaction id
-        that comes before the call's. `durability`: "async" answers once it is executed, "sync" once it is durable too.
-        Raises: Refused (nothing logged), ClockAhead.
+        `key`: an idempotency fingerprint, or what a session's call brings (`session_calls.sent_name`); `txn` comes before it.
+        `durability`: "async" answers once it is executed, "sync" once durable too. Raises: Refused (nothing logged), ClockAhead.
         """
         self._check_ready()
         if txn is not None:

@@ -159,9 +159,8 @@ class Settings:
         True, "checksum changed rows of each batch to detect non-determinism; costs up to 30 % of a site"
     )
     wal_bytes_max: int = _setting(
-        256 << 20, "a partition's SQLite WAL; beyond half of it new readers wait, beyond it all are cancelled", unit="bytes",
-        lowest=1 << 20,
-    )  # fmt: skip
+        256 << 20, "a partition's SQLite WAL; from half on new readers wait, beyond it all end", unit="bytes", lowest=1 << 20
+    )
 
     # callers
     inflight_calls_max: int = _setting(100_000, "calls accepted and not yet answered; beyond it 503", unit="calls", lowest=1)

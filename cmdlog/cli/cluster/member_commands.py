@@ -27,7 +27,7 @@ from cmdlog.cli.cluster.cluster_options import (
     YesFlag,
     ask_first,
 )
-from cmdlog.cli.cluster.history_loss import warn_of_history
+from cmdlog.cli.cluster.member_findings import warn_of_history
 from cmdlog.cli.cluster.members_view import copy_to, state_text
 from cmdlog.cli.cluster.plan_text import show_plan
 from cmdlog.cli.output import JsonFlag, out

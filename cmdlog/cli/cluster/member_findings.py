@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from cmdlog.cli.cluster.members_view import Rows, expected_nodes, failed_nodes, newest_view
 from cmdlog.wal.ids import CLUSTER_GROUP
+
+LAST_HISTORY: Final = "last_history"
+GOING: Final = frozenset({"remove", "retire", "replace"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +63,26 @@ def _last_copies(leader: Mapping[str, Any]) -> Iterator[ClusterFinding]:
 def _named(groups: Sequence[str]) -> str:
     partitions = [group for group in groups if int(group) != CLUSTER_GROUP]
     return f"partitions {', '.join(sorted(partitions, key=int))}" if partitions else "the cluster's own group"
+
+
+def warn_of_history(kind: str, node: int, rows: Sequence[Mapping[str, Any]], *, now_millis: int) -> list[str]:
+    """Of a node that goes and alone holds history that was promised: a copy for another node holds none. Pure.
+
+    Of a node that did not answer nothing is known.
+    """
+    from snapshot.retention import window_begin
+
+    reaches = {int(row["node"]): row["history"] for row in rows if row.get("history") and row.get("node") is not None}
+    own = reaches.pop(node, None)
+    if kind not in GOING or own is None or own["oldest_txn"] is None or not own["window_s"]:
+        return []
+    wanted = max(int(own["oldest_txn"]), window_begin(now_millis=now_millis, window_s=own["window_s"]) or 0)
+    others = [int(reach["oldest_txn"]) for reach in reaches.values() if reach["oldest_txn"] is not None]
+    if any(oldest <= wanted for oldest in others):
+        return []
+    since = f"from {own['oldest_time']} on" if own["oldest_time"] else "since the beginning"
+    why = (
+        f"{LAST_HISTORY}: no other node that answers reaches back as far as node {node}, which can restore every moment {since}; "
+        f"retention_window_s={own['window_s']:g} promises that: keep its directory, or wait until another node has as much"
+    )
+    return [why]

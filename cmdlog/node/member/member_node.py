@@ -92,8 +92,7 @@ class MemberNode(Node):
 
     _ground: MemberGround
     _network: PeerNetwork
-    call_encoded = call_decoded
-    durabilities_offered = ("sync",)  # a majority has an entry before it is executed
+    call_encoded, durabilities_offered = call_decoded, ("sync",)  # a majority has an entry before it is executed
 
     @classmethod
     @after_copy
