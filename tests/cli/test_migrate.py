@@ -13,6 +13,7 @@ import pytest
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.output import out
 from cmdlog.cli.server import deploy
+from cmdlog.node.migrating.offline_plan import NoCode
 from procedures.errors import MigrationFailed
 from tests.cli.member_server import run
 from tests.node.apps import migrating
@@ -54,6 +55,21 @@ def test_plan_then_run_then_nothing_is_left(tmp_path: Path, capsys: pytest.Captu
     node = opened(tmp_path, migrating.third)
     assert rows(node) == wanted(3)
     node.close()
+
+
+def test_plan_of_a_directory_without_code_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first start made the directory, and ended before it had anything to log."""
+    monkeypatch.setattr("cmdlog.node.node.make_boot", raise_planted)
+    with pytest.raises(OSError, match="planted"):
+        opened(tmp_path, migrating.third)
+    with pytest.raises(NoCode, match="holds no code yet, so no tables") as refused:
+        run("migrate", APP + "third", "--data", str(tmp_path), "--plan")
+    assert "first start" in refused.value.hint
+
+
+def raise_planted(*_given: Any, **_named: Any) -> None:
+    """In place of a step of a start."""
+    raise OSError("planted")
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

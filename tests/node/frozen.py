@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from cmdlog.child_process import ChildProcess
 from tests import warm_start
+from tests.waiting import wait_for
 
 
 class SteppedClock:
@@ -31,14 +33,20 @@ class SteppedClock:
 class Freezer:
     """Stops each process of one module as soon as it is started, until `thaw`."""
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, module: str, after: int = 0) -> None:
+        """`after`: so many pieces of its work."""
+        self._module, self._after = module, after
         self._frozen: list[ChildProcess] = []
         self._is_cold = True
 
     def note_start(self, child: ChildProcess, command: tuple[str, ...]) -> None:
         """A process was started."""
         if self._is_cold and self._module in command:
+            threading.Thread(target=self._freeze, args=(child,), daemon=True).start() if self._after else self._freeze(child)
+
+    def _freeze(self, child: ChildProcess) -> None:
+        wait_for(lambda: child.progress() >= self._after or child.poll() is not None)
+        if child.poll() is None and self._is_cold:
             os.kill(child.pid, signal.SIGSTOP)
             self._frozen.append(child)
 
@@ -56,10 +64,10 @@ class Freezer:
 
 
 @contextlib.contextmanager
-def frozen_starts(monkeypatch: pytest.MonkeyPatch, module: str) -> Iterator[Freezer]:
+def frozen_starts(monkeypatch: pytest.MonkeyPatch, module: str, after: int = 0) -> Iterator[Freezer]:
     """Within it, processes of the module are stopped. They start cold: none has done anything by then."""
     monkeypatch.setenv(warm_start.SWITCH, "cold")
-    freezer, start = Freezer(module), ChildProcess.__init__
+    freezer, start = Freezer(module, after), ChildProcess.__init__
 
     def started(child: ChildProcess, *command: str, **more: Any) -> None:
         start(child, *command, **more)

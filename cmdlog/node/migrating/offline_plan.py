@@ -15,6 +15,7 @@ import apsw
 
 from cmdlog.node.boot import OtherApplication
 from cmdlog.node.migrating.table_changes import NewTables, plan_changes, rehearse_change
+from cmdlog.operator_error import OperatorError
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import CLUSTER_GROUP, txn_tick
 from cmdlog.wal.log import Log
@@ -34,6 +35,12 @@ from replay.state.trust import state_path
 
 Recovering = Callable[[RecoveryProgress], None]
 Rehearsing = Callable[[int, int], None]  # partitions that are done, of how many
+
+
+class NoCode(OperatorError):
+    """The directory was made, and no program has started in it so far."""
+
+    hint = "start the application in it; its first start makes the tables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,8 @@ def plan_offline(
     try:
         check_served_alone(files, directory, wal.instance.identity, wal.recovered.groups)
         cluster = wal.recovered.groups.state(CLUSTER_GROUP)
+        if not cluster.catalogs:
+            raise NoCode(f"the log of {directory} holds no code yet, so no tables: there is nothing to migrate")
         former = max(cluster.catalogs)
         stated = cluster.catalogs[former].value
         if (made_for := stated.get("database", db.name)) != db.name:
