@@ -31,9 +31,11 @@ from procedures.declaration.database import Database
 from procedures.declaration.dialect import StateDialect
 from procedures.deployed_code import deployed_code
 from procedures.errors import BundleError, BundleForged, BundleSqlChanged, StatementRefused
+from procedures.execution.call_settings import settings_of
 from procedures.loaded_modules import LoadedModules, alias, raised_at
 from procedures.loading import loading
 from procedures.raised_errors import class_name, is_raised, repr_of
+from procedures.request_history import VersionFacts
 from procedures.source.own_modules import main_name, own_modules, source_of
 from procedures.statements.compiled import sql_of
 
@@ -112,7 +114,7 @@ def bundle_of(version: int, record: Mapping[str, Any]) -> Bundle:
 
 
 def load_bundle(bundle: Bundle) -> Database:
-    """Runs the bundle's modules and returns its Database.
+    """Runs the bundle's modules, with the settings of Python that its calls have, and returns its Database.
 
     Raises: BundleForged, BundleError (no source, the code fails, or it declares other procedures than the bundle states),
     BundleSqlChanged (its statements compile to other SQL here).
@@ -129,7 +131,7 @@ def load_bundle(bundle: Bundle) -> Database:
         raise BundleError(f"bundle {bundle.hash[:12]} of {bundle.target} was made by a newer version of cmdlog; use that version")
     loaded = LoadedModules(bundle)
     try:
-        with deployed_code(), loading(), rules_of(bundle.dialect):
+        with settings_of(VersionFacts(requests=bundle.requests))(), deployed_code(), loading(), rules_of(bundle.dialect):
             module = loaded.load(module_name)
         db = getattr(module, attribute)
     except Exception as error:

@@ -20,7 +20,6 @@ from cmdlog.wal.skips import VOID
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.errors import BundleForged
-from procedures.execution.call_settings import settings_of
 from procedures.execution.executor import Applied, Executor, Invocations
 from procedures.execution.failure_trace import FailureTracer
 from procedures.idempotency.known_outcome import KeyPolicy
@@ -70,8 +69,7 @@ class Catalogs:
         if version not in self._databases:
             if version not in self._bundles:
                 raise CatalogMissing(f"catalog version {version} is not in any catalog record of this log")
-            with settings_of(self.facts(version))():
-                self._databases[version] = load_bundle(self._bundles[version])
+            self._databases[version] = load_bundle(self._bundles[version])
         return self._databases[version]
 
 

@@ -18,8 +18,6 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.code_versions import CodeVersions
-from procedures.execution.call_settings import settings_of
-from procedures.procedure_versions import facts_of
 
 REPLACED: Final = "replaced"  # member of a CATALOG record's value: hashes of the programs that a deploy replaced, oldest first
 REPLACED_MAX: Final = 128  # older ones are forgotten; 64 characters each
@@ -56,5 +54,4 @@ def choose_program(groups: Mapping[int, GroupState], db: Database, bundle: Bundl
         catalog_version=version,
         remedy="the deployed code is served; `cmdlog deploy APP` makes this program the newest version again",
     )
-    with settings_of(facts_of(value))():
-        return load_bundle(deployed), deployed
+    return load_bundle(deployed), deployed

@@ -26,6 +26,7 @@ from cmdlog.whole_line_stdout import answer, find_answer
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
 from procedures.errors import BundleError, ProceduresError
+from procedures.execution.call_settings import standard_settings
 from procedures.hash_seed import PINNED
 from procedures.source.distributions import holds_distributions
 from procedures.source.own_modules import folders_of
@@ -129,7 +130,8 @@ def main() -> None:
     problem, own = "", frozenset(sys.argv[1:])
     sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) not in own]
     try:
-        load_bundle(Bundle.from_bytes(sys.stdin.buffer.read()))
+        with standard_settings():
+            load_bundle(Bundle.from_bytes(sys.stdin.buffer.read()))
     except ProceduresError as error:
         problem = str(error)
     sys.stdout.flush()
