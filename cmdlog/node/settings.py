@@ -138,11 +138,9 @@ class Settings:
         2, "batches of a partition in flight: one executing, one in the log or waiting at the site", lowest=1, highest=64
     )
     site_restarts_max: int = _setting(
-        3,
-        "times that one call may crash its site; then a logged record skips it for good, and the node continues",
-        lowest=1,
+        3, "times that one call may crash its site; then a logged record skips it for good, and the node continues", lowest=1,
         highest=1000,
-    )
+    )  # fmt: skip
     start_timeout_s: float = _setting(
         60.0, "longest start of a site, HTTP process or code check", unit="s", lowest=10, highest=86_400
     )
