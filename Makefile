@@ -73,8 +73,10 @@ fuzz: $(VENV)/.installed-test ## random input and random faults, for minutes
 SEEDS ?= 10000
 CLUSTER_SEEDS ?= 500
 MEMBER_SEEDS ?= 2000
+ELECTION_SEEDS ?= 200
 sim: $(VENV)/.installed-test ## simulate consensus and clusters: make sim SEEDS=10000 CLUSTER_SEEDS=500 MEMBER_SEEDS=2000
 	$(BIN)/python -m tests.raft.sim --seeds $(SEEDS)
+	$(BIN)/python -m tests.raft.sim --elections --seeds $(ELECTION_SEEDS)
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.cluster.sim --seeds $(CLUSTER_SEEDS)
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.cluster.sim --membership --seeds $(MEMBER_SEEDS)
 

@@ -5,12 +5,15 @@ One rule: it holds no secret and nothing that changes. What changes later (membe
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -111,8 +114,50 @@ def check_members(members: Sequence[MemberAddress]) -> None:
     numbers = [member.node for member in members]
     if not 1 <= len(numbers) <= NODES_MAX or min(numbers) < 1 or len(set(numbers)) != len(numbers):
         raise ValueError(f"the nodes are {numbers}: 1 to {NODES_MAX} different positive numbers are possible")
-    if len({member.peer for member in members}) != len(members):
-        raise ValueError("two nodes have the same peer address")
+    for member, other in combinations(members, 2):
+        if member.peer == other.peer:
+            raise ValueError(f"nodes {member.node} and {other.node} have the same peer address {_text(member.peer)}")
+
+
+def check_new_members(members: Sequence[MemberAddress]) -> None:
+    """What cannot work once the nodes run: an address that no other node or client can call, and two listeners at one place.
+
+    Raises: ValueError, which names the nodes.
+    """
+    check_members(members)
+    listeners: dict[tuple[str, int], str] = {}
+    for member in members:
+        for place, what in ((member.peer, "peer address"), (client_place(member.client), "URL")):
+            if _is_anywhere(place[0]):
+                raise ValueError(
+                    f"node {member.node}: the {what} {_text(place)} is where a program listens, not where others reach it"
+                )
+            mine = f"the {what} of node {member.node}"
+            if (other := listeners.setdefault((_one_name(place[0]), place[1]), mine)) != mine:
+                raise ValueError(f"{mine} and {other} are both {_text(place)}: each needs a port of its own")
+
+
+def client_place(url: str) -> tuple[str, int]:
+    """Host and port of a URL for clients. Raises: ValueError."""
+    parts = urlsplit(url)
+    if not parts.hostname:
+        raise ValueError(f"{url!r} names no host")
+    return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _is_anywhere(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _one_name(host: str) -> str:
+    return "127.0.0.1" if host.lower() in ("localhost", "::1") else host.lower()
+
+
+def _text(place: tuple[str, int]) -> str:
+    return f"[{place[0]}]:{place[1]}" if ":" in place[0] else f"{place[0]}:{place[1]}"
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -14,10 +14,13 @@ import pytest
 from cmdlog.cli.app import make_program
 from cmdlog.cli.cli_errors import CommandFailed, explain
 from cmdlog.cli.output import out
+from cmdlog.cli.server.settings_sources import load_settings
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.cluster.transport.cluster_secret import BadSecret, read_secret
 from cmdlog.cluster.transport.peer_tls import BadPeerCertificate
 from cmdlog.node.boot import OtherApplication
+from cmdlog.node.member.member_ground import MemberGround
+from cmdlog.raft.wire.secure_frames import Secret
 from cmdlog.wal.errors import Foreign
 from tests.client.scripted import ScriptedServer, Step, http, problem
 
@@ -93,6 +96,39 @@ def test_nodes_are_distinct_and_few(tmp_path: Path) -> None:
             init(tmp_path, *more)
         assert failed.value.exit_code == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("2=b:7642,http://A:8642", "the URL of node 2 and the URL of node 1 are both a:8642"),
+        ("2=0.0.0.0:7642,http://b:8642", "node 2: the peer address 0.0.0.0:7642"),
+        ("2=[::]:7642,http://b:8642", "node 2: the peer address [::]:7642"),
+        ("2=b:7642,http://0.0.0.0:8642", "node 2: the URL 0.0.0.0:8642"),
+        ("2=b:7642,http://b:7642", "the URL of node 2 and the peer address of node 2"),
+        ("2=a:8642,http://b:8642", "the peer address of node 2 and the URL of node 1"),
+        ("2=a:7642,http://b:8642", "nodes 1 and 2 have the same peer address a:7642"),
+    ],
+)
+def test_addresses_that_cannot_work_are_refused(tmp_path: Path, more: str, told: str) -> None:
+    """One place for two listeners, or one that nobody else can call; the nodes are named, and nothing is written."""
+    with pytest.raises(CommandFailed) as failed:
+        init(tmp_path, f"--member={more}", member="--member=1=a:7642,http://a:8642")
+    assert told in str(failed.value)
+    assert failed.value.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_machine_has_several_nodes_by_the_file_alone(tmp_path: Path) -> None:
+    """Each listens at the port of its own URL, whatever its name for loopback; a setting says otherwise."""
+    more = "--member=2=127.0.0.1:7643,http://localhost:8643"
+    cluster = init(tmp_path, more, member="--member=1=127.0.0.1:7642,http://127.0.0.1:8642")
+    cases: list[tuple[int, dict[str, Any]]] = [(1, {}), (2, {}), (2, {"port": 9000})]
+    found = [
+        load_settings(flags, environ={}, defaults=MemberGround(cluster, node, Secret(b"the secret of a cluster!")).listening())
+        for node, flags in cases
+    ]
+    assert [settings.port for settings in found] == [8642, 8643, 9000]
 
 
 # -- serve -----------------------------------------------------------------------------------------------------------------------

@@ -91,14 +91,16 @@ def cluster_init(
           --member 2=10.0.0.2:7642,http://10.0.0.2:8642 --member 3=10.0.0.3:7642,http://10.0.0.3:8642
       cmdlog serve shop:db --data ./n1 --join cluster.json --node 1 --cluster-secret-file cluster.secret
     """
-    from cmdlog.cluster.cluster_file import check_members
+    from cmdlog.cluster.cluster_file import check_new_members
     from cmdlog.cluster.transport.cluster_secret import new_secret_text
 
     members = tuple(sorted(map(_member, member), key=lambda of: of.node))
     try:
-        check_members(members)
+        check_new_members(members)
     except ValueError as error:
-        raise CommandFailed(str(error), hint="one --member per node", exit_code=2) from None
+        raise CommandFailed(
+            str(error), hint="one --member per node, with addresses that the others and clients can reach", exit_code=2
+        ) from None
     numbers = [of.node for of in members]
     cluster = _new_cluster(app, members, partitions) if recovered is None else _recovered(app, members, recovered)
     partitions = cluster.shape["partitions"]

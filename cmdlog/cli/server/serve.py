@@ -221,7 +221,9 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
         from cmdlog.wal.process_limits import check_address_space
         from replay.machine_errors import naming_faults
 
-        settings = load_settings(flags, environ=os.environ, config=config, data_dir=data)
+        settings = load_settings(
+            flags, environ=os.environ, config=config, data_dir=data, defaults=member.listening() if member else {}
+        )
         configure_logs(settings.log_format)
         report_service_links(os.environ)
         db = load_application(app)

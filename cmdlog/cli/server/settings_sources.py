@@ -45,13 +45,19 @@ def load_settings(
     environ: Mapping[str, str],
     config: Path | None = None,
     data_dir: Path | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Settings from flags (None = not given), environment and cmdlog.toml.
+    """Settings from flags (None = not given), environment and cmdlog.toml; `defaults` in place of some of the table's.
 
     Raises: BadSetting.
     """
     given: dict[str, tuple[Any, str]] = {}  # a value that another source overrides is not looked at
-    for source in (_from_config(config, data_dir), _from_environment(environ), _from_flags(flags or {})):
+    for source in (
+        _from_flags(defaults or {}),
+        _from_config(config, data_dir),
+        _from_environment(environ),
+        _from_flags(flags or {}),
+    ):
         given |= {name: (text, origin) for name, text, origin in source}
     return Settings(**fitted({name: _convert(TABLE[name], text, origin) for name, (text, origin) in given.items()}))
 

@@ -6,10 +6,10 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from cmdlog.cluster.cluster_file import ClusterFile
+from cmdlog.cluster.cluster_file import ClusterFile, client_place
 from cmdlog.cluster.transport.peer_tls import PeerTls
 from cmdlog.node.outcome import NotReady
-from cmdlog.node.settings import Settings
+from cmdlog.node.settings import Settings, is_loopback
 from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Secret
 
@@ -67,6 +67,12 @@ class MemberGround:
     listen: tuple[str, int] | None = None  # for peers; None: as the cluster file says
     raft: RaftSettings | None = None  # None: as the settings say
     tls: PeerTls | None = None  # of all that nodes say to each other; None: by the secret alone
+
+    def listening(self) -> dict[str, Any]:
+        """Settings that the cluster file has: a member listens for clients at the port of its URL, and at its host on
+        loopback alone, since any other address needs a credential."""
+        host, port = client_place(self.cluster.member(self.node).client)
+        return {"port": port, "host": host} if is_loopback(host) else {"port": port}
 
     def consensus(self, settings: Settings) -> RaftSettings:
         """Times and limits of this node's groups."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import itertools
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 from tests.raft.sim.history import FAULTY_UNITS, HAPPENINGS, run
 from tests.raft.sim.multi_raft import run_groups
+from tests.raft.sim.slow_elections import SYNCS_MS, UNIT_MS, WAYS_MS, elections
 
 CHUNK_SEEDS = 20
 
@@ -70,7 +72,10 @@ def main() -> int:
         "--units", type=int, default=FAULTY_UNITS, help=f"with --seed: how long there are faults [{FAULTY_UNITS}]"
     )
     parser.add_argument("--groups", action="store_true", help="several groups per node over one shared log, seed after seed")
+    parser.add_argument("--elections", action="store_true", help="elections on slow disks and long ways, seed after seed")
     given = parser.parse_args()
+    if given.elections:
+        return simulate_elections(range(given.first, given.first + given.seeds) if given.seed is None else [given.seed])
     if given.groups:
         return simulate_groups(range(given.first, given.first + given.seeds) if given.seed is None else [given.seed], given.trace)
     if given.seed is not None:
@@ -80,6 +85,22 @@ def main() -> int:
     total = simulate(given.first, given.first + given.seeds, jobs=given.jobs, stop=given.first_failure)
     report(total, took_s=time.monotonic() - began, jobs=given.jobs)
     return 1 if total.failures else 0
+
+
+def simulate_elections(seeds: Iterable[int]) -> int:
+    """Runs the seeds, and says which took too long, and what the worst was; 1 when one did."""
+    count, worst_ms, worst_terms, failed = 0, 0, 0, 0
+    for seed, sync_ms, way_ms, slow in itertools.product(seeds, SYNCS_MS, WAYS_MS, (None, 1, 2)):
+        found = elections(seed, sync_ms=sync_ms, way_ms=way_ms, slow=slow)
+        count, worst_ms = count + len(found), max(worst_ms, *(each.units * UNIT_MS for each in found))
+        worst_terms = max(worst_terms, *(each.terms for each in found))
+        if any(each.too_long(sync_ms) or each.too_many_terms() for each in found):
+            failed += 1
+            print(f"seed {seed}: {sync_ms} ms a sync, {way_ms} ms a way, {slow or 'all'} slow: {found}", flush=True)
+    print(
+        f"{count} elections on slow disks and long ways, the longest {worst_ms} ms, at most {worst_terms} terms, {failed} failed"
+    )
+    return 1 if failed else 0
 
 
 def simulate_groups(seeds: Iterable[int], trace: bool) -> int:
