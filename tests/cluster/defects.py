@@ -449,7 +449,7 @@ OF_LEADERS: Final = (
     Mutant(
         "groups-are-not-gathered",
         LEADERSHIP,
-        "            if cluster.leads and view.leader is None:",
+        "            if wins and view.leader is None:",
         "            if False:",
         "a group without a leader stays so",
     ),
