@@ -28,6 +28,8 @@ APP: Final = "tests.cluster.lists_app:db"
 PARTITIONS: Final = 2
 LISTS: Final = tuple(list_names(PARTITIONS))
 ANSWER_S: Final = 1.5  # of patience with one node
+BRIEF_FREEZES: Final = 5
+BRIEF_S: Final = (0.8, 2.5)  # about an election
 
 Lists = dict[str, list[int]]
 
@@ -239,6 +241,15 @@ class Nemesis:
         finally:
             self.cluster.pause(node, over=True)
 
+    def _freeze_leader_briefly(self) -> None:
+        """Several times for about as long as an election takes: it may lose some groups, and lead on the others."""
+        for _ in range(BRIEF_FREEZES):
+            node = self.cluster.leader()
+            self.cluster.pause(node)
+            threading.Event().wait(self.rng.uniform(*BRIEF_S))
+            self.cluster.pause(node, over=True)
+            self.clients.await_answers(4)
+
     def _freeze_follower(self) -> None:
         node = self.rng.choice(self._others(self.cluster.leader()))
         self.cluster.pause(node)
@@ -309,6 +320,7 @@ class Nemesis:
         "kill the leader": _kill_leader,
         "stop the leader in order": _stop_leader,
         "freeze the leader": _freeze_leader,
+        "freeze the leader briefly": _freeze_leader_briefly,
         "freeze a follower": _freeze_follower,
         "leader is not heard": _cut_from_leader,
         "leader hears nobody": _cut_to_leader,

@@ -17,6 +17,7 @@ from cmdlog.node.site_events import Desk, SkipNotLogged
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.wal.format.record import RecordKind
+from cmdlog.wal.skips import VOID
 from procedures.execution.outcome_bodies import SKIPPED
 from procedures.idempotency.known_outcome import Status
 from procedures.storage.state import PartitionState
@@ -115,6 +116,17 @@ def test_a_capture_asked_for_while_a_site_was_away_is_told_lost(tmp_path: Path) 
     log = Log()
     make_desk(tmp_path, log).site_up({0: 5, 2: 7})
     assert log.events == [("lost", [0, 2]), ("up", 0), ("up", 2)]
+
+
+def test_void_call_is_logged_and_told_to_the_site(tmp_path: Path) -> None:
+    """Every node says which call a change of leader took out; a skip was said by the node that decided it."""
+    made, told = make_desk(tmp_path, Log()), list[tuple[int, int, int]]()
+    made._leave_out = lambda partition, index, position: told.append((partition, index, position))
+    with capture_logs() as logs:
+        made.leave_out(0, 7, VOID)
+        made.leave_out(0, 8, 0)
+    assert told == [(0, 7, VOID), (0, 8, 0)]
+    assert [(line["event"], line["partition"], line["index"]) for line in logs] == [("call_voided", 0, 7)]
 
 
 class OneOfSeveral:

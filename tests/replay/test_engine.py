@@ -16,10 +16,12 @@ from sqlalchemy import Column, Integer, Text, update
 
 from cmdlog.wal.format.batch import NO_KEY, decode_batch, encode_batch
 from cmdlog.wal.format.record import BadRecord, Record, RecordKind, decode_record, encode_json
+from cmdlog.wal.skips import VOID
 from procedures import Database, Transaction
 from procedures.bundle import Bundle
 from procedures.errors import EnvironmentFault, MigrationDiverged
 from procedures.execution.executor import Applied, Status
+from procedures.execution.outcome_bodies import SKIPPED
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.idempotency.session_calls import NumberedNames, sent_name
 from procedures.request_history import DECIMALS, VersionFacts
@@ -28,7 +30,7 @@ from replay.engine import FRAMES_MORE, CatalogMissing, Catalogs, PartitionEngine
 from replay.errors import Divergence, Poison
 from replay.recover.partition_replay import stop_at_migration
 from tests.procedures.migration.people import ChangingSite
-from tests.procedures.sites import Site
+from tests.procedures.sites import START_MS, Site, counters, txn_at
 
 
 def recursive() -> tuple[Database, Callable[[int], None]]:
@@ -132,6 +134,30 @@ def test_code_that_is_loaded_sets_no_context_of_its_thread(*, stated: bool) -> N
 
 def _schema_record(change: dict[str, Any]) -> Record:
     return decode_record(encode_json(RecordKind.SCHEMA, {"txn_id": 9, **change}, partition=0, term=1, index=2))
+
+
+def test_void_call_leaves_nothing_behind(tmp_path: Path) -> None:
+    """It is passed over like an entry without calls: its key is free, and a later call under it runs. One that is skipped has
+    an outcome, which answers the retry."""
+    site = Site(tmp_path / "state.db", counters())
+    engine = PartitionEngine(site.state, Catalogs(), digest_rows=True, policy=KeyPolicy())
+    engine.executor, number = site.executor, site.numbers["count"]
+    records = [
+        decode_record(
+            encode_batch(
+                partition=0, term=1, index=index, catalog=1, txn_ids=[txn_at(START_MS + index)], procedures=[number],
+                params=[b'["a",1]'], keys=[bytes(range(16))],
+            )
+        )
+        for index in (2, 3, 4)
+    ]  # fmt: skip
+    assert engine.apply(records[0], {2: (VOID,)}) is None
+    assert site.state.position.index == 2
+    skipped, retried = (engine.apply(record, {3: (0,)}) for record in records[1:])
+    assert skipped is not None
+    assert retried is not None
+    assert (list(skipped.statuses), skipped.bodies) == (list(retried.statuses), retried.bodies) == ([Status.FAILED], [SKIPPED])
+    assert site.rows("SELECT * FROM counters") == []
 
 
 def test_migration_that_differs_from_its_entry_is_a_divergence(tmp_path: Path) -> None:

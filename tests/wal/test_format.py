@@ -13,9 +13,10 @@ import cmdlog.wal
 from cmdlog.wal.dump import dump_log, verify_log
 from cmdlog.wal.fault_record import DEMOTION, FAULT, FAULT_COPY
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.batch import BATCH, decode_batch
+from cmdlog.wal.format.batch import BATCH, decode_batch, places_of
 from cmdlog.wal.format.block import HEADER, BlockFlag, check_body, decode_header, encode_block
 from cmdlog.wal.format.call_places import PLACES
+from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.format.record import (
     COMMIT_MARK,
     DIGEST,
@@ -33,7 +34,7 @@ from cmdlog.wal.hard_state import HARDSTATE
 from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from cmdlog.wal.reader import LogReader
-from tests.golden import write_v1, write_v2, write_v3, write_v4, write_v5
+from tests.golden import write_v1, write_v2, write_v3, write_v4, write_v5, write_v6
 from tests.golden.write_v1 import BATCHES
 from tests.wal.sim.simfiles import SimFiles
 
@@ -150,7 +151,18 @@ def test_golden_requests_stay_readable() -> None:
     assert all(batch.sent is None for batch in batches if batch.record.partition != write_v5.PARTITION)
 
 
-@pytest.mark.parametrize("writer", [write_v1, write_v2, write_v3, write_v4, write_v5], ids=["v1", "v2", "v3", "v4", "v5"])
+def test_golden_calls_on_all_partitions_name_their_places() -> None:
+    """So does the skip of one; other batches name none."""
+    records = [record for _, record in LogReader(in_memory(GOLDEN / "v6"), "/node").read()]
+    mine = [record for record in records if record.partition == write_v6.PARTITION]
+    assert [places_of(record) for record in mine if record.kind is RecordKind.BATCH] == list(write_v6.CALLS)
+    assert [Skip.from_record(record).everywhere for record in mine if record.kind is RecordKind.SKIP] == [(2,) * 5]
+    assert not any(places_of(record) for record in records if record.kind is RecordKind.BATCH and record not in mine)
+
+
+@pytest.mark.parametrize(
+    "writer", [write_v1, write_v2, write_v3, write_v4, write_v5, write_v6], ids=["v1", "v2", "v3", "v4", "v5", "v6"]
+)
 def test_the_golden_writer_still_writes_the_same_records(writer: ModuleType) -> None:
     """The script beside the golden bytes is the one that made them: same files, same records."""
     made, golden = writer.write(), GOLDEN / writer.__name__.rsplit("_", 1)[-1]
