@@ -1,4 +1,4 @@
-"""Calls as values, and procedures given by name or as the function itself.
+"""Calls as values, procedures given by name or as the function itself, and parameters of a query.
 
 One rule: nothing is imported that a client without an application does not have. A function that `@db.procedure` registered
 carries its procedure, so its name, its parameters and the type of its result are known wherever it can be imported.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, NamedTuple, ParamSpec, TypeVar, overload
+
+from cmdlog.errors import InvalidParameters
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultedTypeVar
@@ -22,9 +24,11 @@ else:
 
 Durability = Literal["sync", "async"]
 Consistency = Literal["linearizable", "stale"]
+QueryParameters = Sequence[Any] | Mapping[str, Any]  # by place, or by name
 P = ParamSpec("P")
 T = TypeVar("T")  # of functions: inside of `Call`, R is the result of that call, which pyright does not know for `Call.of`
 
+_TEXTS: Final = (str, bytes, bytearray, memoryview)  # which are no lists of values
 PROCEDURES_ATTRIBUTE: Final = "__cmdlog_procedures__"  # of a registered function; see `procedures.declaration.procedure`
 
 
@@ -109,3 +113,20 @@ def _by_name(declared: Procedure, args: Sequence[Any], params: Mapping[str, Any]
     if twice := sorted(placed.keys() & params.keys()):
         raise TypeError(f"{declared.name} got {', '.join(twice)} by position and by name")
     return {**placed, **params}
+
+
+def read_parameters(params: Any) -> list[Any] | dict[str, Any]:
+    """As a query is run with them. Raises: InvalidParameters, naming the type."""
+    if params is None:
+        return []
+    if isinstance(params, Mapping):
+        if wrong := next((name for name in params if not isinstance(name, str)), None):
+            raise _wrong_parameters(f"names of parameters are text, not {type(wrong).__name__}")
+        return dict(params)
+    if isinstance(params, Sequence) and not isinstance(params, _TEXTS):
+        return list(params)
+    raise _wrong_parameters(f"must be a list, or a dict by name, not {type(params).__name__}")
+
+
+def _wrong_parameters(problem: str) -> InvalidParameters:
+    return InvalidParameters(problems=[("params", problem)])

@@ -9,7 +9,7 @@ import pytest
 
 from cmdlog.client.request import query_ask
 from cmdlog.errors import InvalidParameters
-from cmdlog.query_parameters import read_parameters
+from cmdlog.procedure_calls import read_parameters
 
 
 @pytest.mark.parametrize(

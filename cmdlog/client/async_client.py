@@ -34,8 +34,7 @@ from cmdlog.client.request import (
 )
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
 from cmdlog.client.retry_loop import SendAttempt, Steps
-from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, Durability, NewKey, P, R, named_call
-from cmdlog.query_parameters import QueryParameters
+from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, Durability, NewKey, P, QueryParameters, R, named_call
 from cmdlog.results import QueryResult, Result
 
 if TYPE_CHECKING:

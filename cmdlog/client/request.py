@@ -17,8 +17,7 @@ import orjson
 from cmdlog.client.session import CallName, ClientSession, NumberedCall
 from cmdlog.client.wire_values import encode_params
 from cmdlog.errors import InvalidParameters, UnknownProcedure
-from cmdlog.procedure_calls import Consistency, Durability
-from cmdlog.query_parameters import QueryParameters, read_parameters
+from cmdlog.procedure_calls import Consistency, Durability, QueryParameters, read_parameters
 
 if TYPE_CHECKING:
     from procedures.declaration.procedure import Procedure

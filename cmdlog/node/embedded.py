@@ -31,8 +31,7 @@ from cmdlog.node.settings import Settings, fitted
 from cmdlog.node.slot_map import Route
 from cmdlog.node.telemetry.request_stats import facts_of
 from cmdlog.node.telemetry.stage_timings import OUTCOMES
-from cmdlog.procedure_calls import Call, P, R, named_call
-from cmdlog.query_parameters import QueryParameters, read_parameters
+from cmdlog.procedure_calls import Call, P, QueryParameters, R, named_call, read_parameters
 from cmdlog.results import Result
 from cmdlog.wal.process_limits import check_address_space
 from procedures import Database

@@ -46,7 +46,7 @@ from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.node.unconfirmed_tail import catch_up, skips_behind
 from cmdlog.operator_error import full_text
-from cmdlog.query_parameters import QueryParameters
+from cmdlog.procedure_calls import QueryParameters
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.log import Log

@@ -16,7 +16,7 @@ _BY_KIND: Final[dict[str, Callable[[Any], Any]]] = {"b": bool, "i": int, "u": in
 
 
 def stored_value(value: Any) -> Any:
-    """The value as SQLite stores it; one that no buffer is goes on to APSW, which says what it is.
+    """The value as SQLite stores it; what is no buffer is left to APSW, which says what it is.
 
     Raises: TypeError, for a buffer whose class says nothing of its value.
     """

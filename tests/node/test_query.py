@@ -10,7 +10,7 @@ import pytest
 
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
-from cmdlog.query_parameters import QueryParameters
+from cmdlog.procedure_calls import QueryParameters
 from procedures.storage.state import PartitionState
 from tests.waiting import PATIENCE_S
 

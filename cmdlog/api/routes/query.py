@@ -19,7 +19,7 @@ from cmdlog.node.outcome import CallRefused
 from cmdlog.node.queries.pool import QueryCancelled, QueryPool, Ticket
 from cmdlog.node.queries.query import QueryLimit, QueryRefused
 from cmdlog.node.settings import Settings
-from cmdlog.query_parameters import QueryParameters
+from cmdlog.procedure_calls import QueryParameters
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node

@@ -69,7 +69,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.node.slot_map import Route
-from cmdlog.query_parameters import QueryParameters
+from cmdlog.procedure_calls import QueryParameters
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import RaftGroups
 from cmdlog.wal.divergence_file import DivergenceFile

@@ -22,7 +22,7 @@ from cmdlog.node.outcome import CallOutcome, CallRefused, Done, NotReady, Reply
 from cmdlog.node.placing.stale_reads import StaleReads
 from cmdlog.node.queries.query import RunQuery
 from cmdlog.node.slot_map import Route
-from cmdlog.query_parameters import QueryParameters
+from cmdlog.procedure_calls import QueryParameters
 from cmdlog.raft import RaftError
 from replay.state.trust import read_position, state_path
 

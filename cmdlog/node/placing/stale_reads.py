@@ -14,7 +14,7 @@ from cmdlog.node.outcome import Done
 from cmdlog.node.placing.router import Router
 from cmdlog.node.queries.query import RunQuery, limits_of
 from cmdlog.node.slot_map import Route
-from cmdlog.query_parameters import QueryParameters
+from cmdlog.procedure_calls import QueryParameters
 from replay.state.trust import state_path
 
 if TYPE_CHECKING:

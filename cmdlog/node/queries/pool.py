@@ -18,7 +18,7 @@ from cmdlog.child_process import DEVNULL, ChildProcess
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, out_of_memory
 from cmdlog.node.queries.worker import ANSWER, LENGTH, READY, AnswerKind, encode_request, receive_exactly
-from cmdlog.query_parameters import QueryParameters
+from cmdlog.procedure_calls import QueryParameters
 
 START_WAIT_S: Final = 30.0  # a busy machine takes long to import
 

@@ -23,7 +23,7 @@ import apsw
 from cmdlog.errors import InvalidParameters
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.exact_columns import ExactColumns
-from cmdlog.query_parameters import QueryParameters
+from cmdlog.procedure_calls import QueryParameters
 from cmdlog.results import QueryResult
 from cmdlog.wal.process_limits import address_limit
 from procedures.guard.authorizer import Authorizer, Mode

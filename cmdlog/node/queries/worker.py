@@ -30,7 +30,7 @@ import orjson
 
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
-from cmdlog.query_parameters import QueryParameters
+from cmdlog.procedure_calls import QueryParameters
 from cmdlog.signal_handlers import STOPS, ignore
 from cmdlog.wal.ids import txn_millis
 
