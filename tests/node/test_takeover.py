@@ -54,6 +54,7 @@ class Steps:
         return self.half_skips < 0
 
     def run_committed(self, terms: tuple[int, ...]) -> bool:
+        assert self.half_skips < 0, "some partition lacks a skip"
         return self._step("run")
 
     def still(self, terms: tuple[int, ...]) -> bool:
