@@ -13,7 +13,7 @@ import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, TypeVarTuple, cast, overload
 
 import apsw
 from sqlalchemy.sql import ClauseElement
@@ -25,11 +25,24 @@ from procedures.execution.savepoint import Savepoint
 from procedures.guard.authorizer import Authorizer
 from procedures.native import accelerator
 from procedures.raised_errors import is_raised
+from procedures.results.changes import Result, joined_results
+from procedures.results.result_values import Scalars
 from procedures.statements.prepared import NOTED, NamesDiffer
 from procedures.statements.raised import error_for_sqlalchemy
-from procedures.statements.rows import Result, Scalars, joined_results
 from procedures.statements.statement_runs import Runs
 
+if TYPE_CHECKING:
+    from sqlalchemy import UpdateBase
+    from sqlalchemy.sql.selectable import TypedReturnsRows
+
+    from procedures.results.changes import Inserted, Written
+    from procedures.results.result_values import MaybeNone
+    from procedures.results.rows import AnyRows, AnyTypes, Rows
+
+Ts = TypeVarTuple("Ts")
+T = TypeVar("T")
+Parameters: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+Unknown: TypeAlias = Any  # of a text, say: rows, or else what a change returns
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ABORT_CODE_BYTES_MAX = 64
 
@@ -132,13 +145,13 @@ class PythonRunner:
     __slots__ = ("_runs",)
     _runs: Any  # statement -> what runs it
 
-    def execute(
-        self,
-        statement: ClauseElement,
-        parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        /,
-        **params: Any,
-    ) -> Result:
+    @overload
+    def execute(self, statement: TypedReturnsRows[*Ts], parameters: Parameters = None, /, **params: Any) -> Rows[*Ts]: ...
+    @overload
+    def execute(self, statement: UpdateBase, parameters: Parameters = None, /, **params: Any) -> Written | Inserted: ...
+    @overload
+    def execute(self, statement: ClauseElement, parameters: Parameters = None, /, **params: Any) -> AnyRows | Unknown: ...
+    def execute(self, statement: ClauseElement, parameters: Parameters = None, /, **params: Any) -> Result:
         """Runs a SQLAlchemy Core statement; its bound parameters are given as keywords, or as a dict.
 
         A list of dicts runs the statement once for each, none for an empty list; `rowcount` is then the sum. An INSERT or
@@ -237,25 +250,25 @@ class Transaction(StatementRunner):
         except (apsw.Error, MemoryError, RecursionError, KeyboardInterrupt) as error:
             raise self._note_error(error, statement, params)  # noqa: B904 - as above
 
+    @overload
     def scalar(
-        self,
-        statement: ClauseElement,
-        parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        /,
-        **params: Any,
-    ) -> Any:
+        self, statement: TypedReturnsRows[T, *AnyTypes], parameters: Parameters = None, /, **params: Any
+    ) -> T | MaybeNone: ...
+    @overload
+    def scalar(self, statement: ClauseElement, parameters: Parameters = None, /, **params: Any) -> Any: ...
+    def scalar(self, statement: ClauseElement, parameters: Parameters = None, /, **params: Any) -> Any:
         """First column of the first row; None if there is none."""
         return self.execute(statement, parameters, **params).scalar()
 
+    @overload
     def scalars(
-        self,
-        statement: ClauseElement,
-        parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        /,
-        **params: Any,
-    ) -> Scalars:
+        self, statement: TypedReturnsRows[T, *AnyTypes], parameters: Parameters = None, /, **params: Any
+    ) -> Scalars[T]: ...
+    @overload
+    def scalars(self, statement: ClauseElement, parameters: Parameters = None, /, **params: Any) -> Scalars[Any]: ...
+    def scalars(self, statement: ClauseElement, parameters: Parameters = None, /, **params: Any) -> Scalars[Any]:
         """First column of every row, as a list that has `one`, `first` and their like."""
-        found: Scalars = self.execute(statement, parameters, **params).scalars()
+        found: Scalars[Any] = self.execute(statement, parameters, **params).scalars()
         return found
 
     def savepoint(self) -> Savepoint:

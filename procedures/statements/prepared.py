@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from procedures.native import accelerator, error_of
+from procedures.results.changes import SHARED, WRITTEN, Inserted, Result, Written
+from procedures.results.rows import AnyRows, FormerRows
 from procedures.statements.compiled import Compiled
 from procedures.statements.pinned_keys import REMEMBERED, PlacedPin
-from procedures.statements.rows import SHARED, WRITTEN, FormerRows, Inserted, Result, Rows, Written
 from procedures.storage.stored_values import storing
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def _without_cursor(
 # `writing_run` and `reading_run` repeat their first lines: a shared function would cost a frame in every statement of every call.
 
 
-def reading_run(prepared: PreparedText, rows: type[Rows] | type[FormerRows]) -> Run:
+def reading_run(prepared: PreparedText, rows: type[AnyRows] | type[FormerRows]) -> Run:
     """For a query."""
     execute, sql, processors = prepared.cursor.execute, prepared.sql, prepared.compiled.results
     unjudged, count = _pick(prepared.names, prepared.compiled)

@@ -9,9 +9,9 @@ import apsw
 
 from procedures.guard.authorizer import Authorizer, Mode
 from procedures.guard.probe import AnyBindings
+from procedures.results.changes import Inserted, Result
 from procedures.statements.compiled import Compiled
 from procedures.statements.prepared import Run
-from procedures.statements.rows import Inserted, Result
 from procedures.storage.state import rows_of
 from procedures.wire.scalar_codecs import INT_MAX
 

@@ -19,6 +19,8 @@ from procedures.declaration.procedure import Access
 from procedures.errors import StatementRefused
 from procedures.guard.authorizer import Authorizer, Mode
 from procedures.guard.probe import probe
+from procedures.results.changes import Result, inserted_class
+from procedures.results.rows import former_rows_class, rows_class
 from procedures.statements.allowed_tables import AllowedTables
 from procedures.statements.compiled import Compiled, compile_statement
 from procedures.statements.migrated_tables import MigratedTables
@@ -33,7 +35,6 @@ from procedures.statements.prepared import (
     writing_run,
 )
 from procedures.statements.row_numbers import find_numbered, numbering_run
-from procedures.statements.rows import Result, former_rows_class, inserted_class, rows_class
 from procedures.statements.statement_forms import (
     StatementForm,
     ValueKinds,

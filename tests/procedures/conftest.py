@@ -11,6 +11,7 @@ import pytest
 from cmdlog.testing import cmdlog_clock, cmdlog_embedded
 from procedures import Database
 from tests.procedures.sites import Site
+from tests.procedures.statements.statement_bench import MakeSite, StatementBench
 
 __all__ = ["cmdlog_clock", "cmdlog_embedded", "make_site"]
 
@@ -28,3 +29,9 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
     yield make
     for site in sites:
         site.close()
+
+
+@pytest.fixture
+def bench(make_site: MakeSite) -> StatementBench:
+    """A place to run statements in."""
+    return StatementBench(make_site)

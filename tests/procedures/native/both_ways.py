@@ -25,7 +25,7 @@ class PythonTransaction(Transaction):
     """A `tx` whose statements are run by Python."""
 
     __slots__ = ()
-    execute = PythonRunner.execute
+    execute: Any = PythonRunner.execute
 
 
 PythonTransaction.__name__ = Transaction.__name__  # as some messages say

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from procedures.execution.context import CallState
 from procedures.native import accelerator, open_statements
+from procedures.results.changes import Written, inserted_class
 from procedures.statements.prepared import NamesDiffer
-from procedures.statements.rows import Written, inserted_class
 from tests.procedures.native.both_ways import needs_accelerator, outcome
 from tests.waiting import PATIENCE_S
 

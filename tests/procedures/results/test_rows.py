@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import pytest
-from sqlalchemy import Column, Integer, String, Uuid, bindparam, delete, exc, func, insert, literal, select, update
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy import Column, Integer, String, bindparam, delete, func, insert, literal, select, update
 
 from procedures import Database, Transaction
 from procedures.execution.executor import Status
@@ -82,87 +80,6 @@ def test_rows_are_the_same_by_index_iteration_and_method(bench: StatementBench) 
         assert dict(tx.execute(select(rows.c.id, rows.c.name)).all()) == {1: "row 1", 2: "row 2", 3: "row 3"}
 
     assert bench.run(body) == (Status.OK, None)
-
-
-def test_results_are_read_as_those_of_sqlalchemy(bench: StatementBench) -> None:
-    """Mappings, scalars, fetches, partitions, columns and unique."""
-    rows = bench.rows
-    query = select(rows.c.id, rows.c.name).order_by(rows.c.id)
-    one, none = query.where(rows.c.id == 2), query.where(rows.c.id == 9)
-
-    def body(tx: Transaction) -> list[Any]:
-        tx.execute(insert(rows), [{"id": number, "name": "same"} for number in (1, 2, 3)])
-        assert tx.execute(query).mappings().all() == [{"id": number, "name": "same"} for number in (1, 2, 3)]
-        assert tx.execute(one).mappings().one()[rows.c.id] == 2
-        assert tx.execute(none).mappings().first() is None
-        assert tx.execute(query).scalars().all() == tx.scalars(query) == [1, 2, 3]
-        assert tx.execute(query).scalars("name").unique().all() == ["same"]
-        assert tx.execute(query).scalars(rows.c.name)[0] == "same"
-        assert (tx.execute(one).scalar_one(), tx.execute(none).scalar_one_or_none(), tx.scalar(one)) == (2, None, 2)
-        assert (tx.scalars(one).one(), tx.scalars(none).one_or_none(), tx.scalars(none).first()) == (2, None, None)
-        found = tx.execute(query)
-        assert (found.fetchone().id, [row.id for row in found.fetchall()], found.fetchone()) == (1, [2, 3], None)
-        found = tx.execute(query)
-        assert [[row.id for row in found.fetchmany(2)], [row.id for row in found.fetchmany(2)]] == [[1, 2], [3]]
-        assert [len(part) for part in tx.execute(query).partitions(2)] == [2, 1]
-        assert tx.execute(query).columns("name", 0)[0] == ("same", 1)
-        assert tx.execute(select(rows.c.name)).unique().all() == [("same",)]
-        return tx.execute(query).mappings().all()
-
-    assert bench.run(body) == (Status.OK, [{"id": number, "name": "same"} for number in (1, 2, 3)])
-
-
-def test_exceptions_of_results_are_those_of_sqlalchemy(bench: StatementBench) -> None:
-    """`NoResultFound` and `MultipleResultsFound`; both are LookupErrors, as they were."""
-    rows = bench.rows
-
-    def body(tx: Transaction) -> None:
-        tx.execute(insert(rows), [{"id": 1}, {"id": 2}])
-        all_rows, none = tx.execute(select(rows.c.id)), tx.execute(select(rows.c.id).where(rows.c.id == 9))
-        several = (all_rows.one, all_rows.one_or_none, all_rows.scalar_one, all_rows.scalars().one, all_rows.mappings().one)
-        for wrong in several:
-            with pytest.raises(exc.MultipleResultsFound, match="returned 2"):
-                wrong()
-        for wrong in (none.one, none.scalar_one, none.scalars().one):
-            with pytest.raises(exc.NoResultFound, match="returned 0"):
-                wrong()
-        with pytest.raises(LookupError):
-            none.one()
-
-    assert bench.run(body) == (Status.OK, None)
-
-
-def test_inserted_primary_key(make_site: MakeSite) -> None:
-    """It is known whether the caller, the statement or SQLite gave it; an upsert that adds nothing has none from SQLite."""
-    db = Database("keys")
-    numbered = db.table("numbered", Column("id", Integer, primary_key=True), Column("name", String), partition_by="id")
-    pair = db.table(
-        "pair", Column("a", String, primary_key=True), Column("b", Uuid, primary_key=True), Column("n", Integer), partition_by="a"
-    )
-    named = insert(numbered).values(id=bindparam("number"), name="x")
-
-    @db.procedure(partition_by="n")
-    def run(tx: Transaction, n: int) -> list[Any]:
-        uid = UUID(int=5)
-        keys = [
-            tx.execute(insert(numbered), name="first").inserted_primary_key,
-            tx.execute(insert(numbered), id=7, name="y").inserted_primary_key,
-            tx.execute(insert(numbered).values(name="built")).inserted_primary_key,
-            tx.execute(insert(numbered).values(id=20)).inserted_primary_key,
-            tx.execute(named, number=30).inserted_primary_key,
-            tx.execute(named, number=None).inserted_primary_key,
-        ]
-        assert [key.id for key in keys] == [1, 7, 8, 20, 30, 31]
-        assert tx.execute(insert(pair), a="x", b=uid).inserted_primary_key == ("x", uid)
-        assert tx.execute(insert(pair).values(a="y", b=uid, n=1)).inserted_primary_key._asdict() == {"a": "y", "b": uid}
-        upsert = sqlite_insert(numbered).values(name="z").on_conflict_do_nothing()
-        assert tx.execute(upsert).inserted_primary_key == (None,)
-        for other in (update(numbered).values(name="n"), select(numbered)):
-            with pytest.raises(exc.InvalidRequestError):
-                _ = tx.execute(other).inserted_primary_key
-        return []
-
-    assert make_site(db).call("run", n=1) == (Status.OK, [])
 
 
 def test_code_from_before_exact_decimals_gets_the_results_that_it_knows(make_site: MakeSite) -> None:
