@@ -149,6 +149,7 @@ class SimClient:
         attempt.known = (
             "done" if isinstance(reply, CallOutcome) else "unknown" if isinstance(reply, UnknownOutcome) else "refused"
         )
+        self.world.happened[f"answer {attempt.known}"] += 1
         if self.under_way is not asked or not isinstance(reply, CallOutcome):
             return
         operation = asked.operation
