@@ -6,7 +6,7 @@ One rule: which entries count, and what is skipped or void, is decided by the pr
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cmdlog.node.sites.frames import BatchAnswer
@@ -17,7 +17,7 @@ from cmdlog.wal.skips import VOID
 from procedures.idempotency.known_outcome import KeyPolicy
 from replay.loop.entry_queue import EntryQueue
 from replay.loop.replay_loop import ReplayLoop
-from replay.plan.cluster_plan import check_complete
+from replay.plan.cluster_plan import JointPlan, check_complete
 from replay.plan.cluster_planner import make_joint_plan
 from replay.plan.node_plan import PartitionPlan, Plan, Planned
 from snapshot.catalog import FOLDER
@@ -107,11 +107,17 @@ def _image(files: Mounted, leg: Plan, part: PartitionPlan) -> ListState:
     return read_image(files, os.path.join(directory, FOLDER, part.name))
 
 
+def plan_recovery(files: Mounted, nodes: Iterable[int]) -> JointPlan:
+    """Raises: what the plan raises."""
+    plan = make_joint_plan(files, [f"/n{node}" for node in sorted(nodes)], missing_code="left")
+    check_complete(plan)
+    return plan
+
+
 def recover_states(disks: Mapping[int, SimFiles], partitions: int) -> dict[int, ListState]:
     """The states that a recovery of all the disks makes. Raises: what the plan raises."""
     files = Mounted(disks)
-    plan = make_joint_plan(files, [f"/n{node}" for node in sorted(disks)], missing_code="left")
-    check_complete(plan)
+    plan = plan_recovery(files, disks)
     states: dict[int, ListState] = {}
     for leg in plan.legs:
         queues = {}

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
 import orjson
 
 from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from snapshot.catalog import FOLDER
 from snapshot.manifest import IMAGE_NAME, MANIFEST_NAME, FileEntry, Manifest, encode_manifest, snapshot_name
 from tests.cluster.sim.list_sites import ListState
 from tests.wal.sim.simfiles import SimFiles
+
+if TYPE_CHECKING:
+    from tests.cluster.sim.sim_member import SimMember
 
 _NUMBERS: Final = ("partition", "partitions", "index", "term", "txn_id", "checksum")
 
@@ -64,6 +70,30 @@ def write_image(files: SimFiles, directory: str, identity: Identity, state: List
     files.write_file_atomic(os.path.join(folder, MANIFEST_NAME), encode_manifest(manifest))
     files.fsync_dir(os.path.join(directory, FOLDER))
     return name
+
+
+@contextmanager
+def undisturbed(files: SimFiles) -> Iterator[None]:
+    """Nothing else happens while these files are synced."""
+    before, files.before = files.before, None
+    try:
+        yield
+    finally:
+        files.before = before
+
+
+def capture_image(member: SimMember, partition: int) -> None:
+    """A snapshot as files: starts and recoveries may begin with it. Nothing where the disk takes none."""
+    state, files, log = member.machine.states[partition].captured(), member.machine.files, member.log
+    if not state.checksum:
+        return
+    block = member.driver.entry_blocks.block_of(partition, state.index) or 1
+    try:
+        with undisturbed(files):
+            write_image(files, log.directory, log.instance.identity, state, groups=log.recovered.groups, block=block)
+    except WalError:
+        return
+    member.machine.captured[partition] = state
 
 
 def read_image(files: Any, path: str) -> ListState:

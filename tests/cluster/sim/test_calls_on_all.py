@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from cmdlog.raft import RaftCore
 from cmdlog.wal.skips import VOID
 from tests.cluster.sim.cluster_faults import LOST_TICKS
-from tests.cluster.sim.joint_recovery import recover_states
+from tests.cluster.sim.joint_recovery import Mounted, plan_recovery, recover_states
+from tests.cluster.sim.list_images import capture_image
 from tests.cluster.sim.sim_cluster import SimCluster
 from tests.cluster.sim.sim_member import PARTITIONS, SimMember
+from tests.wal.sim.simfiles import SimFiles
 
 SLICE: Final = 6
 SEEDS: Final = 100
@@ -72,26 +74,38 @@ class Story:
                 self.world.step()
         self.world.unheard.clear()
 
-    def judge(self) -> SimCluster:
-        """All states are alike, no call is half, and a recovery of the logs makes the same, now and from snapshots."""
+    def capture(self, partition: int) -> None:
+        """Snapshots of this partition alone, each of what its member has run."""
+        for member in self.world.members.values():
+            capture_image(member, partition)
+
+    def judge(self) -> None:
+        """All states are alike, no call is half, and a recovery of the logs makes the same."""
         world = self.world
         self.settle()
         world.final_reads()
         world.check_end()
-        states = {partition: state.captured() for partition, state in world.machines[1].states.items()}
-        shared = [{value for values in state.lists.values() for value in values} for state in states.values()]
+        states = world.machines[1].states.values()
+        shared = [{value for values in state.lists.values() for value in values} for state in states]
         assert shared[0] == shared[1], "a call on all partitions is half"
-        for captures in ((), (0,), (1,)):
-            for partition in captures:
-                for member in world.members.values():
-                    member.capture(partition)
-            self._check_recovery(states)
-        return world
+        self.check_recovery()
 
-    def _check_recovery(self, states: dict[int, Any]) -> None:
-        disks = {node: machine.files for node, machine in self.world.machines.items()}
-        for partition, state in recover_states(disks, PARTITIONS).items():
+    def check_recovery(self) -> None:
+        """A recovery of the logs makes what the members hold."""
+        states = self.world.machines[1].states
+        for partition, state in recover_states(self.disks, PARTITIONS).items():
             assert (state.lists, state.keys) == (states[partition].lists, states[partition].keys)
+
+    def recovery_starts(self) -> list[int]:
+        """The entry with which a recovery begins, by partition; 0 where it begins with none."""
+        plan = plan_recovery(Mounted(self.disks), self.world.machines)
+        parts = [part for leg in plan.legs for part in leg.partitions]
+        return [min(part.from_index for part in parts if part.partition == p) for p in range(PARTITIONS)]
+
+    @property
+    def disks(self) -> dict[int, SimFiles]:
+        """What is left when no process runs."""
+        return {node: machine.files for node, machine in self.world.machines.items()}
 
 
 def lost_groups(seed: int) -> int:
@@ -112,6 +126,9 @@ def lost_groups(seed: int) -> int:
             story.world.crash(leader.node, power=story.rng.random() < 0.5)
         story.settle()
     story.judge()
+    for partition in range(PARTITIONS):
+        story.capture(partition)
+        story.check_recovery()
     return story.left_out(VOID)
 
 
@@ -152,6 +169,9 @@ def half_skip(seed: int) -> int:
     if story.world.members.get(leader.node) is leader:
         story.world.crash(leader.node, power=story.rng.random() < 0.5)
     story.judge()
+    for partition in range(PARTITIONS):
+        story.capture(partition)
+        story.check_recovery()
     return story.left_out(0)
 
 
@@ -160,3 +180,45 @@ def half_skip(seed: int) -> int:
 def test_half_a_skip_is_one_on_all_partitions(seed: int) -> None:
     """The next leader states it where it lacks, before anybody runs the call; its outcome is kept on all."""
     half_skip(seed)
+
+
+def between_snapshots(seed: int) -> bool:
+    """Snapshots of single partitions, calls on all between them, and all power is lost; whether starts differ."""
+    story = Story(seed)
+    world, rng = story.world, story.rng
+    for _ in range(rng.randint(2, 4)):
+        for _ in range(rng.randint(1, 4)):
+            story.call(keyed=rng.random() < 0.8)
+            story.until(lambda: any(client.under_way is None for client in world.clients))
+        for _ in range(rng.randint(0, 300)):
+            world.step()
+        story.capture(rng.randrange(PARTITIONS))
+        if rng.random() < 0.4:
+            leader = story.lead()
+            group = rng.randrange(PARTITIONS)
+            world.unheard = {(leader.node, group)}
+            story.call()
+            for _ in range(rng.randint(50, 300)):
+                world.step()
+            if leader.leads:
+                story.lose_group(leader, group)
+            story.settle()
+    for node in world.machines:
+        world.crash(node, power=True)
+    starts = story.recovery_starts()
+    world.check_alternative(recover_states(story.disks, PARTITIONS))
+    story.judge()
+    return len(set(starts)) > 1
+
+
+@pytest.mark.slow
+def test_members_start_from_snapshots_of_single_partitions() -> None:
+    """The calls on all partitions that lie between two snapshots are run where the state lacks them, and nothing runs twice."""
+    assert sum(map(between_snapshots, range(SLICE))) > SLICE // 2
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(0)
+def test_many_starts_from_snapshots_of_single_partitions() -> None:
+    """As `make torture` runs them."""
+    assert sum(map(between_snapshots, range(SLICE, SEEDS))) > SEEDS // 2

@@ -25,9 +25,9 @@ from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
 from cmdlog.wal.format.record import RecordKind, decode_record
 from cmdlog.wal.ids import CLUSTER_GROUP
 from snapshot.manifest import Manifest
-from tests.cluster.sim.list_images import encode_state
+from tests.cluster.sim.list_images import encode_state, undisturbed
 from tests.cluster.sim.list_sites import ListState
-from tests.cluster.sim.members.changing_member import ChangingMember, undisturbed
+from tests.cluster.sim.members.changing_member import ChangingMember
 from tests.cluster.sim.members.sim_rejoin import Copied, SimRejoin, wants_copy, wish_copy
 from tests.cluster.sim.promises import Life
 from tests.cluster.sim.sim_cluster import CLUSTER_ID, SimCluster

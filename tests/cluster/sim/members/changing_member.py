@@ -5,8 +5,7 @@ One rule: as `tests.cluster.sim.sim_member`; membership is wired as `cmdlog.node
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cmdlog.cluster.membership.member_desk import RequestKind
@@ -28,23 +27,11 @@ from cmdlog.wal.format.cluster_record import ClusterMember
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
-from tests.cluster.sim.list_images import write_image
+from tests.cluster.sim.list_images import capture_image, undisturbed
 from tests.cluster.sim.sim_member import TICK_S, SimMember, directory_of
-from tests.wal.sim.simfiles import SimFiles
 
 if TYPE_CHECKING:
     from tests.cluster.sim.members.changing_cluster import ChangingCluster
-
-
-@contextmanager
-def undisturbed(files: SimFiles) -> Iterator[None]:
-    """Nothing else happens while these files are synced."""
-    before, files.before = files.before, None
-    try:
-        yield
-    finally:
-        files.before = before
-
 
 FAILURE_S: Final = 2.5
 
@@ -137,23 +124,7 @@ class ChangingMember(SimMember):
 
     def capture(self, partition: int) -> None:
         """A snapshot, as files too: a recovery may begin with it."""
-        state, files = self.machine.states[partition].captured(), self.machine.files
-        if not state.checksum:
-            return
-        block = self.driver.entry_blocks.block_of(partition, state.index) or 1
-        try:
-            with undisturbed(files):
-                write_image(
-                    files,
-                    directory_of(self.node),
-                    self.log.instance.identity,
-                    state,
-                    groups=self.log.recovered.groups,
-                    block=block,
-                )
-        except WalError:
-            return
-        self.machine.captured[partition] = state
+        capture_image(self, partition)
 
     def tick(self, ticks: int = 1) -> None:
         super().tick(ticks)

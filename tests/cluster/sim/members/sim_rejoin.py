@@ -34,8 +34,7 @@ from cmdlog.wal.fault_log import FaultLog
 from cmdlog.wal.files import Files
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.log import Log
-from tests.cluster.sim.list_images import decode_state, write_image
-from tests.cluster.sim.members.changing_member import undisturbed
+from tests.cluster.sim.list_images import decode_state, undisturbed, write_image
 from tests.cluster.sim.sim_member import Machine, directory_of
 from tests.wal.logkit import generations
 
