@@ -66,6 +66,8 @@ from procedures.numeric.shapes import (
 _NAMES: Final = {operators.add: "numeric_add", operators.sub: "numeric_sub", operators.mul: "numeric_mul"}
 
 _CONSTANT: Final = re.compile(r"\s*(?:[0-9]+(?:\.[0-9]+)?|'(?:[^']|'')*'|NULL|TRUE|FALSE)\s*", re.ASCII | re.IGNORECASE)
+# Prefixes that let no row out. OR IGNORE is not one: it passes over a number that is out of range.
+_ON_CONFLICT: Final = re.compile(r"\s*OR\s+(?:REPLACE|ABORT|FAIL)\s*", re.ASCII | re.IGNORECASE)
 
 _SIGNS: Final = {
     operators.add: "+", operators.sub: "-", operators.mul: "*", operators.eq: "=", operators.ne: "!=", operators.lt: "<",
@@ -82,7 +84,7 @@ class ExactCompiler(ExactStatements):
     # -- text, and tables that may not be the declared ones
 
     def visit_textclause(self, textclause: Any, *args: Any, **kwargs: Any) -> Any:
-        self.raw_text |= not _CONSTANT.fullmatch(textclause.text)
+        self.raw_text |= not (_CONSTANT.fullmatch(textclause.text) or _ON_CONFLICT.fullmatch(textclause.text))
         return super().visit_textclause(textclause, *args, **kwargs)
 
     def visit_column(self, column: Any, *args: Any, **kwargs: Any) -> Any:

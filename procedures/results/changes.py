@@ -8,10 +8,11 @@ from typing import Any, ClassVar, NoReturn
 
 from sqlalchemy import exc
 
+from procedures.results.result_values import NoCursor
 from procedures.results.rows import AnyRows
 
 
-class NoRows:
+class NoRows(NoCursor):
     """The result of a change that returns no rows."""
 
     __slots__ = ()
@@ -28,7 +29,7 @@ class NoRows:
 
     scalar = scalars = first = one = one_or_none = all = __iter__ = __getitem__ = _refuse_rows
     scalar_one = scalar_one_or_none = mappings = keys = columns = _refuse_rows
-    fetchone = fetchmany = fetchall = partitions = unique = _refuse_rows
+    fetchone = fetchmany = fetchall = partitions = unique = tuples = _refuse_rows
 
 
 class Written(NoRows):
@@ -43,6 +44,31 @@ class Written(NoRows):
     def inserted_primary_key(self) -> Any:
         """Of an INSERT of one row: see `Inserted`."""
         raise exc.InvalidRequestError("only an INSERT of one row, executed once, has an inserted_primary_key")
+
+    @property
+    def inserted_primary_key_rows(self) -> list[Any]:
+        """Of INSERTs of one row each: see `InsertedEach`."""
+        raise exc.InvalidRequestError("only an INSERT of one row has inserted_primary_key_rows, one for each execution")
+
+    @property
+    def lastrowid(self) -> int:
+        """Of an INSERT of one row: see `Inserted`."""
+        raise exc.InvalidRequestError("only an INSERT of one row, executed once, has a lastrowid")
+
+
+class InsertedEach(Written):
+    """The counts of one INSERT of one row, executed for each of several sets of parameters."""
+
+    __slots__ = ("_each",)
+
+    def __init__(self, each: Sequence[Inserted]) -> None:
+        super().__init__(sum(one.rowcount for one in each))
+        self._each = each
+
+    @property
+    def inserted_primary_key_rows(self) -> list[Any]:
+        """The keys of the rows, in the order of the parameters."""
+        return [one.inserted_primary_key for one in self._each]
 
 
 class Inserted(NoRows, tuple[Any, ...]):
@@ -63,12 +89,40 @@ class Inserted(NoRows, tuple[Any, ...]):
 
     @property
     def inserted_primary_key(self) -> Any:
-        """The key of the row that was added, as a named tuple."""
-        _, params, rowid = tuple.__iter__(self)
+        """The key of the row that was added, as a named tuple; of Nones where a conflict let none be added.
+
+        Raises: InvalidRequestError where SQLite alone knows it.
+        """
+        rowcount, params, rowid = tuple.__iter__(self)
+        if not rowcount:
+            return self.key_type._make([None] * len(self.key_values))
         values = [params.get(name, value) if name else value for name, value in self.key_values]
         if self.numbered >= 0 and values[self.numbered] is None:
             values[self.numbered] = rowid
+        if None in values:
+            names = ", ".join(self.key_type._fields)
+            raise exc.InvalidRequestError(
+                f"SQL computed the key of this row, or it may be of a row that was there; add returning({names})"
+            )
         return self.key_type._make(values)
+
+    @property
+    def inserted_primary_key_rows(self) -> list[Any]:
+        """The same, in a list."""
+        return [self.inserted_primary_key]
+
+    @property
+    def lastrowid(self) -> int:
+        """The key of the row that was added, where that is one number.
+
+        Raises: InvalidRequestError
+        """
+        key = self.inserted_primary_key
+        if len(key) != 1 or type(key[0]) is not int:
+            raise exc.InvalidRequestError(
+                "lastrowid is the key of one added row, where that is one number; see inserted_primary_key"
+            )
+        return key[0]
 
     def with_number(self, number: int) -> Inserted:
         """The same, of a row that SQLite has numbered."""
@@ -94,6 +148,8 @@ def joined_results(results: Sequence[Result]) -> Result:
         for result in results:
             list.extend(rows, list.__iter__(result))  # type: ignore[arg-type] # of the same statement
         return rows
+    if isinstance(first, Inserted):
+        return InsertedEach(results)  # type: ignore[arg-type] # of the same statement
     return Written(sum(result.rowcount for result in results))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias, TypeVar
 
 from sqlalchemy import exc
 
@@ -18,6 +18,32 @@ class NoResultFound(exc.NoResultFound, LookupError):
 
 class MultipleResultsFound(exc.MultipleResultsFound, LookupError):
     """One row was required and there are more."""
+
+
+_RETURNING = "add returning(…)"
+_PARAMETERS = "the caller gave the parameters"
+_READ = "all rows are read at once: the result is a list"
+_CONNECTION = "no connection of SQLAlchemy runs statements"
+# What a result of SQLAlchemy has of its cursor -> what to do here.
+_OF_CURSORS: Final = {
+    "returned_defaults": _RETURNING, "returned_defaults_rows": _RETURNING, "postfetch_cols": _RETURNING,
+    "prefetch_cols": _PARAMETERS, "last_inserted_params": _PARAMETERS, "last_updated_params": _PARAMETERS,
+    "yield_per": _READ, "freeze": _READ, "merge": _READ, "closed": _READ,
+    "splice_vertically": _READ, "splice_horizontally": _READ,
+    "context": _CONNECTION, "cursor": _CONNECTION, "connection": _CONNECTION, "is_insert": "rowcount says what happened",
+}  # fmt: skip
+
+
+class NoCursor:
+    """Says what to use where a result has not what one of SQLAlchemy has."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker shall see which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = f"; {_OF_CURSORS[name]}" if name in _OF_CURSORS else ""
+            raise AttributeError(f"a result of tx.execute has no attribute {name!r}{hint}")
 
 
 class ResultList(list[T]):

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, TypeAlias, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, SupportsIndex, TypeAlias, TypeVar, TypeVarTuple, overload
 
 from sqlalchemy import exc
 from sqlalchemy.schema import Column
 
-from procedures.results.result_values import MaybeNone, ResultList, Scalars
+from procedures.results.result_values import MaybeNone, NoCursor, ResultList, Scalars
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 AnyTypes = tuple[Any, ...]
+_NO_KEY: Final = "a statement that returns rows has no inserted_primary_key or lastrowid; return the key's columns"
 _iterate = list.__iter__
 _item = list.__getitem__
 
@@ -94,6 +95,16 @@ class RowMapping(dict[str, Any]):
         row, places = self._places
         return row[place_of(column, tuple(self), places)]
 
+    def __contains__(self, column: object) -> bool:
+        return self.get(column, self) is not self
+
+    def get(self, column: Any, default: Any = None) -> Any:
+        """The value, or `default` where there is no such column."""
+        try:
+            return self[column]
+        except LookupError:
+            return default
+
 
 def place_of(column: Any, names: tuple[str, ...], places: Mapping[Any, int]) -> int:
     """Which column of a result is meant by its number, its name, or the column of the statement. Raises: KeyError."""
@@ -150,7 +161,7 @@ class Row(tuple[*Ts]):
         t, tuple = _t, _tuple
 
 
-class Rows(BareRows, ResultList[Row[*Ts]]):
+class Rows(BareRows, NoCursor, ResultList[Row[*Ts]]):
     """The rows of one query, as named tuples.
 
     They are made when they are asked for: `scalar` and `scalars` make no object per row.
@@ -251,7 +262,21 @@ class Rows(BareRows, ResultList[Row[*Ts]]):
     @property
     def inserted_primary_key(self) -> Any:
         """Of an INSERT without RETURNING: see `Inserted`."""
-        raise exc.InvalidRequestError("a statement that returns rows has no inserted_primary_key; return the key's columns")
+        raise exc.InvalidRequestError(_NO_KEY)
+
+    @property
+    def inserted_primary_key_rows(self) -> list[Any]:
+        """As above."""
+        raise exc.InvalidRequestError(_NO_KEY)
+
+    @property
+    def lastrowid(self) -> int:
+        """As above."""
+        raise exc.InvalidRequestError(_NO_KEY)
+
+    def tuples(self) -> Self:
+        """The same: for type checkers of SQLAlchemy, whose rows are no tuples."""
+        return self
 
     def close(self) -> None:
         """Nothing is open; for code that closes results."""

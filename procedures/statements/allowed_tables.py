@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from procedures.declaration.procedure import Access
 from procedures.errors import StatementRefused
@@ -12,6 +13,10 @@ from procedures.statements.compiled import Compiled
 
 if TYPE_CHECKING:
     from procedures.declaration.database import Database
+
+
+_OR_IGNORE: Final = re.compile(r"\bOR\s+IGNORE\b", re.IGNORECASE)
+_NO_IGNORE: Final = "; instead of OR IGNORE, which also passes over numbers out of range, write on_conflict_do_nothing()"
 
 
 class AllowedTables:
@@ -28,7 +33,7 @@ class AllowedTables:
         """
         self._check_tables(facts)
         if compiled.raw_text or any(not self._is_declared(table) for table in compiled.tables):
-            self._check_raw_text(facts)
+            self._check_raw_text(facts, compiled.sql)
 
     def _check_tables(self, facts: Probe) -> None:
         tables = self._database.tables
@@ -52,8 +57,9 @@ class AllowedTables:
         known = self._database.tables.get(table.name)
         return known is not None and bool(table == known.table)  # also where it is annotated, as that of a class is
 
-    def _check_raw_text(self, facts: Probe) -> None:
+    def _check_raw_text(self, facts: Probe, sql: str) -> None:
         """SQL text, and a table that is not the declared one, would see the integers that stand for exact numbers."""
+        more = _NO_IGNORE if _OR_IGNORE.search(sql) else ""
         for table in sorted(facts.seen.reads | facts.seen.changes):
             exact = {c.name: c.type for c in self._database.tables[table].table.columns if isinstance(c.type, ScaledNumeric)}
             inserted = (table, "") in facts.seen.columns and table in facts.seen.changes and not facts.readonly
@@ -62,5 +68,5 @@ class AllowedTables:
                     raise StatementRefused(
                         f"the statement has parts in SQL text, or not of the declared tables, and uses {table}.{name}, a "
                         f"{type_}, of which SQLite holds units of 10^-{type_.scale}; write those parts as SQLAlchemy "
-                        f"expressions of db.tables[{table!r}].table"
+                        f"expressions of db.tables[{table!r}].table{more}"
                     )

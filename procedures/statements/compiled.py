@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Boolean, ColumnElement, Insert, Integer, Select, TextClause, Update
+from sqlalchemy.dialects.sqlite.dml import OnConflictDoUpdate
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql import ClauseElement, visitors
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.elements import BindParameter
@@ -181,9 +182,25 @@ def _inserted_key(
         value = given.get(column, given.get(column.key))
         name = names.get(value.key if isinstance(value, BindParameter) else column.key) if _is_bound(value) else None
         values.append((None, None) if name is None else (keys[name], constants.get(name)))
-    # What a conflict updates has no new number, and SQLite would name that of an earlier INSERT.
-    may_be_numbered = len(columns) == 1 and isinstance(columns[0].type, Integer) and statement._post_values_clause is None  # noqa: SLF001 - as above
+    # Of a row that a conflict updates SQLite would name the number of an earlier INSERT.
+    elsewhere = any(isinstance(part, OnConflictDoUpdate) and not _keeps_key(part, columns) for part in _post_values(statement))
+    if elsewhere:
+        values = [(None, None)] * len(columns)
+    may_be_numbered = len(columns) == 1 and isinstance(columns[0].type, Integer) and not elsewhere
     return InsertedKey(tuple(column.key for column in columns), tuple(values), 0 if may_be_numbered else -1)
+
+
+def _post_values(statement: Insert) -> Iterable[Any]:
+    clause = statement._post_values_clause  # noqa: SLF001 - as above
+    return () if clause is None else visitors.iterate(clause)
+
+
+def _keeps_key(conflict: OnConflictDoUpdate, key: list[Any]) -> bool:
+    """Whether the row that a conflict updates is the one with the key that the INSERT gives."""
+    names = {column.key for column in key}
+    target = {getattr(element, "key", element) for element in conflict.inferred_target_elements or ()}
+    changed = {getattr(column, "key", column) for column in conflict.update_values_to_set}
+    return target == names and not changed & names
 
 
 def _is_bound(value: Any) -> bool:

@@ -344,3 +344,23 @@ def test_the_decimal_context_of_an_application_has_no_part(site: ExactSite) -> N
             "[(Decimal('99999999.9999'), Decimal('999999999.9990'))]"
         )
         assert site.run(select(t.c.id).where(t.c.b > Decimal("99999999.9998"))) == [(101,)]
+
+
+def test_a_row_in_the_way_is_replaced_with_its_decimals(fresh: ExactSite) -> None:
+    """OR REPLACE, OR ABORT and OR FAIL take numbers as any change does, given or computed; one out of range is an error."""
+    replace = insert(t).prefix_with("OR REPLACE")
+    assert fresh.run(replace.values(id=1, a=Decimal("1.5"), kept=2)) == 1
+    assert fresh.run(replace.from_select(["id", "a"], select(t.c.id, t.c.a + Decimal("0.05")).where(t.c.id == 2))) == 1
+    assert fresh.run(update(t).prefix_with("or  replace").where(t.c.id == 4).values(id=5, a=t.c.a * 3)) == 1
+    assert fresh.run(select(t.c.id, t.c.a, t.c.kept).where(t.c.id < 6).order_by(t.c.id)) == [
+        (1, Decimal("1.50"), Decimal("2.00")), (2, Decimal("-1.00"), None), (3, None, None), (5, Decimal("3.00"), None)
+    ]  # fmt: skip
+    for prefix in ("OR REPLACE", "OR ABORT", "OR FAIL"):
+        with pytest.raises(apsw.ConstraintError, match="out of range"):
+            fresh.run(update(t).prefix_with(prefix).where(t.c.id == 5).values(a=t.c.a * 1000))
+        with pytest.raises(ValueError, match=r"Numeric\(5, 2\)"):
+            fresh.run(insert(t).prefix_with(prefix).values(id=1, a=Decimal("1.505")))
+    for ignoring in (insert(t).values(id=1, a=3), update(t).values(a=t.c.a * 1000)):
+        with pytest.raises(StatementRefused, match=r"instead of OR IGNORE.*on_conflict_do_nothing\(\)"):
+            fresh.run(ignoring.prefix_with("OR IGNORE"))
+    assert fresh.run(upsert(t).values(id=1, a=3).on_conflict_do_nothing()) == 0

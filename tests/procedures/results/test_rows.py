@@ -103,3 +103,20 @@ def test_code_from_before_exact_decimals_gets_the_results_that_it_knows(make_sit
     assert site.call("run", n=1) == (Status.OK, "(1, 'x') Row(id=1, name='x') {1: 'x'} list")
     lookup = {"type": "LookupError", "message": "expected exactly one row, the query returned 0"}
     assert site.call("one", n=1) == (Status.FAILED, lookup)
+
+
+def test_mappings_are_asked_by_column(bench: StatementBench) -> None:
+    """`[column]`, `get` and `in` find a column of the statement as they find its name, and miss what it has not."""
+    rows = bench.rows
+
+    def body(tx: Transaction) -> None:
+        tx.execute(insert(rows).values(id=1, name="a"))
+        found = tx.execute(select(rows.c.id, rows.c.name))
+        (row,) = found.mappings()
+        assert (row[rows.c.name], row.get(rows.c.name), row.get("name")) == ("a", "a", "a")
+        assert rows.c.id in row
+        assert "id" in row
+        assert rows.c.other not in row
+        assert (row.get(rows.c.other), row.get("other", 5), found.tuples()) == (None, 5, found)
+
+    assert bench.run(body) == (Status.OK, None)
