@@ -56,9 +56,11 @@ class Catalogs:
         """`facts`: what the catalog record states (`facts_of`)."""
         self._databases[version], self._facts[version] = db, facts
 
-    def add_bundle(self, version: int, bundle: Bundle, *, partitions: int | None = None) -> None:
-        """`partitions`: what the catalog record states (`partitions_of`)."""
+    def add_bundle(self, version: int, bundle: Bundle, *, partitions: int | None = None, loaded: Database | None = None) -> None:
+        """`partitions`: what the catalog record states (`partitions_of`). `loaded`: the bundle's `Database`."""
         self._bundles[version], self._facts[version] = bundle, VersionFacts(partitions, bundle.requests)
+        if loaded is not None:
+            self._databases[version] = loaded
 
     def facts(self, version: int) -> VersionFacts:
         """What the version's record states beside the code."""

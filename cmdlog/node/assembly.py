@@ -5,9 +5,10 @@ One rule: nothing is set on a part from outside afterwards. Where two parts need
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,7 +39,8 @@ from cmdlog.node.sequencing.sequencer import Sequencer, SequencerStart
 from cmdlog.node.settings import Settings
 from cmdlog.node.site_events import Desk
 from cmdlog.node.sites.inline_sites import InlineSites
-from cmdlog.node.sites.supervisor import ProcessSites, spread
+from cmdlog.node.sites.site_child import SiteChild
+from cmdlog.node.sites.supervisor import FirstSite, ProcessSites, spread
 from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.directory.sizing import skip_bytes
 from cmdlog.wal.files import Files, RealFiles
@@ -77,12 +79,24 @@ class NodeGround:
     outside: Outside
     skips: Sequence[tuple[int, int, int]] = ()  # partition, index, position: of entries that the start leaves to the sites
     work: RunningWork = field(default_factory=RunningWork)  # in the background
+    first_site: FirstSite = SiteChild.spawn
     run_upto: Mapping[int, int] | None = None  # index up to which each state holds all; None: this node votes alone
 
     @property
     def writes_lone_calls(self) -> bool:
         """Whether the event loop's thread may write calls that are alone: what is durable is committed, and all wait for it."""
         return self.run_upto is None and not self.inline and self.settings.durability == "sync"
+
+
+@contextlib.contextmanager
+def closed_on_failure(wal: Log) -> Iterator[None]:
+    """If the block fails, the log is closed, whatever that says."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            wal.close()
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +131,7 @@ def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[B
     clock = HybridClock(lead_max_ms=settings.clock_lead_max_ms, last=last, wall=source.wall, boot=source.boot)
     failures = Failures.of(ground.outside.files, ground.directory, wal.instance.identity)
     facts = ManifestFacts(boot, fault_record=failures.carried)
-    sites = _make_sites(settings, inline=ground.inline)
+    sites = _make_sites(ground)
     copier, archiver = _make_archiver(ground, clock)
 
     def why_full() -> str:
@@ -148,8 +162,9 @@ def build_parts(ground: NodeGround, meter: StageTimings, on_failure: Callable[[B
     return NodeParts(clock, failures, facts, sites, sequencer, copier, archiver, snapshots, desk)
 
 
-def _make_sites(settings: Settings, *, inline: bool) -> InlineSites | ProcessSites:
-    if inline:
+def _make_sites(ground: NodeGround) -> InlineSites | ProcessSites:
+    settings = ground.settings
+    if ground.inline:
         return InlineSites(restarts_max=settings.site_restarts_max)
     groups = spread(settings.sites, settings.partitions)
     return ProcessSites(
@@ -157,6 +172,7 @@ def _make_sites(settings: Settings, *, inline: bool) -> InlineSites | ProcessSit
         call_timeout_s=settings.call_timeout_s,
         restarts_max=settings.site_restarts_max,
         start_timeout_s=settings.start_timeout_s,
+        first_site=ground.first_site,
     )
 
 

@@ -23,6 +23,7 @@ from cmdlog.node.background.snapshot_schedule import segments_wanted
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity, Instance
+from cmdlog.wal.directory.lock import new_folder
 from cmdlog.wal.directory.sizing import RingSize, block_bytes_max, reserve_for
 from cmdlog.wal.errors import RecordsTooLarge, WalError
 from cmdlog.wal.files import Files
@@ -47,6 +48,8 @@ from replay.state.trust import state_path
 from snapshot.catalog import Snapshot
 
 FIRST_TERM: Final = 1
+TryCode = Callable[[Bundle, Settings], None]
+"""Loads code that is not logged yet as a recovery will. Raises: NotReplayable."""
 STATED_BYTES: Final = 1024  # environment and configuration in a checkpoint, and the next version's
 
 log = structlog.get_logger("cmdlog.node")
@@ -135,19 +138,21 @@ class ManifestFacts:
         return {**(now if self._logged else boot.before), **stated}
 
 
-def ensure_node(files: Files, directory: str, settings: Settings, db: Database, target: str | None) -> Bundle | None:
+def ensure_node(
+    files: Files, directory: str, settings: Settings, db: Database, *, target: str | None, try_code: TryCode
+) -> Bundle | None:
     """`create_node`, where there is none; then the code with which it was made. Raises as it does; FileTooLarge, BundleError."""
     check_whole_member(files, directory)
     if os.path.exists(os.path.join(directory, INSTANCE_NAME)):
         return None
     check_file_size(directory, settings.segment_bytes)
     bundle = capture_bundle(db, target)
-    create_node(files, directory, settings, db, bundle)
+    create_node(files, directory, settings, db, bundle, try_code=try_code)
     return bundle
 
 
-def create_node(files: Files, directory: str, settings: Settings, db: Database, bundle: Bundle) -> None:
-    """Makes an empty node that has room for this program. Durable on return. Raises: BadSettings, WalError."""
+def create_node(files: Files, directory: str, settings: Settings, db: Database, bundle: Bundle, *, try_code: TryCode) -> None:
+    """Makes an empty node that has room for this program. Durable on return. Raises: BadSettings, WalError; as `try_code`."""
     s = settings
     code_bytes = len(_code(db, bundle, settings.partitions))
     state_bytes = 2 * code_bytes + STATED_BYTES
@@ -156,16 +161,19 @@ def create_node(files: Files, directory: str, settings: Settings, db: Database, 
     groups = [CLUSTER_GROUP, *range(settings.partitions)]
     initial = [_hard_state(group, FIRST_TERM, identity.node_id) for group in groups]
     initial += [_first_configuration(group, identity.node_id, settings) for group in groups]
-    Log.create(
-        files,
-        directory,
-        identity,
-        segment_bytes=settings.segment_bytes,
-        segments=settings.segments,
-        reserve_bytes=reserve_for(settings.partitions, settings.segment_bytes, settings.log_reserve_bytes),
-        initial=initial,
-        whole_ring=settings.preallocate == "ring",
-    )
+    with new_folder(files, directory) as owner:
+        try_code(bundle, settings)
+        Log.create(
+            files,
+            directory,
+            identity,
+            segment_bytes=settings.segment_bytes,
+            segments=settings.segments,
+            reserve_bytes=reserve_for(settings.partitions, settings.segment_bytes, settings.log_reserve_bytes),
+            initial=initial,
+            owner=owner,
+            whole_ring=settings.preallocate == "ring",
+        )
 
 
 def _code(db: Database, bundle: Bundle, partitions: int) -> bytes:

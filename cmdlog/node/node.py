@@ -19,10 +19,11 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from cmdlog.node.assembly import MACHINE, NodeGround, Outside, build_parts, make_checks
+from cmdlog.node.assembly import MACHINE, NodeGround, Outside, build_parts, closed_on_failure, make_checks
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.background.recovery_forecast import Speeds
 from cmdlog.node.boot import adopt_fixed, check_fit, ensure_node, make_boot, reporter, tell_recovery
+from cmdlog.node.deploying.code_trial import CodeTrial
 from cmdlog.node.deploying.deployed_code import choose_program
 from cmdlog.node.deploying.deployer import Deployer, make_deployer
 from cmdlog.node.deploying.load_check import checked_code
@@ -129,32 +130,31 @@ class Node:
         Raises: WalError and the errors of procedures and replay; the directory is then as it was, or further recovered.
         """
         files, directory = outside.files, os.path.abspath(directory)
-        bundle = ensure_node(files, directory, settings, db, target)
-        wal = Log.open(files, directory)
-        try:
-            check_file_size(directory, wal.instance.segment_bytes)
-            groups, identity = wal.recovered.groups.by_partition, wal.instance.identity
-            check_served_alone(files, directory, identity, wal.recovered.groups)
-            settings = adopt_fixed(settings, groups, wal.instance)
-            if progress is not None:
-                progress({"step": "opened"})
-            db, bundle = choose_program(groups, db, bundle or capture_bundle(db, target))
-            boot = make_boot(groups, db, settings, node_id=identity.node_id, bundle=bundle, wall_s=outside.time.wall())
-            check_fit(boot, wal)
-            live = checked_code(db, boot, settings.start_timeout_s) if inline else None
-            # New code would have to run old batches: then, and without site processes, the replay goes to the end by itself.
-            leave: Leave = "nothing" if inline or boot.changes else "unproved"
-            unsealed = unsealed_states(files, directory, range(settings.partitions))
-            plan, report = bring_up(files, wal, live=live, progress=reporter(progress), leave=leave)
-            Trust(files, directory).unseal()  # from here on they are written to
-            node = cls(NodeGround(directory, db, settings, wal, boot, inline, outside, skips=skips_behind(plan)))
-            node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
-            node._checks.pages.wish(unsealed, plan)
-            node._start(log_sync or settings.durability, left_over(wal, plan))
-        except BaseException:
-            with contextlib.suppress(Exception):
-                wal.close()
-            raise
+        with CodeTrial(inline=inline) as trial:
+            bundle = ensure_node(files, directory, settings, db, target=target, try_code=trial.load)
+            wal = Log.open(files, directory)
+            with closed_on_failure(wal):
+                check_file_size(directory, wal.instance.segment_bytes)
+                groups, identity = wal.recovered.groups.by_partition, wal.instance.identity
+                check_served_alone(files, directory, identity, wal.recovered.groups)
+                settings = adopt_fixed(settings, groups, wal.instance)
+                if progress is not None:
+                    progress({"step": "opened"})
+                db, bundle = choose_program(groups, db, bundle or capture_bundle(db, target))
+                boot = make_boot(groups, db, settings, node_id=identity.node_id, bundle=bundle, wall_s=outside.time.wall())
+                check_fit(boot, wal)
+                trial.load_added(boot.bundle, boot.before["catalogs"], settings)
+                live = checked_code(db, boot) if inline else None
+                # New code would have to run old batches: then, and without sites, the replay goes to the end by itself.
+                leave: Leave = "nothing" if inline or boot.changes else "unproved"
+                unsealed = unsealed_states(files, directory, range(settings.partitions))
+                plan, report = bring_up(files, wal, live=live, progress=reporter(progress), leave=leave)
+                Trust(files, directory).unseal()  # from here on they are written to
+                skips = skips_behind(plan)
+                node = cls(NodeGround(directory, db, settings, wal, boot, inline, outside, skips, first_site=trial.take))
+                node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
+                node._checks.pages.wish(unsealed, plan)
+                node._start(log_sync or settings.durability, left_over(wal, plan))
         return node
 
     def _start(self, sync: Sync, left: Mapping[int, Sequence[Record]]) -> None:

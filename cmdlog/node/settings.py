@@ -142,7 +142,7 @@ class Settings:
         highest=1000,
     )  # fmt: skip
     start_timeout_s: float = _setting(
-        60.0, "longest start of a site, HTTP process or code check", unit="s", lowest=10, highest=86_400
+        60.0, "longest start of a site, HTTP or query process, or code check", unit="s", lowest=10, highest=86_400
     )
     traceback_locals: bool = _setting(False, "show values of locals in tracebacks of procedures: for development")
     busy_poll_us: int = _setting(

@@ -207,9 +207,12 @@ def run_member_start(folder: Path) -> None:
     from procedures.samples.bank import db
 
     settings = Settings(segment_bytes=1 << 20, segments=8, log_reserve_bytes=64 << 10, call_bytes_max=100_000)
+    cluster, files, tried = ClusterFile.load(folder / "c.json"), MACHINE.files, list[str]()
     made = ensure_member(
-        MACHINE.files, str(folder / "n1"), settings, db, target=APP, cluster=ClusterFile.load(folder / "c.json"), node=1
-    )
+        files, str(folder / "n1"), settings, db, target=APP, cluster=cluster, node=1,
+        try_code=lambda bundle, _settings: tried.append(bundle.target),
+    )  # fmt: skip
+    assert tried == [APP]
     assert made is not None
 
 

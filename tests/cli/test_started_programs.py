@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import py_compile
+import re
 import subprocess
 import sys
 import zipfile
@@ -131,12 +132,14 @@ SLICE = ("module of a package", "script that a sibling imports", "files of edito
 
 def started(folder: Path, *arguments: object, path: str = "") -> subprocess.CompletedProcess[str]:
     """Python, started in the folder."""
+    command, environment = [sys.executable, *map(str, arguments)], _environment(path)
+    return subprocess.run(command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=END_S)
+
+
+def _environment(path: str) -> dict[str, str]:
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("PYTHONPATH", None)
-    if path:
-        environment["PYTHONPATH"] = path
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=END_S)
+    return {**environment, "PYTHONPATH": path} if path else environment
 
 
 def written(folder: Path, files: Mapping[str, str | bytes]) -> Path:
@@ -208,3 +211,45 @@ def test_what_no_replay_could_run_is_refused_at_the_first_start(tmp_path: Path, 
     assert why in done.stderr
     written(home, {"shop.py": TABLES + SAID + PUT + RUN})
     assert started(home, "shop.py", tmp_path / "data", 1).stdout.strip() == "put"
+
+
+READS = TABLES + "SAID = open('words.txt').read()\n" + PUT
+LOOKS = TABLES + "import os\nif not os.path.exists('shop.py'):\n    raise LookupError('started elsewhere')\n" + SAID + PUT
+RUNS = TABLES + SAID + PUT
+
+
+def served(home: Path, source: str, *options: str) -> subprocess.Popen[str]:
+    """`cmdlog serve` of this source, in its folder."""
+    written(home, {"shop.py": source, "words.txt": "put"})
+    command = [sys.executable, "-m", "cmdlog.cli", "serve", "shop:db", "--data", "data", "--port", "0", *options]
+    return subprocess.Popen(command, cwd=home, env=_environment(""), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def refusal(process: subprocess.Popen[str]) -> str:
+    """What a server says that does not start, with the exit code of code that is not there."""
+    _, said = process.communicate(timeout=END_S)
+    assert process.returncode == 13, said
+    return said
+
+
+def serves(process: subprocess.Popen[str]) -> bool:
+    """Whether it comes to serve; it is stopped in order then."""
+    assert process.stdout is not None
+    ready = any("ready:" in line for line in process.stdout)
+    process.terminate()
+    process.communicate(timeout=END_S)
+    return ready and process.returncode == 0
+
+
+@pytest.mark.slow
+def test_served_code_that_no_replay_could_run_is_not_logged(tmp_path: Path) -> None:
+    """Of a first start nothing is made, of a later one nothing changes: the corrected program, or the former one, serves."""
+    small = ("--segments", "4", "--segment-bytes", "1MiB", "--partitions")
+    said = refusal(served(tmp_path, LOOKS, *small, "3"))
+    assert re.search(r"started elsewhere.* \(shop\.py, line 8\)", said), said
+    assert "at import they may need what is installed and each other" in said
+    assert os.listdir(tmp_path / "data") == ["LOCK"]
+    assert serves(served(tmp_path, RUNS, *small, "1"))
+    said = refusal(served(tmp_path, READS))
+    assert re.search(r"FileNotFoundError: .*words\.txt' \(shop\.py, line 6\)", said), said
+    assert serves(served(tmp_path, RUNS))

@@ -18,6 +18,7 @@ from cmdlog.node.outcome import LogFullRefusal
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.block import SECTOR_BYTES
 from cmdlog.wal.log import Log
+from cmdlog.wal.writing.hard_state_writer import HardStateWriter
 from cmdlog.wal.writing.ring import Ring
 from procedures import Database
 from replay.state.trust import Trust
@@ -80,7 +81,7 @@ def kill(node: Node) -> None:
     """Ends the node's threads and gives its lock up; nothing is written, as after SIGKILL."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Ring, "drain", lambda self: None)
-        patched.setattr(Log, "_note_durable", lambda self, block: None)
+        patched.setattr(HardStateWriter, "note_durable", lambda self, block: None)
         patched.setattr(Trust, "seal", lambda self, partitions, hurried: None)
         node.close(drain_s=0)
 

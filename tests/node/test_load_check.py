@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 import cmdlog
 from cmdlog.child_process import ChildProcess
 from cmdlog.node import node
-from cmdlog.node.deploying import load_check
+from cmdlog.node.deploying import code_trial, load_check
 from cmdlog.node.deploying.load_check import NotReplayable
 from procedures import Database
 from procedures.bundle import Bundle, _content, _hash, capture_bundle
@@ -85,7 +85,7 @@ def test_modules_that_the_log_has_are_not_judged_again(tmp_path: Path, monkeypat
     """Code that a version without this check has logged is opened by it, though it calls the same modules another version."""
     db = make_version(tmp_path, 1, tables="HERE = __file__")[0]
     with monkeypatch.context() as before:
-        before.setattr(load_check, "check_loads", lambda bundle, timeout_s: None)
+        before.setattr(code_trial, "check_loads", lambda bundle, timeout_s: None)
         assert hit(tmp_path / "data", db) == 1
     monkeypatch.setattr(node, "capture_bundle", other_hash)
     with cmdlog.open(tmp_path / "data", db) as opened:

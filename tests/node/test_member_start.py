@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.boot import Boot, OtherApplication
+from cmdlog.node.deploying.code_trial import CodeTrial
 from cmdlog.node.member import member_start
 from cmdlog.node.member.member_ground import MemberGround
 from cmdlog.node.member.member_start import (
@@ -36,9 +37,13 @@ from tests.node.members import SECRET, SETTINGS, a_cluster
 FILES = MACHINE.files
 
 
+def try_nothing(_bundle: Bundle, _settings: Settings) -> None:
+    """The code of these tests runs."""
+
+
 def make(directory: Path, cluster: ClusterFile, *, node: int = 1, app: Database = db) -> Bundle | None:
     """Makes a member's directory."""
-    return ensure_member(FILES, str(directory), SETTINGS, app, target=None, cluster=cluster, node=node)
+    return ensure_member(FILES, str(directory), SETTINGS, app, target=None, cluster=cluster, node=node, try_code=try_nothing)
 
 
 def boot(directory: Path, *, app: Database = db, bundle: Bundle | None = None) -> Boot:
@@ -75,7 +80,8 @@ def test_start_warns_of_a_doubtful_url(tmp_path: Path) -> None:
     wrong = dataclasses.replace(cluster.members[0], client="https://127.0.0.1:8642")
     member = MemberGround(dataclasses.replace(cluster, members=(wrong,)), 1, SECRET)
     with capture_logs() as lines:
-        open_member(str(tmp_path), db, SETTINGS, member, target=None, progress=None, outside=MACHINE).ground.wal.close()
+        trial = CodeTrial(inline=True)
+        open_member(str(tmp_path), db, SETTINGS, member, trial, target=None, progress=None, outside=MACHINE).ground.wal.close()
     (warning,) = (line for line in lines if line["event"] == "client_url_doubtful")
     assert (warning["log_level"], warning["node"]) == ("warning", 1)
 

@@ -27,6 +27,7 @@ from tests.waiting import PATIENCE_S, wait_for
 pytestmark = pytest.mark.slow  # processes are started
 
 MEMORY_BYTES_MAX = 64 << 20
+START_S = 60.0
 LETTERS = "replace(hex(zeroblob(4000000)), '0', 'a')"
 FOR_EVER_IN_ONE_STEP = f"SELECT instr({LETTERS}, substr({LETTERS}, 1, 4000000) || 'b')"
 
@@ -53,7 +54,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def pool() -> Iterator[QueryPool]:
     """One for all tests."""
-    pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX)
+    pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX, start_timeout_s=START_S)
     yield pool
     pool.close()
     assert pool.pids() == []
@@ -118,7 +119,7 @@ UNDER_LIMIT = """
 import sys
 from cmdlog.node.queries.query import QueryLimits
 from cmdlog.node.queries.pool import QueryPool
-pool = QueryPool(memory_bytes_max=1 << 30)
+pool = QueryPool(memory_bytes_max=1 << 30, start_timeout_s=60.0)
 try:
     for sql in sys.argv[2:]:
         try:
@@ -235,7 +236,7 @@ def test_missing_file_is_not_ready(pool: QueryPool, path: str) -> None:
 
 def test_closed_pool_ends_its_queries_and_processes(path: str) -> None:
     """A stopping server waits for no query."""
-    pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX)
+    pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX, start_timeout_s=START_S)
     ticket = Ticket()
     thread, raised = in_a_thread(pool, path, recursive("SELECT max(i) FROM n"), ticket)
     wait_for(lambda: under_way(ticket))
@@ -255,7 +256,7 @@ def test_process_ends_with_whoever_started_it(path: str, tmp_path: Path) -> None
     child = os.fork()
     if child == 0:
         try:
-            pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX)
+            pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX, start_timeout_s=START_S)
             ask(pool, path, "SELECT 1")
             os.write(write, str(pool.pids()[0]).encode())
         finally:

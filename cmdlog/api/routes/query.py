@@ -34,7 +34,7 @@ class Queries:
         self._settings = settings
         self._turns = asyncio.Semaphore(settings.queries_max)
         self._threads = ThreadPoolExecutor(settings.queries_max, thread_name_prefix="cmdlog-query")
-        self.pool = QueryPool(memory_bytes_max=settings.query_memory_bytes_max)
+        self.pool = QueryPool(memory_bytes_max=settings.query_memory_bytes_max, start_timeout_s=settings.start_timeout_s)
 
     async def run(
         self, node: Node, given: dict[str, Any], receive: Receive, *, stale: bool = False, txn: int | None = None

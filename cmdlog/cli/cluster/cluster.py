@@ -126,14 +126,17 @@ def cluster_init(
 
 
 def _new_cluster(app: str, members: tuple[Any, ...], partitions: int) -> Any:
-    """All nodes begin with the same entries."""
+    """All nodes begin with the same entries. Raises: NotReplayable, when no log could load the program."""
     from cmdlog.cluster.cluster_file import ClusterFile
+    from cmdlog.node.deploying.load_check import check_loads
     from cmdlog.node.member.member_start import make_genesis
     from cmdlog.node.settings import Settings
     from procedures.bundle import capture_bundle
 
     db = load_application(app)
-    genesis = make_genesis(db, capture_bundle(db, app), Settings(partitions=partitions), tuple(of.node for of in members))
+    bundle, settings = capture_bundle(db, app), Settings(partitions=partitions)
+    check_loads(bundle, settings.start_timeout_s)
+    genesis = make_genesis(db, bundle, settings, tuple(of.node for of in members))
     return ClusterFile(os.urandom(16), db.name, members, genesis.shape, genesis.digest())
 
 

@@ -2,12 +2,11 @@
 
 One rule: a program that executes its calls itself runs the modules that it imported, and a replay those that the log holds, in
 another process. What only the program has (a file beside a module, something that its main part made before) is missed there, so
-it must be missed before the first call is logged. Site processes load the bundle anyway.
+it must be missed before the first call is logged. Site processes do so themselves (`cmdlog.node.deploying.code_trial`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import tempfile
@@ -22,11 +21,11 @@ import structlog
 import cmdlog
 from cmdlog.child_process import DEVNULL, PIPE, ChildProcess, describe_end, describe_late_start
 from cmdlog.node.boot import Boot, live_code
+from cmdlog.node.sites.trial_load import load_alone
 from cmdlog.whole_line_stdout import answer, find_answer
 from procedures import Database
-from procedures.bundle import Bundle, bundle_of, load_bundle
+from procedures.bundle import Bundle
 from procedures.errors import BundleError, ProceduresError
-from procedures.execution.call_settings import standard_settings
 from procedures.hash_seed import PINNED
 from procedures.source.distributions import holds_distributions
 from procedures.source.own_modules import folders_of
@@ -45,30 +44,19 @@ class NotReplayable(BundleError):
     )
 
 
-def checked_code(db: Database, boot: Boot, timeout_s: float) -> Callable[[Mapping[str, Any]], Database | None]:
-    """`live_code` of a program that executes calls itself. Raises: NotReplayable, when the log could not load what it adds.
-
-    Modules that the log has are not judged again, where only rules of this framework make another version of them.
-    """
+def checked_code(db: Database, boot: Boot) -> Callable[[Mapping[str, Any]], Database | None]:
+    """`live_code` of a program that executes calls itself."""
     if not _has_source(boot.bundle):
         warnings.warn(
             f"database {db.name!r} was declared at a prompt or in a notebook, so the log cannot hold its code: only the very "
             "same code can replay its calls; import tables and procedures from a module",
             stacklevel=OPENER,
         )
-    if boot.adds_code and not any(_has_modules(value, boot.bundle) for value in boot.before["catalogs"].values()):
-        check_loads(boot.bundle, timeout_s)
     return live_code(db, boot)
 
 
 def _has_source(bundle: Bundle) -> bool:
     return bool(bundle.modules.get(bundle.target.partition(":")[0]))
-
-
-def _has_modules(value: Mapping[str, Any], bundle: Bundle) -> bool:
-    with contextlib.suppress(BundleError):
-        return bundle_of(int(value.get("version", 0)), value).modules == bundle.modules
-    return False
 
 
 def check_loads(bundle: Bundle, timeout_s: float) -> None:
@@ -92,7 +80,7 @@ def _find_problem(bundle: Bundle, timeout_s: float) -> str:
             tempfile.TemporaryDirectory(prefix="cmdlog-load-") as empty,
             ChildProcess(
                 "cmdlog.node.deploying.load_check",
-                *_own_folders(bundle),
+                *own_folders(bundle),
                 hash_seed=PINNED,
                 stdin=order,
                 stdout=PIPE,
@@ -114,7 +102,7 @@ def _find_problem(bundle: Bundle, timeout_s: float) -> str:
     return str(found["problem"])
 
 
-def _own_folders(bundle: Bundle) -> list[str]:
+def own_folders(bundle: Bundle) -> list[str]:
     """Where this program's imports found the modules of the bundle: another process finds them in the log alone.
 
     The folder of this framework, where it is not installed, stays.
@@ -127,11 +115,9 @@ def _own_folders(bundle: Bundle) -> list[str]:
 
 def main() -> None:
     """Entry point: a bundle on standard input, an object on standard output, after whatever the application prints."""
-    problem, own = "", frozenset(sys.argv[1:])
-    sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) not in own]
+    problem = ""
     try:
-        with standard_settings():
-            load_bundle(Bundle.from_bytes(sys.stdin.buffer.read()))
+        load_alone(Bundle.from_bytes(sys.stdin.buffer.read()), frozenset(sys.argv[1:]), os.curdir)
     except ProceduresError as error:
         problem = str(error)
     sys.stdout.flush()

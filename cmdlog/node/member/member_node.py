@@ -10,7 +10,6 @@ node that does not lead refuses calls and says who leads.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import sys
@@ -32,8 +31,9 @@ from cmdlog.cluster.restored_groups import restore_groups
 from cmdlog.cluster.transport.peer_book import PeerBook
 from cmdlog.cluster.transport.peer_network import Endpoint, PeerNetwork
 from cmdlog.cluster.transport.peer_transport import TransportSettings
-from cmdlog.node.assembly import MACHINE, Outside
+from cmdlog.node.assembly import MACHINE, Outside, closed_on_failure
 from cmdlog.node.boot import tell_recovery
+from cmdlog.node.deploying.code_trial import CodeTrial
 from cmdlog.node.failure_sets import Failures
 from cmdlog.node.member.cluster_view import ClusterView, MemberParts
 from cmdlog.node.member.entry_reader import EntryReader
@@ -112,17 +112,15 @@ class MemberNode(Node):
         Returns when the sites run; `attach` then begins to speak with the others.
         Raises: BadClusterFile, WalError, and the errors of procedures and replay.
         """
-        opened = open_member(os.path.abspath(directory), db, settings, member, target=target, progress=progress, outside=outside)
-        try:
-            node = cls(opened.ground)
-            node.recovery = tell_recovery(opened.plan, opened.report, node._snapshots.newest, node.meter.speeds)
-            node._checks.pages.wish(opened.unsealed, opened.plan)
-            node._become_member(member, opened.program)
-            node._start_member()
-        except BaseException:
-            with contextlib.suppress(Exception):
-                opened.ground.wal.close()
-            raise
+        with CodeTrial(inline=False) as trial:
+            folder = os.path.abspath(directory)
+            opened = open_member(folder, db, settings, member, trial, target=target, progress=progress, outside=outside)
+            with closed_on_failure(opened.ground.wal):
+                node = cls(opened.ground)
+                node.recovery = tell_recovery(opened.plan, opened.report, node._snapshots.newest, node.meter.speeds)
+                node._checks.pages.wish(opened.unsealed, opened.plan)
+                node._become_member(member, opened.program)
+                node._start_member()
         return node
 
     def _become_member(self, ground: MemberGround, program: Program) -> None:

@@ -6,7 +6,6 @@ before the directory is made, and a start adds nothing to the log: what is new i
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,23 +16,26 @@ import structlog
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.cluster.genesis import GENESIS_TERM, Genesis
 from cmdlog.cluster.restored_groups import Place
-from cmdlog.node.assembly import NodeGround, Outside
+from cmdlog.node.assembly import NodeGround, Outside, closed_on_failure
 from cmdlog.node.background.page_checks import unsealed_states
 from cmdlog.node.boot import (
     Boot,
     OtherApplication,
+    TryCode,
     adopt_fixed,
     check_fit,
     key_policy,
     live_code,
     reporter,
 )
+from cmdlog.node.deploying.code_trial import CodeTrial
 from cmdlog.node.member.member_code import Program
 from cmdlog.node.member.member_ground import MemberGround
 from cmdlog.node.migrating.table_changes import NewTables, table_changes
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import INSTANCE_NAME, Identity
+from cmdlog.wal.directory.lock import new_folder
 from cmdlog.wal.directory.sizing import reserve_for
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
@@ -85,11 +87,19 @@ def make_genesis(db: Database, bundle: Bundle, settings: Settings, voters: tuple
 
 
 def ensure_member(
-    files: Files, directory: str, settings: Settings, db: Database, *, target: str | None, cluster: ClusterFile, node: int
+    files: Files,
+    directory: str,
+    settings: Settings,
+    db: Database,
+    *,
+    target: str | None,
+    cluster: ClusterFile,
+    node: int,
+    try_code: TryCode,
 ) -> Bundle | None:
     """Makes the directory of this member, where there is none; then the code with which it was made.
 
-    Raises: BadClusterFile, OtherApplication, OtherProgram, WalError, BundleError.
+    Raises: BadClusterFile, OtherApplication, OtherProgram, WalError, BundleError; as `try_code`.
     """
     cluster.member(node)
     if os.path.exists(os.path.join(directory, INSTANCE_NAME)):
@@ -104,16 +114,19 @@ def ensure_member(
             f"this program, with Python and packages as they are here, begins a cluster as {digest}, but the cluster file says "
             f"{cluster.genesis}: it was made for other code, or in another environment"
         )
-    Log.create(
-        files,
-        directory,
-        Identity(cluster.cluster_id, node, os.urandom(8)),
-        segment_bytes=settings.segment_bytes,
-        segments=settings.segments,
-        reserve_bytes=reserve_for(settings.partitions, settings.segment_bytes, settings.log_reserve_bytes),
-        initial=genesis.records(),
-        whole_ring=settings.preallocate == "ring",
-    )
+    with new_folder(files, directory) as owner:
+        try_code(bundle, settings)
+        Log.create(
+            files,
+            directory,
+            Identity(cluster.cluster_id, node, os.urandom(8)),
+            segment_bytes=settings.segment_bytes,
+            segments=settings.segments,
+            reserve_bytes=reserve_for(settings.partitions, settings.segment_bytes, settings.log_reserve_bytes),
+            initial=genesis.records(),
+            owner=owner,
+            whole_ring=settings.preallocate == "ring",
+        )
     return bundle
 
 
@@ -133,6 +146,7 @@ def open_member(
     db: Database,
     settings: Settings,
     member: MemberGround,
+    trial: CodeTrial,
     *,
     target: str | None,
     progress: Callable[[Any], None] | None,
@@ -145,15 +159,18 @@ def open_member(
     files = outside.files
     if doubt := doubt_of_url(member.cluster.member(member.node).client, settings):
         log.warning("client_url_doubtful", node=member.node, reason=doubt)
-    bundle = ensure_member(files, directory, settings, db, target=target, cluster=member.cluster, node=member.node)
+    bundle = ensure_member(
+        files, directory, settings, db, target=target, cluster=member.cluster, node=member.node, try_code=trial.load
+    )
     wal = Log.open(files, directory)
-    try:
+    with closed_on_failure(wal):
         check_file_size(directory, wal.instance.segment_bytes)
         groups = wal.recovered.groups.by_partition
         settings = replace(adopt_fixed(settings, groups, wal.instance), durability="sync")
         if progress is not None:
             progress({"step": "opened"})
         boot = member_boot(groups, db, wal.instance.identity, bundle or capture_bundle(db, target))
+        trial.load_added(boot.bundle, boot.code.by_version, settings)
         program = Program(db, boot.bundle)
         unsealed = unsealed_states(files, directory, range(settings.partitions))
         plan, report = bring_up(
@@ -161,12 +178,10 @@ def open_member(
         )
         Trust(files, directory).unseal()
         check_program(directory, settings, db, boot, wal)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            wal.close()
-        raise
     run_upto = {part.partition: part.to_index for part in plan.partitions}
-    ground = NodeGround(directory, db, settings, wal, boot, inline=False, outside=outside, run_upto=run_upto)
+    ground = NodeGround(
+        directory, db, settings, wal, boot, inline=False, outside=outside, first_site=trial.take, run_upto=run_upto
+    )
     return OpenedMember(ground, program, plan, report, unsealed)
 
 

@@ -10,17 +10,14 @@ import signal
 import socket
 import threading
 from collections.abc import Mapping
-from typing import Final
 
 import structlog
 
-from cmdlog.child_process import DEVNULL, ChildProcess
+from cmdlog.child_process import DEVNULL, ChildProcess, describe_end, describe_late_start
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, out_of_memory
 from cmdlog.node.queries.worker import ANSWER, LENGTH, READY, AnswerKind, encode_request, receive_exactly
 from cmdlog.procedure_calls import QueryParameters
-
-START_WAIT_S: Final = 30.0  # a busy machine takes long to import
 
 log = structlog.get_logger("cmdlog.node")
 
@@ -60,8 +57,8 @@ class Ticket:
 class QueryPool:
     """As many processes as threads have called `run` at the same time. Any thread."""
 
-    def __init__(self, *, memory_bytes_max: int) -> None:
-        self._memory_bytes_max = memory_bytes_max
+    def __init__(self, *, memory_bytes_max: int, start_timeout_s: float) -> None:
+        self._memory_bytes_max, self._start_timeout_s = memory_bytes_max, start_timeout_s
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
@@ -131,7 +128,7 @@ class QueryPool:
         with self._lock:
             self._all.add(worker)
         try:
-            worker.wait_ready()
+            worker.wait_ready(self._start_timeout_s)
         except NotReady:
             self._bury(worker)
             raise
@@ -173,14 +170,19 @@ class _Worker:
                 stderr=DEVNULL,  # a traceback would show the statement
             )
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, timeout_s: float) -> None:
         """Raises: NotReady."""
-        self._socket.settimeout(START_WAIT_S)
+        self._socket.settimeout(timeout_s)
         try:
             receive_exactly(self._socket, len(READY))
+        except TimeoutError:
+            raise NotReady(f"the query process did not start: {describe_late_start(timeout_s)}") from None
         except (EOFError, OSError):
-            raise NotReady("the query process did not start") from None
+            raise NotReady(f"the query process did not start: {self._why_ended()}") from None
         self._socket.settimeout(None)
+
+    def _why_ended(self) -> str:
+        return self.process.last_error() or describe_end(self.process.end(after_s=1.0))
 
     def send(self, request: bytes) -> None:
         """Raises: OSError, when the process is gone."""

@@ -39,6 +39,8 @@ class FrameKind(enum.IntEnum):
     PREPARE = 14  # node -> site: JSON, do what leads to the tables of a version of the code, and keep it open
     PREPARED = 15  # site -> node: JSON, the change, or why there is none
     DROP = 16  # node -> site: take back what was prepared
+    TRY = 17  # node -> site: JSON, before the hello: load code that is not logged yet, as a recovery will
+    TRIED = 18  # site -> node: JSON, why it cannot be loaded; "" when it is
     LEAVE_OUT = 11  # node -> site: a logged skip of a call that it gets later; ident = index, payload = position as JSON
 
 

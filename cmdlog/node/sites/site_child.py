@@ -13,7 +13,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -70,8 +70,27 @@ class SiteChild:
         """Sends what the site needs to serve."""
         self.channel.send(encode_frame(FrameKind.HELLO, orjson.dumps(hello, option=orjson.OPT_NON_STR_KEYS)))
 
+    def try_code(self, order: Mapping[str, Any]) -> None:
+        """Before `greet`: has it load code that is not logged yet (`trial_load.trial_order`)."""
+        self.channel.send(encode_frame(FrameKind.TRY, orjson.dumps(order)))
+
+    def wait_tried(self, timeout_s: float) -> str:
+        """Why it cannot load that code; "" when it has. Raises: NotStarted, as `wait_ready`."""
+        return str(self._wait_answer(lambda: False, timeout_s)["problem"])
+
+    def ended_by_import(self) -> str:
+        """How the code that it tried ended the process, which has ended; "" when it was something else."""
+        if not self.progress[BUSY]:
+            return ""
+        code = self.popen.returncode
+        return self.popen.last_error() or (describe_end(code) if code >= 0 else "")
+
     def wait_ready(self, given_up: Callable[[], bool], timeout_s: float) -> dict[int, int]:
         """The site's positions. Raises: NotStarted when it ends or is silent instead, or the caller has given up."""
+        positions = self._wait_answer(given_up, timeout_s)["positions"]
+        return {int(partition): index for partition, index in positions.items()}
+
+    def _wait_answer(self, given_up: Callable[[], bool], timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(self.channel, selectors.EVENT_READ)
@@ -86,8 +105,8 @@ class SiteChild:
                         self.popen.end(after_s=REPORTED_TIMEOUT_S)
                         told = orjson.loads(frame.payload)
                         raise NotStarted(SiteFault(told["kind"], told["message"]))
-                    positions = orjson.loads(frame.payload)["positions"]
-                    return {int(partition): index for partition, index in positions.items()}
+                    answer: dict[str, Any] = orjson.loads(frame.payload)
+                    return answer
         late = given_up() or time.monotonic() >= deadline
         code = self.popen.end(after_s=0.0 if late else REPORTED_TIMEOUT_S)
         why = self.popen.last_error()

@@ -27,13 +27,15 @@ from cmdlog.node.sites.busy_poll import BusyPoll, Spinning
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
 from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
+from cmdlog.node.sites.trial_load import load_alone
 from cmdlog.signal_handlers import STOPS, ignore
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.format.record import KIND_OFFSET, RecordKind, decode_record
 from cmdlog.wal.skips import skips_by_partition
 from cmdlog.wal.system.line_queue import end_output, queue_output
+from procedures import Database
 from procedures.bundle import Bundle
-from procedures.errors import EnvironmentFault, ProceduresError
+from procedures.errors import BundleError, EnvironmentFault, ProceduresError
 from procedures.execution.executor import Applied
 from procedures.execution.process_guard import end_children
 from procedures.idempotency.known_outcome import KeyPolicy
@@ -54,6 +56,7 @@ class SiteProcess:
         self._node_pid = os.getppid()
         self._locks: list[StateLock] = []
         self._site: Site | None = None
+        self._tried: dict[str, Database] = {}  # by hash of its bundle: code that was loaded before the hello
         self._poll = BusyPoll(Spinning(0.0))
         self._alone = False  # the last frame was a single call
 
@@ -110,8 +113,8 @@ class SiteProcess:
         os._exit(1)  # no clean-up: it would wait for the disk that failed, or for whatever the application does at exit
 
     def _dispatch(self, frame: Frame) -> None:
-        if frame.kind is FrameKind.HELLO:
-            self._hello(orjson.loads(frame.payload))
+        if (begin := {FrameKind.TRY: self._try_code, FrameKind.HELLO: self._hello}.get(frame.kind)) is not None:
+            begin(orjson.loads(frame.payload))
             return
         site = self._site
         if site is None:
@@ -148,12 +151,21 @@ class SiteProcess:
         if site.capturing:
             self._step_captures(site)
 
+    def _try_code(self, order: dict[str, Any]) -> None:
+        problem, bundle = "", Bundle.from_bytes(order["bundle"].encode())
+        try:
+            self._tried[bundle.hash] = load_alone(bundle, order["own_folders"], order["empty"])
+        except BundleError as error:
+            problem = str(error)
+        self._send(FrameKind.TRIED, orjson.dumps({"problem": problem}))
+
     def _hello(self, hello: dict[str, Any]) -> None:
         state_files = {int(partition): path for partition, path in hello["state_files"].items()}
         self._locks = [StateLock(path) for path in state_files.values()]
         catalogs = Catalogs()
-        for version, bundle in hello["bundles"].items():
-            catalogs.add_bundle(int(version), Bundle.from_bytes(bundle.encode()), partitions=hello["partitions"])
+        for version, text in hello["bundles"].items():
+            bundle = Bundle.from_bytes(text.encode())
+            catalogs.add_bundle(int(version), bundle, partitions=hello["partitions"], loaded=self._tried.pop(bundle.hash, None))
         policy, skips = KeyPolicy(**hello["key_policy"]), skips_by_partition(hello["skips"])
         plan = SitePlan(
             catalogs,

@@ -26,9 +26,9 @@ import signal
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import orjson
 import structlog
@@ -46,6 +46,9 @@ from snapshot.lineage import Wish
 WATCH_EVERY_S: Final = 0.05  # while a site is out
 WATCH_WELL_S: Final = 0.5  # at most, while all are well: one that ends reports itself
 GIVE_UP_MIN_S: Final = 10.0  # callers of what is logged wait that long at least, and call_timeout_s: some tries
+
+FirstSite = Callable[[int, Sequence[int]], SiteChild]  # the site of this number, for these partitions, that the start uses
+T = TypeVar("T")
 
 log = structlog.get_logger("cmdlog.sites")
 
@@ -88,9 +91,10 @@ class ProcessSites:
     _owner: SiteOwner  # from `start` on
 
     def __init__(
-        self, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int, start_timeout_s: float
-    ) -> None:
-        self._call_timeout_s, self._start_timeout_s = call_timeout_s, start_timeout_s
+        self, groups: Sequence[Sequence[int]], *, call_timeout_s: float, restarts_max: int, start_timeout_s: float,
+        first_site: FirstSite = SiteChild.spawn,
+    ) -> None:  # fmt: skip
+        self._call_timeout_s, self._start_timeout_s, self._first_site = call_timeout_s, start_timeout_s, first_site
         self._sites: list[SiteChild] = []
         self._groups = groups
         self._site_of: dict[int, SiteChild] = {}
@@ -112,33 +116,22 @@ class ProcessSites:
         positions: dict[int, int] = {}
         try:
             for number, group in enumerate(self._groups):
-                self._sites.append(SiteChild.spawn(number, group))
-            for site in self._sites:
-                site.greet(self._owner.hello(site.partitions))
+                self._sites.append(self._first_site(number, group))
+                self._greet(self._sites[number])
             for number in range(len(self._sites)):
-                positions |= self._await_first(number)
-                site = self._sites[number]
-                for partition in site.partitions:
-                    self._site_of[partition] = site
+                positions |= await_first(self._sites, number, self._greet, self._await_ready)
+                self._site_of |= dict.fromkeys(self._groups[number], self._sites[number])
         except BaseException:
             for site in self._sites:
                 site.discard()
             raise
         return positions
 
-    def _await_first(self, number: int) -> dict[int, int]:
-        """Positions of a site as the node starts. One that is killed gets a second attempt, as later. Raises: NotStarted."""
-        site = self._sites[number]
-        try:
-            return site.wait_ready(lambda: False, self._start_timeout_s)
-        except NotStarted as error:
-            if not error.killed_by:
-                raise
-            log.warning("site_start_failed", site=number, kind=error.fault.kind, reason=error.fault.message)
-        site.discard()
-        site = self._sites[number] = SiteChild.spawn(number, site.partitions)
+    def _greet(self, site: SiteChild) -> None:
         site.greet(self._owner.hello(site.partitions))
-        return site.wait_ready(lambda: False, self._start_timeout_s)
+
+    def _await_ready(self, site: SiteChild) -> dict[int, int]:
+        return site.wait_ready(lambda: self._stopping, self._start_timeout_s)
 
     def attach(self, loop: AbstractEventLoop | None) -> None:
         """From now on sites are read, by this event loop or (None) by a thread of its own, and watched."""
@@ -333,8 +326,8 @@ class ProcessSites:
         known = len(self._notices)  # to the hello
         try:
             site = SiteChild.spawn(number, old.partitions)
-            site.greet(self._owner.hello(site.partitions))
-            positions = site.wait_ready(lambda: self._stopping, self._start_timeout_s)
+            self._greet(site)
+            positions = self._await_ready(site)
         except (NotStarted, OSError) as error:
             if site is not None:
                 site.discard()
@@ -347,8 +340,7 @@ class ProcessSites:
             outage.start(positions, held=held)
         with self._noticing:
             self._sites[number] = site
-            for partition in site.partitions:
-                self._site_of[partition] = site
+            self._site_of |= dict.fromkeys(site.partitions, site)
             self._send_notices(site, self._notices[known:])
         self._register(site)
         if held:
@@ -381,6 +373,24 @@ class ProcessSites:
             before = outage.fault
             fault = replace(fault, partition=before.partition, index=before.index, position=before.position)
         self._note_outage(old, fault)
+
+
+def await_first(sites: list[SiteChild], number: int, order: Callable[[SiteChild], None], wait: Callable[[SiteChild], T]) -> T:
+    """What a site answers to its first order, as the node starts. One that is killed gets a second attempt, as later.
+
+    Raises: NotStarted.
+    """
+    site = sites[number]
+    try:
+        return wait(site)
+    except NotStarted as error:
+        if not error.killed_by:
+            raise
+        log.warning("site_start_failed", site=number, kind=error.fault.kind, reason=error.fault.message)
+    site.discard()
+    site = sites[number] = SiteChild.spawn(number, site.partitions)
+    order(site)
+    return wait(site)
 
 
 def spread(wanted: int, partitions: int) -> list[list[int]]:

@@ -6,9 +6,11 @@ One rule: the lock decides, the record explains. Whether a state file may be tru
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import orjson
@@ -81,6 +83,18 @@ def take_ownership(files: Files, directory: str) -> DirectoryLock:
         lock.close()
         raise
     return DirectoryLock(lock)
+
+
+@contextlib.contextmanager
+def new_folder(files: Files, directory: str) -> Iterator[DirectoryLock]:
+    """Makes the folder of a node, where there is none, and has it for the block. Raises: as `make_folder`, `take_ownership`."""
+    if not files.exists(directory):
+        make_folder(files, directory)
+    own = take_ownership(files, directory)
+    try:
+        yield own
+    finally:
+        own.close()
 
 
 def take_node(files: Files, directory: str) -> DirectoryLock:
