@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from functools import partial
 
-from cmdlog.raft import ProposalRefused, RaftCore
+from cmdlog.raft import Franchise, ProposalRefused, RaftCore, Role
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import RaftGroups
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -42,6 +42,14 @@ def resign_groups(groups: RaftGroups) -> None:
     """Leads nothing any more, without a successor: the others elect one after their time-out."""
     for group, core in list(groups.cores.items()):
         if core.leader == core.id:
+            groups.ask(group, lambda core: core.become_follower(core.term, None))
+
+
+def set_franchise(groups: RaftGroups, franchise: Franchise) -> None:
+    """Gives this node another word in elections. Who has none leads nothing, and campaigns no more."""
+    for group, core in list(groups.cores.items()):
+        core.franchise = franchise
+        if franchise is not Franchise.FULL and core.role is not Role.FOLLOWER:
             groups.ask(group, lambda core: core.become_follower(core.term, None))
 
 

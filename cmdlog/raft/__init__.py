@@ -43,7 +43,8 @@ This is the only list of the caller's duties. DECISIONS.md says why; other texts
     was wiped or set back says `Franchise.NONE`, and its node is silent. It leaves the group by a
     committed configuration and returns as a learner under a new incarnation. Once that is committed, it
     starts with the place of that entry as `admitted`, now and at every later start. The same holds for
-    any other disk that takes a former member's place.
+    any other disk that takes a former member's place. A node that only learns later that its disk was set
+    back gets `Franchise.NO_WORD`: a leader may count on what it took since.
  7. *Apply* `committed` in order, each entry once. After a restart they begin after the manifest, or after
     `Restored.applied` where the state machine is durable by itself. Entries of kinds other than normal are
     the group's own; their payload is not for the state machine.

@@ -40,6 +40,7 @@ class Franchise(enum.Enum):
     """Whether this node may vote and campaign at all."""
 
     FULL = "full"
+    NO_WORD = "no_word"  # a peer has met a later start of its directory: what it takes it has, but it neither votes nor campaigns
     NONE = "none"  # its disk may have forgotten a vote (wiped, restored from a backup): it is as good as gone, and silent
 
 
@@ -137,9 +138,7 @@ class State:
         self.after: list[Message] = []  # built on what is being written
         self.read_results: list[ReadResult] = []
         self.dirty = True  # something may have come for a Ready
-        self.ticks = self.asked_at = self.give_way_from = (
-            0  # asked_at: when votes were asked for; see `roles.voting` for the last
-        )
+        self.ticks = self.asked_at = self.give_way_from = 0  # when votes were asked for; for the last see `roles.voting`
         self.pace = Pace(settings.election_ticks)
         self.manifest = restored.manifest  # Invariant: manifest.index >= log.base; what a far follower is given
         self.copying: SnapshotDescriptor | None = None  # the copy that the caller is busy with
@@ -211,7 +210,7 @@ class State:
     @property
     def enfranchised(self) -> bool:
         """Whether this node has a word in elections: its disk forgot nothing, or its log has what made it a member again."""
-        if self.franchise is Franchise.NONE:
+        if self.franchise is not Franchise.FULL:
             return False
         admitted, log = self.admitted, self.log
         return admitted is None or log.base >= admitted.first or log.term_at(admitted.first) == admitted.term

@@ -66,6 +66,8 @@ PEER = {"node": 3, "connected_since_s": None, "last_error": "refused"}
         ({"partitions": {"0": {"state": "disk_full"}}}, "partition_refuses"),
         ({"log": {"fill": 0.95}}, "log_nearly_full"),
         ({"peers": [PEER]}, "not_connected"),
+        ({"peers": [PEER], "went_back": [3], "state": "diverged"}, "diverged"),
+        ({"peers": [PEER], "went_back": [3], "state": "diverged", "leader": None}, "diverged"),
     ],
 )
 def test_each_trouble_of_a_node_is_a_finding_of_its_own(changed: dict[str, Any], code: str) -> None:

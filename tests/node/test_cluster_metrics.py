@@ -46,6 +46,7 @@ def samples(**changed: Any) -> dict[str, dict[tuple[str, ...], Any]]:
     told = {
         "state": "running", "standing": "leading", "leader": 1, "groups": {"0": a_group(), str(CLUSTER_GROUP): a_group(term=4)},
         "version": 12, "members": MEMBERS, "operation": None, "failure_set": {"sequence": 3, "nodes": []},
+        "went_back": [2],
         "copying": {"copies": []}, "elections": {}, "leader_changes": 2, "diverged": {}, "too_far_back": [], "peers": [],
         "unfit": [], "read_rounds": 8, "forwarding": {"sent": 4, "waiting": 3, "taken": 2, "placed": 1}, **changed,
     }  # fmt: skip
@@ -56,6 +57,7 @@ def samples(**changed: Any) -> dict[str, dict[tuple[str, ...], Any]]:
 def test_every_row_has_samples_and_no_other_metric_is_made() -> None:
     """The table is what people read."""
     assert samples().keys() == {row.name for row in CLUSTER_METRICS}
+    assert samples()["cmdlog_cluster_went_back"] == {("2",): 1}
 
 
 def test_labels_name_partitions_and_the_cluster_group() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import pytest
 from cmdlog.cluster.cluster_file import MemberAddress
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.leader_fitness import LeaderFitness
+from cmdlog.cluster.transport.peer_transport import LinkStatus
 from cmdlog.node.member.cluster_view import LIVE_S, LOOK_AHEAD_MAX, ClusterView, MemberParts, first_call_s
 from cmdlog.node.member.leadership import Standing
 from cmdlog.node.member.member_ground import MemberState, NoMajority
@@ -31,6 +33,12 @@ def called(index: int, at_s: float) -> bytes:
     """A batch of one call that the leader's clock gave this time."""
     txn = make_txn_id(millis=int(at_s * 1000), counter=0, partition=0)
     return encode_batch(partition=0, term=1, index=index, catalog=1, txn_ids=[txn], procedures=[0], params=[b"[]"])
+
+
+def a_link(node: int, *, met_later: bool = False) -> LinkStatus:
+    """With a peer that is connected."""
+    counts = dict.fromkeys((of.name for of in fields(LinkStatus)), cast(Any, 0))
+    return LinkStatus(**{**counts, "node": NodeId(node), "met_later": met_later, "last_error": ""})
 
 
 class Seen:
@@ -109,6 +117,13 @@ def test_member_serves_as_leader_or_follower_and_says_why_not(
     assert {name: getattr(found, name) for name in ready} == ready
     assert bool(found.why) is not found.serves
     assert found.shown().get("leader") == (None if leader is None else "http://one")
+
+
+@pytest.mark.parametrize("leader", [None, 2])
+def test_a_node_on_an_older_disk_says_so(leader: int | None) -> None:
+    """Whether or not it knows a leader, with who has met a later start of it."""
+    told = Seen().view(node=1, leader=leader, peers=[a_link(3), a_link(2, met_later=True)]).status()
+    assert (told["state"], told["went_back"]) == ("diverged", [2])
 
 
 def test_leader_whose_calls_no_majority_takes_says_so() -> None:

@@ -30,9 +30,11 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     nothing: Any = SimpleNamespace()
     desk = SimpleNamespace(troubles=troubles, broken=print)
     sites = SimpleNamespace(stalls=lambda _now: [])
+    peers = [SimpleNamespace(node=2, met_later=False)]
+    network = SimpleNamespace(send=sent.extend, status=lambda: SimpleNamespace(peers=peers))
     given: tuple[Any, ...] = (
         ground, roll, driver, leadership, fitness, SimpleNamespace(partitions=[0, 1]), nothing, sequencer, nothing, desk, sites,
-        nothing, sent.extend, lambda: False, RunningWork(),
+        nothing, network, lambda: False, RunningWork(),
     )  # fmt: skip
     parts = LeaderParts(LeaderGround(*given))
     troubles.begin_trouble([1], "diverged", "entry 7")
@@ -46,3 +48,10 @@ def test_trouble_becomes_a_reason_and_is_sent(tmp_path: Path) -> None:
     parts.note_ticks(1)
     assert fitness.of_peer(NodeId(2)) == FIT
     assert [parcel.receiver for parcel in sent[2:]] == [2, 3]
+    troubles.end_divergence(1)
+    parts.look_at_lineage()
+    parts.look_at_fitness()
+    assert fitness.own == FIT
+    peers[0].met_later = True
+    parts.look_at_lineage()
+    assert fitness.own == Unfitness.DIVERGED

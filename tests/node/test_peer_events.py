@@ -20,6 +20,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.met = self.hears = True
+        self.lineage = SimpleNamespace(is_asked_for=False)
         self.calls: list[str] = []
         self.events = PeerEvents(lambda: not self.met)
         called = self.calls.append
@@ -34,6 +35,8 @@ class Heard:
                 note_ticks=lambda ticks: None,
                 look_at_fitness=lambda: called("fitness"),
                 look_at_commits=lambda: called("commits"),
+                look_at_lineage=lambda: called("lineage"),
+                lineage=self.lineage,
                 meet_peer=lambda peer: called(f"met {peer}"),
             ),
             "membership": SimpleNamespace(note_ticks=lambda ticks: called("members"), hears=lambda peer: self.hears),
@@ -56,13 +59,24 @@ def test_a_stranger_says_and_hears_nothing(heard: Heard) -> None:
     heard.met = False
     heard.events.on_tick(3)
     heard.events.on_messages(PEER, [])
-    assert heard.calls == ["passed 3"]
+    assert heard.calls == ["passed 3", "lineage"]
     heard.met = True
     heard.events.on_tick(1)
     heard.met = False
     heard.events.on_messages(PEER, [])
     assert heard.events.speaks
-    assert heard.calls[1:] == ["passed 1", "driver", "tick 1", "members", "got []", "reads"]
+    assert heard.calls[2:] == ["passed 1", "lineage", "driver", "tick 1", "members", "got []", "reads"]
+
+
+def test_a_start_is_silent_until_each_peer_was_called(heard: Heard) -> None:
+    """One of them may have met a later start of this disk: it says so before this node votes."""
+    heard.lineage.is_asked_for = True
+    heard.events.on_tick(1)
+    heard.events.on_messages(PEER, [])
+    assert (heard.events.speaks, heard.calls) == (False, ["passed 1", "lineage"])
+    heard.lineage.is_asked_for = False
+    heard.events.on_tick(1)
+    assert heard.events.speaks
 
 
 def test_a_life_that_is_over_is_not_heard(heard: Heard) -> None:
@@ -77,7 +91,8 @@ def test_a_peer_is_met_whenever_it_can_be_reached_again(heard: Heard) -> None:
     """Not when it is lost: it may have said that it stops."""
     for kind in NoticeKind:
         heard.events.on_notice(PeerNotice(kind, PEER))
-    assert heard.calls == ["met 2"]
+    assert [call for call in heard.calls if call != "lineage"] == ["met 2"]
+    assert heard.calls.count("lineage") == len(NoticeKind)
 
 
 def test_the_log_is_held_once_a_second(heard: Heard) -> None:
@@ -85,5 +100,5 @@ def test_the_log_is_held_once_a_second(heard: Heard) -> None:
     heard.events.on_tick(LOOK_TICKS - 1)
     assert "log" not in heard.calls
     heard.events.on_tick(1)
-    assert heard.calls[-3:] == ["log", "fitness", "commits"]
+    assert heard.calls[-4:] == ["log", "lineage", "fitness", "commits"]
     assert heard.calls.count("driver") == LOOK_TICKS

@@ -14,6 +14,7 @@ from cmdlog.raft import (
     HardState,
     InvariantBroken,
     PlacedProposals,
+    ProposalRefused,
     RaftCore,
     RaftSettings,
     Role,
@@ -208,6 +209,20 @@ def test_a_node_that_may_have_forgotten_a_vote_is_silent() -> None:
     member.core.step(Append(C, A, Term(1), Term(0), Index(0), Entries(Index(1), [Term(1)], b"\0", [b"x"])))
     assert (member.take(), member.core.term, member.core.log.last) == ([], 0, 0)
     assert member.core.drops == {Drop.NO_FRANCHISE: 2}
+
+
+def test_a_node_on_an_older_disk_takes_entries_and_has_no_word() -> None:
+    """It has forgotten votes, maybe, so it gives none and does not campaign; what a leader sends it, it has."""
+    member = solo(franchise=Franchise.NO_WORD)
+    member.core.step(ask(Campaign.REAL, 7))
+    assert (member.core.vote, member.core.drops) == (None, {Drop.NO_FRANCHISE: 1})
+    assert wait(member) == []
+    with pytest.raises(ProposalRefused):
+        member.core.campaign()
+    member.core.step(Append(C, A, Term(7), Term(0), Index(0), Entries(Index(1), [Term(7)], b"\0", [b"x"])))
+    assert [reply.index for reply in [*member.take(), *member.sync()] if isinstance(reply, AppendReply)] == [1]
+    member.core.step(TimeoutNow(C, A, Term(7)))
+    assert member.core.role is Role.FOLLOWER
 
 
 def test_a_new_member_in_place_of_a_lost_disk_has_no_word_in_earlier_terms() -> None:

@@ -20,7 +20,6 @@ UNREACHABLE: Final = "unreachable"
 BOOTSTRAPPING: Final = "bootstrapping"
 RUNNING: Final = "running"
 DIVERGED: Final = "diverged"
-EARLIER_LIVES: Final = ("refuses this node: earlier_start", "refuses this node: duplicate")
 LEADING: Final = "leading"
 
 
@@ -117,7 +116,7 @@ def _of_node(node: Mapping[str, Any], leader: Mapping[str, Any] | None, silent: 
         return
     if state not in (RUNNING, DIVERGED):
         yield ClusterFinding("not_running", f"{name} is {state}: it knows no leader", number)
-    elif leader is not None and node["leader"] != leader["node"]:
+    elif leader is not None and node["leader"] != leader["node"] and (state == RUNNING or node["leader"]):
         yield ClusterFinding("disagrees", f"{name} takes node {node['leader']} for the leader, not node {leader['node']}", number)
     for partition, index in node.get("diverged", {}).items():
         yield ClusterFinding(
@@ -133,17 +132,12 @@ def _of_node(node: Mapping[str, Any], leader: Mapping[str, Any] | None, silent: 
     if (fill := (node.get("log") or {}).get("fill", 0.0)) > FILL_MAX:
         yield ClusterFinding("log_nearly_full", f"the log of {name} is {fill:.0%} full", number)
     for peer in node.get("peers", ()):
-        if peer["connected_since_s"] is None and peer["node"] not in silent:
-            yield _of_connection(name, number, peer)
-
-
-def _of_connection(name: str, number: int | None, peer: Mapping[str, Any]) -> ClusterFinding:
-    """Why there is none. A peer that refuses a node as an earlier start has met a later life of its directory."""
-    why = peer["last_error"]
-    if any(reason in why for reason in EARLIER_LIVES):
-        text = f"the directory of {name} is older than what node {peer['node']} has met of it, or a copy of it runs: {why}"
-        return ClusterFinding("diverged", text, number)
-    return ClusterFinding("not_connected", f"{name} does not reach node {peer['node']}: {why}", number)
+        if peer["connected_since_s"] is None and peer["node"] not in {*silent, *node.get("went_back", ())}:
+            yield ClusterFinding("not_connected", f"{name} does not reach node {peer['node']}: {peer['last_error']}", number)
+    for peer in node.get("went_back", ()):
+        why = f"the directory of {name} is older than what node {peer} has met of it, or a copy of it runs"
+        remedy = f"it neither votes nor leads; keep a copy of it, then `cmdlog cluster replace {number}` with an empty directory"
+        yield ClusterFinding("diverged", f"{why}: {remedy}", number)
 
 
 def _of_lag(node: int, lags: Mapping[str, PartitionLag]) -> Iterator[ClusterFinding]:

@@ -119,6 +119,7 @@ class KnownPeer:
             address=address_text(self.address),
             incarnation=record.incarnation.hex() if record else "",
             confirmed=record.confirmed if record else False,
+            met_later=record.met_later if record else False,
             connected_since_s=outgoing.since_s if outgoing else None,
             calls_since_s=incoming.since_s if incoming else None,
             round_trip_s=outgoing.round_trip_s if outgoing else None,

@@ -18,6 +18,7 @@ from cmdlog.cluster.transport.known_peer import KnownPeer, Notify
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
 from cmdlog.cluster.transport.peer_transport import NoticeKind, PeerNotice
 from cmdlog.cluster.transport.quiet_log import QuietLog
+from cmdlog.operator_error import OperatorError
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
 from cmdlog.raft.wire.secure_frames import Peer
@@ -42,9 +43,16 @@ class PeerAdmission:
         await asyncio.to_thread(self._book.pin, peer)
 
     async def accept(
-        self, connection: FramedConnection, peer: Peer, start: ProcessStart, attach: Callable[[KnownPeer], None]
+        self,
+        connection: FramedConnection,
+        peer: Peer,
+        start: ProcessStart,
+        attach: Callable[[KnownPeer], None],
+        *,
+        takes_us: bool = False,
     ) -> None:
-        """Attaches the connection of a process that has pinned us; its incarnation and start are durable before that.
+        """Attaches the connection of a process that has pinned us; its incarnation and start are durable before that. `takes_us`:
+        it has judged our start, too.
 
         Raises: PeerRefused, WalError, ConnectionEnded.
         """
@@ -52,7 +60,7 @@ class PeerAdmission:
         async with known.turn:
             self._book.check(peer, start)
             await self._displace(known, peer, start)
-            is_new = await asyncio.to_thread(self._book.acquaint, peer, start)
+            is_new = await asyncio.to_thread(self._book.acquaint, peer, start, takes_us=takes_us)
             if connection.is_ending or self._known(peer.node) is not known:
                 raise ConnectionEnded("the connection ended during its handshake")
             attach(known)
@@ -60,11 +68,17 @@ class PeerAdmission:
             self._notify(PeerNotice(NoticeKind.CONFIRMED, peer.node, peer.incarnation.hex()))
 
     def report(self, error: PeerRefused | RefusedByPeer, node: NodeId) -> None:
-        """Counts and logs a refusal, by either end, and passes it on."""
+        """Counts and logs a refusal, by either end, and passes it on. One of ours as a copy is durable first: what follows from
+        it must outlive a restart."""
         theirs = isinstance(error, RefusedByPeer)
         self._quiet.log(
             "peer_refuses_us" if theirs else "peer_refused", node, error.kind, node=node, reason=error.kind, why=str(error)
         )
+        if theirs and error.kind in COPIES_TEXT:
+            try:
+                self._book.note_later(node)
+            except OperatorError as failure:  # the next refusal tries again
+                self._quiet.log("peer_not_noted", node, node=node, why=str(failure))
         kind = NoticeKind.REFUSED_BY_PEER if theirs else NoticeKind.REFUSED
         self._notify(PeerNotice(kind, node, error.kind))
         if error.kind in COPIES_TEXT:

@@ -66,6 +66,7 @@ class PeerRecord:
     confirmed: bool = False  # it has pinned our incarnation
     start: ProcessStart | None = None  # the last one that was accepted
     former: tuple[bytes, ...] = ()  # incarnations that were replaced, oldest first
+    met_later: bool = False  # it refused our start: it has met a later one of our directory, or a copy of it
 
     def to_json(self) -> dict[str, Any]:
         start = self.start
@@ -74,6 +75,7 @@ class PeerRecord:
             "confirmed": self.confirmed,
             "start": None if start is None else [start.number, start.process.hex()],
             "former": [former.hex() for former in self.former],
+            **({"met_later": True} if self.met_later else {}),
         }
 
     @classmethod
@@ -81,7 +83,8 @@ class PeerRecord:
         """Raises: KeyError, TypeError, ValueError."""
         start = None if value["start"] is None else _start_of(*value["start"])
         former = tuple(_bytes_of(incarnation, INCARNATION_BYTES) for incarnation in value["former"])
-        return cls(_bytes_of(value["incarnation"], INCARNATION_BYTES), value["confirmed"] is True, start, former)
+        met_later = value.get("met_later") is True  # an older program does not say it
+        return cls(_bytes_of(value["incarnation"], INCARNATION_BYTES), value["confirmed"] is True, start, former, met_later)
 
     def newer(self, other: PeerRecord) -> PeerRecord:
         """The same node as this book and another one know it, confirmed to neither; where they disagree without saying which life
@@ -92,7 +95,7 @@ class PeerRecord:
             start = second.start if start is None or start.number < second.start.number else start
         former = dict.fromkeys((*second.former, *first.former))
         former.pop(first.incarnation, None)
-        return replace(first, confirmed=False, start=start, former=tuple(former)[-FORMER_MAX:])
+        return replace(first, confirmed=False, met_later=False, start=start, former=tuple(former)[-FORMER_MAX:])
 
 
 class PeerBook:
@@ -137,7 +140,7 @@ class PeerBook:
     def met(self) -> dict[NodeId, PeerRecord]:
         """What this node knows of every node, itself included, as another node's book may begin."""
         known = {**self._records, self.me.node: PeerRecord(self.me.incarnation, start=self.start)}
-        return {node: replace(record, confirmed=False) for node, record in sorted(known.items())}
+        return {node: replace(record, confirmed=False, met_later=False) for node, record in sorted(known.items())}
 
     def check(self, peer: Peer, start: ProcessStart | None = None) -> None:
         """Whether `pin`, and `acquaint` if its start is known, would take this peer. Changes nothing. Raises: PeerRefused."""
@@ -149,15 +152,23 @@ class PeerBook:
             record = _judge(self._records.get(peer.node), peer, None)
             self._put(peer.node, record)
 
-    def acquaint(self, peer: Peer, start: ProcessStart) -> bool:
-        """The peer has proved to be alive and said that it has pinned us: holds that, and which process it is.
+    def acquaint(self, peer: Peer, start: ProcessStart, *, takes_us: bool = False) -> bool:
+        """The peer has proved to be alive and said that it has pinned us: holds that, and which process it is. `takes_us`: it
+        has met no later start of this directory.
 
         Returns whether the confirmation is new. Raises: PeerRefused; those of `admit`.
         """
         with self._guard:
             record = _judge(self._records.get(peer.node), peer, start)
-            self._put(peer.node, replace(record, confirmed=True, start=replace(start, earlier=())))
+            later = record.met_later and not takes_us
+            self._put(peer.node, replace(record, confirmed=True, met_later=later, start=replace(start, earlier=())))
             return not record.confirmed
+
+    def note_later(self, node: NodeId) -> None:
+        """The peer has met a later start of this directory, and refuses this one: known until it takes us. Raises: as `admit`."""
+        with self._guard:
+            if (record := self._records.get(node)) is not None:
+                self._put(node, replace(record, met_later=True))
 
     def admit(self, node: NodeId, incarnation: bytes) -> None:
         """Replaces the incarnation of a node, by a decision of the cluster; it has to confirm ours again.
@@ -281,7 +292,7 @@ def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId
         raise Foreign(f"{path} belongs to {writer}, this directory to {identity}")
     records = {NodeId(int(node)): PeerRecord.from_json(found) for node, found in value["peers"].items()}
     if writer.incarnation != identity.incarnation:  # an adopted directory: what the peers have pinned is the life before
-        records = {node: replace(record, confirmed=False) for node, record in records.items()}
+        records = {node: replace(record, confirmed=False, met_later=False) for node, record in records.items()}
     earlier = tuple(bytes.fromhex(process) for process in value.get("earlier", ()))  # an older program does not say it
     return records, ProcessStart(value["starts"], bytes.fromhex(value.get("process", "")), earlier)
 

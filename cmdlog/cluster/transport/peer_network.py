@@ -285,7 +285,7 @@ class PeerNetwork:
         start = await read_pinned(connection, session)
         link = OutgoingLink(connection, session, start, outbox=known.outbox, secret=secret, encoder=self._encoder)
         with naming_refusals(connection, session):
-            await self._admission.accept(connection, session.peer, start, lambda peer: peer.attach_outgoing(link))
+            await self._admission.accept(connection, session.peer, start, lambda of: of.attach_outgoing(link), takes_us=True)
         return link
 
     async def _welcome(self, sock: socket.socket) -> None:

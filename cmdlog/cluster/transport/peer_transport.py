@@ -79,6 +79,7 @@ class LinkStatus:
     address: str  # that is called
     incarnation: str  # hexadecimal; "" while it is unknown
     confirmed: bool
+    met_later: bool  # it has met a later start of this node's directory: the disk went back, or a copy of it runs
     connected_since_s: float | None  # Unix time, of the connection that carries our messages
     calls_since_s: float | None  # of the connection that carries the peer's
     round_trip_s: float | None  # the last one measured
@@ -95,6 +96,11 @@ class LinkStatus:
     dropped_bytes: int
     faults: dict[str, int]  # frames and messages that were refused, by reason
     last_error: str
+
+    @property
+    def was_called(self) -> bool:
+        """Whether it took us once, refused us, or could not be reached."""
+        return self.connections > 0 or bool(self.last_error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

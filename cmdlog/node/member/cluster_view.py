@@ -74,9 +74,10 @@ class ClusterView:
         return MemberState.RUNNING if parts.speaks() and parts.leadership.leader is not None else MemberState.CONFIGURING
 
     def _shown_state(self) -> MemberState:
-        """For operators: that some partition is not what the leader has."""
-        state = self.member_state()
-        return MemberState.DIVERGED if state is MemberState.RUNNING and self._parts.marks.divergences() else state
+        """For operators: that some partition is not what the leader has, or that the whole directory went back."""
+        state, parts = self.member_state(), self._parts
+        differs = state is MemberState.RUNNING and parts.marks.divergences()
+        return MemberState.DIVERGED if differs or _met_later(parts.peers()) else state
 
     def readiness(self) -> MemberReadiness:
         """Whether calls are served here: by this node, which leads, or by the leader that it follows."""
@@ -105,7 +106,7 @@ class ClusterView:
     def status(self) -> dict[str, Any]:
         """Plain data."""
         parts = self._parts
-        applied = parts.applied()
+        applied, peers = parts.applied(), parts.peers()
         return {
             "state": self._shown_state().value,
             "node": parts.ground.node,
@@ -116,8 +117,9 @@ class ClusterView:
             "election": self._election(),
             "too_far_back": sorted(parts.too_far_back),
             "diverged": {str(partition): index for partition, index in parts.marks.divergences().items()},
+            "went_back": _met_later(peers),
             "unfit": parts.fitness.own.names,
-            "peers": [asdict(peer) for peer in parts.peers()],
+            "peers": [asdict(peer) for peer in peers],
             "forwarding": dict(parts.forwarding()),
             "copying": dict(parts.copies()),
             "read_rounds": parts.rounds.begun,
@@ -193,6 +195,11 @@ class ClusterView:
         entries = max(0, last - after)
         called_s = first_call_s(log, after) if entries else None
         return {"lag_entries": entries, "lag_s": None if called_s is None else round(max(0.0, self._wall() - called_s), 3)}
+
+
+def _met_later(peers: Collection[LinkStatus]) -> list[int]:
+    """Nodes that have met a later start of this node's directory."""
+    return sorted(int(peer.node) for peer in peers if peer.met_later)
 
 
 def end_of(core: RaftCore) -> tuple[int, int]:

@@ -54,7 +54,7 @@ class MemberState(enum.Enum):
     BOOTSTRAPPING = "bootstrapping"
     CONFIGURING = "configuring"
     RUNNING = "running"
-    DIVERGED = "diverged"  # it runs, and what some partition of it holds is not what the leader has
+    DIVERGED = "diverged"  # what it holds is not what the leader has, or its directory is older than what a peer has met of it
 
 
 @dataclass(frozen=True, slots=True)

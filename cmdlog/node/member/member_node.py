@@ -163,7 +163,7 @@ class MemberNode(Node):
         self.deployer = ClusterDeployer(self.deployer.ground, self._driver, self._machine, self._code)
         self._leading = LeaderParts(LeaderGround(
             ground, self._roll, self._driver, self._leadership, fitness, self._machine, self._marks, self.sequencer, self._keys,
-            self._desk, self._sites, steps, self._network.send, self._is_full, self.overview.work,
+            self._desk, self._sites, steps, self._network, self._is_full, self.overview.work,
         ))  # fmt: skip
         self.membership = self._follow_roll(fitness, groups)
         self._unsafe = UnsafeRecovery(ground.node, self._driver, self._network)

@@ -1,6 +1,7 @@
 """What a member does with time and with what its peers say.
 
-One rule: it is silent until every first member has said that it has met this disk (`cmdlog.cluster.transport.peer_book`).
+One rule: it is silent until every first member has said that it has met this disk (`cmdlog.cluster.transport.peer_book`), and
+until each peer was called once after this start: one of them may have met a later start of this disk.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class PeerEvents:
         """See `PeerHandler`."""
         parts = self._parts
         parts.passing(ticks)
-        self.speaks = self.speaks or not self._unmet()
+        if not self.speaks:
+            parts.leading.look_at_lineage()
+            self.speaks = not (self._unmet() or parts.leading.lineage.is_asked_for)
         if not self.speaks:
             return
         for _ in range(ticks):
@@ -81,6 +84,7 @@ class PeerEvents:
         if self._ticks >= LOOK_TICKS:
             self._ticks = 0
             parts.hold_log()
+            parts.leading.look_at_lineage()
             parts.leading.look_at_fitness()
             parts.leading.look_at_commits()
 
@@ -98,4 +102,5 @@ class PeerEvents:
         """See `PeerHandler`."""
         if notice.kind is NoticeKind.CONNECTED:
             self._parts.leading.meet_peer(notice.peer)
+        self._parts.leading.look_at_lineage()
         log.info("peer", kind=notice.kind.value, node=notice.peer, detail=notice.detail)

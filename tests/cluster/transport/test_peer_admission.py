@@ -14,8 +14,10 @@ from cmdlog.cluster.transport.peer_admission import PeerAdmission
 from cmdlog.cluster.transport.peer_book import PeerRefused
 from cmdlog.cluster.transport.peer_transport import NoticeKind
 from cmdlog.cluster.transport.quiet_log import QuietLog
+from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.control_frames import ProcessStart, RefusalReason
 from cmdlog.raft.wire.secure_frames import Peer
+from cmdlog.wal.errors import DiskFull
 from tests.cluster.transport.fake_transport import FakeTransport
 from tests.cluster.transport.linkkit import AGAIN, START, PeerBench, Wire, turn_until
 from tests.cluster.transport.netkit import THREE, TWO, identity_of, open_book
@@ -33,11 +35,11 @@ class Gate:
         self.admission = PeerAdmission(self.book, self.members.get, self.bench.notices.append, QuietLog(), challenge_s)
         self.attached: list[KnownPeer] = []
 
-    async def accept(self, start: ProcessStart, peer: Peer = PEER) -> None:
+    async def accept(self, start: ProcessStart, peer: Peer = PEER, *, takes_us: bool = False) -> None:
         """A process that has proved to hold the secret."""
         connection = FramedConnection(silence_s=1.0)
         FakeTransport(connection)
-        await self.admission.accept(connection, peer, start, self.attached.append)
+        await self.admission.accept(connection, peer, start, self.attached.append, takes_us=takes_us)
 
     async def refusal(self, start: ProcessStart, peer: Peer = PEER) -> RefusalReason:
         """Why it is refused."""
@@ -132,6 +134,37 @@ def test_a_connection_that_ended_meanwhile_is_not_attached(tmp_path: Path) -> No
         assert gate.attached == []
 
     asyncio.run(body())
+
+
+def test_a_refusal_as_a_copy_is_durable_until_the_peer_takes_us(tmp_path: Path) -> None:
+    """Not one for another reason, and not our own refusal of the peer."""
+
+    async def body() -> None:
+        gate = Gate(tmp_path)
+        await gate.accept(START)
+        gate.admission.report(RefusedByPeer(TWO, RefusalReason.UNAVAILABLE), TWO)
+        gate.admission.report(PeerRefused(PEER, RefusalReason.EARLIER_START, "a backup"), TWO)
+        assert not gate.book.records[TWO].met_later
+        gate.admission.report(RefusedByPeer(TWO, RefusalReason.EARLIER_START), TWO)
+        assert open_book(tmp_path, identity_of(1)).records[TWO].met_later
+        await gate.accept(START)
+        assert gate.book.records[TWO].met_later
+        await gate.accept(START, takes_us=True)
+        assert not gate.book.records[TWO].met_later
+
+    asyncio.run(body())
+
+
+def test_a_book_that_cannot_be_written_stops_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next refusal tries again; this one is noticed all the same."""
+
+    def full(_node: NodeId) -> None:
+        raise DiskFull("no room")
+
+    gate = Gate(tmp_path)
+    monkeypatch.setattr(gate.book, "note_later", full)
+    gate.admission.report(RefusedByPeer(TWO, RefusalReason.DUPLICATE), TWO)
+    assert [notice.kind for notice in gate.bench.notices] == [NoticeKind.REFUSED_BY_PEER, NoticeKind.DUPLICATE]
 
 
 def test_refusals_are_noticed_and_copies_counted(tmp_path: Path) -> None:

@@ -126,6 +126,24 @@ def test_a_copy_is_known_by_its_start(start: ProcessStart, reason: RefusalReason
     book.check(FIRST, NEXT)
 
 
+def test_a_later_start_that_a_peer_has_met_is_known_until_it_takes_this_one() -> None:
+    """Over restarts. That the peer calls says nothing: it has judged the incarnation alone by then."""
+    files = SimFiles()
+    book = PeerBook.open(files, "/", ME)
+    book.note_later(TWO)
+    assert book.records == {}
+    book.acquaint(FIRST, START)
+    book.note_later(TWO)
+    book = reopened(files)
+    assert book.records[TWO].met_later
+    assert not book.met[TWO].met_later
+    assert not book.records[TWO].newer(book.records[TWO]).met_later
+    book.acquaint(FIRST, START)
+    assert book.records[TWO].met_later
+    book.acquaint(FIRST, START, takes_us=True)
+    assert not book.records[TWO].met_later
+
+
 def test_every_start_of_a_directory_has_another_number() -> None:
     """Also when the power goes right after it."""
     files, starts = SimFiles(), list[ProcessStart]()

@@ -388,6 +388,8 @@ def test_two_copies_do_not_take_turns(tmp_path: Path) -> None:
         with running(back):
             back.network.set_peers({ONE: one.address})
             wait_for(lambda: back.handler.has(NoticeKind.DUPLICATE, ONE))
+            assert back.peer(ONE).met_later
+            assert not one.peer(TWO).met_later
             assert one.book.records[TWO].start == copy.book.start
             assert one.network.status().duplicates
 
@@ -408,6 +410,8 @@ def test_a_restored_backup_is_refused(tmp_path: Path) -> None:
             restored.network.set_peers({ONE: one.address})
             wait_for(lambda: restored.handler.has(NoticeKind.REFUSED_BY_PEER, ONE))
             assert "earlier_start" in restored.handler.details(NoticeKind.REFUSED_BY_PEER)
+            assert restored.peer(ONE).met_later
+            assert restored.peer(ONE).was_called
 
 
 def test_an_admitted_incarnation_ends_the_connections_of_the_one_before(tmp_path: Path) -> None:

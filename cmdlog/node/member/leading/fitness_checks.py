@@ -37,10 +37,12 @@ class FitnessChecks:
         is_full: Callable[[], bool],
         standing: Callable[[], Standing],
         progress: Callable[[], Progress],
+        went_back: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_full`: the log, or its volume, has no room for a call; `progress` of a take-over under way."""
+        """`is_full`: the log, or its volume, has no room for a call; `progress` of a take-over under way; `went_back`: the
+        directory is older than what a peer has met."""
         self._troubles, self._stalls, self._is_full = troubles, stalls, is_full
-        self._standing, self._progress = standing, progress
+        self._standing, self._progress, self._went_back = standing, progress, went_back
         self._before = FIT
         self._seen: Progress = "", 0
         self._still = self._stuck = 0
@@ -54,7 +56,7 @@ class FitnessChecks:
         if kinds - {FULL, DIVERGED} or any(stall.kind != "running" and stall.seconds >= STALL_S for stall in stalls):
             now |= Unfitness.STUCK
         reasons, self._before = now & self._before, now
-        if DIVERGED in kinds:
+        if DIVERGED in kinds or self._went_back():
             reasons |= Unfitness.DIVERGED
         return reasons | self._look_at_takeover(at_work=any(stall.kind == "running" for stall in stalls))
 

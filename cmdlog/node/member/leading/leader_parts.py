@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.replication import Replication
+from cmdlog.cluster.transport.peer_transport import PeerTransport
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.node.member.leadership import Leadership
 from cmdlog.node.member.leading.commit_checks import CommitChecks
+from cmdlog.node.member.leading.directory_lineage import DirectoryLineage
 from cmdlog.node.member.leading.fitness_checks import FitnessChecks, Progress
 from cmdlog.node.member.leading.leader_steps import LeaderSteps
 from cmdlog.node.member.leading.leadership_events import LeadershipEvents
@@ -26,7 +28,6 @@ from cmdlog.node.site_events import Desk
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.supervisor import ProcessSites
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.multi_raft import Parcel
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class LeaderGround:
     desk: Desk
     sites: InlineSites | ProcessSites
     steps: LeaderSteps
-    send: Callable[[list[Parcel]], None]  # takes parcels for peers
+    network: PeerTransport
     is_full: Callable[[], bool]  # the log, or its volume, has no room for a call
     work: RunningWork
 
@@ -56,8 +57,9 @@ class LeaderParts:
     def __init__(self, of: LeaderGround) -> None:
         self._driver, self._sequencer, self._keys, self._fitness = of.driver, of.sequencer, of.keys, of.fitness
         self.takeover = Takeover(of.steps, of.desk.broken, of.work, self._executed)
+        self.lineage = DirectoryLineage(of.member.node, of.driver, lambda: of.network.status().peers)
         self.transfer = LeadershipTransfer(
-            of.driver, of.fitness, drained=lambda: of.sequencer.replicated.idle, send=of.send,
+            of.driver, of.fitness, drained=lambda: of.sequencer.replicated.idle, send=of.network.send,
             peers=lambda: [NodeId(member.node) for member in of.roll.members if member.node != of.member.node],
         )  # fmt: skip
         self.events = LeadershipEvents(
@@ -67,6 +69,7 @@ class LeaderParts:
         self.checks = FitnessChecks(
             of.desk.troubles, stalls=lambda: of.sites.stalls(time.monotonic()), is_full=of.is_full,
             standing=lambda: of.leadership.standing, progress=self._takeover_progress,
+            went_back=lambda: bool(self.lineage.met_later),
         )  # fmt: skip
         self.commits = CommitChecks(of.driver, of.leadership, of.fitness, of.sequencer.replicated)
 
@@ -81,6 +84,11 @@ class LeaderParts:
         """A connection to the peer begins."""
         with self._driver.lock:
             self._fitness.meet_peer(peer)
+
+    def look_at_lineage(self) -> None:
+        """Whether a peer has met a later start of this directory than this one."""
+        if self.lineage.look_at_peers():
+            self.look_at_fitness()
 
     def look_at_commits(self) -> None:
         """Whether a majority takes what this node proposes."""
