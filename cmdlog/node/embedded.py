@@ -27,7 +27,7 @@ from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, CallRefused, Durability, NotReady, Reply, UnknownOutcome
 from cmdlog.node.placing.thread_waiter import ThreadWaiter
 from cmdlog.node.queries.query import QueryResult, run_query
-from cmdlog.node.settings import Settings, fitted
+from cmdlog.node.settings import BadSetting, Settings, fitted
 from cmdlog.node.slot_map import Route
 from cmdlog.node.telemetry.request_stats import facts_of
 from cmdlog.node.telemetry.stage_timings import OUTCOMES
@@ -367,7 +367,7 @@ def open_embedded(data_dir: str | os.PathLike[str], db: Database, **settings: An
         ProceduresError: `BundleError` (code of the log, or new code out of it, cannot be loaded; a module's file was changed
             after its import), `DefinitionError`, `SchemaConflict`.
         TypeError: `db` is no `Database`.
-        BadSetting: a setting is unknown, out of bounds, or not that of the directory.
+        BadSetting: a setting is unknown, out of bounds, or not that of the directory; or `data_dir` is empty.
         NotStarted: with `sites`, a site process ended before it served.
     """
     if is_loading() or is_bundled(sys._getframe(1)):  # noqa: SLF001 - a thread of such a module does not know that it is loaded
@@ -380,7 +380,9 @@ def open_embedded_on(outside: Outside, data_dir: str | os.PathLike[str], db: Dat
     log_as_library()
     if not isinstance(db, Database):
         raise TypeError(_why_no_database(db))
-    inline, directory = not settings.get("sites"), os.path.abspath(os.fspath(data_dir))
+    if not (path := os.fspath(data_dir)).strip():  # a variable that is not set must not mean the current folder
+        raise BadSetting("data_dir", "is empty; name the folder of the node's files", hint='`"."` is the current one')
+    inline, directory = not settings.get("sites"), os.path.abspath(path)
     if inline:
         check_running_code(db)
     with naming_faults(directory):

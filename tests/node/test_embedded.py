@@ -161,6 +161,17 @@ def in_a_fork(work: Callable[[], object]) -> str:
     return told
 
 
+@pytest.mark.parametrize("empty", ["", " "])
+def test_a_directory_without_a_name_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: str
+) -> None:
+    """`open(os.environ.get("DATA", ""), db)` names what is missing, and makes no files."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadSetting, match="data_dir: is empty"):
+        open_embedded(empty, db, **SMALL)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_fork_cannot_use_the_directory(tmp_path: Path) -> None:
     """A child would write the log's next block as the parent does: its calls are refused, its `close` leaves the log alone."""
     with reopen(tmp_path) as opened:

@@ -136,6 +136,10 @@ def test_times_take_whole_milliseconds_on_both_sides() -> None:
         ({"startingTxn": "9", "endingTxn": '{"1": 8, "2": "latest"}'}, "after endingTxn .* of partition 1: no transaction"),
         ({"startingTimestamp": "2000", "endingTimestamp": "1999"}, "startingTimestamp 2000 is after endingTimestamp 1999"),
         ({"startingTimestamp": "2023-11-14T22:13:20Z", "endingTxn": "8"}, "startingTimestamp .* is after endingTxn 8"),
+        ({"endingTxn": ""}, "endingTxn is empty; omit"),
+        ({"startingTxn": " "}, "startingTxn is empty; omit"),
+        ({"table": "state.a", "asOfTxn": ""}, "asOfTxn is empty; omit"),
+        ({"path": ""}, "path is empty; omit"),
     ],
 )
 def test_bad_value_is_refused_with_the_reason(given: dict[str, str], why: str) -> None:

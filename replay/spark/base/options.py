@@ -155,6 +155,8 @@ _BY_LOWER: Final = {name.lower(): name for name in NAMES}
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises: BadOption, naming the option and what it may be."""
     found = {_name_of(name): value for name, value in given.items()}
+    if empty := next((name for name, value in found.items() if not value.strip()), None):
+        raise BadOption(f"{empty} is empty; omit the option for its default")
     text = found.get
     table = _table(text("table"))
     _check_fit(table, found)
@@ -218,7 +220,7 @@ def _as_of(txn: str | None, timestamp: str | None) -> int | Literal["latestPoint
         return _moment("asOfTimestamp", timestamp)
     if txn is not None and txn.strip().lower() == LATEST_POINT.lower():
         return "latestPoint"
-    text = (txn or "latest").strip()
+    text = "latest" if txn is None else txn.strip()
     if text.lower() != "latest" and (not text.isdecimal() or int(text) > TXN_MAX):
         raise BadOption(f"asOfTxn is a transaction id, latest or {LATEST_POINT}; not {text!r}")
     return None if text.lower() == "latest" else int(text)
@@ -292,7 +294,7 @@ def _moment(name: str, text: str) -> int:
 
 
 def _bound(name: str, text: str | None, open_end: str) -> Bound:
-    text = (text or open_end).strip()
+    text = open_end if text is None else text.strip()
     if not text.startswith("{"):
         return Bound(_txn(name, text, open_end))
     value = _json(name, text)
