@@ -145,9 +145,11 @@ class OneOfSeveral:
 
 @pytest.mark.parametrize(("own", "skips"), [(1, 1), (2, 0)])
 def test_one_of_several_nodes_skips_what_it_proposed_alone(tmp_path: Path, own: int, skips: int) -> None:
-    """Whoever proposed the call may have run it already."""
+    """Whoever proposed the call may have run it already: it is tried again, and that is said."""
     log = Log(CallOutcome(0, 1, b""))
     desk = make_desk(tmp_path, log)
     desk.serve_replica(OneOfSeveral(own))
-    desk.skip(HUNG)
+    with capture_logs() as logs:
+        desk.skip(HUNG)
     assert len(log.entries) == skips
+    assert [(line["event"], line["index"]) for line in logs] == [("call_skipped" if skips else "call_retried", HUNG.index)]
