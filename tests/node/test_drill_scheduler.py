@@ -150,7 +150,7 @@ def test_drill_that_ends_without_a_word_is_an_error(tmp_path: Path, made: Callab
     drills.start()
     wait_for(lambda: drills.status()["error"])
     drills.stop()
-    assert "exited with code 3" in drills.status()["error"]
+    assert "exit code 3" in drills.status()["error"]
 
 
 def test_times_of_reports_are_utc(tmp_path: Path) -> None:

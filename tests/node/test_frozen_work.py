@@ -207,7 +207,7 @@ def test_take_over_that_waits_for_ever_is_seen() -> None:
 
         def stands() -> bool:
             clock.skip(STALLED_AFTER_S)
-            return [(of.kind, of.step) for of in works.stalled()] == [("takeover", "parted")]
+            return [(of.kind, of.step) for of in works.stalled()] == [("takeover", "executed")]
 
         wait_for(stands)
         executed[0] += 1
