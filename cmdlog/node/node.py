@@ -151,7 +151,7 @@ class Node:
                 plan, report = bring_up(files, wal, live=live, progress=reporter(progress), leave=leave)
                 Trust(files, directory).unseal()  # from here on they are written to
                 skips = skips_behind(plan)
-                node = cls(NodeGround(directory, db, settings, wal, boot, inline, outside, skips, first_site=trial.take))
+                node = cls(NodeGround(directory, db, settings, wal, boot, inline, outside, skips, first_site=trial.take_site))
                 node.recovery = tell_recovery(plan, report, node._snapshots.newest, node.meter.speeds)
                 node._checks.pages.wish(unsealed, plan)
                 node._start(log_sync or settings.durability, left_over(wal, plan))

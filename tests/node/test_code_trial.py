@@ -172,7 +172,7 @@ def test_a_site_that_is_killed_meanwhile_is_tried_once_more(
         return
     for _ in range(2):
         trial.load(bundle, SETTINGS)
-    site = trial.take(0, (0,))
+    site = trial.take_site(0, (0,))
     assert site is spawned[1]
     site.discard()
 

@@ -54,12 +54,12 @@ class CodeTrial:
         if all(value["hash"] != bundle.hash for value in known) and not any(_has_modules(value, bundle) for value in known):
             self.load(bundle, settings)
 
-    def take(self, number: int, partitions: Sequence[int]) -> SiteChild:
+    def take_site(self, number: int, partitions: Sequence[int]) -> SiteChild:
         """The site of this number, which has loaded the code, or a new one. Raises: OSError."""
         if not self._sites:
             return SiteChild.spawn(number, partitions)
         site = self._sites.pop(0)
-        site.number, site.partitions = number, partitions
+        site.assign(number, partitions)
         return site
 
     def close(self) -> None:

@@ -180,7 +180,7 @@ def open_member(
         check_program(directory, settings, db, boot, wal)
     run_upto = {part.partition: part.to_index for part in plan.partitions}
     ground = NodeGround(
-        directory, db, settings, wal, boot, inline=False, outside=outside, first_site=trial.take, run_upto=run_upto
+        directory, db, settings, wal, boot, inline=False, outside=outside, first_site=trial.take_site, run_upto=run_upto
     )
     return OpenedMember(ground, program, plan, report, unsealed)
 

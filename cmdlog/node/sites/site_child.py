@@ -66,6 +66,10 @@ class SiteChild:
         os.close(page_fd)
         return cls(number, partitions, popen, Channel(ours), memoryview(page).cast("Q"), page=page)
 
+    def assign(self, number: int, partitions: Sequence[int]) -> None:
+        """Before `greet`: which site it will be."""
+        self.number, self.partitions = number, partitions
+
     def greet(self, hello: dict[str, Any]) -> None:
         """Sends what the site needs to serve."""
         self.channel.send(encode_frame(FrameKind.HELLO, orjson.dumps(hello, option=orjson.OPT_NON_STR_KEYS)))
