@@ -210,10 +210,11 @@ def test_two_older_disks_elect_nobody_beside_the_one_that_holds_all(tmp_path: Pa
         cluster.start()
         cluster.leader()
         cluster.call("open_account", {**went.account, "savings": 0, "checking": 0}, "open")
-        images = {}
         for node in others:
-            images[node] = went.image_of(node, running=False)
-            cluster.leader()
+            cluster.kill(node)
+        images = {node: take_image(tmp_path / f"n{node}") for node in others}  # neither has met the other's next start
+        cluster.start(*others)
+        cluster.leader()
         for number in range(LOST):
             went.deposit(f"lost{number}")
         ask_for(lambda: len(set(cluster.positions().values())) == 1 and len(cluster.positions()) == 3, why=cluster.logs)
