@@ -190,16 +190,22 @@ def _finds(home: Path) -> Sequence[str]:
     return ("shop.py",)
 
 
+def _vendors(home: Path) -> Sequence[str]:
+    written(home, PROGRAMS["vendored beside the program"].files)  # where a recovery finds it by PYTHONPATH alone
+    return ("shop.py",)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "why"),
     [
+        (_vendors, "No module named 'word'"),
         (_zipped, "no source"),
         (_compiled, "module words has no source"),
         (_reads, "words.txt"),
         (_finds, "No module named 'words'"),
     ],
-    ids=["zip", "pyc", "a file of the folder", "a module that no import names"],
+    ids=["installed beside the program", "zip", "pyc", "a file of the folder", "a module that no import names"],
 )
 def test_what_no_replay_could_run_is_refused_at_the_first_start(tmp_path: Path, make: object, why: str) -> None:
     """The program ends with an error that names it, and nothing of it is logged: the repaired program starts."""

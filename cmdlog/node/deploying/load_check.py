@@ -40,7 +40,8 @@ class NotReplayable(BundleError):
 
     hint = (
         "a replay imports the modules that the log holds, in another process: at import they may need what is installed and each "
-        "other; put what starts the program under `if __name__ == '__main__':`, data into a module; see `cmdlog check`"
+        "other; put what starts the program under `if __name__ == '__main__':`, data into a module, and a folder of installed "
+        "packages on PYTHONPATH, for recoveries too; see `cmdlog check`"
     )
 
 
@@ -105,12 +106,14 @@ def _find_problem(bundle: Bundle, timeout_s: float) -> str:
 def own_folders(bundle: Bundle) -> list[str]:
     """Where this program's imports found the modules of the bundle: another process finds them in the log alone.
 
-    The folder of this framework, where it is not installed, stays.
+    The folder of this framework, where it is not installed, stays, and one of PYTHONPATH in which packages are installed: a
+    recovery has the same.
     """
     modules = {name: sys.modules[name] for name in bundle.modules if name in sys.modules}
     folders = {*map(str, folders_of(modules)), os.path.realpath(os.getcwd())}
     framework = os.path.realpath(Path(cmdlog.__file__).parents[1])
-    return sorted(folder for folder in folders if folder != framework and not holds_distributions(folder))
+    stated = {os.path.realpath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder}
+    return sorted(folders - {framework, *filter(holds_distributions, stated)})
 
 
 def main() -> None:
