@@ -11,10 +11,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
+import weakref
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, Final
 
 import httpx
+
+LOOK_EVERY_S: Final = 0.5  # for turns whose caller was interrupted while it gave them back
+
+
+class _Turn:
+    """Of one request; it ends with the frame that holds it."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Lanes:
@@ -22,8 +32,12 @@ class Lanes:
 
     def __init__(self, arguments: dict[str, Any], connections_max: int) -> None:
         self._arguments = arguments
-        self._free = threading.Semaphore(connections_max)
+        self._connections_max = connections_max
+        self._turns: weakref.WeakSet[_Turn] = (
+            weakref.WeakSet()
+        )  # an interrupted release is made up for when the caller's frame ends
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._idle: list[httpx.Client] = []
         self._all: set[httpx.Client] = set()
         self._closed = False
@@ -31,9 +45,9 @@ class Lanes:
     @contextlib.contextmanager
     def response(self, request: httpx.Request, *, wait_s: float) -> Iterator[httpx.Response]:
         """The beginning of the answer, over a lane that gets free within `wait_s`. Raises: httpx.RequestError."""
-        if not self._free.acquire(timeout=wait_s):
-            raise httpx.PoolTimeout(f"no connection was free for {wait_s:g} s")
+        turn = _Turn()
         try:
+            self._await_turn(turn, wait_s)
             lane, whole = self._take_connection(), False
             try:
                 response = lane.send(request, stream=True)
@@ -51,7 +65,9 @@ class Lanes:
                 else:
                     self._discard(lane)
         finally:
-            self._free.release()
+            with self._lock:
+                self._turns.discard(turn)
+                self._changed.notify()
 
     def close(self) -> None:
         """Requests under way fail."""
@@ -59,6 +75,15 @@ class Lanes:
             self._closed = True
             for lane in self._all:
                 lane.close()
+
+    def _await_turn(self, turn: _Turn, wait_s: float) -> None:
+        until = time.monotonic() + wait_s
+        with self._lock:
+            while len(self._turns) >= self._connections_max:
+                if (left_s := until - time.monotonic()) <= 0:
+                    raise httpx.PoolTimeout(f"no connection was free for {wait_s:g} s")
+                self._changed.wait(min(left_s, LOOK_EVERY_S))
+            self._turns.add(turn)
 
     def _discard(self, lane: httpx.Client) -> None:
         """Closes a lane whose state is not known; the next request makes another."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cmdlog.node.deploying.code_trial import CodeTrial
 from cmdlog.node.node import Node
 from procedures import Database, procedure_versions
 from procedures.bundle import Bundle
@@ -120,6 +121,7 @@ def fixture_early(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         return {name: stated for name, stated in next_requests(*args).items() if name not in STANDARD}
 
     monkeypatch.setattr(procedure_versions, "next_requests", without)
+    monkeypatch.setattr(CodeTrial, "load", lambda *_: None)  # which loads new code with the standard settings
     return monkeypatch
 
 

@@ -27,6 +27,8 @@ class Copying:
     def __init__(self, steps: int, then: Callable[[], object]) -> None:
         self._left, self._then = steps, then
 
+    idle_pause_s = None
+
     @property
     def capturing(self) -> bool:
         return self._left > 0
@@ -91,6 +93,7 @@ class Answering:
     """A site without a capture."""
 
     capturing = False
+    idle_pause_s = None
 
     def read(self, _partition: int, _call: object) -> tuple[int, list[tuple[int, bytes]]]:
         return 70, [(0, b"1")]

@@ -102,7 +102,6 @@ WAYS: dict[str, Callable[[str, Path, str], list[object]]] = {
     "partitions": lambda directory, out, _app: ["recover", directory, "--to", out, "--partitions", "3"],
     "current code": lambda directory, out, app: ["recover", directory, "--to", out, "--code", "current", "--app", app],
     "fork": lambda directory, out, app: ["fork", directory, "--at", "start", "--app", app, "--to", out],
-    "drill": lambda directory, _out, _app: ["drill", directory],
     "history": lambda directory, _out, _app: ["log", "history", directory],
     "serve": lambda directory, _out, app: ["serve", app, "--data", directory, "--port", "0"],
 }

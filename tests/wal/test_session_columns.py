@@ -107,7 +107,7 @@ def test_batch_of_another_format_is_refused() -> None:
     places = {field.name: field.offset for field in BATCH.fields}
     for at, wrong in ((places["flags"] + 1, b"\1"), (places["reserved"], b"\1"), (len(payload), b"\0" * 8)):
         forged = encode_record(RecordKind.BATCH, payload[:at] + wrong + payload[at + len(wrong) :], partition=0, term=1, index=2)
-        with pytest.raises(BadRecord, match=r"batch (flags|columns and text)"):
+        with pytest.raises(BadRecord, match=r"batch (flags|columns, text and places)"):
             decode_batch(decode_record(forged))
 
 
