@@ -138,15 +138,15 @@ def former_hashes(procedure: Procedure, requests: Mapping[str, Stated], params: 
 
 
 def renamed_hashes(procedure: Procedure, requests: Mapping[str, Stated], params: Sequence[Any]) -> Iterator[int]:
-    """The hashes of this request, sent as it was logged, under the names that its parameters once had."""
+    """The hashes of what may have been sent for this request under the former signatures: with or without their defaults."""
     stated = requests.get(procedure.name)
-    given = dict(zip(procedure.parameter_names, params, strict=True))
     for value in stated["former"] if stated else ():
-        was = Signature.of_json(value).parameters
-        came, gone = [name for name in given if name not in was], [name for name in was if name not in given]
-        if came and len(came) <= len(gone):
-            renamed = dict(zip(came, gone, strict=False))
-            yield given_hash(procedure.name, {renamed.get(name, name): value for name, value in given.items()})
+        signature = Signature.of_json(value)
+        for former in _former_params(procedure, signature, params):
+            sent = dict(zip(signature.parameters, former, strict=True))
+            yield given_hash(procedure.name, sent)
+            defaults = signature.defaults
+            yield given_hash(procedure.name, {n: v for n, v in sent.items() if n not in defaults or v != defaults[n]})
 
 
 def _former_params(procedure: Procedure, was: Signature, params: Sequence[Any]) -> Iterator[list[Any]]:

@@ -33,9 +33,7 @@ class Lanes:
     def __init__(self, arguments: dict[str, Any], connections_max: int) -> None:
         self._arguments = arguments
         self._connections_max = connections_max
-        self._turns: weakref.WeakSet[_Turn] = (
-            weakref.WeakSet()
-        )  # an interrupted release is made up for when the caller's frame ends
+        self._turns: weakref.WeakSet[_Turn] = weakref.WeakSet()  # one that is not given back ends with its frame
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._idle: list[httpx.Client] = []

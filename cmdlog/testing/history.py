@@ -13,7 +13,7 @@ import tempfile
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
@@ -34,6 +34,7 @@ CALLS_MAX: Final = 30  # of one history
 SMALL_INTEGERS: Final = (0, 9)  # few, so that calls meet; one in four is any integer of 64 bits
 _SIZES: Final = {"min_size": "min_length", "max_size": "max_length"}  # as Hypothesis and as annotated_types name them
 INT64: Final = (-(1 << 63), (1 << 63) - 1)
+LONGEST: Final = timedelta(microseconds=INT64[1])
 LENGTH_MAX: Final = 4  # of lists, and of strings that are no key
 
 GeneratedCall = tuple[str, dict[str, Any]]
@@ -139,6 +140,8 @@ def _strategy_of_class(hint: Any) -> st.SearchStrategy[Any]:
             {name: field for name, field in fields.items() if name not in missing},
             optional={name: field for name, field in fields.items() if name in missing},
         )
+    if hint is timedelta:
+        return st.timedeltas(-LONGEST, LONGEST)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return st.sampled_from(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):

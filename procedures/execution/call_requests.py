@@ -46,8 +46,7 @@ class CallRequests:
         procedure = self._procedures[number]
         if batch.sent is not None:
             yield request_hash(self._seeds[number], params)
-            if not (batch.sent and batch.sent[at]):
-                yield from renamed_hashes(procedure, self._stated, params)
+            yield from renamed_hashes(procedure, self._stated, params)
         yield from former_hashes(procedure, self._stated, params)
 
     def made_from(self, batch: Invocations, at: int) -> tuple[int, Sequence[Any]]:

@@ -73,4 +73,5 @@ def test_checkpoint_is_read_as_the_state_that_wrote_it() -> None:
     groups = GroupStates()
     state = groups.state(3)
     state.term, state.vote, state.commit, state.last_index, state.last_term, state.last_checksum = 5, 2, 6, 7, 4, 8
+    state.terms.add(7, 4)
     assert GroupState.from_checkpoint(decode_record(*groups.checkpoints(oldest_block=1))) == state
