@@ -76,7 +76,6 @@ NOT_RUN: Final = (
             "InsertBehaviorTest::test_autoclose_on_insert_implicit_returning",
             "InsertBehaviorTest::test_empty_insert",
             "InsertBehaviorTest::test_empty_insert_multiple",
-            "LastrowidTest::test_native_lastrowid_autoinc",
         ),
     ),
     NotRun(
