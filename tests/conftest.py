@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import re
 import signal
@@ -75,6 +76,16 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def pytest_unconfigure() -> None:
     """Nothing stays behind."""
     warm_start.end()
+
+
+@pytest.fixture(autouse=True)
+def log_streams_closed() -> Iterator[None]:
+    """A server that a test runs in this process writes to the standard error of that test, which is closed afterwards."""
+    before = list(logging.root.handlers)
+    yield
+    for handler in list(logging.root.handlers):
+        if type(handler) is logging.StreamHandler and handler not in before:
+            logging.root.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)
