@@ -124,7 +124,10 @@ def _constrained(hint: Any, metadata: Sequence[Any]) -> st.SearchStrategy[Any]:
         sizes = {name: getattr(part, stated) for name, stated in _SIZES.items() for part in bounds if hasattr(part, stated)}
         return st.lists(strategy_of(typing.get_args(hint)[0]), **{"max_size": sizes.get("min_size", 0) + LENGTH_MAX, **sizes})
     within: Any = typing.Annotated[hint, *bounds] if bounds else None
-    return st.from_type(within) if bounds else strategy_of(hint)
+    if not bounds:
+        return strategy_of(hint)
+    known: st.SearchStrategy[Any] = st.from_type(within)
+    return known.filter(lambda value: INT64[0] <= value <= INT64[1]) if hint is int else known
 
 
 def _strategy_of_class(hint: Any) -> st.SearchStrategy[Any]:
@@ -148,7 +151,9 @@ def _strategy_of_class(hint: Any) -> st.SearchStrategy[Any]:
         hints = typing.get_type_hints(hint, include_extras=True)
         return st.builds(hint, **{field.name: strategy_of(hints[field.name]) for field in dataclasses.fields(hint)})
     try:
-        strategy: st.SearchStrategy[Any] = st.from_type(hint)
+        stated: Mapping[str, Any] = getattr(hint, "model_fields", {})  # of pydantic
+        fields = {name: _constrained(field.annotation, field.metadata) for name, field in stated.items()}
+        strategy: st.SearchStrategy[Any] = st.builds(hint, **fields) if fields else st.from_type(hint)
         strategy.validate()
     except Exception as error:
         raise TypeError(f"no values are known for {hint}; give a strategy in `parameters`") from error
