@@ -140,7 +140,8 @@ def test_interrupts_at_any_moment_leave_no_poisoned_connection() -> None:
                 with suppress(Interrupted):
                     while not rung.is_set():
                         client.call("bump", id=1)
-                assert client.invoke("bump", {"id": 1}, timeout_s=PATIENCE_S).value == server.executions
+                known = server.executions  # what was interrupted may be executed later
+                assert known < client.invoke("bump", {"id": 1}, timeout_s=PATIENCE_S).value <= server.executions
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
