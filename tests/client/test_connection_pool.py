@@ -122,6 +122,7 @@ def test_interrupted_caller_leaves_no_poisoned_connection(shape: str) -> None:
         ]
 
 
+@pytest.mark.torture
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a socket that httpx had just opened
 def test_interrupts_at_any_moment_leave_no_poisoned_connection() -> None:
     """Also where httpx is between two of its own steps."""
