@@ -66,6 +66,8 @@ class ProcessSet:
         front.show_connections(
             lambda: sum(stats.connections for stats in self._stats()), cut=lambda: self._lost.cut(lambda: list(self._stats()))
         )
+        of_node = front.unread_bytes
+        front.show_unread(lambda: of_node() + sum(stats.unread_bytes for stats in self._stats()))
 
     def start(self, listener: socket.socket) -> None:
         """Starts all; they take connections from this socket, which the set owns."""

@@ -19,6 +19,7 @@ from starlette.types import Send
 from cmdlog.api.gate.auth import make_gatekeeper
 from cmdlog.api.gate.login_page import SIGN_IN_PAGE
 from cmdlog.api.gate.problem import Headers, Problem, of_refused
+from cmdlog.api.gate.shares import Shares
 from cmdlog.api.gate.spans import make_call_spans
 from cmdlog.api.routes.batch_window import Traffic
 from cmdlog.api.routes.query import Queries
@@ -27,6 +28,7 @@ from cmdlog.node.settings import Settings
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import DiskFull, WalError
+from procedures.wire.result_json import RESULT_BYTES_MAX
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
@@ -38,6 +40,8 @@ T = TypeVar("T")
 
 STREAMS_SHARE: Final = 0.8  # of `drain_timeout_s`; in the rest what was read is answered
 SLOW_THREADS: Final = 4  # for what blocks: status, snapshots
+UNREAD_BYTES_MAX: Final = 64 << 20  # of answers that clients have not taken
+UNREAD_BYTES_MIN: Final = 2 * RESULT_BYTES_MAX  # of a process that speaks HTTP: one credential can have the longest result
 
 
 class StaleReader(Protocol):
@@ -109,6 +113,8 @@ class Service:
         self.streams: set[Callable[[], None]] = set()  # what ends the reading of each batch under way
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         self.front.show_token_file(lambda: "problem" in self.gatekeeper.describe())
+        self.unread = Shares(max(UNREAD_BYTES_MIN, UNREAD_BYTES_MAX // (1 + settings.http_processes)))
+        self.front.show_unread(lambda: self.unread.total)
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
         self.queries = Queries(settings)
         self.traffic = Traffic()

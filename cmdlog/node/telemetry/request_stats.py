@@ -64,6 +64,7 @@ class RequestStats:
         self.refused: dict[tuple[str, str], int] = {}  # calls by procedure and code: nothing of them was logged
         self.slow_calls = 0
         self.connections: Callable[[], int] = lambda: 0
+        self.unread_bytes: Callable[[], int] = lambda: 0
         self.token_file_refused: Callable[[], bool] = lambda: False
         self.cut: Callable[[], Mapping[str, int]] = dict  # connections that were refused or ended by the server, by code
         self._wall = wall
@@ -77,6 +78,10 @@ class RequestStats:
     def show_connections(self, connections: Callable[[], int], cut: Callable[[], Mapping[str, int]]) -> None:
         """How many are open, and how many were refused or ended by the server, by code."""
         self.connections, self.cut = connections, cut
+
+    def show_unread(self, unread_bytes: Callable[[], int]) -> None:
+        """How much is held of answers that their clients have not taken."""
+        self.unread_bytes = unread_bytes
 
     def show_token_file(self, refused: Callable[[], bool]) -> None:
         """Whether the token file cannot be used."""
