@@ -10,7 +10,7 @@ from cmdlog.api.gate.shares import Shares
 
 def taken_one_by_one(shares: Shares, *names: str) -> None:
     """Each takes single units, in turn, until none gets another."""
-    while {shares.take(name, 1) for name in names} != {False}:
+    while {shares.take_share(name, 1) for name in names} != {False}:
         pass
 
 
@@ -26,23 +26,23 @@ def test_credentials_that_want_all_get_equal_parts_and_leave_one() -> None:
     shares = Shares(64)
     taken_one_by_one(shares, "one", "two", "three")
     assert shares.held == {"one": 16, "two": 16, "three": 16}
-    assert shares.take("new", 16)
+    assert shares.take_share("new", 16)
 
 
 def test_holder_of_nothing_may_take_what_is_free() -> None:
     """Something larger than a share is not refused for ever."""
     shares = Shares(64)
-    assert shares.take("one", 60)
-    assert not shares.take("one", 1)
-    assert not shares.take("two", 5)
-    assert shares.take("two", 4)
+    assert shares.take_share("one", 60)
+    assert not shares.take_share("one", 1)
+    assert not shares.take_share("two", 5)
+    assert shares.take_share("two", 4)
 
 
 def test_what_is_given_back_is_told() -> None:
     """Those that wait for room look again."""
     shares, told = Shares(64), list[str]()
     shares.on_room[lambda: told.append("room")] = None
-    assert shares.take("one", 32)
+    assert shares.take_share("one", 32)
     shares.give_back("one", 32)
     assert (told, shares.held, shares.total) == (["room"], {}, 0)
 
@@ -53,7 +53,7 @@ def test_shares_add_up_and_none_takes_all(steps: list[tuple[str, int]]) -> None:
     shares = Shares(40)
     for name, amount in steps:
         if amount >= 0:
-            shares.take(name, amount)
+            shares.take_share(name, amount)
         else:
             shares.give_back(name, min(-amount, shares.held.get(name, 0)))
         assert shares.total == sum(shares.held.values()) <= shares.whole

@@ -1,7 +1,7 @@
 """How much of something scarce each credential holds, so that none of them can take all of it.
 
 One rule: a credential may hold as much as it leaves free (Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998). Alone it
-gets half. Of n that want all, each gets one part in n + 1, and one part stays free for the next. Whoever holds nothing may take
+gets half. Of n that want all, each gets one part in n + 1, and one part stays free for the next. One that holds nothing may take
 all that is free, so the first of everybody's fits if anything does.
 
 A credential is known by `Credential.name`; all callers without one are a single name. No clock and no waiting here. One thread.
@@ -25,7 +25,7 @@ class Shares:
         held, free = self.held.get(name, 0), self.whole - self.total - amount
         return free >= 0 and (not held or held + amount <= free)
 
-    def take(self, name: str, amount: int) -> bool:
+    def take_share(self, name: str, amount: int) -> bool:
         """Holds so much more, if that is allowed."""
         if amount and self.allows(name, amount):
             self.held[name] = self.held.get(name, 0) + amount
