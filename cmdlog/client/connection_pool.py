@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
 import weakref
@@ -19,6 +20,7 @@ from typing import Any, Final
 import httpx
 
 LOOK_EVERY_S: Final = 0.5  # for turns whose caller was interrupted while it gave them back
+COLLECT_EVERY_S: Final = 10.0  # at most: what an interrupt left in a reference cycle keeps its turn until it is collected
 
 
 class _Turn:
@@ -34,8 +36,9 @@ class Lanes:
         self._arguments = arguments
         self._connections_max = connections_max
         self._turns: weakref.WeakSet[_Turn] = weakref.WeakSet()  # one that is not given back ends with its frame
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may end an abandoned request in the middle of another's step
         self._changed = threading.Condition(self._lock)
+        self._collect_from = 0.0
         self._idle: list[httpx.Client] = []
         self._all: set[httpx.Client] = set()
         self._closed = False
@@ -80,7 +83,9 @@ class Lanes:
             while len(self._turns) >= self._connections_max:
                 if (left_s := until - time.monotonic()) <= 0:
                     raise httpx.PoolTimeout(f"no connection was free for {wait_s:g} s")
-                self._changed.wait(min(left_s, LOOK_EVERY_S))
+                if not self._changed.wait(min(left_s, LOOK_EVERY_S)) and time.monotonic() >= self._collect_from:
+                    gc.collect()
+                    self._collect_from = time.monotonic() + COLLECT_EVERY_S
             self._turns.add(turn)
 
     def _discard(self, lane: httpx.Client) -> None:
