@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import structlog
+
 from cmdlog.cluster.cluster_file import ClusterFile, client_place
 from cmdlog.cluster.transport.peer_tls import PeerTls
 from cmdlog.node.outcome import NotReady
@@ -17,6 +19,10 @@ TICK_S: Final = 0.1  # nobody sees less than this: heartbeats, time-outs, looks 
 MEMBER_RAFT: Final = RaftSettings(heartbeat_ticks=2)
 """Five heartbeats in an election time-out: four may be late, and a node with many quiet groups pays half. A commit that no
 message has brought to the followers does not wait for them (`cmdlog.raft.roles.leader`)."""
+
+OPEN_TO: Final = "what the nodes say to each other travels unencrypted: give every node --peer-cert-file and --peer-ca-file"
+
+log = structlog.get_logger("cmdlog.cluster")
 
 
 class NoLeader(NotReady):
@@ -73,6 +79,13 @@ class MemberGround:
         loopback alone, since any other address needs a credential."""
         host, port = client_place(self.cluster.member(self.node).client)
         return {"port": port, "host": host} if is_loopback(host) else {"port": port}
+
+    def warn_unencrypted(self) -> None:
+        """Logs, as the server does for its clients, that peers speak beyond loopback without TLS."""
+        places = [self.listen, *(member.peer for member in self.cluster.members)]
+        hosts = [host for host, _ in filter(None, places) if not is_loopback(host)]
+        if self.tls is None and hosts:
+            log.warning("not_encrypted", host=hosts[0], hint=OPEN_TO)
 
     def consensus(self, settings: Settings) -> RaftSettings:
         """Times and limits of this node's groups."""

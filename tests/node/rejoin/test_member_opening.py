@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cmdlog.node.assembly import MACHINE, Outside
 from cmdlog.node.member.member_ground import MemberGround
@@ -164,3 +165,32 @@ def test_directory_of_another_node_or_cluster_is_refused(tmp_path: Path, node: i
         join(str(tmp_path), MemberGround(file, node, SECRET))
     assert refused.value.exit_code == 11
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("peer", "listen", "tls", "warned"),
+    [
+        ("10.0.0.1", None, False, ["10.0.0.1"]),
+        ("127.0.0.1", "0.0.0.0", False, ["0.0.0.0"]),
+        ("127.0.0.1", "127.0.0.2", False, []),
+        ("10.0.0.1", None, True, []),
+    ],
+)
+def test_start_warns_of_peers_beyond_loopback_without_tls(
+    tmp_path: Path, peer: str, listen: str | None, tls: bool, warned: list[str]
+) -> None:
+    """As of clients, and before the first of them is asked for a copy."""
+    cluster = a_cluster(1)
+    members = (dataclasses.replace(cluster.members[0], peer=(peer, 7)),)
+    place = (listen, 7) if listen else None
+    secured: Any = object() if tls else None
+    member = MemberGround(dataclasses.replace(cluster, members=members), 1, SECRET, place, tls=secured)
+
+    @after_copy
+    def join(directory: str, member: MemberGround, *, outside: Outside = MACHINE, progress: Any = None) -> int:
+        return len(lines)
+
+    with capture_logs() as lines:
+        before_opening = join(str(tmp_path / "n1"), member)
+    told = [line["host"] for line in lines if (line["event"], line["log_level"]) == ("not_encrypted", "warning")]
+    assert (told, before_opening) == (warned, len(warned))

@@ -135,6 +135,7 @@ def after_copy(join: Callable[P, N]) -> Callable[P, N]:
         values = given.arguments
         ground = rejoin_ground(values["outside"].files, values["directory"], values["member"], values["progress"])
         check_owner(ground)
+        ground.member.warn_unencrypted()
         return open_whole(ground, lambda: join(*args, **kwargs))
 
     return open_member
