@@ -93,6 +93,9 @@ bench: $(VENV)/.installed ## run the benchmarks, write a page of all figures: ma
 map: $(VENV)/.installed-test ## write the module maps from the docstrings
 	$(BIN)/python -m tests.project.module_map
 
+hashes: $(VENV)/.installed-test ## write the hashes of what a server's image installs, from constraints.txt
+	$(BIN)/python -m tests.project.wheel_hashes
+
 clean: ## remove what the tools wrote; .venv stays until `make distclean`
 	rm -rf build dist bench/out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find cmdlog procedures replay snapshot tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
@@ -120,4 +123,4 @@ $(VENV)/.installed-spark: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/pyth
 	$(PIP) --editable '.[spark,spark-java,bench]'
 	@touch $(VENV)/.installed $@
 
-.PHONY: help demo demo-cluster demo-spark test test-fast test-pure check check-fast lint types imports format torture fuzz sim mutants bench map clean distclean
+.PHONY: help demo demo-cluster demo-spark test test-fast test-pure check check-fast lint types imports format torture fuzz sim mutants bench map hashes clean distclean

@@ -18,6 +18,7 @@ FILES: Final[Mapping[str, str]] = {
     CONFIG: "every setting with its default and meaning, commented out",
     "cmdlog.service": "a unit of systemd, Type=notify with a watchdog",
     "Dockerfile": "an image of an application and its server",
+    "cmdlog-requirements.txt": "what that image installs, by hash",
     "alerts.yml": "alert rules for Prometheus",
     "grafana.json": "a dashboard for Grafana",
 }
@@ -40,7 +41,7 @@ def files(name: NameArgument = None, json: JsonFlag = False) -> None:
       cmdlog files cmdlog.service > /etc/systemd/system/cmdlog.service
     """
     if name is None:
-        listed = "\n".join(f"{known:16} {meaning}" for known, meaning in FILES.items())
+        listed = "\n".join(f"{known:23} {meaning}" for known, meaning in FILES.items())
         out.result({"files": dict(FILES)}, lambda: out.text(listed))
         return
     if name not in FILES:

@@ -141,25 +141,3 @@ def test_commands_in_the_files_exist(name: str) -> None:
     lines = [line for line in read_deploy_file(name).splitlines() if line.startswith(("ExecStart=", 'CMD ["serve"'))]
     assert lines
     assert set(re.findall(r"--[a-z-]+", " ".join(lines))) <= known
-
-
-def test_the_dockerfile_has_the_instructions_of_one() -> None:
-    """Each line is a comment, an instruction, or continues one; nothing runs as root."""
-    text = re.sub(r"\\\n", " ", read_deploy_file("Dockerfile"))
-    instructions = [line.split()[0] for line in text.splitlines() if line and not line.startswith("#")]
-    known = {
-        "FROM",
-        "RUN",
-        "COPY",
-        "WORKDIR",
-        "USER",
-        "VOLUME",
-        "EXPOSE",
-        "ENV",
-        "HEALTHCHECK",
-        "STOPSIGNAL",
-        "ENTRYPOINT",
-        "CMD",
-    }
-    assert set(instructions) <= known
-    assert instructions.index("USER") < instructions.index("ENTRYPOINT")

@@ -171,7 +171,7 @@ def test_directory_of_another_node_or_cluster_is_refused(tmp_path: Path, node: i
     ("peer", "listen", "tls", "warned"),
     [
         ("10.0.0.1", None, False, ["10.0.0.1"]),
-        ("127.0.0.1", "0.0.0.0", False, ["0.0.0.0"]),
+        ("127.0.0.1", "192.168.0.1", False, ["192.168.0.1"]),
         ("127.0.0.1", "127.0.0.2", False, []),
         ("10.0.0.1", None, True, []),
     ],

@@ -1,0 +1,102 @@
+"""The container: its Dockerfile is carried out, its server started and probed as the file says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from cmdlog.cli.files import read_deploy_file
+from tests.cli.image_steps import NO_MOUNTS
+from tests.project.wheel_hashes import PATH, plain_name, requirements, runtime
+from tests.waiting import PATIENCE_S
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PACKAGES = ("cmdlog", "procedures", "replay", "snapshot")
+UID = "8642"
+APPLICATION = """\
+from procedures.samples.bank import db as db
+"""
+
+
+def put_context(folder: Path) -> Path:
+    """What a user has beside the Dockerfile."""
+    folder.mkdir()
+    for name in ("Dockerfile", "cmdlog-requirements.txt"):
+        (folder / name).write_text(read_deploy_file(name))
+    (folder / "shop.py").write_text(APPLICATION)
+    return folder
+
+
+def put_wheel(folder: Path) -> None:
+    """The product as a wheel, without its parts in C: it works without."""
+    about = f"cmdlog-{version('cmdlog')}.dist-info"
+    with zipfile.ZipFile(folder / f"cmdlog-{version('cmdlog')}-py3-none-any.whl", "w") as wheel:
+        for path in (path for package in PACKAGES for path in (CHECKOUT / package).rglob("*")):
+            if path.is_file() and path.suffix not in (".so", ".pyc"):
+                wheel.write(path, path.relative_to(CHECKOUT))
+        wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: cmdlog\nVersion: {version('cmdlog')}\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/entry_points.txt", "[console_scripts]\ncmdlog = cmdlog.cli:main\n")
+        wheel.writestr(f"{about}/RECORD", "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts and other users need root")
+def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
+    """Its server starts as a user of its own, the probe passes the gate that holds strangers, and SIGTERM ends it in order."""
+    apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    context, root = put_context(tmp_path / "context"), tmp_path / "root"
+    put_wheel(context)
+    root.mkdir()
+    program = [*apart, sys.executable, "-m", "tests.cli.image_steps", str(context), str(root)]
+    done = subprocess.run(program, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    if done.returncode == NO_MOUNTS:
+        pytest.skip("mounting is not allowed here")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == {
+        "ready": True,
+        "uids": [[UID, UID]],
+        "stranger": 401,
+        "modes": {name: [int(UID), mode] for name, mode in {"node": "0o750", "tokens": "0o600", "probe": "0o600"}.items()},
+        "ended": 0,
+    }
+
+
+def test_the_base_is_one_by_digest() -> None:
+    """A tag may become another image; what pip installs is named by hash, too."""
+    text = read_deploy_file("Dockerfile")
+    (base,) = re.findall(r"^FROM (.*)$", text, re.MULTILINE)
+    assert re.fullmatch(r"python:3\.11\.\d+-slim@sha256:[0-9a-f]{64}", base)
+    assert all("--require-hashes" in line or "--no-index" in line for line in re.findall(r"pip install.*", text))
+
+
+def test_hashes_are_of_the_versions_that_the_tests_run_with() -> None:
+    """Each package of a server, once; for `make hashes` where this fails."""
+    listed = re.findall(r"^(\S+==\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", PATH.read_text(), re.MULTILINE)
+    assert [name for name, _ in listed] == runtime()
+    assert all(hashes.count("--hash") in (1, 2) for _, hashes in listed), "one file, or one for each processor"
+
+
+def test_one_file_for_all_processors_has_one_hash() -> None:
+    """Names are compared as pip does."""
+
+    def report(digest: str) -> dict[str, object]:
+        found = {
+            "metadata": {"name": "Some.Thing", "version": "1"},
+            "download_info": {"archive_info": {"hashes": {"sha256": digest}}},
+        }
+        return {"install": [found]}
+
+    assert plain_name("Some_Thing==1") == "some-thing"
+    written = [requirements(["some_thing==1"], map(report, digests)) for digests in (("a", "a"), ("a", "b"))]
+    assert [re.findall("sha256:(.)", text) for text in written] == [["a"], ["a", "b"]]
