@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
+from procedures.declaration.columns.shown_values import values_shown
 from procedures.declaration.database import Database
 from procedures.declaration.grouped_operands import operands_ungrouped
 from procedures.declaration.hash_slots import keys_unjudged
@@ -26,18 +27,22 @@ COUNTED_ARGUMENTS: Final = 5  # and rounding a Numeric ignores no argument
 JOINED_BYTES: Final = 6  # and + and || join bytes
 JUDGED_KEYS: Final = 7  # and no statement looks for a key of another partition
 GROUPED_OPERANDS: Final = 8  # and an operand that is a comparison has brackets, and a value that is a buffer is no bytes
+HIDDEN_VALUES: Final = 9  # and no text of an error shows a value of a row
 KNOWN: Final = (
     TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY, STORED_FORMS, COUNTED_ARGUMENTS, JOINED_BYTES, JUDGED_KEYS, GROUPED_OPERANDS,
+    HIDDEN_VALUES,
 )  # fmt: skip
 
 
 def dialect_of(db: Database) -> int:
     """For a database that was loaded from a bundle, that of a bundle with the same rules.
 
-    Bundles of applications that a dialect before `JUDGED_KEYS` does not concern keep their hash; that one concerns all.
+    Bundles of applications that a dialect before `JUDGED_KEYS` does not concern keep their hash; those from there on concern all.
     """
     if not db.dialect.is_exact:
         return TEXT_NUMERIC
+    if not db.shows_values:
+        return HIDDEN_VALUES
     if db.dialect.groups_operands:
         return GROUPED_OPERANDS
     if db.dialect.judges_keys:
@@ -55,6 +60,8 @@ def dialect_of(db: Database) -> int:
 def rules_of(dialect: int) -> Iterator[None]:
     """What is declared inside is read by the rules of the dialect."""
     with contextlib.ExitStack() as then:
+        if dialect < HIDDEN_VALUES:
+            then.enter_context(values_shown())
         if dialect < GROUPED_OPERANDS:
             then.enter_context(operands_ungrouped())
         if dialect < JUDGED_KEYS:

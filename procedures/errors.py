@@ -7,8 +7,8 @@ What a procedure itself raises is an outcome, not one of these: it is logged and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from cmdlog.operator_error import OperatorError
 
@@ -28,7 +28,15 @@ class StatementRefused(ProceduresError):
 
 
 class RowRefused(ProceduresError):
-    """A row holds what its table does not: the call that wrote it fails, whether or not it catches this."""
+    """A row holds what its table does not: the call that wrote it fails, whether or not it catches this.
+
+    Attributes:
+        params: the value that is refused, by the name of its column; the text does not show it.
+    """
+
+    def __init__(self, message: str, params: Mapping[str, Any]) -> None:
+        self.params = params
+        super().__init__(message)
 
 
 class SchemaConflict(ProceduresError):
@@ -40,7 +48,7 @@ class StateRefused(ProceduresError):
 
 
 class RowsUnfit(StateRefused):
-    """Rows that exist do not suit the tables that a change leads to; the message names table, key, value and count."""
+    """Rows that exist do not suit the tables that a change leads to; the message names table, column and count."""
 
 
 class BatchRefused(ProceduresError):
@@ -69,7 +77,7 @@ class MigrationFailed(ProceduresError):
         partition: whose state it was.
     """
 
-    hint = "repair the migration, or the rows with the old program, and try again"
+    hint = "repair the migration, or with the old program the rows: `cmdlog migrate APP --data DIR --plan` shows them; try again"
 
     def __init__(self, message: str, *, migration: str = "", partition: int = 0) -> None:
         self.migration = migration

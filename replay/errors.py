@@ -10,7 +10,6 @@ from cmdlog.operator_error import OperatorError
 
 MIGRATION: Final = "migration"  # the procedure of a place that is a migration begins with it
 ROWS_MAX: Final = 50  # of a place: enough to see what kind of difference it is
-ROWS_TOLD: Final = 5  # of them in the message
 SUSPECTS_TOLD: Final = 3  # calls that the hint names; all are in the place
 
 
@@ -49,10 +48,6 @@ class RowDifference:
         at = self.live_as_of_index
         live = "not at hand" if at is None else f"{_pairs(self.live)} as of index {at}"
         return self.table, _pairs(self.key), _pairs(self.replayed), live
-
-    def __str__(self) -> str:
-        table, key, replayed, live = self.cells
-        return f"{table} {key}: replayed {replayed}, live {live}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +112,9 @@ class _AtPlace(ReplayError):
 
     @property
     def summary(self) -> str:
-        """This partition alone, with its first rows."""
-        rows, left = self.place.rows[:ROWS_TOLD], len(self.place.rows) + self.place.rows_left_out - ROWS_TOLD
-        return "; ".join([self.headline, *map(str, rows), *([f"and {left} more rows"] if left > 0 else [])])
+        """This partition alone, with the tables whose rows are at hand: values are in the place, a text may leave the node."""
+        count, tables = len(self.place.rows) + self.place.rows_left_out, sorted({row.table for row in self.place.rows})
+        return f"{self.headline}; rows at hand: {count}, of {', '.join(tables)}" if tables else self.headline
 
     @property
     def headline(self) -> str:

@@ -22,6 +22,7 @@ from cmdlog.whole_line_stdout import answer
 from procedures.checks.check_target import resolve_target
 from procedures.checks.lint import Finding
 from procedures.checks.trial_executor import MILLIS_BITS, REVERSE, trial_executor
+from procedures.declaration.columns.shown_values import values_shown
 from procedures.declaration.database import Database
 from procedures.declaration.schema_plan import kept_columns
 from procedures.errors import BundleError, DefinitionError, ProceduresError, StateRefused
@@ -139,7 +140,10 @@ def _rehearsed(database: Database, path: Path, *, partition: int) -> dict[str, A
 def main() -> int:
     """Entry point of a run. TARGET STATE: prints how it ended."""
     target, path = sys.argv[1:]
-    answer(orjson.dumps(_rehearsed(resolve_target(target)[1], Path(path), partition=_partition_of(Path(path)))))
+    database = resolve_target(target)[1]
+    with values_shown():  # the developer has the states
+        found = _rehearsed(database, Path(path), partition=_partition_of(Path(path)))
+    answer(orjson.dumps(found))
     return 0
 
 

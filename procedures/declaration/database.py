@@ -16,6 +16,7 @@ from sqlalchemy import MetaData, Table
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import SchemaItem
 
+from procedures.declaration.columns.shown_values import values_are_shown
 from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect, dialect_with
 from procedures.declaration.grouped_operands import operands_are_ungrouped
 from procedures.declaration.hash_slots import keys_are_unjudged
@@ -103,6 +104,7 @@ class Database:
         self._has_bytes = False  # in a column, a parameter or a result
         self._keys_are_unjudged = keys_are_unjudged()
         self._operands_are_ungrouped = operands_are_ungrouped()
+        self.shows_values = values_are_shown()  # in the texts of errors
         self._is_deployed = is_deployed()
         self._model: Any = None
 

@@ -25,7 +25,9 @@ from procedures.declaration.stored_types import (
     IsoTime,
     MicrosecondInterval,
     NumberFloat,
+    StoredBoolean,
     StoredBytes,
+    StoredEnum,
     TextUuid,
     UtcDateTime,
 )
@@ -232,6 +234,8 @@ class StateDialect(SQLiteDialect):
         types.Uuid: TextUuid,
         types.LargeBinary: StoredBytes,
         types.VARBINARY: StoredBytes,
+        types.Enum: StoredEnum,
+        types.Boolean: StoredBoolean,
     }
 
     def __init__(

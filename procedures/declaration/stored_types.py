@@ -27,15 +27,19 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import isnan
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import apsw
 from sqlalchemy import types
 
+from procedures.declaration.columns.shown_values import values_are_shown, wrong_kind
+
 
 class _Exact(types.TypeEngine[Any]):
     """A type with its own two conversions; None passes through."""
+
+    stands_for: ClassVar[str]  # in texts of errors
 
     def to_sqlite(self, value: Any) -> Any:
         raise NotImplementedError
@@ -47,7 +51,17 @@ class _Exact(types.TypeEngine[Any]):
         return lambda value: None if value is None else self.to_sqlite(value)
 
     def result_processor(self, dialect: Any, coltype: Any) -> Any:
-        return lambda value: None if value is None else self.to_python(value)
+        to_python = self.to_python
+
+        def convert(value: Any) -> Any:
+            try:
+                return None if value is None else to_python(value)
+            except (TypeError, ValueError) as error:
+                if values_are_shown():
+                    raise
+                raise type(error)(f"{wrong_kind(value)} where {self.stands_for} was expected") from None
+
+        return convert
 
     def literal_processor(self, dialect: Any) -> Any:
         """In a CHECK, a generated column or an index: as it is stored, or the comparison would be with something else."""
@@ -56,6 +70,8 @@ class _Exact(types.TypeEngine[Any]):
 
 class UtcDateTime(_Exact, types.DateTime):
     """Aware datetime as RFC 3339 in UTC; fixed width, so text order is time order."""
+
+    stands_for = "a DateTime"
 
     def to_sqlite(self, value: Any) -> Any:
         if not isinstance(value, datetime) or value.tzinfo is None:
@@ -69,6 +85,8 @@ class UtcDateTime(_Exact, types.DateTime):
 class IsoDate(_Exact, types.Date):
     """Date as YYYY-MM-DD."""
 
+    stands_for = "a Date"
+
     def to_sqlite(self, value: Any) -> Any:
         if not isinstance(value, date) or isinstance(value, datetime):
             raise TypeError("a Date column takes datetime.date")
@@ -81,6 +99,8 @@ class IsoDate(_Exact, types.Date):
 class TextUuid(_Exact, types.Uuid):  # type: ignore[type-arg]
     """UUID as text with hyphens."""
 
+    stands_for = "a Uuid"
+
     def to_sqlite(self, value: Any) -> Any:
         return str(value if isinstance(value, UUID) else UUID(value))
 
@@ -90,6 +110,8 @@ class TextUuid(_Exact, types.Uuid):  # type: ignore[type-arg]
 
 class IsoTime(_Exact, types.Time):
     """Time of day as HH:MM:SS.ffffff; fixed width, so text order is time order."""
+
+    stands_for = "a Time"
 
     def to_sqlite(self, value: Any) -> Any:
         if not isinstance(value, time) or value.tzinfo is not None:
@@ -104,6 +126,7 @@ class MicrosecondInterval(_Exact, types.Interval):
     """Interval as a number of microseconds, which is all that a timedelta holds."""
 
     cache_ok = True
+    stands_for = "an Interval"
 
     def to_sqlite(self, value: Any) -> Any:
         if not isinstance(value, timedelta):
@@ -114,6 +137,41 @@ class MicrosecondInterval(_Exact, types.Interval):
         if type(value) is not int:
             raise TypeError(f"{value!r} where the microseconds of an Interval were expected")
         return timedelta(microseconds=value)
+
+
+class StoredEnum(types.Enum):
+    """Enum whose errors do not show the value."""
+
+    def _db_value_for_elem(self, elem: Any) -> Any:
+        try:
+            return self._valid_lookup[elem]
+        except KeyError:
+            if values_are_shown() or (isinstance(elem, str) and not self.validate_strings):
+                return super()._db_value_for_elem(elem)  # type: ignore[no-untyped-call]
+            raise self._refusal() from None
+
+    def _object_value_for_elem(self, elem: str) -> Any:
+        try:
+            return self._object_lookup[elem]
+        except KeyError:
+            if values_are_shown():
+                return super()._object_value_for_elem(elem)
+            raise self._refusal() from None
+
+    def _refusal(self) -> LookupError:
+        return LookupError(f"a value that is none of those of Enum {self.name}: {', '.join(self.enums)}")
+
+
+class StoredBoolean(types.Boolean):
+    """Boolean whose errors do not show the value."""
+
+    def _strict_as_bool(self, value: Any) -> Any:
+        if value not in self._strict_bools:
+            if values_are_shown():
+                return super()._strict_as_bool(value)  # type: ignore[no-untyped-call]
+            kind = ValueError if isinstance(value, int) else TypeError
+            raise kind(f"a Boolean takes True, False and None, not this value of type {type(value).__name__}")
+        return value
 
 
 class StoredBytes(types.LargeBinary):
@@ -132,7 +190,7 @@ class StoredBytes(types.LargeBinary):
 def _to_bytes(value: Any) -> bytes | None:
     if value is None or type(value) is bytes:
         return value
-    raise TypeError(f"{value!r} ({type(value).__name__}) where bytes were expected")
+    raise TypeError(f"{wrong_kind(value)} where bytes were expected")
 
 
 class NumberFloat(_Exact, types.Float):  # type: ignore[type-arg]

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import apsw
 
+from procedures.declaration.columns.shown_values import VALUES_SHOWN, values_shown
 from procedures.declaration.database import Database
 from procedures.declaration.dialect import StateDialect
 from procedures.declaration.migration import Migration
@@ -60,6 +62,7 @@ class Catalog:
         """`statements`: of the cursor's connection, where they run without it."""
         facts = facts or VersionFacts()
         self.settings = settings_of(facts)
+        self._shows_values = database.shows_values
         self.tables = tuple(database.tables)
         judge = _key_judge(database, state, facts.partitions)
         self._transactions: dict[Access, Transaction] = {}
@@ -105,11 +108,15 @@ class Catalog:
 
     def open(self) -> None:
         """Calls begin: the transactions accept statements."""
+        if self._shows_values:
+            self._hide_again = VALUES_SHOWN.set(True)
         for access in self._used:
             self._transactions[access].open()
 
     def close(self) -> None:
         """Calls are over: the transactions refuse."""
+        if self._shows_values:
+            VALUES_SHOWN.reset(self._hide_again)
         for access in self._used:
             self._transactions[access].close()
 
@@ -189,7 +196,7 @@ class MigrationCalls:
         guard.mode = Mode.PROCEDURE
         process_guard.begin_calls(lambda: migration.name)
         try:
-            with settings_of(self._facts(catalog))():
+            with values_shown() if database.shows_values else nullcontext(), settings_of(self._facts(catalog))():
                 migration.function(tx, op)
             if (tried := process_guard.take_attempt()) is not None:
                 raise tried

@@ -32,6 +32,7 @@ from procedures.execution.outcome_bodies import describe_failure, failure_body
 from procedures.guard.authorizer import alternative_to
 from procedures.raised_errors import causes_of, class_name, is_raised, linked_to, set_trace, text_of, trace_of
 from procedures.source.distributions import is_installed
+from procedures.statements.raised import FromSqlite
 from procedures.wire.scalar_codecs import WireError
 
 OWN_PACKAGES: Final = ("cmdlog", "procedures", "replay", "snapshot")
@@ -188,6 +189,8 @@ def _paragraphs(error: BaseException, home: str, described: str, *, show_locals:
     """The lines of the traceback, causes first."""
     chain: list[tuple[BaseException, str]] = [(error, "")]
     while len(chain) <= CAUSES_MAX:
+        if is_raised(chain[-1][0], FromSqlite):
+            break  # what SQLite said of the values
         cause, context = causes_of(chain[-1][0])
         if cause is not None:
             chain.append((cause, "The above exception was the direct cause of the following exception:"))

@@ -14,6 +14,7 @@ import apsw
 
 from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.columns.held_values import shown_value
+from procedures.declaration.columns.shown_values import value_in_text
 from procedures.declaration.database import Database, TableInfo
 from procedures.declaration.row_placement import owner_reader
 from procedures.errors import RowRefused
@@ -87,7 +88,8 @@ def _limits_check(info: TableInfo, refused: list[RowRefused], places: Mapping[st
         for at, name, fits, says in limits:
             value = new[at]
             if value is not None and not fits(value) and not _was_so(update, at, value):
-                _refuse(refused, f"column {table.name}.{name}: {says}, not {shown_value(value)}")
+                unlike = value_in_text(value, lambda shown: f", not {shown_value(shown)}", "")
+                _refuse(refused, f"column {table.name}.{name}: {says}{unlike}", {name: value})
 
     return check_limits
 
@@ -104,10 +106,12 @@ def _place_check(info: TableInfo, refused: list[RowRefused], at: int, partition:
         owner = owner_of(value)
         if owner != partition:
             belongs = "has no partition" if owner is None else f"belongs to partition {owner}"
+            which = value_in_text(value, lambda shown: f" with {column} = {shown_value(shown)}", f", by its {column},")
             _refuse(
                 refused,
-                f"table {table.name}: the row with {column} = {shown_value(value)} {belongs}, and this call runs on partition "
-                f"{partition}; route the procedure by what it writes into {column}, or write the row in a call of its own",
+                f"table {table.name}: the row{which} {belongs}, and this call runs on partition {partition}; "
+                f"route the procedure by what it writes into {column}, or write the row in a call of its own",
+                {str(column): value},
             )
         if len(here) >= KNOWN_MAX:
             here.clear()
@@ -122,8 +126,8 @@ def _was_so(update: apsw.PreUpdate, at: int, value: Any) -> bool:
     return old is not None and bool(old[at] == value)
 
 
-def _refuse(refused: list[RowRefused], message: str) -> NoReturn:
-    refused.append(RowRefused(message))
+def _refuse(refused: list[RowRefused], message: str, params: Mapping[str, Any]) -> NoReturn:
+    refused.append(RowRefused(message, params))
     raise refused[0]
 
 

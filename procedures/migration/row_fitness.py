@@ -1,7 +1,7 @@
 """The rows that a change of tables leaves, judged by the types of their columns before the change may be logged.
 
 One rule: a value is judged as statements read and write it (`held_values`). Each table is read once, row by row, and what is
-found says table, column, key, value and count. A replay judges nothing: what it runs was judged.
+found says table, column and count, and where values are shown, key and value. A replay judges nothing: what it runs was judged.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import apsw
 from sqlalchemy import Table
 
 from procedures.declaration.columns.held_values import Check, row_check, shown_value
+from procedures.declaration.columns.shown_values import value_in_text
 from procedures.declaration.create_text import quoted
 from procedures.declaration.dialect import StateDialect
 from procedures.errors import RowsUnfit
@@ -34,7 +35,8 @@ class UnfitRows:
 
     def sentence(self, table: str, column: str) -> str:
         hold = f"{self.count} rows of {table} hold" if self.count > 1 else f"1 row of {table} holds"
-        return f"{hold} a {column} that {self.why}; the first is {shown_row(self.key)}, with {shown_row({column: self.value})}"
+        first = value_in_text(self, lambda _: f"; the first is {shown_row(self.key)}, with {shown_row({column: self.value})}", "")
+        return f"{hold} a {column} that {self.why}{first}"
 
 
 def judge_rows(

@@ -6,11 +6,12 @@ One rule: asked after a failure, when the change is taken back anyway; what it d
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import apsw
 
+from procedures.declaration.columns.shown_values import value_in_text
 from procedures.declaration.create_text import column_parts, constraint_name, names_in_parentheses, names_of, parse_table, quoted
 from procedures.declaration.schema_plan import index_table
 from procedures.guard.authorizer import NEW_TABLE
@@ -21,7 +22,11 @@ _COPIED: Final = re.compile(r"INSERT INTO \S+ \(.*\) SELECT .* FROM \"(\w+)\"", 
 
 
 def explain_refusal(connection: apsw.Connection, statement: str, error: apsw.Error) -> str:
-    """What SQLite said, and of which rows: table, key, values, count. "" for a statement whose rows are not known."""
+    """What SQLite said, and of which rows: table and count, and where values are shown, key and values.
+
+    Returns:
+        "" for a statement whose rows are not known.
+    """
     reason = str(error).replace(NEW_TABLE, "")
     if copied := _COPIED.fullmatch(statement):
         return _explain_copy(connection, statement, copied[1], reason)
@@ -46,7 +51,7 @@ def explain_orphans(connection: apsw.Connection) -> str:
         f"WHERE {given} AND NOT EXISTS (SELECT 1 FROM {quoted(parent)} AS p WHERE {same}) LIMIT 1"
     )
     first = [dict(zip(names, row, strict=True)) for row in rows_of(connection, sql)]
-    which = f"; the first of {count} is {shown_row(first[0])}" if first else ""
+    which = _first(first[0], f"; the first of {count} is ", f", {count} in all") if first else ""
     return f"a row of table {table} refers to a row that table {parent} does not have{which}"
 
 
@@ -63,7 +68,7 @@ def _explain_copy(connection: apsw.Connection, statement: str, table: str, reaso
             if not count:
                 first, said = dict(zip((*keys, *shown), row, strict=True)), str(error).replace(NEW_TABLE, "")
             count += 1
-    return f"{said}: {_of(count, table)}; the first is {shown_row(first)}" if count else reason
+    return f"{said}: {_of(count, table)}{_first(first)}" if count else reason
 
 
 def _explain_index(connection: apsw.Connection, statement: str, reason: str) -> str:
@@ -80,12 +85,16 @@ def _explain_index(connection: apsw.Connection, statement: str, reason: str) -> 
         + " LIMIT 1"
     )
     for *row, _, count in rows_of(connection, sql):
-        return f"{reason}: {_of(count, table)}; the first is {shown_row(dict(zip((*keys, *columns), row, strict=True)))}"
+        return f"{reason}: {_of(count, table)}{_first(dict(zip((*keys, *columns), row, strict=True)))}"
     return reason
 
 
 def _of(count: int, table: str) -> str:
     return f"{count} row{'s' * (count != 1)} of {table} {'are' if count != 1 else 'is'} refused"
+
+
+def _first(row: Mapping[str, Any], before: str = "; the first is ", instead: str = "") -> str:
+    return value_in_text(row, lambda shown: f"{before}{shown_row(shown)}", instead)
 
 
 def _spoken_of(connection: apsw.Connection, table: str, reason: str) -> list[str]:

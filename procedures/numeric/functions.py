@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import apsw
 
+from procedures.declaration.columns.shown_values import value_in_text
 from procedures.numeric.numeric_types import DIVISION_DIGITS
 
 INTEGER_MAX: Final = (1 << 63) - 1
@@ -20,7 +21,8 @@ _FLAGS: Final = apsw.SQLITE_INNOCUOUS
 
 def _require_whole(value: Any) -> int:
     if type(value) is not int:
-        raise TypeError(f"an exact number was expected, not {value!r}: an expression beside it overflowed or is a float")
+        found = value_in_text(value, repr, f"a value of type {type(value).__name__}")
+        raise TypeError(f"an exact number was expected, not {found}: an expression beside it overflowed or is a float")
     return value
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 from sqlalchemy import types
 
 from procedures.context_flags import raised
+from procedures.declaration.columns.shown_values import value_in_text, wrong_kind
 from procedures.deployed_code import is_deployed
 from procedures.errors import DefinitionError
 
@@ -74,11 +75,15 @@ def _to_decimal(value: Any, kind: str) -> Decimal:
     except InvalidOperation:
         raise ValueError(f"{_shown(value)} is not a number; {kind} takes Decimal or int") from None
     if not number.is_finite():
-        raise ValueError(f"{kind} takes finite numbers, not {number}")
+        raise ValueError(f"{kind} takes finite numbers{value_in_text(number, ', not {}'.format, '')}")
     return number
 
 
 def _shown(value: object) -> str:
+    return value_in_text(value, _digits_of, "the value")
+
+
+def _digits_of(value: object) -> str:
     text = str(value)
     return text if len(text) <= _DIGITS else f"{text[:_DIGITS]}…"
 
@@ -116,7 +121,10 @@ class ScaledNumeric(types.Numeric[Decimal]):
         if isinstance(value, Decimal | int) and not isinstance(value, bool):
             return numeric_of_literal(value)
         if isinstance(value, float):
-            raise TypeError(f"{value!r} is a float, which has lost its decimals already; write Decimal({str(value)!r})")
+            instead = value_in_text(value, lambda shown: f"Decimal({str(shown)!r})", "a Decimal of its digits as a text")
+            raise TypeError(
+                f"{value_in_text(value, repr, 'the value')} is a float, which has lost its decimals already; write {instead}"
+            )
         return super().coerce_compared_value(op, value) if value is not None else self
 
     def bind_processor(self, dialect: Any) -> Callable[[Any], Any]:
@@ -149,7 +157,7 @@ class ScaledNumeric(types.Numeric[Decimal]):
                 return Decimal(stored).scaleb(places, _EXACT)  # as `unscale_integer`, without its frame
             if stored is None:
                 return None
-            raise TypeError(f"{stored!r} ({type(stored).__name__}) where {kind} was expected")
+            raise TypeError(f"{wrong_kind(stored)} where {kind} was expected")
 
         return to_python
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sqlalchemy import Integer
 
+from procedures.declaration.columns.shown_values import value_in_text
 from procedures.declaration.row_placement import owner_reader
 from procedures.errors import RowRefused
 from procedures.statements.key_pins import KeyedTable, KeyPin, find_key_pins
@@ -125,11 +126,13 @@ def _judged(info: TableInfo, refused: list[RowRefused], partition: int, partitio
         return owner_of(value) in (None, partition)
 
     def refuse(value: Any) -> NoReturn:
+        what = value_in_text(value, lambda shown: f"{column} = {value_text(shown)}, which", f"a {column} that")
         refused.append(
             RowRefused(
-                f"table {table}: a statement looks for {column} = {value_text(value)}, which belongs to partition "
+                f"table {table}: a statement looks for {what} belongs to partition "
                 f"{owner_of(value)}, and this call runs on partition {partition}, where it would find nothing; route the "
-                "procedure by that value, or look for it in a call of its own, or in one with partition_by=EACH"
+                "procedure by that value, or look for it in a call of its own, or in one with partition_by=EACH",
+                {str(column): value},
             )
         )
         raise refused[0]

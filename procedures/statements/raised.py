@@ -1,7 +1,8 @@
 """What SQLite refuses while a statement runs, as SQLAlchemy's exceptions; they are APSW's, too.
 
 `sqlalchemy.exc.IntegrityError` and `apsw.ConstraintError` (`procedures.IntegrityError`) both catch a constraint that fails. Texts
-are parts of outcomes, which replays compare: code from before exact decimals gets APSW's exceptions as they are.
+are parts of outcomes, which replays compare: code from before exact decimals gets APSW's exceptions as they are. They name
+constraint, table and columns; the values are in `params` (`shown_values`).
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from typing import Any, Final, cast
 import apsw
 from sqlalchemy import exc
 
+from procedures.declaration.columns.shown_values import values_are_shown
 from procedures.raised_errors import is_raised
 
 VALUES_MAX: Final = 8  # named in a message
 VALUE_CHARACTERS_MAX: Final = 60
 _COLUMNS: Final = re.compile(r"(?:UNIQUE|NOT NULL) constraint failed: (.+)|cannot store .* in \w+ column (.+)", re.DOTALL)
 _CHECK: Final = re.compile(r"CHECK constraint failed: (.+)", re.DOTALL)
+_QUOTED: Final = re.compile(r"(?<=^bad JSON path): .*", re.DOTALL)  # the only value that SQLite's texts hold at run time
 ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _RANGE: Final = re.compile(r"numeric\(([0-9]+),([0-9]+)\) (.+)", re.DOTALL)
 
 
-class _FromSqlite:
+class FromSqlite:
     """Text and parts of an exception that SQLite caused."""
 
     def __init__(self, error: apsw.Error, statement: Any, values: Mapping[str, Any]) -> None:
@@ -32,8 +35,11 @@ class _FromSqlite:
             values: those of the statement, by name.
         """
         table = getattr(getattr(statement, "table", None), "name", None)
-        self.constraint, self.table, self.columns = _failed_constraint(str(error), table)
-        text = _describe_failure(str(error), self.constraint, self.table, _shown_values(self.columns, values))
+        said = str(error) if values_are_shown() else _QUOTED.sub("", str(error))
+        self.constraint, self.table, self.columns = _failed_constraint(said, table)
+        text = _describe_failure(said, self.constraint, self.table)
+        if values_are_shown() and (shown := _shown_values(self.columns, values)):
+            text = f"{text}; values: {shown}"
         exc.StatementError.__init__(self, text, None, dict(values), error)  # type: ignore[arg-type] # of a subclass
         self.connection_invalidated = False
 
@@ -41,7 +47,7 @@ class _FromSqlite:
         return str(self.args[0])  # type: ignore[attr-defined] # of an exception
 
 
-class IntegrityError(_FromSqlite, exc.IntegrityError, apsw.ConstraintError):
+class IntegrityError(FromSqlite, exc.IntegrityError, apsw.ConstraintError):
     """The rows refuse a change.
 
     Attributes:
@@ -52,11 +58,11 @@ class IntegrityError(_FromSqlite, exc.IntegrityError, apsw.ConstraintError):
     """
 
 
-class DataError(_FromSqlite, exc.DataError, apsw.TooBigError):
+class DataError(FromSqlite, exc.DataError, apsw.TooBigError):
     """A value is larger than SQLite stores."""
 
 
-class OperationalError(_FromSqlite, exc.OperationalError, apsw.SQLError):
+class OperationalError(FromSqlite, exc.OperationalError, apsw.SQLError):
     """The statement fails on these rows: a sum that overflows, JSON that is none."""
 
 
@@ -82,13 +88,13 @@ def _failed_constraint(text: str, table: str | None) -> tuple[str, str | None, t
     return text.partition(" constraint failed")[0], table, ()
 
 
-def _describe_failure(text: str, constraint: str, table: str | None, values: str) -> str:
+def _describe_failure(text: str, constraint: str, table: str | None) -> str:
     if ranged := _RANGE.fullmatch(constraint):
         where = f"{table}.{ranged[3]}" if table else ranged[3]
         text = f"{where}: the new value is out of range of Numeric({ranged[1]}, {ranged[2]})"
     elif table is not None and f"{table}." not in text:
         text = f"{text} (table {table})"
-    return f"{text}; values: {values}" if values else text
+    return text
 
 
 def _shown_values(columns: tuple[str, ...], values: Mapping[str, Any]) -> str:

@@ -111,7 +111,9 @@ def _is_moved(error: Exception) -> bool:
 def _meaning(error: Exception) -> Exception:
     """What an error of a replay says about the node's files."""
     if isinstance(error, Divergence):
-        return DrillDiverged(str(error))
+        diverged = DrillDiverged(str(error))
+        diverged.place = error.place
+        return diverged
     if isinstance(error, ProceduresError):
         return DrillDamaged(f"the log cannot be replayed: {error}")
     if isinstance(error, RemoteError) and error.exit_code == 1:

@@ -21,6 +21,7 @@ from cmdlog.file_lock import LockHeld, open_locked
 from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.files import Files
+from replay.errors import ReplayError
 
 FOLDER: Final = "drills"
 LOCK_NAME: Final = "lock"
@@ -86,10 +87,12 @@ class DrillReport:
         return error.exit_code if isinstance(error, OperatorError) else int(error is not None)
 
     def to_json(self) -> dict[str, Any]:
-        error = None
+        error: dict[str, Any] | None = None
         if self.error is not None:
             kind = self.error.kind if isinstance(self.error, OperatorError) else type(self.error).__name__
             error = {"kind": kind, "message": full_text(self.error), "exit_code": self.exit_code}
+            if isinstance(self.error, ReplayError) and self.error.place is not None:
+                error["place"] = self.error.place.to_json()  # with the rows that the message leaves out
         return {
             "format": FORMAT,
             "verdict": self.verdict,

@@ -42,10 +42,10 @@ def exchange(url: str, request: bytes) -> bytes:
 
 
 class Running:
-    """`cmdlog serve` of `every_type` on a free port."""
+    """`cmdlog serve` on a free port."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.folder, self.options = folder, options
+    def __init__(self, folder: Path, *options: str, app: str = "tests.api.every_type:db") -> None:
+        self.folder, self.options, self.app = folder, options, app
         tokens = folder / "tokens"
         tokens.write_text("".join(write_line(credential) + "\n" for credential in CREDENTIALS))
         tokens.chmod(0o600)
@@ -57,7 +57,7 @@ class Running:
         sizes = ("--partitions", "2", "--segment-bytes", "4MiB", "--segments", "8")
         with (self.folder / "errors.txt").open("a") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "cmdlog", "serve", "tests.api.every_type:db", "--data", "data", "--port", "0", "--json",
+                [sys.executable, "-m", "cmdlog", "serve", self.app, "--data", "data", "--port", "0", "--json",
                  "--token-file", "tokens", *sizes, *self.options],
                 cwd=self.folder,
                 env={**environ, "PYTHONPATH": str(ROOT)},

@@ -11,6 +11,7 @@ from procedures.bundle_dialect import (
     COUNTED_ARGUMENTS,
     EXACT_NUMERIC,
     GROUPED_OPERANDS,
+    HIDDEN_VALUES,
     JOINED_BYTES,
     JUDGED_KEYS,
     KNOWN,
@@ -63,6 +64,7 @@ def test_a_bundle_of_before_keeps_its_statements(versions: Versions) -> None:
         (STORED_FORMS, "None"),
         (JUDGED_KEYS, "None"),
         (GROUPED_OPERANDS, "None"),
+        (HIDDEN_VALUES, "None"),
     ],
 )
 def test_what_is_declared_by_the_rules_of_a_dialect_states_it(dialect: int, returns: str, versions: Versions) -> None:

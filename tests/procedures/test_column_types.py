@@ -227,7 +227,7 @@ REFUSED_VALUES: dict[str, tuple[Any, Any, str]] = {
     "time with a zone": (types.Time(), time(1, tzinfo=UTC), "without a zone"),
     "number as Interval": (types.Interval(), 5, "timedelta"),
     "datetime as Date": (types.Date(), NOON, "date"),
-    "unknown member": (types.Enum("a", "b"), "c", "c"),
+    "unknown member": (types.Enum("a", "b"), "c", "Enum None: a, b"),
 }
 
 

@@ -168,7 +168,7 @@ def test_row_is_written_where_its_value_belongs(kind: str, digest_rows: bool, tm
         for call in (("put", {"other": value}), ("put", {"other": value, "caught": True}), ("move", {"other": value})):
             status, body = site.call(call[0], item=here[0], **call[1])
             assert (status, body["type"]) == (2, "RowRefused")
-            assert body["message"].startswith("table stock: the row with item = ")
+            assert body["message"].startswith("table stock: the row, by its item, belongs to")
             assert f"belongs to partition {owner(value)}, and this call runs on partition 1; " in body["message"]
     assert site.rows("SELECT * FROM stock") == before
     assert site.call("move", item=here[0], other=here[3]) == (0, None)
@@ -186,7 +186,7 @@ def test_row_without_a_partitioning_value_is_refused(tmp_path: Any) -> None:
         tx.execute(insert(table).values(n=1))
 
     site = Site(tmp_path / "s", db, partitions=2)
-    assert "item = None has no partition" in site.call("lose", item=1)[1]["message"]
+    assert "the row, by its item, has no partition" in site.call("lose", item=1)[1]["message"]
     site.close()
 
 

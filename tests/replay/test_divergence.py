@@ -34,7 +34,8 @@ def diverge(rig: Rig, out: Path, *, workers: int = 0) -> DivergencePlace:
         rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(out), workers=workers)
     place = caught.value.place
     assert DivergencePlace.from_json(place.to_json()) == place
-    assert all(str(row) in str(caught.value) for row in place.rows)
+    if place.rows:
+        assert str(caught.value).endswith(f"; rows at hand: {len(place.rows)}, of {place.rows[0].table}")
     return place
 
 
@@ -107,7 +108,7 @@ def test_later_live_value_says_where_it_was_read(rig: Rig, tmp_path: Path) -> No
     rig.close()
     row = diverge(rig, tmp_path / "out").rows[0]
     assert row.live_as_of_index == rig.next_index[0] - 1 > index
-    assert f"as of index {row.live_as_of_index}" in str(row)
+    assert row.cells[3].endswith(f" as of index {row.live_as_of_index}")
 
 
 def test_nearest_state_gives_the_live_value(rig: Rig, tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_without_a_live_state_the_replayed_rows_are_named(rig: Rig, tmp_path: Pa
     rig.forget_state(0)
     row = diverge(rig, tmp_path / "out").rows[0]
     assert (row.live, row.live_as_of_index) == (None, None)
-    assert "not at hand" in str(row)
+    assert row.cells[3] == "not at hand"
 
 
 def test_original_is_untouched_by_a_look_at_its_rows(rig: Rig, tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_every_stopped_partition_is_named(rig: Rig, tmp_path: Path) -> None:
     for stop, account in zip((caught.value, *caught.value.also), (0, 10), strict=True):
         (row,) = stop.place.rows
         assert (stop.place.procedure, row.table, dict(row.key)) == ("drift", "accounts", {"id": account})
-        assert str(row) in str(caught.value)
+        assert stop.summary in str(caught.value)
         assert stop.place.suspects == ((stop.place.txn_id, "drift"),)
 
 

@@ -21,6 +21,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP, txn_tick
 from cmdlog.wal.log import Log
 from procedures import Database
 from procedures.bundle import Bundle, bundle_of, load_bundle
+from procedures.declaration.columns.shown_values import values_shown
 from procedures.declaration.schema_plan import check_older_program
 from procedures.errors import ProceduresError, SchemaConflict
 from procedures.migration.rehearsal import Rehearsal
@@ -81,7 +82,8 @@ def plan_offline(
         value = stated if known else catalog_value(db, bundle, version, stated, partitions=partitions)
         tick = txn_tick(wal.recovered.txn_id_max) + 1
         new = NewTables(db, version, partitions, tick, migrates=True, facts=facts_of(value), is_new=not known)
-        rehearsals = rehearse_on_copies(new, directory, rehearsing)
+        with values_shown():  # who asks has the files, and repairs the rows
+            rehearsals = rehearse_on_copies(new, directory, rehearsing)
     finally:
         wal.close()
     why = ""

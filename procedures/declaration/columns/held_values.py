@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import types
 
 from procedures.declaration.columns.column_types import limit_of
+from procedures.declaration.columns.shown_values import value_in_text
 from procedures.declaration.dialect import DIALECT, StateDialect, bind_processor_of, result_processor_of
 from procedures.raised_errors import class_name, text_of
 
@@ -34,7 +35,7 @@ def value_check(type_: Any, dialect: StateDialect = DIALECT) -> Check | None:
         except Exception as error:  # noqa: BLE001 - a TypeDecorator's conversion is code of the application
             return f"{class_name(error)}: {text_of(error)}".split("\n", 1)[0]
         if again != value:
-            return f"it would be written as {again!r}"
+            return f"it would be written {value_in_text(again, 'as {!r}'.format, 'differently')}"
         return limit[1] if limit is not None and not limit[0](value) else ""
 
     return check

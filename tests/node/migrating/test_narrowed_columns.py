@@ -45,7 +45,8 @@ def narrow(tx, op):
 REPAIR = (
     'tx.execute(update(table("paint", column("id"), column("colour"))).where(text("colour = \'green\'")).values(colour="blue"))'
 )
-WHERE = "1 row of paint holds a colour that is no Enum.*'green' is not among.*; the first is id = 2, with colour = 'green'"
+WHERE = r"1 row of paint holds a colour that is no Enum.*none of those of Enum .*: red, blue\)(?!.*green)"
+WHICH = r"; the first is id = 2, with colour = 'green'"
 
 
 def version(folder: Path, kind: str, *, migrates: bool = False, first: str = "pass") -> tuple[Database, Bundle]:
@@ -69,7 +70,7 @@ def painted(folder: Path, *colours: str) -> None:
 
 @pytest.mark.parametrize("migrates", [False, True], ids=["declared", "migrated"])
 def test_start_with_rows_that_cannot_be_read_is_refused(tmp_path: Path, *, migrates: bool) -> None:
-    """With table, column, key, value and count; the code of before serves its rows as ever."""
+    """With table, column and count; the code of before serves its rows as ever."""
     painted(tmp_path, "red", "green")
     narrow, _ = version(tmp_path, TWO, migrates=migrates)
     with pytest.raises(MigrationFailed if migrates else SchemaConflict, match=WHERE):
@@ -100,7 +101,7 @@ def test_row_that_the_migration_writes_is_judged_as_it_is_then(tmp_path: Path) -
 
 @pytest.mark.parametrize("migrates", [False, True], ids=["declared", "migrated"])
 def test_offline_plan_finds_the_rows(tmp_path: Path, *, migrates: bool) -> None:
-    """Without an entry in the log; where they fit, the plan says how many were read."""
+    """By key and value, without an entry in the log; where they fit, the plan says how many were read."""
     painted(tmp_path, "red", "green", "blue")
 
     def plan(kind: str) -> list[int]:
@@ -110,7 +111,7 @@ def test_offline_plan_finds_the_rows(tmp_path: Path, *, migrates: bool) -> None:
         )
         return [step.rows for part in found.by_partition.values() for step in part.steps if step.sql.startswith("SELECT")]
 
-    with pytest.raises(MigrationFailed if migrates else SchemaConflict, match=WHERE):
+    with pytest.raises(MigrationFailed if migrates else SchemaConflict, match=WHICH):
         plan(TWO)
     assert sum(plan("String(5)")) == 3 * migrates
 

@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 
 from procedures import Database
+from procedures.declaration.columns.shown_values import values_shown
 from procedures.errors import MigrationFailed
 from tests.procedures.migration.people import ChangingSite, as_logged, program
 
@@ -336,7 +337,7 @@ def test_operation_that_cannot_be_done_changes_nothing(tmp_path: Path, what: str
     site.run_sql(ROWS, "UPDATE t SET same = 1")
     before = site.dump()
     site.executor.drop_rehearsal()
-    with pytest.raises(MigrationFailed, match=why) as failed:
+    with values_shown(), pytest.raises(MigrationFailed, match=why) as failed:
         site.rehearse(program(_table(_base), ("0001", lambda tx, op: (op.add_column("t", Column("x", Text)), run(op)))))
     assert failed.value.migration == "0001"
     assert site.dump() == before
@@ -346,9 +347,8 @@ def test_operation_that_cannot_be_done_changes_nothing(tmp_path: Path, what: str
 
 def test_rows_that_refer_to_nothing_are_found_at_the_end(tmp_path: Path) -> None:
     """A foreign key that is added over rows without a target fails the migration."""
-    with pytest.raises(
-        MigrationFailed, match="a row of table t refers to a row that table t does not have; the first of 1 is id = 1, up = 99"
-    ):
+    why = "a row of table t refers to a row that table t does not have; the first of 1 is id = 1, up = 99"
+    with values_shown(), pytest.raises(MigrationFailed, match=why):
         _migrate(
             tmp_path,
             lambda: [*_base(), Column("up", Integer)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 from sqlalchemy import CheckConstraint, Column, Index, Integer, Numeric, Text, UniqueConstraint
 
 from procedures import Database
+from procedures.declaration.columns.shown_values import values_shown
 from procedures.errors import MigrationFailed, SchemaConflict
 from tests.procedures.migration.people import ChangingSite, program
 
 ROWS = "INSERT INTO t VALUES (1, 'one', 150), (2, 'two', 250), (3, 'three', 0), (4, 'one', NULL)"
 
 
-def _refusal(path: Path, items: list[Any], run: Any = None, *, cents: Any = None) -> str:
+def _refusal(path: Path, items: list[Any], run: Any = None, *, shown: bool, cents: Any = None) -> str:
     """Why the table cannot get these, by a migration or without."""
 
     def declare(db: Database, cents: Any, *more: Any) -> None:
@@ -27,7 +29,7 @@ def _refusal(path: Path, items: list[Any], run: Any = None, *, cents: Any = None
     site.run_sql(ROWS)
     migrations = [("0001", lambda tx, op: run(op))] if run else []
     later = program(lambda db: declare(db, Column("cents", Numeric(8, 2)) if cents is None else cents, *items), *migrations)
-    with pytest.raises(MigrationFailed if run else SchemaConflict) as refused:
+    with values_shown() if shown else nullcontext(), pytest.raises(MigrationFailed if run else SchemaConflict) as refused:
         site.rehearse(later)
     site.close()
     return str(refused.value)
@@ -69,6 +71,12 @@ CHANGES: dict[str, tuple[list[Any], Any, Any, str]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_rows_that_a_rule_refuses_are_named(tmp_path: Path, change: str) -> None:
-    """By table, column, key, value and how many there are."""
+    """By table, column, key, value and how many there are, where values are shown."""
     items, run, cents, why = CHANGES[change]
-    assert why in _refusal(tmp_path / "a.db", items, run, cents=cents)
+    assert why in _refusal(tmp_path / "a.db", items, run, cents=cents, shown=True)
+
+
+def test_rows_that_are_refused_are_counted(tmp_path: Path) -> None:
+    """A node says how many there are, and shows no value: its texts leave it."""
+    why = _refusal(tmp_path / "a.db", [CheckConstraint("id < 3", name="few")], CHANGES["a check"][1], shown=False)
+    assert "CHECK constraint failed: few: 2 rows of t are refused; nothing was changed" in why

@@ -124,8 +124,10 @@ def test_a_key_of_another_partition_is_refused(way: str, shelves: Shelves) -> No
             assert (status == 0) is (key in here), answer
             if status:
                 assert answer["type"] == "RowRefused"
-                assert f"table shelf: a statement looks for key = {key}" in answer["message"].replace("'", "")
-                assert "belongs to partition 0, and this call runs on partition 1, " in answer["message"]
+                found = (
+                    "table shelf: a statement looks for a key that belongs to partition 0, and this call runs on partition 1, "
+                )
+                assert found in answer["message"]
 
 
 def scalars_of(statement: Any, tx: Transaction, **params: Any) -> list[Any]:
@@ -148,7 +150,7 @@ def test_what_runs_on_all_partitions_may_look_for_any_key(shelves: Shelves) -> N
 
     assert [shelves.run(looks, name)[0] for name in ("one", "look", "each", "look_all")] == [2, 2, 0, 0]
     status, answer = shelves.run(lambda tx: swallow(lambda: looks(tx)), "look")
-    assert (status, "looks for key" in answer) == (2, True)
+    assert (status, "looks for a key" in answer) == (2, True)
     assert shelves.run(lambda tx: 1, "look")[0] == 0
 
 

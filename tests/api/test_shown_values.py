@@ -1,0 +1,71 @@
+"""What leaves a server of a call that failed on values: they are neither in the answer, nor in log, status, page or metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.api.running import Running
+
+MARK: Final = "7341"
+PROGRAM: Final = """
+from decimal import Decimal
+from sqlalchemy import CheckConstraint, Column, Enum, Integer, Numeric, String, insert, select, text, update
+from procedures import Database
+
+db = Database("marked")
+people = db.table(
+    "people", Column("id", Integer, primary_key=True), Column("mail", String, nullable=False, unique=True),
+    Column("word", String(9)), Column("due", Numeric(6, 2)), Column("colour", Enum("red", "blue")), CheckConstraint("id > 0"),
+    partition_by="id",
+)
+STATEMENTS = {
+    "unique": (insert(people), {"mail": "mark7341"}),
+    "null": (insert(people), {"mail": None, "word": "mark7341"}),
+    "length": (insert(people), {"mail": "x", "word": "mark7341-mark7341"}),
+    "due": (insert(people), {"mail": "y", "due": Decimal("7341.7341")}),
+    "range": (insert(people), {"mail": "z", "due": Decimal("73417341")}),
+    "colour": (text("INSERT INTO people (id, mail, colour) VALUES (:id, 'w', 'mark7341') RETURNING id"), {}),
+    "path": (text("SELECT json_extract('{}', :path), :id"), {"path": "mark7341"}),
+    "misplaced": (insert(people), {"id": 73417341, "mail": "v"}),
+    "elsewhere": (select(people.c.mail).where(people.c.id == 73417341), {}),
+}
+
+
+@db.procedure(partition_by="id")
+def fail(tx, id: int, how: str) -> None:
+    statement, values = STATEMENTS[how]
+    if how == "unique":
+        tx.execute(insert(people), id=id, mail="mark7341")
+        id += 16384
+    if how != "elsewhere":
+        values = {"id": id} | values
+    tx.execute(statement, values).all()
+    if how == "colour":
+        tx.execute(select(people)).all()
+"""
+FAILING: Final = ("unique", "null", "length", "due", "range", "colour", "path", "misplaced", "elsewhere")
+
+
+@pytest.mark.slow
+def test_no_value_leaves_the_server(tmp_path: Path) -> None:
+    """Each kind of failure on two partitions, so that every key lives elsewhere on one of them."""
+    (tmp_path / "marked.py").write_text(PROGRAM)
+    running = Running(tmp_path, app="marked:db")
+    try:
+        texts = []
+        for how in FAILING:
+            answers = [running.post("/v1/procedures/fail", {"id": id_, "how": how}) for id_ in (1, 2, 3, 4)]
+            assert 500 in {answer.status_code for answer in answers}, how
+            texts += [answer.text for answer in answers]
+        for path in ("/v1/status", "/metrics", "/", "/v1/procedures"):
+            texts.append(running.get(path).text)
+        with running.client.stream("GET", "/v1/events", headers={"Authorization": "Bearer token-of-admin-and-so-on"}) as events:
+            texts.append(next(events.iter_text()))
+        assert "RowRefused" in texts[-5]
+        assert '"event":"procedure_failed"' in running.logged().replace(" ", "")
+    finally:
+        running.end(kill=False)
+    assert [text for text in [*texts, running.logged()] if MARK in text] == []
