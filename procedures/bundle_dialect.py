@@ -10,13 +10,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
-from procedures.declaration.columns.shown_values import values_shown
 from procedures.declaration.database import Database
 from procedures.declaration.grouped_operands import operands_ungrouped
 from procedures.declaration.hash_slots import keys_unjudged
 from procedures.declaration.joined_bytes import bytes_as_numbers
 from procedures.declaration.stored_forms import forms_unchecked
 from procedures.numeric.numeric_types import ignoring_arguments, numeric_as_text
+from procedures.shown_values import values_shown
 from procedures.wire.result_json import encode_any, results_of_first_types
 
 TEXT_NUMERIC: Final = 1  # Numeric is text

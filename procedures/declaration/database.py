@@ -16,7 +16,6 @@ from sqlalchemy import MetaData, Table
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import SchemaItem
 
-from procedures.declaration.columns.shown_values import values_are_shown
 from procedures.declaration.dialect import DIALECT, TEXT_NUMERIC_DIALECT, StateDialect, dialect_with
 from procedures.declaration.grouped_operands import operands_are_ungrouped
 from procedures.declaration.hash_slots import keys_are_unjudged
@@ -31,6 +30,7 @@ from procedures.deployed_code import deployed_code, is_deployed
 from procedures.errors import DefinitionError
 from procedures.numeric.columns import set_stored_types
 from procedures.numeric.numeric_types import arguments_are_ignored, is_exact, numerics_are_text
+from procedures.shown_values import values_are_shown
 from procedures.source.main_module import share_main
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from uuid import UUID
 import apsw
 from sqlalchemy import types
 
-from procedures.declaration.columns.shown_values import values_are_shown, wrong_kind
+from procedures.shown_values import values_are_shown, wrong_kind
 
 
 class _Exact(types.TypeEngine[Any]):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import apsw
 
-from procedures.declaration.columns.shown_values import VALUES_SHOWN, values_shown
 from procedures.declaration.database import Database
 from procedures.declaration.dialect import StateDialect
 from procedures.declaration.migration import Migration
@@ -31,6 +30,7 @@ from procedures.idempotency.key_table import Kind
 from procedures.migration.change_run import MigrationRaised
 from procedures.migration.rehearsal import RehearsedStep
 from procedures.request_history import VersionFacts
+from procedures.shown_values import VALUES_SHOWN, values_shown
 from procedures.statements.compiled import sql_of
 from procedures.statements.pinned_keys import KeyJudge
 from procedures.statements.statement_runs import Runs

@@ -14,11 +14,11 @@ import apsw
 
 from procedures.declaration.columns.column_types import limit_of
 from procedures.declaration.columns.held_values import shown_value
-from procedures.declaration.columns.shown_values import value_in_text
 from procedures.declaration.database import Database, TableInfo
 from procedures.declaration.row_placement import owner_reader
 from procedures.errors import RowRefused
 from procedures.native import accelerator
+from procedures.shown_values import value_in_text
 
 Row = tuple[Any, ...]
 CheckRow = Callable[[apsw.PreUpdate, Row], None]  # a change, and the row after it; raises RowRefused

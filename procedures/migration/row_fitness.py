@@ -15,11 +15,11 @@ import apsw
 from sqlalchemy import Table
 
 from procedures.declaration.columns.held_values import Check, row_check, shown_value
-from procedures.declaration.columns.shown_values import value_in_text
 from procedures.declaration.create_text import quoted
 from procedures.declaration.dialect import StateDialect
 from procedures.errors import RowsUnfit
 from procedures.migration.rehearsal import RehearsedStep
+from procedures.shown_values import value_in_text
 
 KNOWN_MAX: Final = 1 << 14  # values of a column that need not be judged again
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import apsw
 
-from procedures.declaration.columns.shown_values import value_in_text
 from procedures.numeric.numeric_types import DIVISION_DIGITS
+from procedures.shown_values import value_in_text
 
 INTEGER_MAX: Final = (1 << 63) - 1
 _FLAGS: Final = apsw.SQLITE_INNOCUOUS

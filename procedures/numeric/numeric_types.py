@@ -18,9 +18,9 @@ from typing import Any, Final
 from sqlalchemy import types
 
 from procedures.context_flags import raised
-from procedures.declaration.columns.shown_values import value_in_text, wrong_kind
 from procedures.deployed_code import is_deployed
 from procedures.errors import DefinitionError
+from procedures.shown_values import value_in_text, wrong_kind
 
 PRECISION_MAX: Final = 18  # digits of which every number fits 64 bits
 INTEGER_DIGITS: Final = 19  # of any 64-bit integer

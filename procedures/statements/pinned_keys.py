@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sqlalchemy import Integer
 
-from procedures.declaration.columns.shown_values import value_in_text
 from procedures.declaration.row_placement import owner_reader
 from procedures.errors import RowRefused
+from procedures.shown_values import value_in_text
 from procedures.statements.key_pins import KeyedTable, KeyPin, find_key_pins
 from procedures.statements.raised import value_text
 

@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 import apsw
 from sqlalchemy import exc
 
-from procedures.declaration.columns.shown_values import values_are_shown
 from procedures.raised_errors import is_raised
+from procedures.shown_values import values_are_shown
 
 VALUES_MAX: Final = 8  # named in a message
 VALUE_CHARACTERS_MAX: Final = 60

@@ -46,9 +46,9 @@ from sqlalchemy import (
 
 from procedures import Database, Transaction
 from procedures.bundle_dialect import GROUPED_OPERANDS, HIDDEN_VALUES, rules_of
-from procedures.declaration.columns.shown_values import value_in_text, values_are_shown, values_shown, wrong_kind
 from procedures.execution.failure_trace import FailureTracer
 from procedures.numeric.numeric_types import numeric_of_literal
+from procedures.shown_values import value_in_text, values_are_shown, values_shown, wrong_kind
 from procedures.statements.raised import IntegrityError
 from tests.procedures.statements.statement_bench import MakeSite
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 from sqlalchemy import types
 
 from procedures.declaration.columns.column_types import limit_of
-from procedures.declaration.columns.shown_values import value_in_text
 from procedures.declaration.dialect import DIALECT, StateDialect, bind_processor_of, result_processor_of
 from procedures.raised_errors import class_name, text_of
+from procedures.shown_values import value_in_text
 
 _SHOWN: Final = 60  # characters of a value
 
