@@ -31,6 +31,7 @@ from cmdlog.api.fast_path import QuickCalls
 from cmdlog.api.gate.route_table import STREAMS
 from cmdlog.api.processes.process_set import ProcessSet
 from cmdlog.api.routes.app_state import SLOW_THREADS, Service
+from cmdlog.api.routes.query import RESERVE_TURNS
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.settings import Settings, is_loopback
 from cmdlog.signal_handlers import stop_signals
@@ -97,7 +98,8 @@ def serve(
 
 def threads_of(settings: Settings) -> int:
     """How many threads a server starts at most: those of the log, of the node, of its answers and of the event loop."""
-    return settings.log_threads + LOG_THREADS + NODE_THREADS + SLOW_THREADS + settings.queries_max + loop_threads()
+    queries = settings.queries_max + RESERVE_TURNS
+    return settings.log_threads + LOG_THREADS + NODE_THREADS + SLOW_THREADS + queries + loop_threads()
 
 
 def loop_threads() -> int:

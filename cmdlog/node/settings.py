@@ -174,10 +174,10 @@ class Settings:
         5.0, "longest execution of one query; a reader keeps the WAL from being reset", unit="s", lowest=0.01, highest=600
     )
     query_bytes_max: int = _setting(
-        16 << 20, "bytes of one query's result, and of any intermediate value", unit="bytes", lowest=1024, highest=256 << 20
+        16 << 20, "bytes of one query's result as JSON, and of any value in it", unit="bytes", lowest=1024, highest=256 << 20
     )
     query_memory_bytes_max: int = _setting(128 << 20, "memory that SQLite may use for one query", unit="bytes", lowest=4 << 20)
-    queries_max: int = _setting(2, "concurrent queries, each in its own process; further ones wait", lowest=1, highest=64)
+    queries_max: int = _setting(2, "concurrent queries of a credential, in own processes; others wait", lowest=1, highest=64)
 
     # identity and time
     clock_lead_max_ms: int = _setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -16,8 +17,9 @@ from cmdlog.api.app import Api, create_app
 from cmdlog.node.deploying.deploy_answer import DeployAnswer
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
 from cmdlog.node.placing.router import Placed
+from cmdlog.node.queries.pool import QueryAnswer
 from cmdlog.node.queries.query import QueryResult
-from cmdlog.node.queries.worker import encode_result
+from cmdlog.node.queries.worker import EncodedRows, encode_result
 from cmdlog.node.settings import Settings
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.slot_map import Route, SlotMap, make_routes
@@ -50,6 +52,15 @@ def set_price(tx: Transaction, price: int) -> int:
     return price
 
 
+def answer_of(result: QueryResult, *, dated: bool = False) -> QueryAnswer:
+    """The answer of a query, as a query process would have made it."""
+    rows = EncodedRows()
+    for row in result.rows:
+        assert rows.add_row(row, 1 << 30)
+    body = b"".join(encode_result(result.columns, rows, result.as_of, dated=dated))
+    return QueryAnswer(len(body), io.BytesIO(body).read, lambda whole: None)
+
+
 OLD_TXN = 1_700_000_000_250 << MILLIS_SHIFT  # of 2023-11-14T22:13:20.250Z
 
 
@@ -67,10 +78,10 @@ class FakeStaleReads:
         return 0
 
     def query(
-        self, run: Callable[..., bytes], sql: str, params: Sequence[Any], partition: int | None, *, txn: int | None = None
-    ) -> bytes:
+        self, run: Callable[..., Any], sql: str, params: Sequence[Any], partition: int | None, *, txn: int | None = None
+    ) -> QueryAnswer:
         self.node.seen_txn = txn
-        return encode_result(QueryResult(["id"], [(7,)], {1: OLD_TXN}), dated=bool(run.keywords["dated"]))  # type: ignore[attr-defined]
+        return answer_of(QueryResult(["id"], [(7,)], {1: OLD_TXN}), dated=bool(run.keywords["dated"]))  # type: ignore[attr-defined]
 
 
 class FakeDeployer:
@@ -149,8 +160,8 @@ class FakeNode:
     def stale(self) -> FakeStaleReads:
         return FakeStaleReads(self)
 
-    def query_by(self, run: Callable[..., bytes], sql: str, params: Sequence[Any], partition: int | None) -> bytes:
-        return encode_result(self.query(sql, params, partition))
+    def query_by(self, run: Callable[..., Any], sql: str, params: Sequence[Any], partition: int | None) -> QueryAnswer:
+        return answer_of(self.query(sql, params, partition))
 
     def query(self, sql: str, params: Sequence[Any] = (), partition: int | None = None) -> QueryResult:
         return QueryResult(["id", "raw"], [(1, b"\0\xff")], {0: 1 << 60})

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ import orjson
 import pytest
 
 from cmdlog.node.outcome import NotReady
-from cmdlog.node.queries.pool import QueryCancelled, QueryPool, Ticket
+from cmdlog.node.queries.pool import PIECE_BYTES, QueryCancelled, QueryPool, Ticket
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused
 from procedures.storage.state import PartitionState
 from tests.processes import is_gone
@@ -63,7 +64,8 @@ def pool() -> Iterator[QueryPool]:
 def ask(pool: QueryPool, path: str, sql: str, *params: Any, timeout_s: float = 20.0, ticket: Ticket | None = None) -> Any:
     """The answer, decoded."""
     limits = QueryLimits(rows_max=10_000, bytes_max=8 << 20, timeout_s=timeout_s, wal_bytes_max=1 << 30)
-    return orjson.loads(pool.run({0: path}, sql, params, limits, ticket=ticket))
+    answer = pool.run({0: path}, sql, params, limits, ticket=ticket)
+    return orjson.loads(b"".join((answer.take_first(), *iter(answer.read_piece, b""))))
 
 
 def peak_bytes(pid: int) -> int:
@@ -115,6 +117,48 @@ def test_memory_of_a_query_is_bounded(pool: QueryPool, path: str, sql: str) -> N
     assert ask(pool, path, "SELECT count(*) FROM items")["rows"] == [[2]]
 
 
+AT_THE_LIMIT = [
+    "SELECT replace(hex(zeroblob(4100000)), '00', char(1))",
+    "SELECT replace(hex(zeroblob(4100000)), '0', char(1))",
+    "SELECT replace(hex(zeroblob(2000000)), '0', char(128512)) || char(233)",
+    "SELECT zeroblob(8300000)",
+    "SELECT " + ",".join(["zeroblob(8300000)"] * 50),
+    "SELECT " + ",".join(["hex(zeroblob(4000000))"] * 7),
+    "SELECT " + ",".join(["a.*"] * 200) + ' FROM (SELECT 1 AS "' + "\1" * 400_000 + '") AS a',
+    recursive("SELECT i, replace(hex(zeroblob(800)), '00', char(1)) FROM n"),
+    recursive(" ".join(("SELECT", ",".join(["i"] * 200), "FROM n"))),
+]
+
+
+def test_query_at_the_limit_of_memory_is_answered(pool: QueryPool, path: str) -> None:
+    """No encoder runs out of memory, which is the end of a process: whatever is asked, the same one serves the next query."""
+    ask(pool, path, "SELECT 1")
+    before = pool.pids()
+    for sql in AT_THE_LIMIT * 2:
+        with pytest.raises(QueryLimit, match=r"query_(memory_bytes|bytes|rows)_max"):
+            ask(pool, path, sql)
+        assert pool.pids() == before
+    assert ask(pool, path, "SELECT count(*) FROM items")["rows"] == [[2]]
+
+
+def test_answer_that_is_not_read_stays_in_its_process(pool: QueryPool, path: str) -> None:
+    """This process reads a piece; closing the answer reads the rest for nobody, and the process serves the next query."""
+    limits = QueryLimits(rows_max=10_000, bytes_max=8 << 20, timeout_s=20.0, wal_bytes_max=1 << 30)
+    before = pool.pids()
+    answer = pool.run({0: path}, "SELECT hex(zeroblob(3900000))", (), limits)
+    assert (answer.size > 7_800_000, len(answer.take_first())) == (True, PIECE_BYTES)
+    answer.close()
+    assert ask(pool, path, "SELECT 1")["rows"] == [[1]]
+    assert pool.pids() == before
+    answer = pool.run({0: path}, "SELECT hex(zeroblob(3900000))", (), limits)
+    for pid in pool.pids():
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises((EOFError, OSError)):
+        deque(iter(answer.read_piece, b""), maxlen=0)
+    answer.close()
+    assert ask(pool, path, "SELECT 1")["rows"] == [[1]]
+
+
 UNDER_LIMIT = """
 import sys
 from cmdlog.node.queries.query import QueryLimits
@@ -124,7 +168,7 @@ try:
     for sql in sys.argv[2:]:
         try:
             limits = QueryLimits(rows_max=10, bytes_max=8 << 20, timeout_s=180.0, wal_bytes_max=1 << 30)
-            pool.run({0: sys.argv[1]}, sql, (), limits)
+            pool.run({0: sys.argv[1]}, sql, (), limits).close()
             print("answered")
         except Exception as error:
             print(type(error).__name__, error)

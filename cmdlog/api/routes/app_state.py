@@ -116,7 +116,7 @@ class Service:
         self.unread = Shares(max(UNREAD_BYTES_MIN, UNREAD_BYTES_MAX // (1 + settings.http_processes)))
         self.front.show_unread(lambda: self.unread.total)
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
-        self.queries = Queries(settings)
+        self.queries = Queries(settings, self.unread)
         self.traffic = Traffic()
         self.spans = make_call_spans()
         self.fronts: Fronts = NoFronts()

@@ -61,10 +61,10 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         node = service.node()
         limits = service.settings
         stale = wants_stale(request.scope["query_string"])
-        txn = echoed_txn(pick_headers(request.scope).get(TXN))
+        headers = pick_headers(request.scope)
+        caller, txn = service.gatekeeper.authenticate(headers.get(AUTHORIZATION)).name, echoed_txn(headers.get(TXN))
         body = await read_body(request.scope, request.receive, limit_bytes=limits.call_bytes_max)
-        result = await service.queries.run(node, json_object(body), request.receive, stale=stale, txn=txn)
-        return Response(result, media_type="application/json")
+        return await service.queries.run(node, json_object(body), request.receive, caller=caller, stale=stale, txn=txn)
 
     async def procedures(_: Request) -> Response:
         return json_answer({"procedures": service.node().catalog()})

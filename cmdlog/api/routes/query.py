@@ -1,22 +1,31 @@
 """`POST /v1/query`: read-only SQL, run in a process of its own.
 
-One rule: a query holds back nobody else. `queries_max` of them run at a time, others wait for `query_timeout_s` at most; one
-whose caller has left is ended.
+One rule: a query holds back nobody else. Each credential runs `queries_max` at a time, and all together one more, which is for a
+credential that has fewer. Those that wait get their turn in rotation over the credentials, within `query_timeout_s`; one whose
+caller has left is ended.
+
+A turn lasts until the client has taken the answer, which stays in the query's process: one piece of it is held here, and counts
+in `Service.unread`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from starlette.types import Receive
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
 from cmdlog.api.gate.request import only_fields
+from cmdlog.api.gate.shares import Shares
 from cmdlog.node.outcome import CallRefused
-from cmdlog.node.queries.pool import QueryCancelled, QueryPool, Ticket
+from cmdlog.node.queries.pool import PIECE_BYTES, QueryAnswer, QueryCancelled, QueryPool, Ticket
 from cmdlog.node.queries.query import QueryLimit, QueryRefused
 from cmdlog.node.settings import Settings
 from cmdlog.procedure_calls import QueryParameters
@@ -24,28 +33,79 @@ from cmdlog.procedure_calls import QueryParameters
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
+T = TypeVar("T")
+
 FIELDS: Final = frozenset(("sql", "params", "partition"))
+RESERVE_TURNS: Final = 1  # beyond those of one credential
+
+
+class QueryTurns:
+    """Who runs a query, and who is next. Only the event loop's thread.
+
+    Invariant: a turn holds PIECE_BYTES of `unread`; nobody waits whose turn could begin.
+    """
+
+    def __init__(self, unread: Shares, *, each: int) -> None:
+        self._unread, self._each = unread, each
+        self._running: Counter[str] = Counter()  # by name of the credential
+        self._waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
+        self._given: Counter[str] = Counter()  # number of the turn that the credential got last
+        self._numbers = itertools.count(1)
+        unread.on_room[self._give_turns] = None
+
+    async def take_turn(self, name: str) -> None:
+        """Returns when it is the turn of this credential's query; the caller then calls `end_turn`."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[name].append(turn)
+        self._give_turns()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.end_turn(name)
+            raise
+
+    def end_turn(self, name: str) -> None:
+        """The query's client has its answer."""
+        self._running[name] -= 1
+        self._unread.give_back(name, PIECE_BYTES)  # which gives turns
+
+    def _give_turns(self) -> None:
+        while name := min(filter(self._may_run, self._waiting), key=self._given.__getitem__, default=""):
+            turn = self._waiting[name].popleft()
+            if not self._waiting[name]:
+                del self._waiting[name]
+            if not turn.done() and self._unread.take_share(name, PIECE_BYTES):
+                self._running[name] += 1
+                self._given[name] = next(self._numbers)
+                turn.set_result(None)
+
+    def _may_run(self, name: str) -> bool:
+        running = self._running[name]
+        if running >= self._each or self._running.total() >= self._each + RESERVE_TURNS:
+            return False
+        return self._unread.allows(name, PIECE_BYTES)
 
 
 class Queries:
     """The queries under way. One thread: the event loop's."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, unread: Shares) -> None:
         self._settings = settings
-        self._turns = asyncio.Semaphore(settings.queries_max)
-        self._threads = ThreadPoolExecutor(settings.queries_max, thread_name_prefix="cmdlog-query")
+        self._turns = QueryTurns(unread, each=settings.queries_max)
+        self._threads = ThreadPoolExecutor(settings.queries_max + RESERVE_TURNS, thread_name_prefix="cmdlog-query")
         self.pool = QueryPool(memory_bytes_max=settings.query_memory_bytes_max, start_timeout_s=settings.start_timeout_s)
 
     async def run(
-        self, node: Node, given: dict[str, Any], receive: Receive, *, stale: bool = False, txn: int | None = None
-    ) -> bytes:
-        """The answer's JSON. `stale`: of what this node has, if it holds `txn`. Raises: Problem."""
+        self, node: Node, given: dict[str, Any], receive: Receive, *, caller: str, stale: bool = False, txn: int | None = None
+    ) -> Response:
+        """The answer. `caller`: name of the credential; `stale`: of what this node has, if it holds `txn`. Raises: Problem."""
         sql, params, partition = read_arguments(given, self._settings.partitions)
         ticket = Ticket()
         read = partial(self.pool.run, ticket=ticket, dated=stale)
         work = partial(partial(node.stale.query, txn=txn) if stale else node.query_by, read, sql, params, partition)
         left = asyncio.create_task(_until_left(receive))
-        running = asyncio.create_task(self._run_in_turn(work))
+        running = asyncio.create_task(self._run_in_turn(work, caller))
         try:
             await asyncio.wait((left, running), return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
@@ -56,16 +116,20 @@ class Queries:
             left.cancel()
             running.cancel()
 
-    async def _run_in_turn(self, work: partial[bytes]) -> bytes:
+    async def _run_in_turn(self, work: Callable[[], QueryAnswer], caller: str) -> Response:
         try:
             async with asyncio.timeout(self._settings.query_timeout_s):
-                await self._turns.acquire()
+                await self._turns.take_turn(caller)
         except TimeoutError:
             raise Problem("not_ready", "every query process stayed busy", retry_after_s=1) from None
-        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        future.add_done_callback(self._end_turn)  # not before: a query whose caller has left continues for a moment
+        end_turn = partial(self._turns.end_turn, caller)
+        future = self.run_aside(work)
+        future.add_done_callback(lambda done: end_turn() if failed(done) else None)
         try:
-            return await asyncio.shield(future)
+            return QueryResponse(await asyncio.shield(future), self, end_turn)
+        except asyncio.CancelledError:  # a query whose caller has left runs on for a moment
+            future.add_done_callback(lambda done: None if failed(done) else self.end_answer(done.result(), end_turn))
+            raise
         except QueryRefused as error:
             raise of_statement(error) from None
         except QueryCancelled:
@@ -73,15 +137,49 @@ class Queries:
         except CallRefused as refused:
             raise of_refused(refused) from None
 
-    def _end_turn(self, future: asyncio.Future[bytes]) -> None:
-        self._turns.release()
-        if not future.cancelled():
-            future.exception()  # when the caller has left, nobody else asks for it
+    def run_aside(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Runs what blocks in a thread of the turn."""
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def end_answer(self, answer: QueryAnswer, end_turn: Callable[[], None]) -> None:
+        """The client has the answer, or does not want it."""
+        self.run_aside(answer.close).add_done_callback(lambda _: end_turn())
 
     def close(self) -> None:
         """Ends every query and the processes."""
         self.pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class QueryResponse(Response):
+    """An answer that is read from its process as the client takes it; the turn ends with it."""
+
+    media_type = "application/json"
+
+    def __init__(self, answer: QueryAnswer, queries: Queries, end_turn: Callable[[], None]) -> None:
+        super().__init__()
+        self.headers["content-length"] = str(answer.size)
+        self._answer, self._queries, self._end_turn = answer, queries, end_turn
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Of an answer whose process ends the rest is missing, and the connection ends."""
+        queries, answer = self._queries, self._answer
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            piece, left = answer.take_first(), answer.size
+            while piece:
+                left -= len(piece)
+                await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+                piece = await queries.run_aside(answer.read_piece) if left else b""
+        except (EOFError, OSError):
+            return
+        finally:
+            queries.end_answer(answer, self._end_turn)
+
+
+def failed(done: asyncio.Future[T]) -> bool:
+    """Whether it has no result."""
+    return done.cancelled() or done.exception() is not None
 
 
 def of_statement(error: QueryRefused) -> Problem:

@@ -1,6 +1,8 @@
 """Processes that run queries: started when the first ones come, kept, and replaced when a query was the end of one.
 
 One rule: a query ends, whatever its statement: by its own limits, or with its process.
+
+An answer stays in the process that made it: what asked gets it in pieces, as its client takes them, and so holds one of them.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
 
 import structlog
 
@@ -18,6 +22,8 @@ from cmdlog.node.outcome import NotReady
 from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, out_of_memory
 from cmdlog.node.queries.worker import ANSWER, LENGTH, READY, AnswerKind, encode_request, receive_exactly
 from cmdlog.procedure_calls import QueryParameters
+
+PIECE_BYTES: Final = 256 << 10  # of an answer, read at once
 
 log = structlog.get_logger("cmdlog.node")
 
@@ -54,8 +60,40 @@ class Ticket:
             self._worker = None
 
 
+class QueryAnswer:
+    """The answer of a query as JSON; `close` it. One thread at a time; blocking."""
+
+    def __init__(self, size: int, read: Callable[[int], bytes], end: Callable[[bool], None]) -> None:
+        """Raises: EOFError, OSError. `end` is called once: whether all was read."""
+        self.size = size
+        self._left, self._read, self._end = size, read, end
+        self._first = self.read_piece()
+
+    def take_first(self) -> bytes:
+        """The first piece, which is read already."""
+        first, self._first = self._first, b""
+        return first
+
+    def read_piece(self) -> bytes:
+        """The next at most PIECE_BYTES, b"" after the last. Raises: EOFError, OSError, when the process is gone."""
+        piece = self._read(min(self._left, PIECE_BYTES)) if self._left else b""
+        self._left -= len(piece)
+        if piece and not self._left:
+            self._end(True)
+        return piece
+
+    def close(self) -> None:
+        """Reads what is left, for nobody, so that the process can serve the next query."""
+        try:
+            while self._left:
+                self.read_piece()
+        except (EOFError, OSError):
+            self._left = 0
+            self._end(False)
+
+
 class QueryPool:
-    """As many processes as threads have called `run` at the same time. Any thread."""
+    """As many processes as threads have called `run` at the same time, or have not read the whole answer. Any thread."""
 
     def __init__(self, *, memory_bytes_max: int, start_timeout_s: float) -> None:
         self._memory_bytes_max, self._start_timeout_s = memory_bytes_max, start_timeout_s
@@ -73,7 +111,7 @@ class QueryPool:
         *,
         ticket: Ticket | None = None,
         dated: bool = False,
-    ) -> bytes:
+    ) -> QueryAnswer:
         """The result as JSON; `dated`: with the time of the oldest state. Blocking.
 
         Raises: QueryRefused, QueryLimit, NotReady, QueryCancelled.
@@ -84,19 +122,21 @@ class QueryPool:
         try:
             worker.send(request)
             ticket.begin_request(worker)
-            kind, body = worker.receive()
+            kind, size = worker.receive_head()
+            ticket.end()
+            answer = QueryAnswer(size, worker.receive_body, partial(self._end_answer, worker))
         except (EOFError, OSError):
             self._bury(worker)
             raise self._cause(worker, ticket, limits) from None
         finally:
             ticket.end()
-        self._give_back(worker)
+        if kind == AnswerKind.RESULT and not ticket.cancelled:
+            return answer
+        answer.close()
         if ticket.cancelled:
             raise QueryCancelled
-        if kind == AnswerKind.RESULT:
-            return body
         raise {AnswerKind.REFUSED: QueryRefused, AnswerKind.LIMIT: QueryLimit, AnswerKind.NOT_READY: NotReady}[AnswerKind(kind)](
-            body.decode()
+            answer.take_first().decode()
         )
 
     def pids(self) -> list[int]:
@@ -134,7 +174,10 @@ class QueryPool:
             raise
         return worker
 
-    def _give_back(self, worker: _Worker) -> None:
+    def _end_answer(self, worker: _Worker, whole: bool) -> None:
+        if not whole:
+            self._bury(worker)
+            return
         with self._lock:
             if worker in self._all:
                 self._idle.append(worker)
@@ -188,10 +231,14 @@ class _Worker:
         """Raises: OSError, when the process is gone."""
         self._socket.sendall(LENGTH.pack(len(request)) + request)
 
-    def receive(self) -> tuple[int, bytes]:
-        """Raises: EOFError, OSError, when the process is gone."""
+    def receive_head(self) -> tuple[int, int]:
+        """Kind of the answer and length of its body. Raises: EOFError, OSError, when the process is gone."""
         kind, length = ANSWER.unpack(receive_exactly(self._socket, ANSWER.size))
-        return kind, receive_exactly(self._socket, length)
+        return kind, length
+
+    def receive_body(self, size: int) -> bytes:
+        """So much of it. Raises: as above."""
+        return receive_exactly(self._socket, size)
 
     def cancel(self) -> None:
         with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 import apsw
 
@@ -42,7 +42,8 @@ T = TypeVar("T")
 STEPS_BETWEEN_LOOKS: Final = 10_000  # of SQLite's virtual machine, about 1 ms, between looks at the deadline
 GATE_LOOK_S: Final = 0.005  # between two looks whether the site lets readers in again
 CACHE_KIBIBYTES: Final = 8 << 10  # of pages: a query runs once, and its memory is for sorting
-VALUE_BYTES: Final = 32  # that any value takes, at least, in a result
+VALUE_BYTES: Final = 32  # that any value takes, at least, in a result of values
+ESCAPED_BYTES_MAX: Final = 6  # of a character in JSON: \u0001
 
 OF_THE_CALLER: Final = (
     apsw.SQLError,
@@ -98,6 +99,50 @@ def limits_of(settings: Settings) -> QueryLimits:
     )
 
 
+class RowStore(Protocol):
+    """Where the rows of a result go."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    def add_row(self, row: Sequence[Any], room_bytes: int) -> bool:
+        """Keeps a row, and counts it; False, and nothing is made of it, when it takes more than there is room for."""
+
+
+class RowValues:
+    """Rows as values, in the process that asked."""
+
+    def __init__(self, values: list[Sequence[Any]]) -> None:
+        self._values = values
+        self.rows = self.bytes = 0
+
+    def add_row(self, row: Sequence[Any], room_bytes: int) -> bool:
+        """See `RowStore`."""
+        size = VALUE_BYTES * len(row)
+        for value in row:
+            kind = type(value)
+            if kind is bytes:
+                size += len(value)
+            elif kind is str:
+                size += len(value) if value.isascii() else len(value.encode())
+            elif kind is float:
+                check_finite(value)
+        if size > room_bytes:
+            return False
+        self._values.append(row)
+        self.rows, self.bytes = self.rows + 1, self.bytes + size
+        return True
+
+
+def check_finite(value: float) -> None:
+    """Raises: QueryRefused, for a number that JSON has no text for."""
+    if not math.isfinite(value):
+        raise QueryRefused("the result contains an infinity, which JSON cannot express")
+
+
 def run_query(
     paths: Mapping[int, str],
     sql: str,
@@ -105,10 +150,15 @@ def run_query(
     limits: QueryLimits,
     *,
     cancelled: Callable[[], bool] = lambda: False,
+    store: RowStore | None = None,
 ) -> QueryResult:
-    """Reads one partition after the other. Raises: QueryRefused, QueryLimit; NotReady, when a partition cannot be read."""
+    """Reads one partition after the other; the rows go into `store`, without one into the result.
+
+    Raises: QueryRefused, QueryLimit; NotReady, when a partition cannot be read.
+    """
     deadline = time.monotonic() + limits.timeout_s
     result = QueryResult([], [], {})
+    store = store or RowValues(result.rows)
     for partition, path in paths.items():
         _wait_at_gate(partition, path, limits, deadline, cancelled)
         try:
@@ -123,7 +173,7 @@ def run_query(
             connection.pragma("cache_size", -CACHE_KIBIBYTES)
             connection.pragma("temp_store", 2)  # memory, which has a limit; a temporary file would fill the disk
             try:
-                _read_partition(connection, guard, partition, _Statement(sql, params, limits), result)
+                _read_partition(connection, guard, partition, _Statement(sql, params, limits, store), result)
             except QueryRefused:  # ours, which is a ValueError, too
                 raise
             except apsw.InterruptError:
@@ -199,6 +249,7 @@ class _Statement:
     sql: str
     params: QueryParameters
     limits: QueryLimits
+    store: RowStore
 
 
 def _read_partition(
@@ -210,12 +261,12 @@ def _read_partition(
         exact = ExactColumns(connection, guard)
         guard.mode = Mode.PROCEDURE
         try:
-            result.columns[:] = _read(connection, statement, exact, result.rows)
+            result.columns[:] = _read(connection, statement, exact)
         finally:
             guard.mode = Mode.FRAMEWORK
 
 
-def _read(connection: apsw.Connection, statement: _Statement, exact: ExactColumns, rows: list[Sequence[Any]]) -> list[str]:
+def _read(connection: apsw.Connection, statement: _Statement, exact: ExactColumns) -> list[str]:
     columns: list[str] = []
     scales: dict[int, int] = {}
 
@@ -227,22 +278,26 @@ def _read(connection: apsw.Connection, statement: _Statement, exact: ExactColumn
         columns.extend(str(entry[0]) for entry in cursor.get_description())
         if not columns or not cursor.is_readonly or cursor.is_explain:
             raise QueryRefused("only SELECT may run here")
+        _check_room(ESCAPED_BYTES_MAX * sum(map(len, columns)) <= limits.bytes_max, limits)
         scales.update(exact.scales(cursor, text))
         return True
 
-    limits = statement.limits
+    limits, store = statement.limits, statement.store
     cursor = connection.cursor()
     cursor.exec_trace = note_statement
-    room = limits.bytes_max - sum(map(_bytes_of, rows))
     # A statement in the cache was judged when it was prepared, perhaps for the framework.
-    for row in cursor.execute(statement.sql, _bound(statement.params), can_cache=False):
-        if len(rows) >= limits.rows_max:
+    found = cursor.execute(statement.sql, _bound(statement.params), can_cache=False)  # up to the first row: columns are known
+    rows_bytes_max = limits.bytes_max - ESCAPED_BYTES_MAX * sum(map(len, columns))
+    for row in found:
+        if store.rows >= limits.rows_max:
             raise QueryLimit(f"the result has more than query_rows_max={limits.rows_max} rows; add a LIMIT")
-        room -= _bytes_of(row)
-        if room < 0:
-            raise QueryLimit(f"the result has more than query_bytes_max={limits.bytes_max} bytes; add a LIMIT, or read less")
-        rows.append(_with_digits(row, scales) if scales else row)
+        _check_room(store.add_row(_with_digits(row, scales) if scales else row, rows_bytes_max - store.bytes), limits)
     return columns
+
+
+def _check_room(fits: bool, limits: QueryLimits) -> None:
+    if not fits:
+        raise QueryLimit(f"the result has more than query_bytes_max={limits.bytes_max} bytes; add a LIMIT, or read less")
 
 
 class _NamedValues(dict[str, Any]):
@@ -268,15 +323,3 @@ def _check_names(params: QueryParameters, names: Sequence[str | None]) -> None:
 
 def _with_digits(row: Sequence[Any], scales: Mapping[int, int]) -> Sequence[Any]:
     return tuple(numeric_digits(value, scales[at]) if at in scales else value for at, value in enumerate(row))
-
-
-def _bytes_of(row: Sequence[Any]) -> int:
-    """What a row takes. Raises: QueryRefused, for a number that JSON has no text for."""
-    size = VALUE_BYTES * len(row)
-    for value in row:
-        kind = type(value)
-        if kind is str or kind is bytes:
-            size += len(value)
-        elif kind is float and not math.isfinite(value):
-            raise QueryRefused("the result contains an infinity, which JSON cannot express")
-    return size

@@ -4,6 +4,9 @@ One rule: whatever a statement does, this process is all that it can harm. SQLit
 above that, a timer of the kernel ends the process when a step of SQLite does not come back, and the kernel's out-of-memory killer
 takes it first.
 
+An encoder that finds no memory ends its process without a word (SIGSEGV). So a result's limit counts the bytes of its JSON, and
+nothing is encoded before these were counted, or are few: see `EncodedRows`.
+
 Both directions carry frames: a length, then JSON of a request (`encode_request`); the kind of an answer, its length, its body. A
 request of no length cancels the query that runs; between two queries it means nothing. The first byte says that it is ready.
 """
@@ -19,7 +22,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
@@ -29,7 +32,15 @@ import apsw
 import orjson
 
 from cmdlog.node.outcome import NotReady
-from cmdlog.node.queries.query import QueryLimit, QueryLimits, QueryRefused, QueryResult, run_query
+from cmdlog.node.queries.query import (
+    ESCAPED_BYTES_MAX,
+    QueryLimit,
+    QueryLimits,
+    QueryRefused,
+    check_finite,
+    out_of_memory,
+    run_query,
+)
 from cmdlog.procedure_calls import QueryParameters
 from cmdlog.signal_handlers import STOPS, ignore
 from cmdlog.wal.ids import txn_millis
@@ -39,7 +50,14 @@ ANSWER: Final = struct.Struct("<BI")
 READY: Final = b"\1"
 GRACE_S: Final = 1.0  # beyond the query's own time before the kernel ends the process
 SPARE_BYTES: Final = 64 << 20  # of memory beside SQLite's and the result's
-RESULT_FACTOR: Final = 8  # memory of a result (rows, its JSON with every character escaped) / its bytes
+RESULT_FACTOR: Final = (
+    8  # memory of a result (a row's values, up to 4 bytes a character; its JSON twice; the encoder) / its bytes
+)
+ENCODED_UNCOUNTED_BYTES: Final = 4 << 20  # a row that may become so long at most is encoded first, and counted then
+ENCODER_FACTOR: Final = 4  # memory of the encoder, which doubles its buffer and has both for a moment / bytes that it makes
+ESCAPES: Final = {chr(code): 1 if chr(code) in '"\\\b\t\n\f\r' else 5 for code in (*range(0x20), 0x22, 0x5C)}
+"""Characters that JSON escapes, and what that adds to their one byte."""
+PIECE_CHARS: Final = 64 << 10
 NICENESS: Final = 5  # calls go first
 KILLED_FIRST: Final = "900"  # oom_score_adj; the node and the sites have 0
 
@@ -61,12 +79,67 @@ def encode_request(
     return orjson.dumps([list(paths.items()), sql, params if isinstance(params, dict) else list(params), dated, *limited])
 
 
-def encode_result(result: QueryResult, *, dated: bool = False) -> bytes:
-    """The answer's body, as callers get it: bytes are base64, transaction ids text; `dated`: with the oldest state's time."""
-    dates = state_dates(result.as_of)
+class EncodedRows:
+    """Rows as JSON, each made when it is read; bytes are base64. See `RowStore`."""
+
+    def __init__(self) -> None:
+        self.encoded = bytearray()  # with a comma after each row
+        self.rows = 0
+
+    @property
+    def bytes(self) -> int:
+        return len(self.encoded)
+
+    def add_row(self, row: Sequence[Any], room_bytes: int) -> bool:
+        """Keeps a row, if its JSON fits. Raises: MemoryError, QueryRefused."""
+        length, binary = 0, False
+        for value in row:
+            kind = type(value)
+            if kind is str:
+                length += len(value)
+            elif kind is bytes:
+                length, binary = length + len(value), True
+            elif kind is float:
+                check_finite(value)
+        if length * ESCAPED_BYTES_MAX > min(room_bytes, ENCODED_UNCOUNTED_BYTES):
+            size = sum(map(_json_bytes, row))
+            if size > room_bytes:
+                return False
+            bytearray(ENCODER_FACTOR * size)  # a MemoryError here is an answer, one of the encoder is the end
+        encoded = orjson.dumps([_wire(value) for value in row] if binary else row)
+        if len(encoded) >= room_bytes:
+            return False
+        self.encoded += (
+            encoded  # kept one by one, they would hold a multiple of their length: orjson gives back little of its buffer
+        )
+        self.encoded += b","
+        self.rows += 1
+        return True
+
+
+def _json_bytes(value: Any) -> int:
+    """What a value takes at least as JSON; text and bytes exactly."""
+    if type(value) is bytes:
+        return 2 + (len(value) + 2) // 3 * 4
+    if type(value) is not str:
+        return 1
+    pieces = () if value.isascii() else (value[at : at + PIECE_CHARS] for at in range(0, len(value), PIECE_CHARS))
+    utf8 = sum(len(piece.encode()) for piece in pieces) or len(value)
+    return 2 + utf8 + sum(value.count(character) * more for character, more in ESCAPES.items())
+
+
+def _wire(value: Any) -> Any:
+    return base64.b64encode(value).decode() if type(value) is bytes else value
+
+
+def encode_result(
+    columns: Sequence[str], rows: EncodedRows, as_of: Mapping[int, int], *, dated: bool = False
+) -> list[bytes | memoryview]:
+    """The parts of the answer's body, as callers get it: transaction ids are text; `dated`: with the oldest state's time."""
+    dates = state_dates(as_of)
     if not dated:
         del dates["as_of_time"]
-    return orjson.dumps({"columns": result.columns, "rows": result.rows, **dates}, default=_wire)
+    return [b'{"columns":%b,"rows":[' % orjson.dumps(columns), memoryview(rows.encoded)[:-1], b"]," + orjson.dumps(dates)[1:]]
 
 
 def state_dates(as_of: Mapping[int, int]) -> dict[str, Any]:
@@ -76,12 +149,6 @@ def state_dates(as_of: Mapping[int, int]) -> dict[str, Any]:
         "as_of": {str(partition): str(txn_id) for partition, txn_id in as_of.items()},
         "as_of_time": oldest.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
-
-
-def _wire(value: Any) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def receive_exactly(sock: socket.socket, size: int) -> bytes:
@@ -112,10 +179,12 @@ class QueryLoop:
         while True:
             (length,) = LENGTH.unpack(receive_exactly(self._socket, LENGTH.size))
             if length:
-                kind, body = self._answer(receive_exactly(self._socket, length))
-                self._socket.sendall(ANSWER.pack(kind, len(body)) + body)
+                kind, parts = self._answer(receive_exactly(self._socket, length))
+                self._socket.sendall(ANSWER.pack(kind, sum(map(len, parts))))
+                for part in parts:
+                    self._socket.sendall(part)
 
-    def _answer(self, request: bytes) -> tuple[AnswerKind, bytes]:
+    def _answer(self, request: bytes) -> tuple[AnswerKind, list[bytes | memoryview]]:
         paths, sql, params, dated, *limited = orjson.loads(request)
         limits = QueryLimits(*limited)
         ceiling = self._base_bytes + self._memory_bytes_max + SPARE_BYTES + RESULT_FACTOR * limits.bytes_max
@@ -123,15 +192,17 @@ class QueryLoop:
         resource.setrlimit(resource.RLIMIT_AS, (ceiling if soft == resource.RLIM_INFINITY else min(soft, ceiling), hard))
         signal.setitimer(signal.ITIMER_REAL, limits.timeout_s + GRACE_S)  # SIGALRM's default action ends the process
         try:
-            return AnswerKind.RESULT, encode_result(
-                run_query(dict(paths), sql, params, limits, cancelled=self._has_word), dated=dated
-            )
+            rows = EncodedRows()
+            result = run_query(dict(paths), sql, params, limits, cancelled=self._has_word, store=rows)
+            return AnswerKind.RESULT, encode_result(result.columns, rows, result.as_of, dated=dated)
+        except MemoryError:
+            return AnswerKind.LIMIT, [str(out_of_memory()).encode()]
         except QueryLimit as error:
-            return AnswerKind.LIMIT, str(error).encode()
+            return AnswerKind.LIMIT, [str(error).encode()]
         except QueryRefused as error:
-            return AnswerKind.REFUSED, str(error).encode()
+            return AnswerKind.REFUSED, [str(error).encode()]
         except NotReady as error:
-            return AnswerKind.NOT_READY, str(error).encode()
+            return AnswerKind.NOT_READY, [str(error).encode()]
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
