@@ -34,6 +34,19 @@ def names_long_suites(config: pytest.Config) -> list[str]:
     return [name for name in BY_NAME_ONLY if name in config.option.markexpr]
 
 
+class FailureNames:
+    """Names a failure when it happens: of a run that somebody cuts off nothing else is left."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reporter.write_line(f"\nfailed, {report.duration:.0f} s: {report.nodeid}\n  {crash or report.longreprtext}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """What a node logs is not printed, as in any program that embeds one; and no drawn case fails for being slow.
 
@@ -47,6 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(
             signal.SIGINT, signal.default_int_handler
         )  # a shell's run in the background ignores it, and so would programs
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailureNames(config))
     if not names_long_suites(config):
         memory_disk.choose_root()
     log_as_library()

@@ -26,6 +26,7 @@ from cmdlog.node.telemetry.stage_timings import StageTimings
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.format.batch import NO_KEY, decode_batch
 from cmdlog.wal.format.record import RecordKind, decode_record
+from cmdlog.wal.hard_state import HARDSTATE_NAME
 from cmdlog.wal.log import Log
 from tests.wal.logkit import NODE, create, generations, hard_state
 from tests.wal.sim.simfiles import Fault, Operation, SimFiles
@@ -160,9 +161,8 @@ class Machine:
         if operation.kind == "fdatasync" and "/log/" in operation.path:
             for _ in range(self.chance.randrange(4)):
                 self.serve(self.chance.randrange(PARTITIONS))
-            if (
-                self.chance.random() < 0.3 and self.log._tail.worth_filling
-            ):  # as another thread may, while this one is in the sync
+            beside = self.chance.random() < 0.3 and not operation.path.endswith(HARDSTATE_NAME)  # there the other would wait
+            if beside and self.log._tail.worth_filling:  # as another thread may, while this one is in the sync
                 self.call()
                 self.chance.choice([self.run_turn_beside, self.start_turn])()
             if self.chance.random() < 0.3:

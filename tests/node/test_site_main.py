@@ -19,6 +19,7 @@ from cmdlog.node.sites.site_faults import SiteFault
 from cmdlog.node.sites.site_main import SiteProcess
 from cmdlog.wal.format.record import Record, RecordKind, encode_json, encode_record
 from procedures.errors import EnvironmentFault
+from snapshot.capture.pacing import IDLE_PAUSE_S
 
 
 class Copying:
@@ -27,17 +28,18 @@ class Copying:
     def __init__(self, steps: int, then: Callable[[], object]) -> None:
         self._left, self._then = steps, then
 
-    idle_pause_s = None
-
     @property
-    def capturing(self) -> bool:
-        return self._left > 0
+    def idle_pause_s(self) -> float | None:
+        return IDLE_PAUSE_S if self._left > 0 else None
 
     def step_captures(self) -> list[tuple[int, int, dict[str, Any]]]:
         self._left -= 1
         if not self._left:
             self._then()
         return []
+
+    def empty_logs(self) -> None:
+        pass
 
 
 def test_idle_site_rests_before_every_step_of_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
