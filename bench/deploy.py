@@ -26,6 +26,7 @@ from bench._common import Bar, Bench, make_parser, percentile, work_directory
 from bench._load import Target, encode_targets, request, run_module
 from cmdlog.cli.demo.server import LaunchedServer
 from cmdlog.client import Client
+from cmdlog.wal.directory.local_token import find_local_token
 from procedures.bundle import Bundle, capture_bundle
 
 CLIENTS = 32
@@ -106,7 +107,7 @@ def measure(bench: Bench, options: argparse.Namespace, folder: Path) -> None:
     try:
         server.wait_ready()
         port = int(server.url.rpartition(":")[2])
-        with Client(server.url) as client:
+        with Client(server.url, token=find_local_token) as client:
             for version in range(2, 4 if options.quick else 10):
                 columns += COLUMN.format(version=version) if version % 2 else ""
                 bundle = make_bundle(folder, version, columns)

@@ -15,7 +15,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cmdlog.api.gate.login_page import send_sign_in
-from cmdlog.api.gate.problem import Problem, forbidden, redirected
+from cmdlog.api.gate.problem import Problem, redirected
 from cmdlog.api.gate.request import (
     AUTHORIZATION,
     CONTENT_ENCODING,
@@ -130,7 +130,7 @@ class Api:
         entry = methods.get(method)
         if entry is not None:
             if caller.roles.isdisjoint(entry.roles):
-                raise forbidden(*entry.needs)
+                raise gatekeeper.refusal(entry)
             if entry.body != "none":
                 check_content(picked)
             if entry.name in LEADERS and prefers_redirect(picked.get(PREFER)) and (leader := self.service.leader_elsewhere()):
@@ -153,8 +153,9 @@ class Api:
 
     def _check_role(self, entry: Entry, authorization: bytes | None) -> None:
         """Raises: Problem, when the credential does not serve, or no longer."""
-        if self.service.gatekeeper.authenticate(authorization).roles.isdisjoint(entry.roles):
-            raise forbidden(*entry.needs)
+        gatekeeper = self.service.gatekeeper
+        if gatekeeper.authenticate(authorization).roles.isdisjoint(entry.roles):
+            raise gatekeeper.refusal(entry)
 
     async def _serve_cold(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

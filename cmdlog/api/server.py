@@ -33,8 +33,9 @@ from cmdlog.api.processes.process_set import ProcessSet
 from cmdlog.api.routes.app_state import SLOW_THREADS, Service
 from cmdlog.api.routes.query import RESERVE_TURNS
 from cmdlog.garbage_collection import settle_garbage_collection
-from cmdlog.node.settings import Settings, is_loopback
+from cmdlog.node.settings import Settings
 from cmdlog.signal_handlers import stop_signals
+from cmdlog.wal.directory.local_token import is_loopback
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
@@ -59,11 +60,18 @@ class Events:
 
 
 def serve(
-    open_node: Open, settings: Settings, *, events: Events | None = None, version: str = "", process_module: str = ""
+    open_node: Open,
+    settings: Settings,
+    directory: str,
+    *,
+    events: Events | None = None,
+    version: str = "",
+    process_module: str = "",
 ) -> None:
     """Serves until SIGTERM, or another signal that stops a server, then drains and closes the node. Blocking; the main thread.
 
-    `process_module` is the program of an HTTP process, for settings that ask for some.
+    `directory` is the node's, where its owner finds the local token. `process_module` is the program of an HTTP process, for
+    settings that ask for some.
 
     Raises: BadSetting; what `open_node` raises; the error that wedged the node, when one did.
     """
@@ -84,7 +92,7 @@ def serve(
     processes = ProcessSet(api, service.front, settings, process_module) if settings.http_processes else None
     patience_s = LEFT_OVER_S if processes is not None else 0.0
     listener = listen(settings.host, settings.port, silence_max_s=settings.write_timeout_s, patience_s=patience_s)
-    runner = _Runner(service, roster, open_node, events or Events(), processes)
+    runner = _Runner(service, roster, open_node, events or Events(), processes, directory=directory)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             loop.run(runner.run(listener))
@@ -115,9 +123,18 @@ class _Runner:
     """One run of the server."""
 
     def __init__(
-        self, service: Service, roster: Roster, open_node: Open, events: Events, processes: ProcessSet | None = None
+        self,
+        service: Service,
+        roster: Roster,
+        open_node: Open,
+        events: Events,
+        processes: ProcessSet | None = None,
+        *,
+        directory: str,
     ) -> None:
         self._service, self._roster, self._open_node, self._events = service, roster, open_node, events
+        self._directory = directory
+        self._token_shown = contextlib.ExitStack()  # while this process has the directory
         self._processes = processes
         self._server = HttpServer(make_config(roster))
         self._progress: Mapping[str, object] = {}
@@ -143,6 +160,7 @@ class _Runner:
                 await self._processes.stop()
             with contextlib.suppress(asyncio.CancelledError):
                 await opening
+            self._token_shown.close()
             await self._close()
             self._roster.stop()
 
@@ -184,9 +202,10 @@ class _Runner:
         self._progress = progress if isinstance(progress, Mapping) else {"step": str(progress)}
 
     def _tell_listening(self) -> None:
-        """Once, at the first report on the opened directory."""
+        """Once, at the first report on the opened directory: its lock is ours."""
         url, self._url = self._url, ""
         if url:
+            self._token_shown.enter_context(self._service.gatekeeper.shown_to_owner(self._directory))
             self._events.listening(url)
 
     async def _close(self) -> None:

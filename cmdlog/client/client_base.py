@@ -85,7 +85,7 @@ class ClientCore:
         self.txn_id = 0
         """The highest transaction id that this client has seen."""
         self._headers = self.options.headers()
-        self._servers = ServerSet(self.urls)
+        self._servers = ServerSet(self.urls, self.options.credential)
         self._sessions = ClientSessions(window=self.options.session_window)
         self._names: CallNames = KeyPerCall(KeyGenerator()) if self.options.keys == "single" else self._sessions
         self._request_ids = request_ids()
@@ -208,7 +208,13 @@ class ClientCore:
         step: SendAttempt,
     ) -> httpx.Request:
         timeouts = {"connect": step.connect_s, "pool": step.attempt_s, "read": step.attempt_s, "write": step.attempt_s}
-        sent = [server.host, *self._headers, *headers, ("Content-Length", str(len(body))), (REQUEST_ID, next(self._request_ids))]
+        sent = [
+            *server.headers,
+            *self._headers,
+            *headers,
+            ("Content-Length", str(len(body))),
+            (REQUEST_ID, next(self._request_ids)),
+        ]
         if self.txn_id and self.options.causality == "echo":
             sent.append((TXN, str(self.txn_id)))
         request = httpx.Request(

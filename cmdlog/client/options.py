@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
@@ -40,7 +40,7 @@ class AutoBatch:
 class ClientArguments(TypedDict, total=False):
     """What a client may be given, by name."""
 
-    token: str | None  # bearer token; else token_file, else the variable CMDLOG_TOKEN
+    token: str | Callable[[str], str] | None  # bearer token, or what gives that of a URL; else token_file, else CMDLOG_TOKEN
     token_file: str | os.PathLike[str] | None
     timeout_s: float  # for one call with all its attempts
     retry: RetryPolicy
@@ -60,7 +60,7 @@ class ClientArguments(TypedDict, total=False):
 class ClientOptions:
     """The options, complete."""
 
-    token: str
+    token_of: Callable[[str], str]  # bearer token of the server at a URL, "" for none
     timeout_s: float = 60.0
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     keys: Literal["new", "single", "none"] = "new"
@@ -90,15 +90,23 @@ class ClientOptions:
         return httpx.create_ssl_context(verify=self.verify, trust_env=self.trust_env)
 
     def headers(self) -> list[tuple[str, str]]:
-        """Headers of every request, beside that of the server's name."""
-        headers = [("User-Agent", "cmdlog"), ("Accept-Encoding", "identity")]
-        return [*headers, ("Authorization", f"Bearer {self.token}")] if self.token else headers
+        """Headers of every request, beside those of its server."""
+        return [("User-Agent", "cmdlog"), ("Accept-Encoding", "identity")]
+
+    def credential(self, url: httpx.URL) -> list[tuple[str, str]]:
+        """The header that admits to one server. Raises: ValueError."""
+        token = self.token_of(str(url))
+        if not (token.isascii() and token.isprintable() and " " not in token):
+            raise ValueError("a token may contain only visible ASCII characters")
+        return [("Authorization", f"Bearer {token}")] if token else []
 
 
 def make_options(given: ClientArguments) -> ClientOptions:
     """Raises: ValueError, OSError (of files)."""
-    own: dict[str, Any] = {name: value for name, value in given.items() if name not in ("token_file", "auto_batch", "verify")}
-    own["token"] = _token(given.get("token"), given.get("token_file"))
+    own: dict[str, Any] = {
+        name: value for name, value in given.items() if name not in ("token", "token_file", "auto_batch", "verify")
+    }
+    own["token_of"] = _token_of(given.get("token"), given.get("token_file"))
     auto_batch, verify = given.get("auto_batch", False), given.get("verify", True)
     own["auto_batch"] = auto_batch if isinstance(auto_batch, AutoBatch) else AutoBatch() if auto_batch else None
     if not isinstance(verify, ssl.SSLContext):
@@ -133,16 +141,15 @@ def show_certificate(context: ssl.SSLContext, path: str) -> None:
         raise ValueError(f"{CERT_VARIABLE}: {path} with a certificate and its unencrypted key cannot be used: {error}") from None
 
 
-def _token(token: str | None, token_file: str | os.PathLike[str] | None) -> str:
+def _token_of(token: str | Callable[[str], str] | None, token_file: str | os.PathLike[str] | None) -> Callable[[str], str]:
+    if callable(token):
+        return token
     if token is not None and token_file is not None:
         raise ValueError("give either token or token_file")
     if token_file is not None:
         token = Path(token_file).read_text(encoding="ascii").strip()
-    if token is None:
-        token = os.environ.get(TOKEN_VARIABLE, "").strip()
-    if not (token.isascii() and token.isprintable() and " " not in token):
-        raise ValueError("a token may contain only visible ASCII characters")
-    return token
+    known = os.environ.get(TOKEN_VARIABLE, "").strip() if token is None else token
+    return lambda _: known
 
 
 def base_urls(urls: str | Sequence[str]) -> list[httpx.URL]:

@@ -16,7 +16,7 @@ once between two waits, and what fails for one caller is not asked again by all.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -32,11 +32,11 @@ WHY_CHARS_MAX: Final = 300  # of what an error says about one server
 class ListedServer:
     """One of them. `at` is its place in the list, `failed` the number of its last failure among all, 0: it never failed."""
 
-    __slots__ = ("address_of", "at", "failed", "host", "url", "why")
+    __slots__ = ("address_of", "at", "failed", "headers", "url", "why")
 
-    def __init__(self, url: httpx.URL, at: int) -> None:
+    def __init__(self, url: httpx.URL, at: int, credential: Iterable[tuple[str, str]]) -> None:
         self.url, self.at = url, at
-        self.host = ("Host", url.netloc.decode("ascii"))
+        self.headers = (("Host", url.netloc.decode("ascii")), *credential)  # of every request to it
         self.address_of: Callable[[str], httpx.URL] = lru_cache(1024)(
             lambda path: httpx.URL(f"{url}{path}")
         )  # parsing one costs as much as a call
@@ -50,8 +50,10 @@ class ServerSet:
     Invariant: `_passed <= _failures`, and no server's `failed` is greater.
     """
 
-    def __init__(self, urls: Sequence[httpx.URL]) -> None:
-        self.servers = tuple(ListedServer(url, at) for at, url in enumerate(urls))
+    def __init__(
+        self, urls: Sequence[httpx.URL], credential: Callable[[httpx.URL], Iterable[tuple[str, str]]] = lambda url: ()
+    ) -> None:
+        self.servers = tuple(ListedServer(url, at, credential(url)) for at, url in enumerate(urls))
         self.preferred = self.servers[0]
         self._by_url = {str(server.url): server for server in self.servers}
         self._failures = 0

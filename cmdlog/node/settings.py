@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import ipaddress
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from cmdlog.operator_error import OperatorError
+from cmdlog.wal.directory.local_token import is_loopback
 from cmdlog.wal.format.segment import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX
 from cmdlog.wal.ids import PARTITIONS_MAX
 
@@ -390,11 +390,3 @@ def _check_together(settings: Settings) -> None:
     if s.token_file is None and not is_loopback(s.host):
         problem = f"{s.host} is not loopback, so token_file is required: every request needs a credential"
         raise BadSetting("host", problem, hint="`cmdlog token add FILE --name NAME` creates a token file")
-
-
-def is_loopback(host: str) -> bool:
-    """Reachable from this machine alone. Host names other than localhost are not resolved: their meaning may change."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -14,6 +14,7 @@ import orjson
 from cmdlog.child_process import PIPE, ChildProcess, without_settings
 from cmdlog.client import Client
 from cmdlog.testing.clock import SettableClock, SharedWord
+from cmdlog.wal.directory.local_token import find_local_token
 from procedures import Database
 from procedures.bundle import capture_bundle
 
@@ -48,10 +49,15 @@ class Server:
 
     @property
     def client(self) -> Client:
-        """A client without a token. It may be kept over restarts."""
+        """A client without a token, which may read and call. It may be kept over restarts."""
         if self._client is None:
             self._client = Client(self.url, token="")
         return self._client
+
+    @property
+    def token(self) -> str:
+        """What admits to everything, until the server stops: `Client(server.url, token=server.token).take_snapshot()`."""
+        return find_local_token(self.url)
 
     @property
     def pid(self) -> int:

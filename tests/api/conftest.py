@@ -6,6 +6,7 @@ import asyncio
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from sqlalchemy import Column, Integer, String
 
 from cmdlog.api.app import Api, create_app
+from cmdlog.api.gate.auth import LocalCallers
 from cmdlog.node.deploying.deploy_answer import DeployAnswer
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
 from cmdlog.node.placing.router import Placed
@@ -294,16 +296,29 @@ def app(node: FakeNode, settings: Settings) -> Api:
     return create_app(node, settings)  # type: ignore[arg-type]  # the fake has what the routes use
 
 
+def local_token(app: Api) -> str:
+    """Of an application without a token file."""
+    gatekeeper = app.service.gatekeeper
+    assert isinstance(gatekeeper, LocalCallers)
+    return gatekeeper.token
+
+
+def _ask_as_owner(app: Api, method: str, path: str, body: bytes | Chunks = b"", *, headers: Any = (), **more: Any) -> Answer:
+    named = any(name.lower() == "authorization" for name, _ in headers)
+    own = [] if named else [("Authorization", f"Bearer {local_token(app)}")]
+    return asyncio.run(ask(app, method, path, body, headers=[*headers, *own], **more))
+
+
 @pytest.fixture
 def post(app: Api) -> Callable[..., Answer]:
-    """`post(path, body, headers=...)` in a loop of its own."""
-    return lambda path, body=b"", **more: asyncio.run(ask(app, "POST", path, body, **more))
+    """`post(path, body, headers=...)` of the server's owner, in a loop of its own."""
+    return partial(_ask_as_owner, app, "POST")
 
 
 @pytest.fixture
 def fetch(app: Api) -> Callable[..., Answer]:
-    """`fetch(path)` in a loop of its own."""
-    return lambda path, **more: asyncio.run(ask(app, "GET", path, **more))
+    """`fetch(path)` of the same."""
+    return partial(_ask_as_owner, app, "GET")
 
 
 @pytest.fixture

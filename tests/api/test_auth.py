@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from cmdlog.api.gate.auth import RELOAD_S, Credentials, Everyone, ForwardClock, make_gatekeeper, scope_of
+from cmdlog.api.gate.auth import RELOAD_S, Credentials, ForwardClock, LocalCallers, make_gatekeeper, scope_of
 from cmdlog.api.gate.problem import Problem
+from cmdlog.api.gate.route_table import LOCAL_ROLES
 from cmdlog.api.gate.token_file import Credential, digest_of, write_line
 from cmdlog.api.routes.app_state import Service
 from cmdlog.node.settings import BadSetting, Settings
+from cmdlog.wal.directory.local_token import LOCAL_TOKEN_NAME
 
 
 class Clocks:
@@ -265,12 +268,39 @@ def test_file_that_others_may_read_is_warned_of(file: Path, clocks: Clocks, mode
     assert [entry["event"] for entry in logs] == ["token_file_open_to_others"] * warned
 
 
-def test_without_a_file_everybody_is_default() -> None:
-    """On loopback alone; the scope of keys stays when a token file comes later."""
+def test_without_a_file_everybody_is_default_and_the_owner_has_all_roles() -> None:
+    """On loopback alone; the scope of keys stays when a token file comes later. Only the local token admits to `admin`."""
     gatekeeper = make_gatekeeper(None)
-    assert isinstance(gatekeeper, Everyone)
+    assert isinstance(gatekeeper, LocalCallers)
     assert not gatekeeper.required
-    somebody = gatekeeper.authenticate(None)
-    gatekeeper.check(somebody)
-    assert scope_of(somebody) == scope_of(Credential("default", frozenset(), b"x")) == ""
+    anybody, token = gatekeeper.authenticate(None), gatekeeper.token.encode()
+    gatekeeper.check(anybody)
+    assert anybody.roles == LOCAL_ROLES
+    owner = gatekeeper.authenticate(b"Bearer " + token)
+    assert owner.roles == {"read", "invoke", "admin"}
+    for header in (b"", b"Bearer", b"Bearer " + token[:-1], b"Basic " + token, token, b"Bearer " + digest_of(token)):
+        assert gatekeeper.authenticate(header) is anybody, header
+    assert scope_of(anybody) == scope_of(owner) == scope_of(Credential("default", frozenset(), b"x")) == ""
     assert scope_of(Credential("shop", frozenset(), b"x")) == "shop"
+
+
+def test_the_local_token_is_another_one_at_every_start_and_gone_after_it(tmp_path: Path) -> None:
+    """One file of mode 0600, whatever stood there and whatever the umask is; a full disk costs the token, not the start."""
+    path, elsewhere = tmp_path / LOCAL_TOKEN_NAME, tmp_path / "elsewhere"
+    path.symlink_to(elsewhere)
+    seen = []
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            gatekeeper = LocalCallers()
+            with gatekeeper.shown_to_owner(str(tmp_path)):
+                assert stat.S_IMODE(path.lstat().st_mode) == 0o600
+                assert path.read_text() == f"{gatekeeper.token}\n"
+                seen.append(gatekeeper.token)
+            assert not path.exists()
+    finally:
+        os.umask(before)
+    assert len(set(seen)) == 2
+    assert not elsewhere.exists()
+    with capture_logs() as logs, LocalCallers().shown_to_owner(str(tmp_path / "missing")):
+        assert [entry["event"] for entry in logs] == ["local_token_not_written"]

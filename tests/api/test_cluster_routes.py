@@ -16,6 +16,7 @@ from cmdlog.api.routes.cluster.cluster_routes import CODE_OF, of_operator_error
 from cmdlog.cluster.membership.refusals import RefusedBecause
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.operator_error import OperatorError
+from tests.api.conftest import local_token
 from tests.api.fake_desk import COPY, FAULTS, FakeDesk, clustered, refused
 
 Post = Callable[..., Any]
@@ -140,8 +141,9 @@ def test_full_log_does_not_hide_the_desk(fake: FakeDesk, node: Any, post: Post) 
 def test_copy_is_cancelled_once(fake: FakeDesk, app: Any, ask_app: Any, fetch: Post) -> None:
     """Then there is none, and the answer says so."""
     assert fetch("/v1/cluster/copies").json() == {"rate_max": 64 << 20, "copies_max": 2, "copies": [COPY]}
-    assert asyncio.run(ask_app(app, "DELETE", "/v1/cluster/copies/4")).json() == {"node": 4, "cancelled": 1}
-    answer = asyncio.run(ask_app(app, "DELETE", "/v1/cluster/copies/4"))
+    owner = [("Authorization", f"Bearer {local_token(app)}")]
+    assert asyncio.run(ask_app(app, "DELETE", "/v1/cluster/copies/4", headers=owner)).json() == {"node": 4, "cancelled": 1}
+    answer = asyncio.run(ask_app(app, "DELETE", "/v1/cluster/copies/4", headers=owner))
     assert (answer.status, answer.json()["code"]) == (409, "no_copy")
     assert fetch("/v1/cluster/copies").json()["copies"] == []
 

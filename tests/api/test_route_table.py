@@ -11,11 +11,12 @@ from starlette.routing import Route
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.gate.problem import Problem
-from cmdlog.api.gate.route_table import ADMIN, CHANGES, CLUSTER, INVOKE, READ, ROLES, TABLE, Entry, allowed, methods_of
+from cmdlog.api.gate.route_table import ADMIN, CHANGES, CLUSTER, INVOKE, LOCAL, READ, ROLES, TABLE, Entry, allowed, methods_of
 from cmdlog.api.gate.token_file import Credential, digest_of, write_line
 from cmdlog.api.routes.fastapi_routes import success_of
 from cmdlog.node.settings import Settings
 from procedures.idempotency.known_outcome import key_fingerprint
+from tests.api.conftest import local_token
 from tests.api.fake_desk import clustered
 
 TOKENS = {role: f"token-of-{role}-and-more" for role in ROLES}
@@ -136,7 +137,7 @@ def test_table_names_every_route_of_the_contract() -> None:
     }
     table = {f"{entry.method} {entry.path}": entry for entry in TABLE}
     assert {route: table[route].needs[0] for route in promised} == promised
-    assert all(ADMIN in entry.roles and entry.roles <= set(ROLES) for entry in TABLE)
+    assert all(ADMIN in entry.roles and entry.roles <= {*ROLES, LOCAL} for entry in TABLE)
 
 
 @pytest.mark.parametrize("bad", BAD_HEADERS)
@@ -289,12 +290,38 @@ def test_credential_comes_before_everything_else(wired: Api, ask_app: Any) -> No
     assert (answer.status, answer.json()["code"]) == (401, "unauthenticated")
 
 
-def test_anonymous_is_admin_and_origin_is_still_checked(app: Api, ask_app: Any) -> None:
-    """Without a token file (loopback alone) everything is open to programs, and nothing to other sites' pages."""
-    assert asyncio.run(ask_app(app, "GET", "/v1/status")).status == 200
+OWNERS = frozenset(("deploy", "unsafe_recover", "cancel_copy", *CHANGES))  # what runs code or changes members
+WHO = {"nobody": [], "stranger": [("Authorization", f"Bearer {GOOD}")], "owner": []}
+"""Of a server without a token file: without a token, with the token of another server, and with the local one."""
+
+
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("entry", [entry for entry in TABLE if entry.kind != "events"], ids=lambda entry: entry.name)
+def test_without_a_token_file_only_the_owner_changes_code_and_members(node: Any, ask_app: Any, entry: Entry, who: str) -> None:
+    """Any user of the machine reads, calls and takes snapshots. What runs code or changes members asks for the local token."""
+    if entry.path.startswith(CLUSTER):
+        clustered(node)
+    allows = who == "owner" or entry.name not in OWNERS
+    app = create_app(node if allows else Tripwire(node.routes), Settings())  # type: ignore[arg-type]  # stands in for the node
+    headers = [("Authorization", f"Bearer {local_token(app)}")] if who == "owner" else WHO[who]
+    plan = b'{"rollback": true, "plan": true}' if entry.name == "deploy" else BODIES.get(entry.name, b"")
+    for body in dict.fromkeys((BODIES.get(entry.name, b""), plan)):
+        answer = asyncio.run(ask_app(app, entry.method, path_of(entry), body, headers=headers))
+        if allows:
+            assert answer.status == success_of(entry), answer.body
+            continue
+        assert (answer.status, answer.json()["code"]) == (401, "unauthenticated")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert app.service.maybe_node.touched == []  # type: ignore[union-attr]
+
+
+def test_origin_is_checked_without_a_token_file(app: Api, ask_app: Any) -> None:
+    """Nothing is open to other sites' pages, not even to one that has the local token."""
     for entry in TABLE:
-        answer = asyncio.run(ask_app(app, entry.method, path_of(entry), headers=[("Origin", "http://evil.example")]))
-        assert (answer.status, answer.json()["code"]) == (403, "forbidden")
+        for more in ([], [("Authorization", f"Bearer {local_token(app)}")]):
+            headers = [("Origin", "http://evil.example"), *more]
+            answer = asyncio.run(ask_app(app, entry.method, path_of(entry), headers=headers))
+            assert (answer.status, answer.json()["code"]) == (403, "forbidden")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +349,8 @@ def test_foreign_names_are_served_to_nobody_without_a_token(host: str, local: bo
     for entry in TABLE:
         if entry.kind == "events":
             continue  # it does not end; the gate is the same function
-        answer = asyncio.run(ask_app(app, entry.method, path_of(entry), headers=[("Host", host)], host=None))
+        headers = [("Host", host), ("Authorization", f"Bearer {local_token(app)}")]
+        answer = asyncio.run(ask_app(app, entry.method, path_of(entry), headers=headers, host=None))
         refused = (answer.status, answer.headers.get("content-type")) == (403, "application/problem+json")
         assert refused is not local, entry
         if not local:

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 from cmdlog.api.app import create_app
 from cmdlog.cli.app import make_program
+from cmdlog.cli.server import server_options
 from cmdlog.node.settings import Settings
-from tests.api.conftest import FakeNode
+from cmdlog.wal.directory.local_token import find_local_token
+from tests.api.conftest import FakeNode, local_token
 from tests.api.fake_desk import FakeDesk, a_member, clustered
 from tests.api.served import served
 
@@ -23,6 +26,9 @@ GROUP = {
 }  # fmt: skip
 
 
+TOKENS: dict[str, str] = {}  # of each server by its URL: none has a directory, where a command would find it
+
+
 @dataclass
 class MemberServer:
     """Node 1, which leads. `said` is the rest of what it says of its cluster."""
@@ -30,6 +36,7 @@ class MemberServer:
     url: str
     node: FakeNode
     fake: FakeDesk
+    token: str
     said: dict[str, Any] = field(default_factory=dict)
 
     def status(self) -> dict[str, Any]:
@@ -58,8 +65,11 @@ def member_server() -> Iterator[MemberServer]:
     """Node 1 of two; node 2 does not answer."""
     node = FakeNode(Settings())
     fake = clustered(node)
-    with served(create_app(node, node.settings)) as server:  # type: ignore[arg-type]  # the fake has what the routes use
-        made = MemberServer(f"http://127.0.0.1:{server.port}", node, fake)
+    app = create_app(node, node.settings)  # type: ignore[arg-type]  # the fake has what the routes use
+    with served(app) as server, mock.patch.object(server_options, "find_local_token") as finds:
+        made = MemberServer(f"http://127.0.0.1:{server.port}", node, fake, local_token(app))
+        TOKENS[made.url] = made.token
+        finds.side_effect = lambda url: TOKENS.get(url) or find_local_token(url)
         fake.membership.members_now = [a_member(1, client=made.url)]
         made.set_member(2, "member")
         node.status = made.status  # type: ignore[method-assign]

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from cmdlog.cli.load_app import load_application
+from cmdlog.client import Client
+from cmdlog.errors import RequestRefused
 from cmdlog.testing.server import Server
+from cmdlog.wal.directory.local_token import LOCAL_TOKEN_NAME
+from procedures.bundle import capture_bundle
 from tests.commands import Command
 from tests.node.deployed import OTHER, SOURCE, forget_app
 
@@ -76,6 +82,35 @@ def test_a_running_server_gets_new_code_and_the_former_one_back(home: Path, tmp_
         code, answer = command("deploy", "--rollback", "--to", "1", *address)
         assert (code, answer["version"]) == (0, 3)
         assert client.call("hit", id=1) == 1
+
+
+def test_only_the_local_token_lets_code_in(home: Path, tmp_path: Path) -> None:
+    """Without it no code runs, not even for a plan. It is in one file, which a stop removes, and every start makes another."""
+    marker = tmp_path / "ran"
+    with serving(tmp_path) as server:
+        write_app(home, 2)
+        with (home / "tally_app.py").open("a") as program:
+            program.write(f"\nopen({str(marker)!r}, 'w').close()\n")
+        bundle = capture_bundle(load_application("tally_app:db"), "tally_app:db")
+        marker.unlink()  # of the import here
+        with Client(server.url, token="") as stranger:
+            for plan in (True, False):
+                with pytest.raises(RequestRefused, match="local token"):
+                    stranger.deploy(bundle=bundle, plan=plan)
+        assert not marker.exists()
+        token, shown = server.token, server.data / LOCAL_TOKEN_NAME
+        with Client(server.url, token=token) as owner:
+            assert owner.deploy(bundle=bundle, plan=True)["version"] == 2
+            assert marker.exists()
+            owner.take_snapshot()
+            described = str(owner.status()) + httpx.get(f"{server.url}/metrics").text + server.log.read_text()
+        assert token not in described
+        holding = [path for path in server.data.rglob("*") if path.is_file() and token.encode() in path.read_bytes()]
+        assert (holding, stat.S_IMODE(shown.stat().st_mode)) == ([shown], 0o600)
+        server.stop()
+        assert not shown.exists()
+        server.start()
+        assert server.token not in ("", token)
 
 
 def test_what_cannot_be_deployed_changes_nothing(home: Path, tmp_path: Path, command: Command) -> None:

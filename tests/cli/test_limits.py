@@ -148,6 +148,7 @@ def test_thread_that_cannot_be_started_ends_the_server(
                 str(tmp_path / "n"), bank, settings, target="procedures.samples.bank:db", progress=progress
             ),
             settings,
+            str(tmp_path / "n"),
             events=Events(ready=lambda node: told.append("ready")),
         )
     assert told == []

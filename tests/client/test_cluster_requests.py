@@ -12,23 +12,23 @@ from cmdlog.client import AsyncClient, Client
 from cmdlog.cluster.membership.refusals import RefusedBecause
 from cmdlog.errors import InvalidParameters, RequestRefused
 from tests.api.fake_desk import refused
-from tests.cli.member_server import member_server
+from tests.cli.member_server import MemberServer, member_server
 from tests.client.drives import QUICK
 
-Ask = Callable[[str, str], Any]
+Ask = Callable[[MemberServer, str], Any]
 
 
-def ask_sync(url: str, name: str, *arguments: Any, **options: Any) -> Any:
+def ask_sync(server: MemberServer, name: str, *arguments: Any, **options: Any) -> Any:
     """One method of the client of threads."""
-    with Client(url, retry=QUICK) as client:
+    with Client(server.url, token=server.token, retry=QUICK) as client:
         return getattr(client, name)(*arguments, **options)
 
 
-def ask_async(url: str, name: str, *arguments: Any, **options: Any) -> Any:
+def ask_async(server: MemberServer, name: str, *arguments: Any, **options: Any) -> Any:
     """The same of the client of tasks."""
 
     async def run() -> Any:
-        async with AsyncClient(url, retry=QUICK) as client:
+        async with AsyncClient(server.url, token=server.token, retry=QUICK) as client:
             return await getattr(client, name)(*arguments, **options)
 
     return asyncio.run(run())
@@ -38,17 +38,17 @@ def ask_async(url: str, name: str, *arguments: Any, **options: Any) -> Any:
 def test_members_are_seen_and_changed(ask: Any) -> None:
     """Options are sent as they are; what is refused has the class and the code that callers know."""
     with member_server() as server:
-        assert [member["node"] for member in ask(server.url, "members")["members"]] == [1, 2]
-        assert ask(server.url, "change_member", "retire", 2, plan=True)["plan"]["stages"][1]["quorum"] == 3
-        assert ask(server.url, "recover_unsafely", yes_lose=True)["lost"] == [2, 3]
-        assert ask(server.url, "cancel_copy", 4)["cancelled"] == 1
+        assert [member["node"] for member in ask(server, "members")["members"]] == [1, 2]
+        assert ask(server, "change_member", "retire", 2, plan=True)["plan"]["stages"][1]["quorum"] == 3
+        assert ask(server, "recover_unsafely", yes_lose=True)["lost"] == [2, 3]
+        assert ask(server, "cancel_copy", 4)["cancelled"] == 1
         assert server.fake.membership.asked == [("retire", 2, {"plan": True})]
         server.fake.membership.refusal = refused(RefusedBecause.LAST_COPY)
         with pytest.raises(RequestRefused) as failed:
-            ask(server.url, "change_member", "remove", 2)
+            ask(server, "change_member", "remove", 2)
         assert failed.value.code == "last_copy"
         with pytest.raises(InvalidParameters):
-            ask(server.url, "change_member", "remove", 2, base=-1)
+            ask(server, "change_member", "remove", 2, base=-1)
 
 
 @pytest.mark.parametrize("ask", [ask_sync, ask_async])
@@ -66,5 +66,5 @@ def test_change_in_doubt_is_asked_again(ask: Any) -> None:
                 membership.refusal = None
 
         membership.request = request  # type: ignore[method-assign]
-        assert ask(server.url, "change_member", "add", 4)["node"] == 4
+        assert ask(server, "change_member", "add", 4)["node"] == 4
         assert membership.asked == [("add", 4, {})] * 2

@@ -2,6 +2,9 @@
 
 One rule: doubt keeps out. A token is compared with every credential in constant time; one that has expired stays expired,
 whatever the clock does; a file that cannot be understood changes nothing, and an error says so.
+
+Without a token file any user of the machine may read and call. What runs code as the server's user or changes members needs the
+local token: made at every start, in a file of the node directory that its owner alone can read.
 """
 
 from __future__ import annotations
@@ -9,20 +12,35 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import structlog
 
-from cmdlog.api.gate.problem import Problem
-from cmdlog.api.gate.route_table import ROLES
-from cmdlog.api.gate.token_file import DEFAULT, FILE_BYTES_MAX, BadTokenFile, Credential, TokenFile, digest_of, parse_file
+from cmdlog.api.gate.problem import Problem, forbidden
+from cmdlog.api.gate.route_table import LOCAL_ROLES, ROLES, Entry
+from cmdlog.api.gate.token_file import (
+    DEFAULT,
+    FILE_BYTES_MAX,
+    BadTokenFile,
+    Credential,
+    TokenFile,
+    digest_of,
+    make_token,
+    parse_file,
+)
 from cmdlog.node.settings import BadSetting
+from cmdlog.wal.directory.local_token import LOCAL_TOKEN_NAME, shown_to_owner
 
 RELOAD_S: Final = 1.0  # between looks at the file: a removed credential works that much longer at most
 WANTED: Final = "send the header `Authorization: Bearer <token>` with a token of the server's token_file"
+WANTED_HERE: Final = (
+    f"without a token_file this needs the server's local token: commands of the server's user on its machine find it, "
+    f"others read it from {LOCAL_TOKEN_NAME} in the node directory"
+)
 
 logger = structlog.get_logger("cmdlog.api")
 
@@ -43,29 +61,61 @@ class Gatekeeper(Protocol):
     def check(self, credential: Credential) -> None:
         """For requests that last: whether a credential that was accepted is still valid. Raises: Problem (unauthenticated)."""
 
+    def refusal(self, entry: Entry) -> Problem:
+        """The answer to a caller without the roles of this route."""
+
+    def shown_to_owner(self, directory: str) -> AbstractContextManager[None]:
+        """For the block the owner of the node directory finds there what admits to everything, if that needs no other token."""
+
 
 def scope_of(credential: Credential) -> str:
     """The scope of a caller's idempotency keys: its name, so that a replaced token keeps them.
 
-    Without a token file everybody is `default`, too, and its scope is the empty one: credentials that come later keep the keys.
+    Without a token file everybody is `default`, and its scope is the empty one: credentials that come later keep the keys.
     """
     return "" if credential.name == DEFAULT else credential.name
 
 
-class Everyone:
-    """No token file: any client that reaches the socket may do everything. `Settings` allows that on loopback alone."""
+class LocalCallers:
+    """No token file: any client that reaches the socket may read and call. `Settings` allows that on loopback alone.
+
+    A bearer token that is not the local one counts for nothing: clients may hold one for another server.
+    """
 
     required = False
-    _anonymous = Credential(DEFAULT, frozenset(ROLES), b"")
+    _anonymous = Credential(DEFAULT, LOCAL_ROLES, b"")
+
+    def __init__(self) -> None:
+        self.token = make_token()
+        self._owner = Credential(DEFAULT, frozenset(ROLES), digest_of(self.token.encode()))
 
     def describe(self) -> dict[str, Any]:
         return {}
 
     def authenticate(self, header: bytes | None) -> Credential:
-        return self._anonymous
+        if header is None:
+            return self._anonymous
+        scheme, _, token = header.partition(b" ")
+        known = compare_digest(self._owner.digest, digest_of(token.strip()))
+        return self._owner if known and scheme.lower() == b"bearer" else self._anonymous
 
     def check(self, credential: Credential) -> None:
         return
+
+    def refusal(self, entry: Entry) -> Problem:
+        """A caller without a credential is asked for one: every other route is open to it."""
+        return Problem("unauthenticated", WANTED_HERE)
+
+    @contextmanager
+    def shown_to_owner(self, directory: str) -> Iterator[None]:
+        """See `Gatekeeper`. A disk that is full costs the token, not the start."""
+        with ExitStack() as shown:
+            try:
+                shown.enter_context(shown_to_owner(directory, self.token))
+            except OSError as error:
+                hint = "no deploy and no change of members is possible"
+                logger.warning("local_token_not_written", directory=directory, reason=error.strerror, hint=hint)
+            yield
 
 
 class ForwardClock:
@@ -134,6 +184,14 @@ class Credentials:
                 return
         raise Problem("unauthenticated", "the credential was revoked")
 
+    def refusal(self, entry: Entry) -> Problem:
+        """See `Gatekeeper`."""
+        return forbidden(*entry.needs)
+
+    def shown_to_owner(self, directory: str) -> AbstractContextManager[None]:
+        """See `Gatekeeper`: an operator has tokens of the file, which are revoked and expire."""
+        return nullcontext()
+
     def _check_expiry(self, credential: Credential) -> None:
         if credential.expires_s is not None and self._clock.now() >= credential.expires_s:
             raise Problem("unauthenticated", "the token has expired")
@@ -176,7 +234,7 @@ class Credentials:
 
 def make_gatekeeper(path: Path | None) -> Gatekeeper:
     """The gatekeeper for this setting. Raises: BadSetting."""
-    return Everyone() if path is None else Credentials(path)
+    return LocalCallers() if path is None else Credentials(path)
 
 
 def _read(path: Path) -> bytes:

@@ -15,6 +15,10 @@ INVOKE: Final = "invoke"
 ADMIN: Final = "admin"
 ROLES: Final = (READ, INVOKE, ADMIN)
 """`read` looks at data and at the node; `invoke` calls procedures; `admin` may do everything."""
+LOCAL: Final = "local"
+"""No role of a token file: the part of `admin` that any user of the machine has where there is none."""
+LOCAL_ROLES: Final = frozenset((READ, INVOKE, LOCAL))
+"""Of any user of the machine, where there is no token file. Not `admin`: a deploy runs code as the server's user."""
 
 PROCEDURES: Final = "/v1/procedures/"
 SESSIONS: Final = "/v1/sessions/"
@@ -67,7 +71,7 @@ TABLE: Final[tuple[Entry, ...]] = (
     Entry("procedures", "GET", "/v1/procedures", _roles(READ, INVOKE), "Catalog of procedures with their schemas"),
     Entry("status", "GET", "/v1/status", _roles(READ), "Node, partitions, watermarks, log fill, predicted recovery time"),
     Entry("snapshots", "GET", "/v1/snapshots", _roles(READ), "Snapshots of this node"),
-    Entry("take_snapshot", "POST", "/v1/snapshots", _roles(), "Take a snapshot of every partition now"),
+    Entry("take_snapshot", "POST", "/v1/snapshots", _roles(LOCAL), "Take a snapshot of every partition now"),
     Entry("deploy", "POST", DEPLOY, _roles(), "Put other code into the running server", body="json"),
     Entry("members", "GET", MEMBERS, _roles(READ), "Members of the cluster, failure set, copies under way"),
     Entry("add", "POST", MEMBERS + "/{node}/add", _roles(), "Add a node to the cluster", body="json"),

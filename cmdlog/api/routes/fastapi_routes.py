@@ -18,7 +18,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from cmdlog.api.gate.problem import CODES
-from cmdlog.api.gate.route_table import CHANGES, CLUSTER, DEPLOY, INVOKE, LEADERS, PROCEDURES, TABLE, Entry
+from cmdlog.api.gate.route_table import CHANGES, CLUSTER, DEPLOY, INVOKE, LEADERS, LOCAL_ROLES, PROCEDURES, TABLE, Entry
 from cmdlog.api.routes.cluster.cluster_models import (
     ChangeAnswer,
     CopyCancelled,
@@ -238,7 +238,7 @@ EMPTY: Final = frozenset(("end_session",))
 
 
 def table_routes(*, required: bool) -> list[APIRoute]:
-    """Every route of the table except calls. `required`: they need a credential."""
+    """Every route of the table except calls. `required`: all of them need a credential."""
     return [_table_route(entry, required=required) for entry in TABLE if entry.kind != "call"]
 
 
@@ -303,7 +303,7 @@ def _common(entry: Entry, needs: tuple[str, ...], headers: Callable[..., None] |
     first, *others = needs
     extra: dict[str, Any] = {"x-roles": list(needs)}
     dependencies = [Depends(take_request_id), *([] if headers is None else [Depends(headers)])]
-    if required:
+    if required or entry.roles.isdisjoint(LOCAL_ROLES):
         dependencies.append(Security(CREDENTIAL, scopes=[first]))
         if others:
             extra["security"] = [{CREDENTIAL.scheme_name: [role]} for role in others]

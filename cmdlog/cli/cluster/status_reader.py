@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster.cluster_health import BOOTSTRAPPING, UNREACHABLE
-from cmdlog.cli.server.server_options import DEFAULT_URL, check_certificates, failure_of
+from cmdlog.cli.server.server_options import DEFAULT_URL, check_certificates, failure_of, local_token
 
 ASKED_AT_ONCE: Final = 16
 KEPT: Final = ("ready", "partitions", "cluster_id", "bundle", "uptime_s", "error")  # of a status, beside its `cluster`
@@ -82,7 +82,8 @@ class StatusReader:
         retry = RetryPolicy(connect_s=timeout_s, attempt_s=timeout_s, attempts_max=1)
         row: dict[str, Any] = {"node": None, "url": url, "state": UNREACHABLE}
         try:
-            client = Client(url, token_file=self._token_file, timeout_s=timeout_s, verify=self._verify, retry=retry)
+            token = local_token(self._token_file)
+            client = Client(url, token=token, token_file=self._token_file, timeout_s=timeout_s, verify=self._verify, retry=retry)
         except ValueError as error:
             raise CommandFailed(str(error), hint="such as http://127.0.0.1:8642", exit_code=2) from None
         with client:

@@ -257,7 +257,7 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
 
     events = Events(listening=say_listening, ready=say_ready, stopping=say_stopping)
     with naming_faults(str(data.absolute())), restarted_for_copy():
-        serve_http(open_node, settings, events=events, version=version_of("cmdlog"), process_module=HTTP_PROCESS)
+        serve_http(open_node, settings, str(data), events=events, version=version_of("cmdlog"), process_module=HTTP_PROCESS)
 
 
 @contextlib.contextmanager

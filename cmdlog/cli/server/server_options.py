@@ -17,6 +17,7 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.output import out
+from cmdlog.wal.directory.local_token import LOCAL_TOKEN_NAME, find_local_token
 
 if TYPE_CHECKING:
     from cmdlog.client import Client
@@ -37,7 +38,10 @@ UrlOption = Annotated[
     ),
 ]
 TokenOption = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="File with the bearer token; by default CMDLOG_TOKEN is used.")
+    Path | None,
+    typer.Option(
+        "--token-file", metavar="FILE", help="File with the bearer token; by default CMDLOG_TOKEN, else the local token."
+    ),
 ]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Longest wait, including all retries.")
@@ -54,7 +58,8 @@ CaOption = Annotated[
 ]
 
 HINTS: Final = {
-    "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN",
+    "unauthenticated": "give the token by --token-file or CMDLOG_TOKEN; of a server without a token file run the command "
+    f"as the server's user on its machine, or give {LOCAL_TOKEN_NAME} of its directory",
     "unreachable": "start the server with `cmdlog serve APP`, or name its address by --url or CMDLOG_URL; "
     "check whether it takes http or https; --ca-file is for a private CA, CMDLOG_CERT_FILE for a server that wants a certificate",
     "bad_answer": "check that cmdlog is listening there",
@@ -69,6 +74,13 @@ def listed_urls(text: str) -> list[str]:
     return [url.strip() for url in text.split(",")]
 
 
+def local_token(token_file: Path | None) -> Callable[[str], str] | None:
+    """What finds the token of a server of ours on this machine; None where one is given, which then counts."""
+    from cmdlog.client.options import TOKEN_VARIABLE
+
+    return None if token_file is not None or os.environ.get(TOKEN_VARIABLE) else find_local_token
+
+
 @contextlib.contextmanager
 def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | None) -> Iterator[Client]:
     """A client of the server, or of the nodes of a cluster. Its errors leave as CommandFailed."""
@@ -78,7 +90,10 @@ def server(url: str, token_file: Path | None, timeout_s: float, ca_file: Path | 
     check_certificates(ca_file)
     try:
         verify, retry = str(ca_file) if ca_file else True, RetryPolicy(refused_s=REFUSED_S)
-        client = Client(listed_urls(url), token_file=token_file, timeout_s=timeout_s, retry=retry, verify=verify, keys="single")
+        token = local_token(token_file)
+        client = Client(
+            listed_urls(url), token=token, token_file=token_file, timeout_s=timeout_s, retry=retry, verify=verify, keys="single"
+        )
     except ValueError as error:
         raise CommandFailed(str(error), hint="such as http://127.0.0.1:8642", exit_code=2) from None
     with client:

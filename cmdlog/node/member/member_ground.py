@@ -11,9 +11,10 @@ import structlog
 from cmdlog.cluster.cluster_file import ClusterFile, client_place
 from cmdlog.cluster.transport.peer_tls import PeerTls
 from cmdlog.node.outcome import NotReady
-from cmdlog.node.settings import Settings, is_loopback
+from cmdlog.node.settings import Settings
 from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Secret
+from cmdlog.wal.directory.local_token import is_loopback
 
 TICK_S: Final = 0.1  # nobody sees less than this: heartbeats, time-outs, looks of the parts that time brings
 MEMBER_RAFT: Final = RaftSettings(heartbeat_ticks=2)

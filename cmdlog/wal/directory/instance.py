@@ -15,6 +15,7 @@ from typing import Any, Final, TypedDict
 import google_crc32c
 import orjson
 
+from cmdlog.wal.directory.local_token import LOCAL_TOKEN_NAME
 from cmdlog.wal.errors import Corrupt, NewerFormat, WalError, WrongDirectory
 from cmdlog.wal.files import TEMP_SUFFIX, Files
 from cmdlog.wal.format.block import SECTOR_BYTES
@@ -193,7 +194,7 @@ def begin_creation(files: Files, directory: str, *, by: str = "") -> None:
         raise WrongDirectory(f"{directory} already holds a node")
     log = os.path.join(directory, LOG_FOLDER)
     if CREATING_NAME not in names:
-        if strange := sorted(names - {LOCK_NAME, CREATING_NAME + TEMP_SUFFIX} - NO_CONTENT):
+        if strange := sorted(names - {LOCK_NAME, LOCAL_TOKEN_NAME, CREATING_NAME + TEMP_SUFFIX} - NO_CONTENT):
             raise WrongDirectory(f"{directory} is neither empty nor a node: it holds {', '.join(strange[:5])}")
         write_marker(files, directory, by)
     elif (found := (read_marker(files, directory) or {}).get("by", "")) != by:

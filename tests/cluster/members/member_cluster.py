@@ -21,6 +21,7 @@ import httpx
 
 from cmdlog.cli.demo.cluster.cluster_nodes import free_ports
 from cmdlog.cli.demo.cluster.log_damage import flip_byte
+from cmdlog.wal.directory.local_token import find_local_token
 from tests.cluster.lists_app import list_names
 from tests.cluster.proxy import HOLD, PASS, Proxy
 from tests.cluster.served import ServedCluster
@@ -143,7 +144,8 @@ class MemberCluster(ServedCluster):
     def ask(self, kind: str, node: int, *, at: int, **body: Any) -> tuple[int, dict[str, Any]]:
         """One request at one node; (0, {}) when it does not answer."""
         try:
-            answer = httpx.post(f"{self.urls[at]}/v1/cluster/members/{node}/{kind}", json=body, timeout=30)
+            headers = {"Authorization": f"Bearer {find_local_token(self.urls[at])}"}
+            answer = httpx.post(f"{self.urls[at]}/v1/cluster/members/{node}/{kind}", json=body, headers=headers, timeout=30)
         except httpx.HTTPError:
             return 0, {}
         return answer.status_code, answer.json()
