@@ -18,6 +18,7 @@ from cmdlog.wal.files import Files
 from procedures.storage.state import Position
 from replay.log.scan import Scan, scan
 from replay.log.source import LogSource, in_front
+from replay.log.split_calls import mark_void
 from replay.plan.node_plan import Planned
 from snapshot.archive_layout import list_segments, run_before
 from snapshot.catalog import Snapshot, list_archived
@@ -63,12 +64,19 @@ def find_ways(files: Files, planned: Planned, snapshots: Sequence[Snapshot], tar
             if not starts and source is not live:
                 continue
             indexes = {p: start.position.index for p, start in starts.items()}
-            claims = {p: {index} for p, index in indexes.items()}
-            return Ways(starts, begins, source, scan(source, indexes, claims))
+            return Ways(starts, begins, source, scan_all(source, planned, indexes))
         except (Corrupt, FileNotFoundError):
             if source is live:
                 raise
     raise AssertionError("the live log is the last source")
+
+
+def scan_all(source: LogSource, planned: Planned, indexes: Mapping[int, int]) -> Scan:
+    """The log after these entries, with what is void in it: the other partitions, whose ends are enough, decide that too."""
+    ends = {part.partition: part.to_index for part in planned.plan.partitions}
+    found = scan(source, {**ends, **indexes}, {p: {index} for p, index in indexes.items()})
+    mark_void(found.streams)
+    return found
 
 
 def _sources(files: Files, directory: str, live: LogSource) -> list[LogSource]:

@@ -29,14 +29,13 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from procedures import hash_seed
 from procedures.storage.state import Position
-from replay.drill.longest_path import Ways, find_ways
+from replay.drill.longest_path import Ways, find_ways, scan_all
 from replay.drill.moment import draw_moment, oldest_moment
 from replay.drill.report import DrillReport, Proof
 from replay.drill.view import ViewChanged
 from replay.errors import PlanOutdated, ReplayError, UntilBeyond, UntilUnreachable
-from replay.log.scan import ScannedStream, scan
+from replay.log.scan import ScannedStream
 from replay.log.source import fold_end, open_source
-from replay.log.split_calls import mark_void
 from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import make_plan
 from replay.plan.sole_voter import other_nodes
@@ -164,10 +163,8 @@ class DrillProofs:
         if not seconds:
             return
         self._check_room(list(seconds.values()))
-        source, indexes = planned.source, {p: snapshot.index for p, snapshot in seconds.items()}
-        claims = {p: {index} for p, index in indexes.items()}
-        found = scan(source, indexes, claims)
-        mark_void(found.streams)
+        source = planned.source
+        found = scan_all(source, planned, {p: snapshot.index for p, snapshot in seconds.items()})
         parts = []
         for p in sorted(seconds):
             m = _manifest(seconds[p])

@@ -51,8 +51,9 @@ def make_joint_plan(
 ) -> JointPlan:
     """Looks at the directories of one cluster's nodes; changes nothing. Says what would be lost; see `check_complete`.
 
-    With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for a caller that has these partitions'
-    states at these entries, and wants all later entries, in legs. `missing_code` as for `make_plan`.
+    With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for a caller that has the partitions' states
+    at these entries, and wants all later entries, in legs; of every partition, since a call on all runs on all or on none.
+    `missing_code` as for `make_plan`.
 
     Raises: what `decide` refuses; NoLogs; UntilBeyond, CatalogMissing, BundleForged.
     """
@@ -168,8 +169,6 @@ class _Planner:
 
     def _settle_parted(self, legs: Sequence[Plan]) -> list[Plan]:
         """Multi-partition calls run on all partitions or on none, whichever logs these come from."""
-        if self._given:  # only some of the partitions are known
-            return list(legs)
         found = find_parted(self._lines)
         for call in found:
             source, from_block = self._read_at[min(call.held)]

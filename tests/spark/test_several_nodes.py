@@ -11,7 +11,7 @@ import orjson
 import pytest
 from pyarrow import parquet
 
-from procedures.bundle import load_bundle
+from procedures.bundle import Bundle, load_bundle
 from replay.errors import Incomplete, UntilBeyond
 from replay.fork.fork import START
 from replay.log.spans import BEGINNING
@@ -95,9 +95,8 @@ def test_damage_in_one_copy_is_read_around(template: History, nodes: list[str], 
         balances(nodes[:1], tmp_path / "alone", [None])
 
 
-def what_if(nodes: list[str], work: Path, *, at: int, until: int | None, factor: int) -> dict[str, Any]:
+def what_if(nodes: list[str], work: Path, *, at: int, until: int | None, bundle: Bundle) -> dict[str, Any]:
     """What the tasks of a back-fill write: rows by kind and table, and how the calls ended."""
-    bundle = make_bundle(factor)
     app = load_bundle(bundle)
     request = {"paths": nodes, "tables": None, "missing": "refuse"}
     for name in ("attempts", "rows", "progress"):
@@ -129,11 +128,13 @@ def test_what_if_goes_around_damage_in_every_copy(template: History, nodes: list
     calls = [call for directory in nodes[:1] for call in logged_calls(directory)]
     inside = [call.txn_id for call in calls if 0 < call.position < call.count - 1]
     moments = [(START, None), (inside[len(inside) // 3], None), (calls[9].txn_id, inside[2 * len(inside) // 3])]
-    wanted = [what_if(nodes, tmp_path / f"sound{n}", at=at, until=until, factor=5) for n, (at, until) in enumerate(moments)]
+    wanted = [
+        what_if(nodes, tmp_path / f"sound{n}", at=at, until=until, bundle=make_bundle(5)) for n, (at, until) in enumerate(moments)
+    ]
     pierce(nodes)
     stitched = 0
     for n, (at, until) in enumerate(moments):
-        found = what_if(nodes, tmp_path / f"pierced{n}", at=at, until=until, factor=5)
+        found = what_if(nodes, tmp_path / f"pierced{n}", at=at, until=until, bundle=make_bundle(5))
         stitched += sum(count > 1 for count in found.pop("legs").values())
         assert set(wanted[n].pop("legs").values()) == {0}
         assert found == wanted[n]
@@ -149,7 +150,7 @@ def test_what_if_names_what_is_in_no_copy(nodes: list[str], tmp_path: Path) -> N
             for part in range(1, 8):
                 damage.zero_sector(segment, damage.used_bytes(segment) * part // 8)
     with pytest.raises(Incomplete, match=r"entries \d+ to \d+ are in no log at hand") as error:
-        what_if(nodes, tmp_path / "work", at=START, until=None, factor=5)
+        what_if(nodes, tmp_path / "work", at=START, until=None, bundle=make_bundle(5))
     first = damage.segments(nodes[0])[1]
     assert all(f"{first} at offset 0 (and " in loss for loss in error.value.details)
 

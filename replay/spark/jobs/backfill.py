@@ -32,6 +32,7 @@ from replay.fork.remaining_log import RemainingLog, find_remaining_log
 from replay.fork.rerun import ForkPlace, Missing
 from replay.log.scan import ScannedStream
 from replay.log.spans import BEGINNING
+from replay.log.split_calls import mark_void
 from replay.plan.node_plan import PartitionPlan
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import versions
@@ -124,30 +125,49 @@ def _orders(
     """One for each partition."""
     base = find_history(files, request["paths"], fork, accept_data_loss=False) if fork != START else None
     places = {p: ForkPlace.of_plan(base.of(p)[-1].partitions[0]) for p in base.partitions} if base is not None else {}
-    known: dict[int, Mapping[str, Any]] = {}
     logs, apart = _logs(files, request["paths"], end)
+    whole: dict[str, RemainingLog] = {}
     for directory, ends in logs.items():
         try:
             rest = find_remaining_log(files, directory, [places.get(p, ForkPlace(p)) for p in sorted(ends)], end)
             for partition, wanted in ends.items():
                 _check_end(rest, partition, wanted)
-                rest.scan.streams[partition].skipped.add(*(Skip(0, index, VOID) for index in wanted.dropped))
         except (WalError, Incomplete, UntilUnreachable):
             if len(request["paths"]) == 1:
                 raise
             apart += ends  # another node may have what this one has not
             continue
         check_database(rest.scan.groups, app)
-        known |= {version: of.value for version, of in rest.scan.catalogs.items()}
-        for partition in sorted(ends):
-            catalogs = {str(version): value for version, value in known.items()}
-            yield _order(request, bundle, rest, partition, base) | {"catalogs": catalogs}
+        whole[directory] = rest
+    stitched = None
     if apart:
-        starts = {p: start_of(base.of(p)) if base is not None else BEGINNING for p in sorted(apart)}
+        partitions = sorted({*apart, *(p for ends in logs.values() for p in ends)})
+        starts = {p: start_of(base.of(p)) if base is not None else BEGINNING for p in partitions}
         stitched = stitch(files, request["paths"], starts, end)
         check_database(stitched.groups, app)
+    _leave_out({p: rest.scan.streams[p] for directory, rest in whole.items() for p in logs[directory]}, logs, stitched)
+    known: dict[int, Mapping[str, Any]] = {}
+    for directory, rest in whole.items():
+        known |= {version: of.value for version, of in rest.scan.catalogs.items()}
+        for partition in sorted(logs[directory]):
+            catalogs = {str(version): value for version, value in known.items()}
+            yield _order(request, bundle, rest, partition, base) | {"catalogs": catalogs}
+    if stitched is not None:
         for partition in sorted(apart):
             yield _stitched_order(request, bundle, stitched, places.get(partition, ForkPlace(partition)), base)
+
+
+def _leave_out(
+    streams: Mapping[int, ScannedStream], logs: Mapping[str, Mapping[int, PartitionPlan]], stitched: Stitched | None
+) -> None:
+    """Notes which calls on all partitions are run nowhere: the lines that count decide, from where the fork begins on, which may
+    be before the snapshots that the plan of the history begins with."""
+    mark_void(streams)
+    plans = [(p, part) for ends in logs.values() for p, part in ends.items()]
+    plans += [(part.partition, part) for leg in (stitched.legs if stitched else ()) for part in leg.partitions]
+    for partition, part in plans:
+        if partition in streams:
+            streams[partition].skipped.add(*(Skip(0, index, VOID) for index in part.dropped))
 
 
 def _order(
