@@ -1,4 +1,4 @@
-"""Strict JSON: what has one meaning passes and keeps it; the quick proof and the slow parser never disagree."""
+"""Strict JSON: what has one meaning passes and keeps it; the pass over the bytes, in C or Python, and an exact parser agree."""
 
 from __future__ import annotations
 
@@ -12,9 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmdlog.api.gate.strict_json import DEPTH_MAX, NUMBER_CHARS_MAX, NotStrict, loads_exactly, loads_strict
+from cmdlog.api.gate import strict_json
+from cmdlog.api.gate.strict_json import DEPTH_MAX, NUMBER_CHARS_MAX, STRICT, NotStrict, loads_strict
+from cmdlog.api.native import steps
+from tests.api.exact_json import loads_exactly
 
-LOADERS = (loads_strict, loads_exactly)
+
+def loads_in_python(text: bytes, *, around: int = 0) -> Any:
+    """As `loads_strict` where no compiler built the steps in C."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(strict_json, "_examine", strict_json._examine_in_python)
+        return loads_strict(text, around=around)
+
+
+LOADERS = (loads_strict, loads_in_python, loads_exactly)
 
 
 def verdict(load: Callable[[bytes], Any], text: bytes) -> str:
@@ -137,7 +148,7 @@ def test_number_survives_its_own_text(number: float) -> None:
     assert repr(got) == repr(number)
 
 
-# Texts near the borders of the quick proof: colons in strings, equal keys, escapes, long digits, white space. Drawn from a seed,
+# Texts near the borders of the checks: colons in strings, equal keys, escapes, long digits, white space. Drawn from a seed,
 # which hypothesis draws: a hundred times as many texts in the same time as from strategies.
 KEYS = ["a", "b", "a:b", ":", "", '"', "\\", "\0", "k" * 30, "\u00e9", "e\u0301", "\\u0000", "12:30", "\U0001f600"]
 NUMBERS = [
@@ -203,7 +214,7 @@ def check_agreement(seed: int) -> None:
     at = random.randrange(len(damaged) + 1)
     damaged[at : at + random.randrange(2)] = random.choice(BYTES)
     for data in (text, bytes(damaged)):
-        assert verdict(loads_strict, data) == verdict(loads_exactly, data), data
+        assert verdict(loads_strict, data) == verdict(loads_in_python, data) == verdict(loads_exactly, data), data
 
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -212,13 +223,13 @@ SEEDS = st.integers(0, 2**64 - 1)
 @given(SEEDS)
 @settings(max_examples=600, deadline=None)
 @pytest.mark.slow
-def test_quick_proof_and_slow_parser_agree(seed: int) -> None:
+def test_checks_and_exact_parser_agree(seed: int) -> None:
     """For any text the verdict is the same, and so is the value, to the bit."""
     check_agreement(seed)
 
 
 @pytest.mark.fuzz
-def test_quick_proof_and_slow_parser_agree_for_minutes() -> None:
+def test_checks_and_exact_parser_agree_for_minutes() -> None:
     """The same for half a million texts."""
     for seed in range(500_000):
         check_agreement(seed)
@@ -285,8 +296,26 @@ def test_messages_show_no_values() -> None:
                 load(text.encode())
             assert "hunter2" not in str(refused.value)
     with pytest.raises(NotStrict) as refused:
-        loads_strict(b'{"' + b"k" * 9000 + b'": 1, "' + b"k" * 9000 + b'": 1}')
+        loads_strict(b'{"' + b"k" * 7000 + b'": 1, "' + b"k" * 7000 + b'": 1}')
     assert len(str(refused.value)) < 200
+
+
+def test_repeated_key_is_named_in_a_short_text() -> None:
+    """Where it stands deep and escaped, too; a long text is refused without the name, which takes another parser to find."""
+    short = b'[{"a": 1}, {"a": {"b:": 1, "\\u0062:": 2}}'
+    with pytest.raises(NotStrict, match=r"^the key 'b:' occurs twice$"):
+        loads_strict(short + b"]")
+    with pytest.raises(NotStrict, match=r"^has an object in which a key occurs twice$"):
+        loads_strict(short + b', "' + b"x" * strict_json.NAMED_BYTES_MAX + b'"]')
+
+
+@pytest.mark.skipif(steps is None, reason="no C compiler")
+@given(st.binary(max_size=12) | st.text('[]{}",:\\\\u0189-.e ', max_size=40).map(str.encode), st.integers(0, 3))
+@settings(max_examples=400)
+def test_any_bytes_are_examined(text: bytes, depth_max: int) -> None:
+    """Also those that are no JSON, or its beginning, which the depth is asked of: no byte beyond the end is read."""
+    padded = text + b'"[[[['
+    assert steps.examine_json(text, depth_max) == steps.examine_json(padded[: len(text)], depth_max) <= max(STRICT, len(text))
 
 
 def test_underflow_is_a_zero_and_overflow_is_not_an_infinity() -> None:

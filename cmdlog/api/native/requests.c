@@ -8,69 +8,15 @@
 #include <string.h>
 
 #include "session_names.h"
+#include "strict_json.h"
 
-enum { INTERFACE = 3 }; /* one more with each change that older Python, or newer, does not know */
+enum { INTERFACE = 4 }; /* one more with each change that older Python, or newer, does not know */
 
-enum { DEPTH_MAX = 64, TOO_DEEP = -2, LOOK_CLOSER = -1, NAME_BYTES_MAX = 64, LENGTH_DIGITS_MAX = 9, PATH_BYTES_MAX = 256, SURE_BYTES_MAX = 1024 };
-
-static const double FLOAT_SURE = 9223372036854775808.0; /* 2^63: a smaller float was no integer */
-
-/* -- JSON --------------------------------------------------------------------------------------------------------------- */
-
-static Py_ssize_t count_keys(PyObject *value, int depth)
-{
-    if (PyLong_CheckExact(value)) {
-        int overflow;
-        PyLong_AsLongLongAndOverflow(value, &overflow);
-        return overflow ? LOOK_CLOSER : 0;
-    }
-    if (PyFloat_CheckExact(value)) {
-        double number = PyFloat_AS_DOUBLE(value);
-        return -FLOAT_SURE < number && number < FLOAT_SURE ? 0 : LOOK_CLOSER;
-    }
-    int is_dict = PyDict_CheckExact(value);
-    if (!is_dict && !PyList_CheckExact(value)) {
-        return 0;
-    }
-    if (depth == DEPTH_MAX) {
-        return TOO_DEEP;
-    }
-    Py_ssize_t keys = is_dict ? PyDict_GET_SIZE(value) : 0, at = 0;
-    PyObject *key, *inner;
-    while (is_dict ? PyDict_Next(value, &at, &key, &inner) : at < PyList_GET_SIZE(value)) {
-        if (!is_dict) {
-            inner = PyList_GET_ITEM(value, at++);
-        }
-        Py_ssize_t found = count_keys(inner, depth + 1);
-        if (found < 0) {
-            return found;
-        }
-        keys += found;
-    }
-    return keys;
-}
-
-static PyObject *module_count_keys(PyObject *module, PyObject *value)
-{
-    return PyLong_FromSsize_t(count_keys(value, 0));
-}
+enum { LINE_DEPTH_MAX = 64 + 2, NAME_BYTES_MAX = 64, LENGTH_DIGITS_MAX = 9, PATH_BYTES_MAX = 256 };
 
 /* -- lines of a batch --------------------------------------------------------------------------------------------------- */
 
 static PyObject *procedure_name, *params_name, *number_name, *bind_name;
-
-/* Whether a text that orjson has parsed means that value alone: the cheap tests of `gate/strict_json.py`. */
-static int is_strict(const char *text, Py_ssize_t size, PyObject *value)
-{
-    Py_ssize_t colons = 0;
-    for (Py_ssize_t at = 0; at < size; at++) {
-        if (text[at] == '\\') { /* maybe a NUL: the Python looks */
-            return 0;
-        }
-        colons += text[at] == ':';
-    }
-    return count_keys(value, 0) == colons;
-}
 
 /* The number of a parsed line, None where it has none; NULL for a line that says anything else beside its call. Borrowed. */
 static PyObject *number_of(PyObject *value)
@@ -112,12 +58,12 @@ static PyObject *read_line(PyObject *module, PyObject *const *args, Py_ssize_t c
         PyErr_SetString(PyExc_TypeError, "read_line takes a line, a dict of routes, and what parses JSON");
         return NULL;
     }
-    if (!PyBytes_CheckExact(args[0]) || PyBytes_GET_SIZE(args[0]) > SURE_BYTES_MAX) {
+    if (!PyBytes_CheckExact(args[0])) {
         Py_RETURN_NONE;
     }
     PyObject *value = PyObject_CallOneArg(args[2], args[0]), *number = NULL, *route = NULL;
     PyObject *bound = NULL, *found = NULL;
-    if (value != NULL && is_strict(PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), value)) {
+    if (value != NULL && examine_json(PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), LINE_DEPTH_MAX, value) == STRICT) {
         number = number_of(value);
         bound = number == NULL ? NULL : bind_line(value, args[1], &route);
     }
@@ -340,7 +286,8 @@ static PyObject *read_call(PyObject *module, PyObject *const *args, Py_ssize_t c
 }
 
 static PyMethodDef methods[] = {
-    {"count_keys", module_count_keys, METH_O, "How many members there are; -1 when a number needs a closer look, -2: too deep."},
+    {"examine_json", (PyCFunction)(void (*)(void))module_examine_json, METH_FASTCALL,
+     "Whether a JSON text means its value alone: 0, or which flaw it has."},
     {"read_line", (PyCFunction)(void (*)(void))read_line, METH_FASTCALL,
      "(route, bound parameters, number or None) of a line of a batch; None for what the Python must read."},
     {"read_call", (PyCFunction)(void (*)(void))read_call, METH_FASTCALL,

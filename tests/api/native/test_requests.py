@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import orjson
@@ -210,7 +209,7 @@ def read_line(line: bytes | None) -> tuple[str, list[Any], Any] | None:
     return None if found is None else (found[0].name, found[1], found[2])
 
 
-@pytest.mark.parametrize("line", [LINES[0], LINES[1], LINES[3]])
+@pytest.mark.parametrize("line", [*LINES, LINES[2].replace(b"a:b", b"\\u003a" + b"a" * 4096)])
 def test_ordinary_line_is_read_at_once(line: bytes) -> None:
     """Procedure and bound parameters, with a number or without."""
     found = read_line(line)
@@ -221,7 +220,7 @@ def test_ordinary_line_is_read_at_once(line: bytes) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        None, b"", b"{", b"[]", b"{}", LINES[2], LINES[0] + b"x", LINES[0][:-1],
+        None, b"", b"{", b"[]", b"{}", LINES[0] + b"x", LINES[0][:-1],
         b'{"procedure":"transfer","procedure":"transfer","params":{}}',
         b'{"procedure":"transfer","params":{"branch":1,"branch":2,"source":2,"target":3,"amount":4}}',
         b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":4},"key":"k"}',
@@ -232,11 +231,11 @@ def test_ordinary_line_is_read_at_once(line: bytes) -> None:
         b'{"procedure":"transfer","params":{"branch":1,"source":2,"target":3,"amount":"4"}}',
         b'{"procedure":"none","params":{}}', b'{"procedure":["transfer"],"params":{}}', b'{"procedure":"transfer","params":null}',
         b'{"procedure":"set_rate","params":{"name":"\\u0000","basis_points":1}}',
-        b'{"procedure":"set_rate","params":{"name":"%b","basis_points":1}}' % (b"a" * 1024),
+        b'{"procedure":"set_rate","params":{"name":[%b],"basis_points":1}}' % (b"[" * 64 + b"]" * 64),
     ],
 )  # fmt: skip
 def test_every_other_line_is_left_to_the_python(line: bytes | None) -> None:
-    """What is wrong, doubtful, long, or says more than its call and a number."""
+    """What is wrong, or says more than its call and a number."""
     assert read_line(line) is None
 
 
@@ -248,41 +247,3 @@ def test_no_line_is_read_in_two_ways(line: bytes, at: int, put: bytes, over: boo
     found = read_line(changed)
     if found is not None:
         assert found == parsed(changed)
-
-
-# -- members of JSON -----------------------------------------------------------------------------------------------------
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=4),
-    max_leaves=30,
-)
-
-
-def counted(value: Any) -> int:
-    """By Python; less than 0 stands for one number."""
-    return max(-1, strict_json._count_in_python(value))
-
-
-@given(value=VALUES)
-def test_members_are_counted_as_python_counts_them(value: Any) -> None:
-    """Objects within lists within objects; a number that needs a closer look is one to both."""
-    assert steps.count_keys(value) == counted(value)
-
-
-@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 2.0**63, -(2.0**63), math.inf, math.nan, [[1 << 64]], {"a": [1e300]}])
-def test_numbers_at_the_edge_need_a_closer_look(value: Any) -> None:
-    """What may have been an integer beyond 64 bits."""
-    assert steps.count_keys(value) == counted(value) == -1
-
-
-@pytest.mark.parametrize(("depth", "found"), [(strict_json.DEPTH_MAX, 0), (strict_json.DEPTH_MAX + 1, strict_json.TOO_DEEP)])
-def test_depth_has_the_limit_of_python(depth: int, found: int) -> None:
-    """One level more is too deep."""
-    value: Any = 1
-    for _ in range(depth):
-        value = [value]
-    assert steps.count_keys(value) == found
-    if found:
-        with pytest.raises(strict_json.NotStrict):
-            strict_json._count_in_python(value)
