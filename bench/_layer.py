@@ -24,7 +24,7 @@ class Quick:
 
     reads: frozenset[bytes] = frozenset()
 
-    def takes(self, _request: Request) -> bool:
+    def takes(self, _request: Request, _body_bytes: int) -> bool:
         return True
 
     def begin_call(self, _request: Request, _body: bytes, exchange: QuickExchange) -> None:

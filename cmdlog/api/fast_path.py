@@ -1,4 +1,4 @@
-"""Calls below ASGI: `POST /v1/procedures/{name}` whose body came with its head, which is nearly every one.
+"""Calls below ASGI: `POST /v1/procedures/{name}` whose body is small and came with its head, which is nearly every one.
 
 One rule: the same functions decide as under ASGI, in the same order (`Api.admit_call`, `find_route`, `prepare`, `place`,
 `encode_reply`); only the way there is shorter. No task, no scope, no messages: the answer is written where the node gives it.
@@ -16,6 +16,7 @@ from cmdlog.api.gate.problem import Headers, Problem, body_too_large
 from cmdlog.api.gate.request import READ, Incoming, pick_headers
 from cmdlog.api.gate.request_trace import REQUEST_ID, Trace
 from cmdlog.api.gate.route_table import PROCEDURES
+from cmdlog.api.routes.app_state import LARGE_BODY_BYTES
 from cmdlog.api.routes.call import Prepared, encode_reply, find_route, note_reply, place, prepare, result_body
 from cmdlog.node.outcome import CallOutcome, Reply
 
@@ -30,9 +31,9 @@ class QuickCalls:
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    def takes(self, request: Request) -> bool:
-        """Whether the request is a call."""
-        return request.method == "POST" and request.path.startswith(PROCEDURES)
+    def takes(self, request: Request, body_bytes: int) -> bool:
+        """Whether the request is a call whose body is read at once."""
+        return body_bytes <= LARGE_BODY_BYTES and request.method == "POST" and request.path.startswith(PROCEDURES)
 
     def begin_call(self, request: Request, body: bytes, exchange: QuickExchange) -> None:
         """Serves one call: the exchange is answered once, now or later, in this thread."""

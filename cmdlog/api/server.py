@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
 LOG_THREADS: Final = 2  # beside those that write it: the keeper, and who prepares segments
+BODY_THREADS: Final = 1  # what reads large bodies
 NODE_THREADS: Final = 7  # flush, watch of the sites, archive, snapshots, page checks, drills, scrub
 LEFT_OVER_S: Final = 2.0  # for HTTP processes of a node that was killed to be gone with their copies of its socket
 SWITCH_INTERVAL_S: Final = 0.001  # Python's 5 ms keep the log and the sites waiting while lines of a batch are read
@@ -106,8 +107,8 @@ def serve(
 
 def threads_of(settings: Settings) -> int:
     """How many threads a server starts at most: those of the log, of the node, of its answers and of the event loop."""
-    queries = settings.queries_max + RESERVE_TURNS
-    return settings.log_threads + LOG_THREADS + NODE_THREADS + SLOW_THREADS + queries + loop_threads()
+    aside = SLOW_THREADS + BODY_THREADS + settings.queries_max + RESERVE_TURNS
+    return settings.log_threads + LOG_THREADS + NODE_THREADS + aside + loop_threads()
 
 
 def loop_threads() -> int:

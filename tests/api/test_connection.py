@@ -303,7 +303,7 @@ def test_quick_answer_with_a_line_end_ends_the_connection(application: Applicati
     class Quick:
         reads: frozenset[bytes] = frozenset()
 
-        def takes(self, request: Request) -> bool:
+        def takes(self, request: Request, body_bytes: int) -> bool:
             return True
 
         def begin_call(self, request: Request, body: bytes, exchange: QuickExchange) -> None:

@@ -151,7 +151,7 @@ def test_quick_answers_that_nobody_reads_stop_the_requests(application: Applicat
     class Quick:
         reads: frozenset[bytes] = frozenset()
 
-        def takes(self, request: Request) -> bool:
+        def takes(self, request: Request, body_bytes: int) -> bool:
             return True
 
         def begin_call(self, request: Request, body: bytes, exchange: QuickExchange) -> None:

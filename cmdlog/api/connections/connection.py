@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
             return
         quick = self._roster.quick
         if quick is not None and (call := self.framer.take_call(data, quick.reads)) is not None:
-            if quick.takes(call):
+            if quick.takes(call, self.framer.body_bytes):
                 self._begin_quickly(call, quick)
                 return
             self.framer.start_next()
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
         if request is None:
             return
         quick = roster.quick
-        if quick is not None and self.framer.complete and quick.takes(request):
+        if quick is not None and self.framer.complete and quick.takes(request, self.framer.body_bytes):
             self._begin_quickly(request, quick)
             return
         roster.busy(self)

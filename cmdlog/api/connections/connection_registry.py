@@ -39,7 +39,7 @@ class Quick(Protocol):
     reads: frozenset[bytes]
     """Names of the headers that mean something."""
 
-    def takes(self, request: Request) -> bool:
+    def takes(self, request: Request, body_bytes: int) -> bool:
         """Whether it is one of them."""
 
     def begin_call(self, request: Request, body: bytes, exchange: QuickExchange) -> None:

@@ -13,6 +13,7 @@
 enum { INTERFACE = 4 }; /* one more with each change that older Python, or newer, does not know */
 
 enum { LINE_DEPTH_MAX = 64 + 2, NAME_BYTES_MAX = 64, LENGTH_DIGITS_MAX = 9, PATH_BYTES_MAX = 256 };
+enum { LINE_BYTES_MAX = 16 << 10 }; /* longer ones are read aside: LARGE_BODY_BYTES of `app_state.py` */
 
 /* -- lines of a batch --------------------------------------------------------------------------------------------------- */
 
@@ -58,7 +59,7 @@ static PyObject *read_line(PyObject *module, PyObject *const *args, Py_ssize_t c
         PyErr_SetString(PyExc_TypeError, "read_line takes a line, a dict of routes, and what parses JSON");
         return NULL;
     }
-    if (!PyBytes_CheckExact(args[0])) {
+    if (!PyBytes_CheckExact(args[0]) || PyBytes_GET_SIZE(args[0]) > LINE_BYTES_MAX) {
         Py_RETURN_NONE;
     }
     PyObject *value = PyObject_CallOneArg(args[2], args[0]), *number = NULL, *route = NULL;

@@ -77,8 +77,10 @@ class NearCalls(QuickCalls):
         super().__init__(api)
         self._decider = decider
 
-    def takes(self, request: Request) -> bool:
-        return super().takes(request) and self._decider.answers(request.method, request.path, request.query, request.headers)
+    def takes(self, request: Request, body_bytes: int) -> bool:
+        return super().takes(request, body_bytes) and self._decider.answers(
+            request.method, request.path, request.query, request.headers
+        )
 
 
 class NearApp:

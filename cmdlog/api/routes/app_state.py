@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 STREAMS_SHARE: Final = 0.8  # of `drain_timeout_s`; in the rest what was read is answered
 SLOW_THREADS: Final = 4  # for what blocks: status, snapshots
+LARGE_BODY_BYTES: Final = 16 << 10  # beyond it a body is read aside: its types may check each of 100,000 values in Python
 UNREAD_BYTES_MAX: Final = 64 << 20  # of answers that clients have not taken
 UNREAD_BYTES_MIN: Final = 2 * RESULT_BYTES_MAX  # of a process that speaks HTTP: one credential can have the longest result
 
@@ -116,6 +117,7 @@ class Service:
         self.unread = Shares(max(UNREAD_BYTES_MIN, UNREAD_BYTES_MAX // (1 + settings.http_processes)))
         self.front.show_unread(lambda: self.unread.total)
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
+        self.bodies = ThreadPoolExecutor(1, thread_name_prefix="cmdlog-bodies")  # one: large bodies take turns
         self.queries = Queries(settings, self.unread)
         self.traffic = Traffic()
         self.spans = make_call_spans()
@@ -177,6 +179,7 @@ class Service:
         """Ends what runs beside the loop; the node is closed by the caller that opened it."""
         self.queries.close()
         self.slow.shutdown(wait=False, cancel_futures=True)
+        self.bodies.shutdown(wait=False, cancel_futures=True)
 
     def node(self) -> Node:
         """The running node. Raises: Problem (not_ready)."""
@@ -188,6 +191,12 @@ class Service:
     def calls(self) -> CallTaker:
         """Who takes calls. Raises: Problem (not_ready)."""
         return self.node() if self._calls is None else self._calls
+
+    async def read_aside(self, body: bytes, read: Callable[[bytes], T]) -> T:
+        """What `read` makes of a body, which is pure: of a large one in a thread, where calls have the loop between its steps."""
+        if len(body) <= LARGE_BODY_BYTES:
+            return read(body)
+        return await asyncio.get_running_loop().run_in_executor(self.bodies, read, body)
 
     async def run_slowly(self, work: Callable[[], T]) -> T:
         """Runs blocking work aside. Raises: Problem."""

@@ -31,7 +31,7 @@ from cmdlog.api.gate.request_trace import Trace
 from cmdlog.api.gate.session_numbers import NAMES, line_names, named_line, window_of_lines
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
 from cmdlog.api.native import steps
-from cmdlog.api.routes.app_state import CallTaker, Service
+from cmdlog.api.routes.app_state import LARGE_BODY_BYTES, CallTaker, Service
 from cmdlog.api.routes.batch_lines import LineSplitter
 from cmdlog.api.routes.batch_window import BatchWindow
 from cmdlog.api.routes.call import result_body
@@ -133,6 +133,7 @@ class BatchStream:
         self._session = None if session is None else window_of_lines(self._scope, session)  # of lines that do not say themselves
         self._name_line = line_names(self._session or (b"", 0), self._settings.session_window)
         self._receive, self._send = receive, send
+        self._read_aside: Any = service.read_aside
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._under_way = 0  # calls of groups that are not sent yet
         self._open = 0  # of them, calls that are not answered yet
@@ -243,7 +244,8 @@ class BatchStream:
             try:
                 plain = read_plain(line)
                 if plain is None or (plain[2] is not None and self._session is None):
-                    route, params, key, durability = self._parse(line)
+                    long = line is not None and len(line) > LARGE_BODY_BYTES
+                    route, params, key, durability = await self._read_aside(line, self._parse) if long else self._parse(line)
                 else:
                     route, params, number = plain
                     durability, key = preferred, b"" if number is None else name_line(number)

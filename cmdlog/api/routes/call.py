@@ -2,7 +2,7 @@
 
 One rule: whatever is wrong with a request is found before `Node.call`, so nothing of it reaches the log.
 
-Requests that are complete when their head is take the same steps below ASGI: see `quick`.
+Requests that are small, and complete when their head is, take the same steps below ASGI: see `cmdlog.api.fast_path`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -65,7 +66,7 @@ async def call_procedure(service: Service, incoming: Incoming, scope: Scope, rec
     """Serves one call. Raises: Problem."""
     node, route = find_route(service, incoming)
     body = await read_body(scope, receive, limit_bytes=service.settings.call_bytes_max)
-    call = prepare(service, incoming, node, route, body)
+    call = await service.read_aside(body, partial(prepare, service, incoming, node, route))
     waiter = Waiter()
     partition = place(call, waiter.done)
     reply = await waiter.future

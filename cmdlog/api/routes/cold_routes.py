@@ -64,7 +64,8 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         headers = pick_headers(request.scope)
         caller, txn = service.gatekeeper.authenticate(headers.get(AUTHORIZATION)).name, echoed_txn(headers.get(TXN))
         body = await read_body(request.scope, request.receive, limit_bytes=limits.call_bytes_max)
-        return await service.queries.run(node, json_object(body), request.receive, caller=caller, stale=stale, txn=txn)
+        given = await service.read_aside(body, json_object)
+        return await service.queries.run(node, given, request.receive, caller=caller, stale=stale, txn=txn)
 
     async def procedures(_: Request) -> Response:
         return json_answer({"procedures": service.node().catalog()})
@@ -95,7 +96,7 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
 
     async def take_snapshot(request: Request) -> Response:
         body = await read_body(request.scope, request.receive, limit_bytes=service.settings.call_bytes_max)
-        consistent = read_consistent(json_object(body)) if body.strip() else False
+        consistent = read_consistent(await service.read_aside(body, json_object)) if body.strip() else False
         async with turn:
             node = service.node()
             take = node.take_point if consistent else lambda: {"snapshots": node.take_snapshot()}

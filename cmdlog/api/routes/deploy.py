@@ -75,7 +75,8 @@ def deploy_handlers(service: Service) -> dict[str, Callable[[Request], Awaitable
     """By the names of the route table."""
 
     async def deploy(request: Request) -> Response:
-        order = read_deploy(json_object(await read_body(request.scope, request.receive, limit_bytes=BODY_BYTES_MAX)))
+        body = await read_body(request.scope, request.receive, limit_bytes=BODY_BYTES_MAX)
+        order = await service.read_aside(body, lambda text: read_deploy(json_object(text)))
         deployer = service.node().deployer
 
         def run() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from cmdlog.api.gate import strict_json
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.request import READ, TWICE, Picked, pick_headers
 from cmdlog.api.native import steps
+from cmdlog.api.routes.app_state import LARGE_BODY_BYTES
 from cmdlog.node.slot_map import make_routes
 from procedures import InvalidParameters
 from procedures.samples import bank
@@ -232,10 +233,11 @@ def test_ordinary_line_is_read_at_once(line: bytes) -> None:
         b'{"procedure":"none","params":{}}', b'{"procedure":["transfer"],"params":{}}', b'{"procedure":"transfer","params":null}',
         b'{"procedure":"set_rate","params":{"name":"\\u0000","basis_points":1}}',
         b'{"procedure":"set_rate","params":{"name":[%b],"basis_points":1}}' % (b"[" * 64 + b"]" * 64),
+        LINES[2] + b" " * LARGE_BODY_BYTES,
     ],
 )  # fmt: skip
 def test_every_other_line_is_left_to_the_python(line: bytes | None) -> None:
-    """What is wrong, or says more than its call and a number."""
+    """What is wrong, long, or says more than its call and a number."""
     assert read_line(line) is None
 
 

@@ -49,13 +49,13 @@ def cluster_handlers(service: Service) -> dict[str, Callable[[Request], Any]]:
 
     async def unsafe_recover(request: Request) -> Response:
         body = await read_body(request.scope, request.receive, limit_bytes=service.settings.call_bytes_max)
-        asked = read_recovery(json_object(body))
+        asked = read_recovery(await service.read_aside(body, json_object))
         return json_answer(await _ask_desk(service, lambda desk: desk.recovery.become_sole_voter(**asked)))
 
     async def change(request: Request, kind: Any) -> Response:
         node = _node_of(request)
         body = await read_body(request.scope, request.receive, limit_bytes=service.settings.call_bytes_max)
-        options = read_change(json_object(body) if body.strip() else {})
+        options = read_change(await service.read_aside(body, json_object) if body.strip() else {})
         _desk(service)
         check_leading(service)
         return json_answer(await _ask_desk(service, lambda desk: desk.change(kind, node, **options)))
