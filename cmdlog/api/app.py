@@ -15,7 +15,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cmdlog.api.gate.login_page import send_sign_in
-from cmdlog.api.gate.problem import Problem, redirected
+from cmdlog.api.gate.problem import Headers, Problem, redirected
 from cmdlog.api.gate.request import (
     AUTHORIZATION,
     CONTENT_ENCODING,
@@ -150,6 +150,11 @@ class Api:
                 self._admitted.clear()
             self._admitted.add(known)
         return caller
+
+    def name_of(self, headers: Headers) -> str:
+        """The name of the credential of a request. Raises: Problem (unauthenticated)."""
+        given = [value for name, value in headers if name == AUTHORIZATION]
+        return self.service.gatekeeper.authenticate(given[0] if len(given) == 1 else None).name
 
     def _check_role(self, entry: Entry, authorization: bytes | None) -> None:
         """Raises: Problem, when the credential does not serve, or no longer."""

@@ -74,6 +74,7 @@ class _Call:
         self._trace = trace = Trace(service.front, None, route=ROUTE, given_id=picked.get(REQUEST_ID))
         try:
             caller = self._api.admit_call(request.path, picked)
+            self._exchange.attribute(caller.name)
             self._incoming = incoming = Incoming(request.path, caller, picked, trace, request.query)
             node, route = find_route(service, incoming)
             if len(body) > service.settings.call_bytes_max:

@@ -89,6 +89,7 @@ def serve(
         streams=STREAMS,
         quick=QuickCalls(api),
         front=service.front,
+        name_of=api.name_of,
     )
     processes = ProcessSet(api, service.front, settings, process_module) if settings.http_processes else None
     patience_s = LEFT_OVER_S if processes is not None else 0.0

@@ -278,7 +278,7 @@ class Settings:
         75.0, "how long an idle connection is kept open; longer than clients usually do", unit="s", lowest=0.05, highest=3600
     )
     connections_max: int = _setting(
-        4096, "open connections; beyond it the one idle for longest is closed", unit="connections", lowest=1, highest=1_000_000
+        4096, "open connections; beyond it an idle or late one is closed", unit="connections", lowest=1, highest=1_000_000
     )
     tls_cert_file: Path | None = _setting(None, "certificate chain in PEM, for https; reread when it changes", kind="path")  # noqa: RUF009 - as above
     tls_key_file: Path | None = _setting(  # noqa: RUF009 - as above

@@ -14,6 +14,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from cmdlog.api.connections.connection_registry import Quick, Roster
+from cmdlog.api.connections.http_parser import Headers
 from cmdlog.api.connections.http_server import HttpServer, listen, make_config
 from cmdlog.api.connections.tls import Certificate
 from cmdlog.node.settings import Settings
@@ -34,7 +35,15 @@ class ClockLoop(uvloop.Loop):
 class Served:
     """One server. `ask` is a client that sends bytes as they are; `pass_time` moves the clock of its deadlines."""
 
-    def __init__(self, application: ASGIApp, settings: Settings, *, quick: Quick | None, connections_max: int) -> None:
+    def __init__(
+        self,
+        application: ASGIApp,
+        settings: Settings,
+        *,
+        quick: Quick | None,
+        connections_max: int,
+        name_of: Callable[[Headers], str] | None,
+    ) -> None:
         self.settings = settings
         certificate = Certificate(settings) if settings.tls_cert_file is not None else None
         self.roster = Roster(
@@ -44,6 +53,7 @@ class Served:
             certificate=certificate,
             streams=frozenset(("/stream",)),
             quick=quick,
+            name_of=name_of,
         )
         listener = listen("127.0.0.1", 0, silence_max_s=settings.write_timeout_s)
         self.port: int = listener.getsockname()[1]
@@ -122,9 +132,16 @@ class Served:
 
 
 @contextmanager
-def served(application: ASGIApp, *, quick: Quick | None = None, connections_max: int = 100, **settings: Any) -> Iterator[Served]:
+def served(
+    application: ASGIApp,
+    *,
+    quick: Quick | None = None,
+    connections_max: int = 100,
+    name_of: Callable[[Headers], str] | None = None,
+    **settings: Any,
+) -> Iterator[Served]:
     """A server for the length of a block; afterwards nothing of it is left and nothing went wrong in it."""
-    server = Served(application, Settings(**settings), quick=quick, connections_max=connections_max)
+    server = Served(application, Settings(**settings), quick=quick, connections_max=connections_max, name_of=name_of)
     try:
         yield server
     finally:

@@ -13,8 +13,10 @@ from cmdlog.api.app import Api
 from cmdlog.api.fast_path import QuickCalls
 from cmdlog.api.gate import request
 from cmdlog.api.gate.route_table import TABLE, Entry
+from cmdlog.api.gate.strict_json import loads_strict
 from cmdlog.api.routes import batch
 from cmdlog.api.routes.app_state import LARGE_BODY_BYTES
+from tests.api.conftest import local_token
 from tests.api.served import served
 from tests.waiting import PATIENCE_S
 
@@ -41,20 +43,20 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_large_body_of_every_route_is_read_aside(readers: list[str], app: Api, ask_app: Any, entry: Entry, more: int) -> None:
     """No route parses one in the event loop's thread, and none sends a small one to another."""
     path = entry.path.format(name="put", node=1)
-    asyncio.run(ask_app(app, entry.method, path, b'{"item": 7}' + b" " * more))
+    owner = [("Authorization", f"Bearer {local_token(app)}")]
+    asyncio.run(ask_app(app, entry.method, path, b'{"item": 7}' + b" " * more, headers=owner))
     assert [name.startswith("cmdlog-bodies") for name in readers] == [more > 0]
 
 
 def test_call_is_answered_while_a_large_body_is_read(app: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever sends it waits; nobody else does."""
     reading, answered = threading.Event(), threading.Event()
-    read_strict = request.loads_strict
 
     def read(text: bytes, *, around: int = 0) -> Any:
         if len(text) > LARGE_BODY_BYTES:
             reading.set()
             assert answered.wait(PATIENCE_S)
-        return read_strict(text, around=around)
+        return loads_strict(text, around=around)
 
     monkeypatch.setattr(request, "loads_strict", read)
     statuses: list[int] = []

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from hashlib import sha256
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from cmdlog.api.app import create_app
 from cmdlog.api.connections.connection import Connection
 from cmdlog.api.connections.connection_registry import Roster
-from cmdlog.api.connections.http_parser import Framer, Request
+from cmdlog.api.connections.http_parser import Framer, Headers, Request
 from cmdlog.api.connections.request_cycle import QuickExchange
 from cmdlog.api.connections.response_writer import WRITE_BYTES
+from cmdlog.api.fast_path import QuickCalls
 from cmdlog.node.settings import Settings
 from tests.api.echo import RESET, Application, buffered, one_answer, post, problem_of
 from tests.api.served import Served, descriptors, read_all, served, status_of
@@ -309,6 +313,119 @@ def test_flood_of_connections_keeps_within_the_limit(application: Application) -
         assert server.roster.counts["evicted"] >= 250
         for client in flood:
             client.close()
+
+
+# -- shares of them ----------------------------------------------------------------------------------------------------
+
+LATE = b"POST /echo HTTP/1.1\r\nHost: x\r\nAuthorization: %b\r\nContent-Length: 9\r\n\r\n"
+
+
+def credential(headers: Headers) -> str:
+    """By the header alone."""
+    return dict(headers).get(b"authorization", b"nobody").decode()
+
+
+def begin_late(server: Served, application: Application, name: bytes, *, open_files: contextlib.ExitStack) -> socket.socket:
+    """A client whose body does not come; its request has begun when this returns."""
+    client = open_files.enter_context(server.connect())
+    begun = len(application.begun)
+    client.sendall(LATE % name)
+    assert eventually(lambda: len(application.begun) == begun + 1)
+    return client
+
+
+def test_connection_whose_body_is_latest_makes_room(application: Application) -> None:
+    """However it drips; its client learns so, and the bodies of others still may come."""
+    with served(application, connections_max=4) as server, contextlib.ExitStack() as opened:
+        first = begin_late(server, application, b"one", open_files=opened)
+        server.pass_time(1.0)
+        others = [begin_late(server, application, b"one", open_files=opened) for _ in range(3)]
+        first.sendall(b"1")
+        with server.connect() as fresh:
+            fresh.sendall(post("/echo", b"served"))
+            assert one_answer(fresh) == (200, b"served")
+        assert problem_of(read_all(first))["code"] == "body_timeout"
+        for client in others:
+            client.sendall(b"123456789")
+            assert one_answer(client) == (200, b"123456789")
+        assert server.roster.counts["evicted"] == 1
+
+
+def test_connection_at_rest_makes_room_before_a_late_body(application: Application) -> None:
+    """Of one credential, what costs its client least goes first."""
+    with served(application, connections_max=2) as server, contextlib.ExitStack() as opened:
+        late = begin_late(server, application, b"one", open_files=opened)
+        resting = opened.enter_context(server.connect())
+        resting.sendall(post("/echo", b"x"))
+        one_answer(resting)
+        with server.connect() as fresh:
+            fresh.sendall(post("/echo", b"served"))
+            assert one_answer(fresh) == (200, b"served")
+        assert read_all(resting) == b""
+        late.sendall(b"123456789")
+        assert one_answer(late) == (200, b"123456789")
+
+
+def test_credential_with_more_than_its_share_makes_room(application: Application) -> None:
+    """Late bodies of one credential cost no other one its connections, not even those at rest."""
+    with served(application, connections_max=4, name_of=credential) as server, contextlib.ExitStack() as opened:
+        resting = opened.enter_context(server.connect())
+        resting.sendall(post("/echo", b"x", "Authorization: two\r\n"))
+        one_answer(resting)
+        first = begin_late(server, application, b"one", open_files=opened)
+        server.pass_time(1.0)
+        for _ in range(7):
+            begin_late(server, application, b"one", open_files=opened)
+        assert status_of(read_all(first)) == 408
+        resting.sendall(post("/echo", b"still", "Authorization: two\r\n"))
+        assert one_answer(resting) == (200, b"still")
+
+
+def test_no_credential_has_all_connections_at_work(application: Application) -> None:
+    """Requests that are being answered make no room, so the last eighth is kept from a credential that has all others."""
+    with served(application, connections_max=8, name_of=credential) as server, contextlib.ExitStack() as opened:
+        busy = [opened.enter_context(server.connect()) for _ in range(7)]
+        for client in busy:
+            client.sendall(post("/wait", b"done", "Authorization: one\r\n"))
+        assert eventually(lambda: len(application.begun) == 7)
+        refused = server.ask(post("/wait", b"more", "Authorization: one\r\n"))
+        assert problem_of(refused)["code"] == "too_many_connections"
+        with server.connect() as other:
+            other.sendall(post("/echo", b"served", "Authorization: two\r\n"))
+            assert one_answer(other) == (200, b"served")
+        server.inside(application.gate.set)
+        for client in busy:
+            assert one_answer(client) == (200, b"done")
+
+
+def test_calls_count_for_their_credential(node: Any, tmp_path: Path) -> None:
+    """Those that are answered below ASGI, too: refused while others of the credential are under way, and served after them."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("".join(f"{name} invoke sha256:{sha256(name.encode()).hexdigest()}\n" for name in ("one", "two")))
+    tokens.chmod(0o600)
+    app = create_app(node, Settings(token_file=tokens))
+    node.hold = True
+
+    def call(name: str) -> bytes:
+        return post("/v1/procedures/put", b'{"item": 7}', f"Authorization: Bearer {name}\r\n")
+
+    with (
+        served(app, quick=QuickCalls(app), connections_max=8, name_of=app.name_of) as server,
+        contextlib.ExitStack() as opened,
+    ):
+        busy = []
+        for number in range(1, 8):
+            busy.append(opened.enter_context(server.connect()))
+            busy[-1].sendall(call("one"))
+            assert eventually(lambda number=number: len(node.waiting) == number)  # type: ignore[misc]
+        refused = opened.enter_context(server.connect())
+        refused.sendall(call("one"))
+        assert one_answer(refused)[0] == 503
+        other = opened.enter_context(server.connect())
+        other.sendall(call("two"))
+        assert eventually(lambda: len(node.waiting) == 8)
+        server.inside(node.release)
+        assert [one_answer(client)[0] for client in (*busy, other)] == 8 * [200]
 
 
 # -- clients that leave ------------------------------------------------------------------------------------------------

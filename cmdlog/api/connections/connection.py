@@ -67,14 +67,14 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_ended", "_exchange", "_greeting", "_held", "_last", "_left_bytes", "_reading", "_roster", "_transport", "_writer",
-        "client", "framer", "loop", "phase", "read_deadline", "scheme", "server",
+        "_ended", "_exchange", "_greeting", "_held", "_last", "_left_bytes", "_reading", "_transport", "_writer",
+        "client", "framer", "loop", "phase", "read_deadline", "roster", "scheme", "server",
     )  # fmt: skip
 
     _transport: asyncio.Transport
 
     def __init__(self, roster: Roster, loop: asyncio.AbstractEventLoop) -> None:
-        self._roster, self.loop = roster, loop
+        self.roster, self.loop = roster, loop
         settings = roster.settings
         self.framer = Framer(head_bytes_max=settings.header_bytes_max, headers_max=settings.headers_max)
         self.phase: Phase = "greeting"
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
-        roster = self._roster
+        roster = self.roster
         self.read_deadline = self.loop.time() + roster.settings.header_timeout_s
         if not roster.admit(self):
             self._turn_away()
@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
 
     async def _greet(self, context: ssl.SSLContext) -> None:
         """The TLS handshake; the deadline of the head runs already."""
-        timeout_s = self._roster.settings.header_timeout_s
+        timeout_s = self.roster.settings.header_timeout_s
         try:
             if self.phase != "greeting":
                 return  # it had to make room, or is gone
@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
                 self._transport, self, context, server_side=True, ssl_handshake_timeout=timeout_s, ssl_shutdown_timeout=LINGER_S
             )
         except OSError:  # ssl.SSLError is one: no TLS or an old one, no good certificate, too slow, gone
-            self._roster.counts["tls_handshake"] += 1
+            self.roster.counts["tls_handshake"] += 1
             self._forget()
             return
         finally:
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         self.server = self._transport.get_extra_info("sockname")[:2]
 
     def _turn_away(self) -> None:
-        if self._roster.certificate is not None or self._roster.crowded:
+        if self.roster.certificate is not None or self.roster.crowded:
             self._cut()
         else:
             self._answer(Problem("too_many_connections", "every connection is busy", retry_after_s=RETRY_S))
@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
             return
         self._part(inf)
         self.phase = "gone"
-        self._roster.remove(self)
+        self.roster.remove(self)
         self._abandon()
         self.resume_writing()
         self.framer.close()
@@ -172,8 +172,11 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def evict(self) -> None:
-        """Makes room for another connection; no request is under way."""
-        self._cut()
+        """Makes room for another connection; no request is under way, or one whose body is late."""
+        if self._exchange is None or self.roster.crowded:
+            self._cut()
+            return
+        self._refuse(Problem("body_timeout", "the body was late when the server needed the connection for another client"))
 
     def shutdown(self) -> None:
         """The server stops: a request under way is answered, nothing else."""
@@ -208,7 +211,7 @@ class Connection(asyncio.Protocol):
         if self._held or self._writer.paused:
             self._hold_back(data)
             return
-        quick = self._roster.quick
+        quick = self.roster.quick
         if quick is not None and (call := self.framer.take_call(data, quick.reads)) is not None:
             if quick.takes(call, self.framer.body_bytes):
                 self._begin_quickly(call, quick)
@@ -268,18 +271,20 @@ class Connection(asyncio.Protocol):
         """The event means nothing in this phase."""
 
     def _await_head(self) -> None:
-        self.phase, self.read_deadline = "head", self.loop.time() + self._roster.settings.header_timeout_s
+        self.phase, self.read_deadline = "head", self.loop.time() + self.roster.settings.header_timeout_s
 
     def _begin_request(self) -> None:
         """The request is served, if its head is complete."""
-        roster, request = self._roster, self.framer.request
+        roster, request = self.roster, self.framer.request
         if request is None:
             return
         quick = roster.quick
         if quick is not None and self.framer.complete and quick.takes(request, self.framer.body_bytes):
             self._begin_quickly(request, quick)
             return
-        roster.busy(self)
+        if (problem := roster.begin_request(self, request.headers)) is not None:
+            self._answer(problem)
+            return
         self.phase, self.read_deadline = "working", inf
         exchange = self._exchange = Exchange(self, request, deadline=self.body_deadline(), stream=request.path in roster.streams)
         if roster.leaving:
@@ -289,10 +294,10 @@ class Connection(asyncio.Protocol):
 
     def _begin_quickly(self, request: Request, quick: Quick) -> None:
         """A complete request is answered without ASGI."""
-        self._roster.busy(self)
+        self.roster.busy(self)
         self.phase, self.read_deadline = "working", inf
         short = self._exchange = QuickExchange(self, request)
-        if self._roster.leaving:
+        if self.roster.leaving:
             short.close_after()
         quick.begin_call(request, self.framer.take_body(), short)
 
@@ -310,12 +315,13 @@ class Connection(asyncio.Protocol):
 
     def body_deadline(self) -> float:
         """When a body that begins now must be complete."""
-        return self.loop.time() + self._roster.settings.body_timeout_s
+        return self.loop.time() + self.roster.settings.body_timeout_s
 
     def wait_until(self, exchange: Exchange, deadline: float) -> None:
         """The exchange waits for more of the body, or (inf) no longer."""
         if self._exchange is exchange:
             self.read_deadline = deadline
+            (self.roster.busy if deadline == inf else self.roster.wait)(self)
 
     def read_on(self) -> None:
         """There is room for more."""
@@ -324,7 +330,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def date(self) -> bytes:
-        return self._roster.date()
+        return self.roster.date()
 
     def write_now(self, data: bytes) -> None:
         """A small answer, or part of one. When the client does not take it, no further request is looked at."""
@@ -343,7 +349,7 @@ class Connection(asyncio.Protocol):
         if not exchange.keep_alive:
             self._leave()
             return
-        self._roster.rest(self, known=exchange.status != UNAUTHENTICATED)
+        self.roster.rest(self, known=exchange.status != UNAUTHENTICATED)
         if self.framer.complete:
             self._rest()
         else:
@@ -353,7 +359,7 @@ class Connection(asyncio.Protocol):
 
     def finished(self, exchange: Exchange) -> None:
         """The exchange's task ends."""
-        self._roster.tasks.discard(exchange.task)
+        self.roster.tasks.discard(exchange.task)
         self.broken(exchange)
 
     def broken(self, exchange: Exchange | QuickExchange) -> None:
@@ -377,7 +383,7 @@ class Connection(asyncio.Protocol):
         elif self._ended or self._last:
             self._close()
         else:
-            self.phase, self.read_deadline = "rest", self.loop.time() + self._roster.settings.keep_alive_s
+            self.phase, self.read_deadline = "rest", self.loop.time() + self.roster.settings.keep_alive_s
             self.read_on()
 
     def _next(self) -> None:
@@ -413,11 +419,11 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         """Closes when the client has taken what is written."""
-        self._part(self._roster.settings.write_timeout_s)
+        self._part(self.roster.settings.write_timeout_s)
         self._transport.close()
 
     def _part(self, within_s: float) -> None:
-        self._roster.busy(self)  # nobody needs to push it out
+        self.roster.busy(self)  # nobody needs to push it out
         self.phase, self._held = "leaving" if self.phase != "gone" else "gone", b""
         self.read_deadline = self.loop.time() + within_s
 
@@ -426,13 +432,13 @@ class Connection(asyncio.Protocol):
     def overdue(self, now: float) -> None:
         """A deadline has passed."""
         if self.write_deadline <= now:
-            self._roster.counts["slow_reader"] += 1
+            self.roster.counts["slow_reader"] += 1
             self._cut()
         else:
             self.PHASES[self.phase].overdue(self)
 
     def _refuse_slow(self) -> None:
-        limit_s = self._roster.settings.header_timeout_s
+        limit_s = self.roster.settings.header_timeout_s
         self._refuse(Problem("header_timeout", f"the request's head took longer than {limit_s:g} s"))
 
     def _expire(self) -> None:
@@ -442,7 +448,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, problem: Problem) -> None:
         """What came is no request, or its body is none. Nothing that follows can be trusted either."""
-        self._roster.counts[problem.code] += 1
+        self.roster.counts[problem.code] += 1
         begun = self.phase == "draining" or (self._exchange is not None and self._exchange.started)
         self._abandon()
         if begun:
@@ -451,7 +457,7 @@ class Connection(asyncio.Protocol):
             self._answer(problem)
 
     def _answer(self, problem: Problem) -> None:
-        identified = Trace.of_no_request(self._roster.front, problem)
+        identified = Trace.of_no_request(self.roster.front, problem)
         body = problem.body()
         head = encode_head(problem.status, [*problem.headers(body), identified, CLOSE], self.date())
         self._transport.write(head + body)

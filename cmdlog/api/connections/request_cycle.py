@@ -63,6 +63,11 @@ class QuickExchange:
         """In whose thread the answer is given."""
         return self._connection.loop
 
+    def attribute(self, name: str) -> None:
+        """The request passed the gate by the credential of this name. Raises: Problem, see `Roster.attribute`."""
+        connection = self._connection
+        connection.roster.attribute(connection, name)
+
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Sends the answer, whose headers state its length. Nothing happens when the client is gone."""
         connection = self._connection

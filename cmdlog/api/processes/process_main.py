@@ -114,6 +114,7 @@ class HttpProcessMain:
             streams=STREAMS,
             quick=NearCalls(self._api, self._decider),
             front=self._service.front,
+            name_of=self._api.name_of,
         )
         self._server = HttpServer(make_config(self._roster), accepts_at_once=1)
         self._node: NodeLink | None = None
