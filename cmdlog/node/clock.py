@@ -1,6 +1,7 @@
 """The hybrid logical clock that gives transaction ids.
 
-One rule: ticks only grow - over restarts (the log says the highest), over clock jumps, over ids that callers echo.
+One rule: ticks only grow - over restarts (the log says the highest), over clock jumps, over ids that callers echo - and only this
+cluster's own time and log raise them.
 
 A tick is milliseconds and counter as one number (`cmdlog.wal.ids.txn_tick`). The physical part is the wall clock as long as it
 agrees with the boot clock within `lead_max_ms`; when it jumps further, forwards or back, the boot clock continues in its place,
@@ -25,7 +26,7 @@ CATCH_UP_SPEED: Final = 0.5  # of ticks that lead real time too far
 
 
 class ClockAhead(ValueError):
-    """An echoed transaction id is further ahead of this node's clock than `clock_lead_max` allows."""
+    """An echoed transaction id is ahead of this node's clock, so this cluster has not given it."""
 
 
 def boot_seconds() -> float:
@@ -94,17 +95,20 @@ class HybridClock:
         return start + int((self._boot() - since) * 1000 * CATCH_UP_SPEED)
 
     def observe(self, txn_id: int) -> None:
-        """Later ticks will be greater than this id's.
+        """Later ticks will be greater than this id's, which moves none of them ahead of time.
 
-        Raises: ClockAhead, and takes no notice, when the id leads this node's clock by more than `clock_lead_max`.
+        A caller may send any number. An id that was given is in the log that this node leads, so not above `last`; one that a
+        power cut took with its call is in the past. Raises: ClockAhead, and takes no notice, for any other.
         """
         tick = txn_tick(txn_id)
         with self._lock:
             if tick <= self.last:
                 return
             lead_ms = (tick >> COUNTER_BITS) - self.millis()
-            if lead_ms > self._lead_max_ms:
-                raise ClockAhead(f"transaction id {txn_id} is {lead_ms} ms ahead of this node's clock")
+            if lead_ms >= 0:
+                raise ClockAhead(
+                    f"transaction id {txn_id} is {lead_ms} ms ahead of this node's clock: this cluster has not given it"
+                )
             self.last = tick
 
     def lift(self, tick: int) -> None:

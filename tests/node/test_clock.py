@@ -106,25 +106,29 @@ def test_ticks_that_lead_are_caught_up_with() -> None:
     assert millis(clock.reserve(1)) == int(time.wall * 1000)
 
 
-def test_an_echo_within_the_lead_is_overtaken() -> None:
-    """After an echoed id every tick is greater than it."""
+def test_an_echo_from_the_past_is_overtaken() -> None:
+    """An id that was given is below every later tick, also after a restart that lost it while the wall clock went back."""
     time = Time()
+    lost = time.clock().reserve(1) << PARTITION_BITS
+    time.pass_s(5)
     clock = time.clock()
-    seen = make_txn_id(millis=int((NOW + 59) * 1000), counter=7, partition=3)
-    clock.observe(seen)
-    assert clock.reserve(1) << PARTITION_BITS > seen
+    clock.observe(lost)
+    time.wall -= 30
+    assert clock.reserve(1) << PARTITION_BITS > lost
     clock.observe(make_txn_id(millis=1, counter=0, partition=0))
-    assert clock.reserve(1) << PARTITION_BITS > seen
+    given = clock.reserve(1) << PARTITION_BITS
+    clock.observe(given)
+    assert clock.reserve(1) << PARTITION_BITS > given
 
 
-def test_an_echo_beyond_the_lead_is_refused_without_a_trace() -> None:
-    """An id further ahead than `clock_lead_max` changes nothing: one client cannot push the clock away."""
+def test_an_echo_that_was_never_given_is_refused_without_a_trace() -> None:
+    """Whatever a caller sends, the next tick is the one that it would have been: no caller sets the time of others."""
     time = Time()
     clock = time.clock()
     before = clock.reserve(1)
-    for ahead_s in (61, DAY, 50 * 365 * DAY):
-        with pytest.raises(ClockAhead, match="ahead of this node's clock"):
-            clock.observe(make_txn_id(millis=int((NOW + ahead_s) * 1000), counter=0, partition=0))
+    for ahead_ms in (0, 1, 59_000, 61_000, 50 * 365 * 86_400_000):
+        with pytest.raises(ClockAhead, match="this cluster has not given it"):
+            clock.observe(make_txn_id(millis=int(NOW * 1000) + ahead_ms, counter=COUNTER_MAX, partition=0))
     assert clock.reserve(1) == before + 1
 
 
@@ -172,10 +176,10 @@ def test_ticks_grow_under_any_wall_clock(steps: list[tuple[str, int]]) -> None:
             try:
                 clock.observe(seen)
             except ClockAhead:
-                assert amount > 60_000
+                assert amount >= 0
                 assert seen > clock.closed()
             else:
-                assert txn_millis(clock.closed()) <= max(physical + 60_000, millis(last))
+                assert txn_millis(clock.closed()) <= max(physical, millis(last))
                 last = max(last, seen >> PARTITION_BITS)
         elif what == "restart":
             clock = time.clock(last=last)

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.forwarding.call_link import CallLink
+from cmdlog.node.clock import ClockAhead
 from cmdlog.node.member.forwarding.forwarded_replies import TxnAhead
 from cmdlog.node.member.member_ground import NoLeader, NotLeading
 from cmdlog.node.member.member_node import MemberNode
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, Durability, NotReady, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.slot_map import make_routes
 from cmdlog.raft import RaftSettings
+from cmdlog.wal.ids import MILLIS_SHIFT
 from procedures.idempotency.known_outcome import Status, key_fingerprint
 from tests.node.apps.faulty import db
 from tests.node.members import Members, ask_retried, members, number_of
@@ -154,10 +156,25 @@ def test_transaction_seen_orders_the_next_call(three: Members) -> None:
     node, other = follower(three), three.leader()
     first = placed(other, "bump", id=20, amount=1)
     assert isinstance(first, CallOutcome)
-    ahead = first.txn_id + (50 << 26)
-    later = placed(node, "bump", id=21, amount=1, txn=ahead)
+    later = placed(node, "bump", id=21, amount=1, txn=first.txn_id)
     assert isinstance(later, CallOutcome)
-    assert later.txn_id > ahead
+    assert later.txn_id > first.txn_id
+
+
+def test_transaction_that_was_never_given_moves_no_clock(three: Members) -> None:
+    """Reads and writes that claim one are refused, at the leader and at a follower, and other calls keep their time."""
+    node, leader = follower(three), three.leader()
+    first = placed(leader, "bump", id=22, amount=1)
+    assert isinstance(first, CallOutcome)
+    ahead = first.txn_id + (58_000 << MILLIS_SHIFT)
+    for procedure, more in (("peek", {}), ("bump", {"amount": 1})):
+        params: dict[str, Any] = {"id": 22, **more}
+        assert isinstance(placed(node, procedure, txn=ahead, **params), TxnAhead)
+        with pytest.raises(ClockAhead):
+            placed(leader, procedure, txn=ahead, **params)
+    after = placed(leader, "bump", id=22, amount=1)
+    assert isinstance(after, CallOutcome)
+    assert first.txn_id < after.txn_id < ahead
 
 
 def test_link_that_is_cut_leaves_outcomes_unknown_and_keys_find_out(three: Members, tmp_path: Path) -> None:
