@@ -113,6 +113,7 @@ class Overview:
             "inflight_bytes": self.sequencer.admission.inflight_bytes,
             "idempotency_keys": len(self.keys),
             "sessions": len(self.keys.sessions),
+            "largest_shares": self.keys.largest_shares(),
             "clock": {"jumped": clock.jumped, "jumps": clock.jumps, "last_txn": str(clock.closed())},
             "sites": list(health.site_pids),
             "stalled": [*self.stalls(), *(found.as_stall() for found in self.work.stalled())],

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final
 
 import google_crc32c
@@ -25,9 +26,11 @@ import orjson
 from procedures.errors import StateRefused
 
 KEY_BYTES = 16
+HOLDER_BYTES: Final = 2  # at the end of a fingerprint
 NO_KEY = bytes(KEY_BYTES)
 _TIME_BIT = 1 << 63
 _MS_MASK = (1 << 43) - 1
+_HOLDER_MASK = (1 << 8 * HOLDER_BYTES) - 1
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
 _crc, _crc32, _dumps = google_crc32c.extend, zlib.crc32, orjson.dumps
 
@@ -99,8 +102,8 @@ KEY_CHARS_MAX: Final = 255  # of an idempotency key
 def key_fingerprint(scope: str, key: str) -> bytes:
     """16 bytes that stand for an idempotency key within its scope.
 
-    Keys that are UUIDs of version 7 carry their time; the last 8 bytes then hold: 1 | 43 bits milliseconds | 20 bits of hash.
-    For all others the first of these bits is 0. Never all zeros. Raises: TypeError for a key that is no text.
+    Keys that are UUIDs of version 7 carry their time; the last 8 bytes then hold: 1 | 43 bits milliseconds | 4 bits of hash | the
+    scope. For all others the first of these bits is 0. Never all zeros. Raises: TypeError for a key that is no text.
     """
     if not isinstance(key, str):
         raise TypeError(
@@ -114,8 +117,21 @@ def key_fingerprint(scope: str, key: str) -> bytes:
         low = _TIME_BIT | milliseconds << 20 | low & 0xFFFFF
     else:
         low &= _TIME_BIT - 1
-    fingerprint = digest[:8] + low.to_bytes(8)
+    fingerprint = digest[:8] + (low & ~_HOLDER_MASK | _holder_in(scope)).to_bytes(8)
     return fingerprint if any(fingerprint) else NO_KEY[:-1] + b"\1"
+
+
+@lru_cache(maxsize=1024)
+def _holder_in(scope: str) -> int:
+    return int.from_bytes(hashlib.blake2b(scope.encode(), digest_size=HOLDER_BYTES).digest())
+
+
+def holder_of(fingerprint: bytes) -> str:
+    """Stands for the scope of a key or session: whose share of the tables it takes. Two scopes have the same once in 65,536."""
+    return _hex(fingerprint[KEY_BYTES - HOLDER_BYTES :])
+
+
+_hex = lru_cache(maxsize=1024)(bytes.hex)  # one object each
 
 
 def key_time_ms(fingerprint: bytes) -> int | None:

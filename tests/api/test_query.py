@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cmdlog.api.app import create_app
-from cmdlog.api.gate.shares import Shares
 from cmdlog.api.routes.query import QueryTurns
+from cmdlog.node.placing.shares import Shares
 from cmdlog.node.queries.pool import PIECE_BYTES, QueryAnswer
 from cmdlog.node.settings import Settings
 from tests.waiting import PATIENCE_S

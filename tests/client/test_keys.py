@@ -9,7 +9,7 @@ import pytest
 
 from cmdlog.client.keys import DATE_STEP_S, KeyGenerator, check_key, uuid7
 from cmdlog.errors import InvalidParameters
-from procedures.idempotency.known_outcome import key_fingerprint, key_time_ms
+from procedures.idempotency.known_outcome import holder_of, key_fingerprint, key_time_ms
 
 
 def test_new_key_is_a_uuid_of_version_7_that_bears_its_time() -> None:
@@ -57,3 +57,11 @@ def test_key_that_no_header_can_carry_is_refused(key: str) -> None:
     with pytest.raises(InvalidParameters):
         check_key(key)
     assert check_key("order-17!~") == "order-17!~"
+
+
+def test_fingerprint_says_whose_it_is() -> None:
+    """All of one credential's, dated or not, and of sessions; another one has another holder, and no key of the first."""
+    keys = ["order-1", "order-2", uuid7(1_700_000_000_123, bytes(10)), str(uuid.uuid4())]
+    holders = {scope: {holder_of(key_fingerprint(scope, key)) for key in keys} for scope in ("", "shop", "till")}
+    assert [len(found) for found in holders.values()] == [1, 1, 1]
+    assert len(set.union(*holders.values())) == 3

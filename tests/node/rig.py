@@ -68,7 +68,7 @@ def send(node: Node, name: str, /, *, key: str | bytes = "", **params: Any) -> P
     return pending
 
 
-def ask(node: Node, name: str, /, *, key: str = "", **params: Any) -> Any:
+def ask(node: Node, name: str, /, *, key: str | bytes = "", **params: Any) -> Any:
     """A call and its result."""
     return send(node, name, key=key, **params).value()
 

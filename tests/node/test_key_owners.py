@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from cmdlog.node.placing.key_owners import SLICES, KeyOwners, look_up
 from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL, SessionOwners
 from procedures.idempotency.key_table import Figures, KeyRow, stored_keys
-from procedures.idempotency.known_outcome import time_mark
+from procedures.idempotency.known_outcome import HOLDER_BYTES, time_mark
 from procedures.storage.state import PartitionState
 
 WINDOW_S = 160.0
@@ -94,8 +96,8 @@ def test_the_first_partition_keeps_a_key() -> None:
     assert index.use(key(1), 2) == 2
     assert index.use(key(1), 2) == 2
     assert index.claim(key(1), 0) == 2
-    assert index.claim_everywhere(key(1)) == 2
-    assert index.claim_everywhere(key(2)) == EVERYWHERE
+    assert index.claim(key(1), EVERYWHERE) == 2
+    assert index.claim(key(2), EVERYWHERE) == EVERYWHERE
     assert index.claim(key(2), 1) == EVERYWHERE
 
 
@@ -218,25 +220,25 @@ def test_a_restart_knows_every_key_and_whose_it_is(tmp_path: Path) -> None:
         index.tables.store(partition, key(7), shared=True)
         index.tables.store(partition, *(key(100 * (partition + 1) + n) for n in range(50)))
         load(index, tmp_path / f"{partition}.db", partition)
-    assert index.claim_everywhere(key(7)) == EVERYWHERE
+    assert index.claim(key(7), EVERYWHERE) == EVERYWHERE
     assert index.claim(key(7), 0) == EVERYWHERE
     assert index.claim(key(149), 0) == 0
     assert index.claim(key(349), 0) == 2
     assert len(index) == 151
-    assert dict(index._counts) == {EVERYWHERE: 1, 0: 50, 1: 50, 2: 50}
+    assert [table.total for table in index.shares] == [51, 51, 51]
 
 
 def test_one_partition_tells_both_kinds_of_calls_apart(tmp_path: Path) -> None:
     """With one partition, too, a key of a call on all partitions is none of another call's, before and after a restart."""
     index = Index(partitions=1)
-    assert index.claim_everywhere(key(1)) == index.claim(key(1), 0) == EVERYWHERE
-    assert index.claim(key(2), 0) == index.claim_everywhere(key(2)) == 0
+    assert index.claim(key(1), EVERYWHERE) == index.claim(key(1), 0) == EVERYWHERE
+    assert index.claim(key(2), 0) == index.claim(key(2), EVERYWHERE) == 0
     again = Index(partitions=1)
     again.tables.store(0, key(1), shared=True)
     again.tables.store(0, key(2))
     load(again, tmp_path / "state.db", 0)
-    assert again.claim_everywhere(key(1)) == again.claim(key(1), 0) == EVERYWHERE
-    assert again.claim(key(2), 0) == again.claim_everywhere(key(2)) == 0
+    assert again.claim(key(1), EVERYWHERE) == again.claim(key(1), 0) == EVERYWHERE
+    assert again.claim(key(2), 0) == again.claim(key(2), EVERYWHERE) == 0
 
 
 def test_copies_of_a_key_have_several_homes(tmp_path: Path) -> None:
@@ -247,8 +249,8 @@ def test_copies_of_a_key_have_several_homes(tmp_path: Path) -> None:
         load(index, tmp_path / f"{partition}.db", partition)
     places = {n: [p for p in range(4) if index.claim(key(n), p) == p] for n in range(1, 5)}
     assert places == {1: [0, 1], 2: [0, 1], 3: [1, 2], 4: [3]}
-    assert all(index.claim_everywhere(key(n)) != EVERYWHERE for n in range(1, 5))
-    assert dict(index._counts) == {0: 2, 1: 3, 2: 1, 3: 1}
+    assert all(index.claim(key(n), EVERYWHERE) != EVERYWHERE for n in range(1, 5))
+    assert [table.total for table in index.shares] == [2, 3, 1, 1]
     for n, homes in places.items():
         for _ in homes:
             index.release_key(key(n), stored=True)
@@ -260,32 +262,79 @@ def test_copies_of_a_key_have_several_homes(tmp_path: Path) -> None:
     index.release_key(key(4), stored=True)
     index.tables.rows = [{} for _ in range(4)]
     index.pass_s(2 * WINDOW_S)
-    assert not any(index._counts.values())
+    assert not any(table.held for table in index.shares)
     assert index.claim(key(3), 3) == 3
 
 
-def test_a_full_index_refuses_new_keys_and_forgets_none() -> None:
-    """Beyond its room new keys are refused; known ones stay known."""
-    index = Index(keys_max=4, partitions=2)
-    assert [index.use(key(n), n % 2) for n in range(14)] == [n % 2 for n in range(10)] + [FULL] * 4
-    assert [index.use(key(n), 1) for n in range(10)] == [n % 2 for n in range(10)]
+def of(n: int, caller: int) -> bytes:
+    """A key of one of several callers."""
+    return key(n)[:-HOLDER_BYTES] + bytes((0, caller))
+
+
+def fill(index: Index, caller: int, partition: int) -> int:
+    """How many new keys the caller gets into the tables before one is refused."""
+    keys = (of((caller + 1 << 4 | partition) << 32 | n, caller) for n in itertools.count())
+    first = next(keys)
+    assert index.use(first, partition) == partition
+    held = next(n for n, fingerprint in enumerate(keys, 1) if index.use(fingerprint, partition) == FULL)
+    assert index.use(first, partition) == partition, "what is known stays known"
+    return held
+
+
+def test_a_caller_gets_its_share_of_a_table_and_leaves_one_to_others() -> None:
+    """Four fifths alone, and of what is left the next one gets as much. Keys that are forgotten make room."""
+    index = Index(keys_max=1000, partitions=2)
+    assert [fill(index, caller, 0) for caller in range(4)] == [800, 160, 32, 6]
+    assert fill(index, 0, 1) == 800, "each partition has a table of its own"
     index.tables.rows = [{}, {}]
     index.pass_s(2 * WINDOW_S)
     assert len(index) == 0
-    assert index.use(key(20), 0) == 0
+    assert fill(index, 5, 0) == 801, "and one that is let in"
 
 
-def test_calls_on_all_partitions_are_refused_when_no_table_has_room() -> None:
-    """A flood of one partition's keys does not stop them; their own flood ends when every table is full."""
-    index = Index(keys_max=10, partitions=3)
-    for n in range(10):
-        index.use(key(n), 1)
-    for n in range(100, 110):
-        assert index.claim_everywhere(key(n)) == EVERYWHERE
-        index.release_key(key(n), stored=True)
-    assert index.claim_everywhere(key(110)) == FULL
-    assert index.claim_everywhere(key(102)) == EVERYWHERE
-    assert index.use(key(50), 2) == 2
+def test_a_call_a_minute_is_let_in_where_a_share_is_taken() -> None:
+    """A table forgets as batches come: if all that want to call are refused before it, none would come."""
+    index = Index(keys_max=10, partitions=1)
+    fill(index, 1, 0)
+    for minute in range(3):
+        index.ticks.now += 60
+        for place in (0, EVERYWHERE):
+            new = (of(1000 * (minute + 1) + 10 * place + n, 1) for n in itertools.count())
+            assert [index.use(next(new), place) for _ in range(5)] == [place] + [FULL] * 4
+
+
+def test_callers_that_want_all_get_the_same() -> None:
+    """Two that take turns until both are refused hold four ninths each."""
+    index = Index(keys_max=900, partitions=1)
+    held = Counter(caller for n in range(1000) for caller in (1, 2) if index.use(of(n << 8 | caller, caller), 0) == 0)
+    assert held == {1: 400, 2: 400}
+
+
+def test_calls_on_all_partitions_take_their_callers_share_of_each_table() -> None:
+    """A caller that has taken it on one partition makes no such call there or elsewhere; what it makes leaves room to others."""
+    index = Index(keys_max=1000, partitions=3)
+    assert fill(index, 1, 1) == 800
+    assert index.use(of(9 << 8, 1), EVERYWHERE) == FULL
+    assert fill(index, 1, 0) == 800
+    alone = Index(keys_max=1000, partitions=3)
+    for n in range(800):
+        assert alone.claim(of(n, 1), EVERYWHERE) == EVERYWHERE
+        alone.release_key(of(n, 1), stored=True)
+    assert {alone.claim(of(9000 + place, 1), place) for place in (EVERYWHERE, 0, 1, 2)} == {FULL}
+    assert alone.claim(of(3, 1), EVERYWHERE) == EVERYWHERE, "a repetition needs no room"
+    assert fill(alone, 2, 2) == 160
+
+
+def test_shares_are_counted_from_the_states_at_a_start(tmp_path: Path) -> None:
+    """Of one caller or several in a row, of calls on all and of copies: a restart gives nobody a second share."""
+    index = Index(keys_max=1000, partitions=2)
+    for partition in range(2):
+        index.tables.store(partition, *(of(n, 1) for n in range(300)), shared=True)
+        index.tables.store(partition, *(of(1000 * (1 + partition) + n, 1 + n % 2) for n in range(400)))
+        load(index, tmp_path / f"{partition}.db", partition)
+    assert [table.held for table in index.shares] == [{"0001": 500, "0002": 200}] * 2
+    assert index.largest_shares() == {"idempotency_keys": 0.5, "sessions": 0}
+    assert fill(index, 1, 0) == 140, "500 of 1000 are its own, and 300 are free"
 
 
 def test_a_key_below_the_floor_of_any_partition_is_expired_on_all(tmp_path: Path) -> None:
@@ -293,7 +342,7 @@ def test_a_key_below_the_floor_of_any_partition_is_expired_on_all(tmp_path: Path
     index = Index()
     load(index, tmp_path / "state.db", 1, Figures(floor=5000))
     assert index.claim(timed(1, 4999), 0) == EXPIRED
-    assert index.claim_everywhere(timed(1, 4999)) == EXPIRED
+    assert index.claim(timed(1, 4999), EVERYWHERE) == EXPIRED
     assert index.use(timed(2, 5000), 0) == 0
     index.tables.figures[2] = Figures(shared_floor=9000)
     index.pass_s(2 * WINDOW_S)
@@ -331,7 +380,7 @@ def test_no_key_of_a_table_is_ever_another_partitions(seed: int) -> None:
             index.ticks.now += chance.random() * WINDOW_S / 4
         else:
             index.tidy(index.tables.look)
-    assert sum(index._counts.values()) == len(index)
+    assert sum(table.total for table in index.shares) == len(index)
 
 
 def test_threads_that_race_for_keys_agree_on_the_owner() -> None:

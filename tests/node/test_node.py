@@ -25,7 +25,7 @@ from cmdlog.node.settings import BadSetting
 from cmdlog.wal.errors import Locked, WrongDirectory
 from procedures import Database
 from procedures.errors import SchemaConflict
-from procedures.idempotency.known_outcome import Status
+from procedures.idempotency.known_outcome import Status, key_fingerprint
 from snapshot.capture.image import Capture
 from snapshot.errors import SnapshotFailed
 from tests.node.apps import tagged
@@ -147,22 +147,21 @@ def test_keys_answer_the_same_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_full_key_table_of_one_partition_leaves_no_multi_partition_call_half_done(tmp_path: Path) -> None:
-    """All partitions run it, though one of them refuses new keys of its own calls; when none has room, none runs it."""
-    node = open_node(tmp_path / "data", inline=True, partitions=2, keys_max=3)
-    for n in range(3):
+    """None runs it for a credential that has its share of one partition's table; all run another one's, and fill the tables."""
+    node = open_node(tmp_path / "data", inline=True, partitions=2, keys_max=10)
+    for n in range(8):
         ask(node, "bump", key=f"k{n}", id=1, amount=1)
-    full = send(node, "bump", key="new", id=1, amount=1).wait()
-    assert isinstance(full, CallOutcome)
-    assert full.status == Status.SESSIONS_FULL
-    assert ask(node, "set_rate", key="all", name="r", value=1) == [0, 0]
+    for name, params in (("bump", {"id": 1, "amount": 1}), ("set_rate", {"name": "r", "value": 2})):
+        full = send(node, name, key="new", **params).wait()
+        assert isinstance(full, CallOutcome)
+        assert full.status == Status.SESSIONS_FULL
+    others = [key_fingerprint("another", f"all {n}") for n in range(3)]
+    assert ask(node, "set_rate", key=others[0], name="r", value=1) == [0, 0]
     assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {1}
-    far = next(i for i in range(2, 99) if partition(node, i) != partition(node, 1))
-    for n in range(2):
-        ask(node, "bump", key=f"other {n}", id=far, amount=1)
-    none = send(node, "set_rate", key="too many", name="r", value=2).wait()
+    none = send(node, "set_rate", key=others[1], name="r", value=2).wait()
     assert isinstance(none, CallOutcome)
     assert none.status == Status.SESSIONS_FULL
-    assert ask(node, "set_rate", key="all", name="r", value=1) == [0, 0], "a repetition is answered from a full table, too"
+    assert ask(node, "set_rate", key=others[0], name="r", value=1) == [0, 0], "a repetition is answered from a full table, too"
     assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {1}
     node.close()
 

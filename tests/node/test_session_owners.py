@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from pathlib import Path
@@ -110,7 +111,7 @@ def test_an_ended_session_claims_nothing() -> None:
 
 def test_full_and_idle() -> None:
     """A new session finds no room until others were idle long enough; those in use stay."""
-    owners = Owners(sessions_max=2)
+    owners = Owners(sessions_max=3)  # one credential gets two of them
     owners.claim(sent_name(session(1), 1, 0), 0)
     owners.claim(sent_name(session(2), 1, 0), 0)
     assert owners.claim(sent_name(session(3), 1, 0), 0) == FULL
@@ -161,3 +162,50 @@ def test_first_call_that_is_seen_may_bring_a_floor() -> None:
     owners = Owners()
     assert owners.claim(sent_name(session(1), 900, 899), 1) == 1
     assert owners.claim(sent_name(session(1), 899, 0), 1) == EXPIRED
+
+
+def a_session_of(caller: str, tail: int) -> bytes:
+    """One of several callers' sessions."""
+    return key_fingerprint(caller, uuid7(START_MS, tail))
+
+
+def fill(owners: Owners, caller: str, partition: int) -> int:
+    """How many sessions the caller begins before one is refused."""
+    names = (sent_name(a_session_of(caller, tail), partition + 2, 0) for tail in itertools.count())
+    return next(n for n, name in enumerate(names) if owners.claim(name, partition) == FULL)
+
+
+def test_a_caller_gets_its_share_of_sessions_and_leaves_one_to_others() -> None:
+    """On each partition, and of those for calls on all; a session that goes to another partition takes some there."""
+    owners = Owners(sessions_max=100)
+    assert [fill(owners, caller, 0) for caller in ("one", "two", "three")] == [80, 16, 3]
+    assert [fill(owners, "one", place) for place in (1, EVERYWHERE)] == [80, 80]
+    assert owners.claim(sent_name(a_session_of("one", 3), 50, 0), 0) == 0, "a session that is known goes on"
+    fill(owners, "two", 2)
+    assert owners.claim_all([sent_name(a_session_of("two", 200), n, 0) for n in (1, 2, 3)], [1, 2, 1]) == [1, FULL, 1]
+    owners.seconds = 2 * IDLE_S
+    owners.tidy()
+    assert (len(owners), {table.total for table in owners.shares.values()}) == (0, {0})
+    assert fill(owners, "two", 0) == 80
+
+
+def test_shares_of_sessions_are_counted_from_the_states(tmp_path: Path) -> None:
+    """After a start, or where another node begins to lead: what a credential had it still has."""
+    owners = Owners(sessions_max=100)
+    sites = [Site(tmp_path / f"{partition}.db", counters(), partition=partition) for partition in range(2)]
+    sessions = [a_session_of(caller, tail) for caller, count in (("one", 30), ("two", 5)) for tail in range(count)]
+    for site in sites:
+        for each in sessions:
+            site.apply(("count", {"name": "a", "by": 1}), keys=[sent_name(each, 1, 0)[:24]], floors={each: 0})
+    for _ in range(2):
+        owners.clear()
+        for partition, site in enumerate(sites):
+            owners.load(site.state.connection, partition)
+        assert [sorted(table.held.values()) for _, table in sorted(owners.shares.items())] == [[5, 30]] * 2
+        assert owners.claim(sent_name(a_session_of("one", 0), 2, 0), 1) == 1
+    for site in sites:
+        site.close()
+    assert (
+        owners.claim_all([sent_name(a_session_of("one", tail), 1, 0) for tail in range(30, 79)], [0] * 49)
+        == [0] * 46 + [FULL] * 3
+    )

@@ -9,8 +9,8 @@ One rule: a connection is kept for the sake of a request. When there is no room,
     3  where no credential has more, the same among all
 
 A connection that is being answered stays. Of these, no credential can have all: the more it has at work, the more stay free for
-others (as in `gate/shares.py`), and beyond that its requests are refused. Only when all are at work is a new connection rejected,
-with 503.
+others (as in `placing/shares.py`), and beyond that its requests are refused. Only when all are at work is a new connection
+rejected, with 503.
 
 Only the event loop's thread.
 """

@@ -19,11 +19,11 @@ from starlette.types import Send
 from cmdlog.api.gate.auth import make_gatekeeper
 from cmdlog.api.gate.login_page import SIGN_IN_PAGE
 from cmdlog.api.gate.problem import Headers, Problem, of_refused
-from cmdlog.api.gate.shares import Shares
 from cmdlog.api.gate.spans import make_call_spans
 from cmdlog.api.routes.batch_window import Traffic
 from cmdlog.api.routes.query import Queries
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
+from cmdlog.node.placing.shares import Shares
 from cmdlog.node.settings import Settings
 from cmdlog.node.telemetry.request_stats import RequestStats
 from cmdlog.operator_error import full_text

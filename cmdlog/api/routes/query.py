@@ -23,8 +23,8 @@ from starlette.types import Receive, Scope, Send
 
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
 from cmdlog.api.gate.request import only_fields
-from cmdlog.api.gate.shares import Shares
 from cmdlog.node.outcome import CallRefused
+from cmdlog.node.placing.shares import Shares
 from cmdlog.node.queries.pool import PIECE_BYTES, QueryAnswer, QueryCancelled, QueryPool, Ticket
 from cmdlog.node.queries.query import QueryLimit, QueryRefused
 from cmdlog.node.settings import Settings

@@ -12,9 +12,9 @@ everything comes from the state files.
 A key has several *homes* when the directory was made from one of another number of partitions (`replay.repartition.keys`): which
 of them its call goes to is not known, so each table has a copy. A claim of any of them gets it.
 
-Full means: refused here, before anything is logged. Single-partition calls are normally refused by the tables first, since this
-index has room for a quarter more. A call on all partitions is never refused by a table, because its partitions must decide alike;
-here it is when no table has room, so a table holds twice its limit at most.
+Full means: refused here, before anything is logged, because the credential has its share of the table (`shares.py`). Calls on
+all partitions need room in each table. The tables have a limit of their own, which these calls pass, because the partitions must
+decide alike. A table forgets as batches come, so one whose only callers are refused here never would: one call a minute gets in.
 """
 
 from __future__ import annotations
@@ -23,26 +23,34 @@ import itertools
 import struct
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final
 
 import apsw
 
-from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL, SessionOwners
+from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL, TABLE_TIMES, SessionOwners
+from cmdlog.node.placing.shares import Shares
 from cmdlog.node.settings import Settings
 from procedures.idempotency.key_table import Figures, KeyRow, stored_keys
-from procedures.idempotency.known_outcome import KEY_BYTES
+from procedures.idempotency.known_outcome import HOLDER_BYTES, KEY_BYTES, holder_of
 from procedures.storage.state import open_reader
 
-SHARED_HOMES: Final = -16  # and below: owners of keys with several homes, by number in `KeyOwners._homes`
+HOLDER: Final = struct.Struct(f"{KEY_BYTES - HOLDER_BYTES}x{HOLDER_BYTES}s")  # of a key
+LET_IN_S: Final = 60.0  # as far as a batch moves a table's time (`KeyPolicy.clock_lead_max_ms`)
 SLICES: Final = 16  # a key is looked up first when it is a window old, and a sixteenth more at most
 STEP_KEYS: Final = 4096  # looked up in one step, a millisecond or two
 STEP_ROWS: Final = 2000
 
 Look = Callable[[int, int], tuple[Figures, Sequence[KeyRow]] | None]
 """(partition, index) -> figures and next rows after it, of a state that has applied all that was answered; None: not now."""
+
+
+Place = tuple[tuple[int, ...], str]
+"""Where a key is, and whose: its homes, ascending, or only EVERYWHERE; what stands for its credential. One object for all such
+keys."""
 
 
 @dataclass(slots=True)
@@ -83,26 +91,27 @@ class KeyOwners:
     ) -> None:
         """`keys_max` of one partition's table. `sessions` has the names that are numbers of sessions."""
         self.sessions = sessions
-        self._window_s, self._keys_max, self._partitions, self._clock = window_s, keys_max, partitions, clock
-        self._room = keys_max * partitions * 5 // 4
+        self._window_s, self._clock = window_s, clock
+        self.shares = [Shares(keys_max, times=TABLE_TIMES) for _ in range(partitions)]  # a key counts in each of its homes
         self._lock = threading.Lock()
-        self._owner: dict[int, int] = {}
-        self._homes: list[frozenset[int]] = []  # every set of partitions that some keys have copies in: one per old partition
-        self._counts: Counter[int] = Counter()  # by owner; a key with several homes counts in each
+        self._owner: dict[int, Place] = {}
+        self._places: dict[Place, Place] = {}
         self._under_way: dict[int, int] = {}  # -> calls that claimed the key and are not settled
         self._slices: deque[tuple[float, list[int]]] = deque([(clock(), [])])  # young keys, by the time of their answer
         self._old: list[int] = []
         self._new: set[int] = set()  # those under way that no table knows yet: neither young nor old
         self._sweep: _Sweep | None = None
+        # When a call was let in, though its credential had no share left.
+        self._let_in_s = dict.fromkeys((EVERYWHERE, *range(partitions)), clock())
         self._mark = bytes(8)  # keys that carry an earlier time may have been forgotten, on whatever partition
 
     def __len__(self) -> int:
         return len(self._owner)
 
     def claim(self, key: bytes, partition: int) -> int:
-        """The given partition, or EVERYWHERE, if the key is new or its own; else its owner, FULL or EXPIRED.
+        """The given partition, or EVERYWHERE for a call on all, if the key is new or its own; else its owner, FULL or EXPIRED.
 
-        A claim that got what it asked for is followed by `settle`.
+        A claim that got what it asked for is followed by `release_key`.
         """
         if len(key) != KEY_BYTES:
             return self.sessions.claim(key, partition)
@@ -111,31 +120,44 @@ class KeyOwners:
             known = self._owner.get(short)
             if known is None:
                 return self._claim_new(key, short, partition)
-            if known == partition or (known <= SHARED_HOMES and partition in self._homes[SHARED_HOMES - known]):
+            homes, _ = known
+            if partition in homes:
                 self._under_way[short] = self._under_way.get(short, 0) + 1
                 self._rescue(short)
                 return partition
-            return known
+            return homes[0]
 
     def _claim_new(self, key: bytes, short: int, partition: int) -> int:
         if key[8] >= 0x80 and key[8:] < self._mark:
             return EXPIRED
-        if len(self._owner) >= self._room:
+        homes, holder = (partition,), holder_of(key)
+        if not all(table.allows(holder, 1) for table in self._tables(homes)) and not self._lets_in(partition):
             return FULL
-        self._owner[short] = partition
-        self._counts[partition] += 1
+        self._own(short, (homes, holder))
         self._under_way[short] = 1
         self._new.add(short)
         return partition
 
-    def claim_everywhere(self, key: bytes) -> int:
-        """`claim` for a call on all partitions. EVERYWHERE: it may be placed."""
-        if len(key) != KEY_BYTES:
-            return self.sessions.claim(key, EVERYWHERE)
-        emptiest = min(self._counts[partition] for partition in range(self._partitions))
-        if emptiest + self._counts[EVERYWHERE] >= self._keys_max and int.from_bytes(key[:8], "little") not in self._owner:
-            return FULL
-        return self.claim(key, EVERYWHERE)
+    def _own(self, short: int, place: Place) -> None:
+        self._owner[short] = self._places.setdefault(place, place)
+        homes, holder = place
+        for table in self._tables(homes):
+            table.hold(holder, 1)
+
+    def _tables(self, homes: tuple[int, ...]) -> Sequence[Shares]:
+        return self.shares if homes[0] == EVERYWHERE else [self.shares[home] for home in homes]
+
+    def _lets_in(self, partition: int) -> bool:
+        now = self._clock()
+        if now - self._let_in_s[partition] < LET_IN_S:
+            return False
+        self._let_in_s[partition] = now
+        return True
+
+    def largest_shares(self) -> dict[str, float]:
+        """The largest part of a table that one credential holds. Any thread."""
+        tables = {"idempotency_keys": self.shares, "sessions": list(self.sessions.shares.values())}
+        return {of: max([share.largest() for share in shares], default=0) for of, shares in tables.items()}
 
     def release_key(self, key: bytes, *, stored: bool) -> None:
         """The call that claimed the key is answered, or was refused. `stored`: its outcome may be in a table."""
@@ -163,20 +185,18 @@ class KeyOwners:
             self._old.append(short)
 
     def _drop(self, short: int) -> None:
-        owner = self._owner.pop(short)
-        for home in self._homes_of(owner):
-            self._counts[home] -= 1
-
-    def _homes_of(self, owner: int) -> Iterable[int]:
-        return self._homes[SHARED_HOMES - owner] if owner <= SHARED_HOMES else (owner,)
+        homes, holder = self._owner.pop(short)
+        for table in self._tables(homes):
+            table.give_back(holder, 1)
 
     def clear(self) -> None:
         """Forgets everything: the states say more, since another node has led."""
         self.sessions.clear()
         with self._lock:
             self._owner.clear()
-            self._homes.clear()
-            self._counts.clear()
+            self._places.clear()
+            for table in self.shares:
+                table.clear()
             self._under_way.clear()
             self._slices = deque([(self._clock(), [])])
             self._old.clear()
@@ -190,33 +210,36 @@ class KeyOwners:
         for where, owner in (("clock >= 0", partition), ("clock < 0", EVERYWHERE)):
             rows = connection.execute(f"SELECT keys FROM _cmdlog_keys WHERE {where}")  # noqa: S608 - one of the two above
             while chunk := tuple(itertools.islice(rows, STEP_ROWS)):
-                shorts = _shorts(b"".join(keys for (keys,) in chunk))
-                self._old += shorts
-                if self._owner.keys().isdisjoint(shorts):
-                    before = len(self._owner)
-                    self._owner.update(dict.fromkeys(shorts, owner))
-                    self._counts[owner] += len(self._owner) - before
-                else:
-                    for short in shorts:
-                        self._load_again(short, owner)
+                self._load_keys(b"".join(keys for (keys,) in chunk), owner)
 
-    def _load_again(self, short: int, owner: int) -> None:
+    def _load_keys(self, keys: bytes, owner: int) -> None:
+        shorts, holders = _shorts(keys), [holder for (holder,) in HOLDER.iter_unpack(keys)]
+        homes = (owner,)
+        self._old += shorts
+        known = not self._owner.keys().isdisjoint(shorts)
+        for holder in set(holders):
+            name = holder.hex()
+            place = self._places.setdefault((homes, name), (homes, name))
+            held = shorts if holders.count(holder) == len(holders) else compress(shorts, [of == holder for of in holders])
+            if known:
+                for short in held:
+                    self._load_again(short, place)
+            else:
+                before = len(self._owner)
+                self._owner.update(dict.fromkeys(held, place))
+                for table in self._tables(homes):
+                    table.hold(name, len(self._owner) - before)
+
+    def _load_again(self, short: int, place: Place) -> None:
         """A key that another table may know, too: a call on all partitions, or a copy."""
         known = self._owner.get(short)
-        if known is None:
-            self._owner[short] = owner
-            self._counts[owner] += 1
-        elif EVERYWHERE in (known, owner):
-            if known != EVERYWHERE:
-                self._drop(short)
-                self._owner[short] = EVERYWHERE
-                self._counts[EVERYWHERE] += 1
-        elif owner not in self._homes_of(known):
-            homes = frozenset((*self._homes_of(known), owner))
-            if homes not in self._homes:
-                self._homes.append(homes)
-            self._owner[short] = SHARED_HOMES - self._homes.index(homes)
-            self._counts[owner] += 1
+        if known == place:
+            return
+        if known is not None:
+            self._drop(short)
+            homes = {*known[0], *place[0]}
+            place = (EVERYWHERE,) if EVERYWHERE in homes else tuple(sorted(homes)), known[1]
+        self._own(short, place)
 
     def tidy(self, look: Look) -> None:
         """A step of the look-up, if one is due; costs nothing if not. Called again and again by one thread."""
@@ -224,7 +247,7 @@ class KeyOwners:
         sweep = self._sweep or self._begin_generation()
         if sweep is None:
             return
-        if sweep.partition < self._partitions:
+        if sweep.partition < len(self.shares):
             found = look(sweep.partition, sweep.after)
             if found is not None:
                 self._find(sweep, *found)
@@ -265,7 +288,7 @@ class KeyOwners:
 
 def make_owners(settings: Settings, clock: Callable[[], float]) -> KeyOwners:
     """The empty index of a node."""
-    sessions = SessionOwners(settings.session_idle_s, sessions_max=settings.sessions_max * settings.partitions, clock=clock)
+    sessions = SessionOwners(settings.session_idle_s, sessions_max=settings.sessions_max, clock=clock)
     return KeyOwners(
         settings.key_window_s, keys_max=settings.keys_max, partitions=settings.partitions, sessions=sessions, clock=clock
     )

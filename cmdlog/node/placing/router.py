@@ -25,8 +25,13 @@ from procedures.idempotency.known_outcome import KEY_BYTES, REFUSALS, SESSION_RE
 from procedures.idempotency.session_calls import SENT
 from procedures.wire.sent_request import call_text
 
-_UNCLAIMED: Final = {FULL: Status.SESSIONS_FULL, EXPIRED: Status.SESSION_EXPIRED}
-"""What became of a call that did not get its name; any other owner means KEY_REUSED."""
+_SHARE_TAKEN: Final = {
+    single: orjson.dumps({"code": "sessions_full", "message": f"this credential holds its share of the {what}; {todo}"})
+    for single, what, todo in (
+        (True, "idempotency keys", "try again when some of its keys have expired"),
+        (False, "sessions", "end some, or try again when some have been idle"),
+    )
+}
 _NOTHING_STORED: Final = (Status.SESSION_EXPIRED, Status.SESSIONS_FULL)
 
 Placed = tuple[Route, list[Any], bytes, Done, Durability | None]  # None: as the node's setting says
@@ -228,7 +233,7 @@ class Router:
             idents = [next(self._idents) for _ in range(count)]
             self._sequencer.reads.place_everywhere(idents, _read_of(route, body), Gather(count, done, read=True).slots(), lax=lax)
             return
-        if key and (owner := self._keys.claim_everywhere(key)) != EVERYWHERE:
+        if key and (owner := self._keys.claim(key, EVERYWHERE)) != EVERYWHERE:
             done(_unclaimed(key, owner))
             return
         try:
@@ -282,8 +287,11 @@ def encode_sent(route: Route, params: list[Any], key: bytes) -> bytes:
 
 def _unclaimed(key: bytes, owner: int) -> CallOutcome:
     """The answer to a call whose name belongs to another one, or to none."""
-    status = _UNCLAIMED.get(owner, Status.KEY_REUSED)
-    return CallOutcome(status, 0, (REFUSALS if len(key) == KEY_BYTES else SESSION_REFUSALS)[status])
+    single = len(key) == KEY_BYTES
+    if owner == FULL:
+        return CallOutcome(Status.SESSIONS_FULL, 0, _SHARE_TAKEN[single])
+    status = Status.SESSION_EXPIRED if owner == EXPIRED else Status.KEY_REUSED
+    return CallOutcome(status, 0, (REFUSALS if single else SESSION_REFUSALS)[status])
 
 
 def _dated(partition: int, done: Done) -> Done:

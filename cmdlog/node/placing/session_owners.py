@@ -5,21 +5,30 @@ numbers do not wander, as they would when a deploy routes a call by another para
 
 A number has several homes when the directory was made from one of another number of partitions: any of them answers for it.
 A session is dropped here when its idle time has passed by the machine's clock. The tables know it for at least as long.
+
+A session takes some of its credential's share of the table of each partition that knows it. Which credential that is, its
+fingerprint says: the log and the states name no credentials, and a start or a new leader counts what the states hold.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import apsw
 
+from cmdlog.node.placing.shares import Shares
+from procedures.idempotency.known_outcome import holder_of
 from procedures.idempotency.session_calls import ENDED, SENT
 from procedures.idempotency.session_row import Stage, stored_rows
 
 EVERYWHERE: Final = -1  # owner of a name that was used on a multi-partition call
-FULL: Final = -2  # a claim's answer: the key or session is new and there is no room
+FULL: Final = (
+    -2
+)  # a claim's answer: the key or session is new on the partition, and its credential has no share left of the table
+TABLE_TIMES: Final = 4  # one credential gets four fifths of a table, and most nodes have one (`cmdlog.node.placing.shares`)
 EXPIRED: Final = -3  # a claim's answer: what the name stood for may have been forgotten
 NUMBERS_SLACK: Final = 4  # numbers that a session may hold, beside twice those above the floor: many sessions hold it each
 
@@ -29,9 +38,10 @@ Owner = int | frozenset[int]
 class LiveSession:
     """A session as the node sees it."""
 
-    __slots__ = ("floor", "owners", "owners_max", "partitions", "used_at")
+    __slots__ = ("_holder", "_shares", "floor", "owners", "owners_max", "partitions", "used_at")
 
-    def __init__(self, used_at: float) -> None:
+    def __init__(self, used_at: float, holder: str, shares: Mapping[int, Shares]) -> None:
+        self._holder, self._shares = holder, shares
         self.floor = 0
         self.owners_max = NUMBERS_SLACK  # that there may be before those below the floor are dropped
         self.owners: dict[int, Owner] = {}  # number -> where it was used
@@ -45,17 +55,26 @@ class LiveSession:
             return EXPIRED
         if floor > self.floor:
             self._raise_floor(floor)
-        owner = self.owners.setdefault(number, partition)
-        if owner == partition or (isinstance(owner, frozenset) and partition in owner):
+        owner = self.owners.get(number, partition)
+        if owner != partition and not (isinstance(owner, frozenset) and partition in owner):
+            return min(owner) if isinstance(owner, frozenset) else owner
+        if partition not in self.partitions:
+            if not self._shares[partition].take_share(self._holder, 1):
+                return FULL
             self.partitions.add(partition)
-            return partition
-        return min(owner) if isinstance(owner, frozenset) else owner
+        self.owners.setdefault(number, partition)
+        return partition
 
     def claims_new(self, numbers: Sequence[int], floors: Sequence[int], partitions: Sequence[int], *, now: float) -> bool:
-        """Claims calls that are all new, and above every floor that they bring; False: nothing is claimed, look at each."""
+        """Claims calls that are all new, above every floor that they bring, and on partitions that know the session.
+
+        False: nothing is claimed, look at each.
+        """
         self.used_at = now
         highest = max(floors)
         if min(numbers) <= max(highest, self.floor) or not self.owners.keys().isdisjoint(numbers):
+            return False
+        if not self.partitions.issuperset(partitions):
             return False
         claimed = dict(zip(numbers, partitions, strict=True))
         if len(claimed) < len(numbers):
@@ -63,7 +82,6 @@ class LiveSession:
         if highest > self.floor:
             self._raise_floor(highest)
         self.owners.update(claimed)
-        self.partitions.update(partitions)
         return True
 
     def end(self) -> None:
@@ -74,7 +92,14 @@ class LiveSession:
     def load_mention(self, floor: int, owner: int) -> None:
         """A partition's state names it."""
         self.floor = max(self.floor, floor)
-        self.partitions.add(owner)
+        if owner not in self.partitions:
+            self.partitions.add(owner)
+            self._shares[owner].hold(self._holder, 1)
+
+    def leave_shares(self) -> None:
+        """It is dropped."""
+        for partition in self.partitions:
+            self._shares[partition].give_back(self._holder, 1)
 
     def _raise_floor(self, floor: int) -> None:
         """Its client has seen all outcomes up to there."""
@@ -88,7 +113,9 @@ class SessionOwners:
     """Thread-safe."""
 
     def __init__(self, idle_s: float, *, sessions_max: int, clock: Callable[[], float]) -> None:
-        self._idle_s, self._sessions_max, self._clock = idle_s, sessions_max, clock
+        """`sessions_max` of one partition's table, and of that for calls on all partitions."""
+        self._idle_s, self._clock = idle_s, clock
+        self.shares = defaultdict[int, Shares](lambda: Shares(sessions_max, times=TABLE_TIMES))  # by partition, and EVERYWHERE
         self._lock = threading.Lock()
         self._sessions: dict[bytes, LiveSession] = {}
         self._tidied_at = clock()
@@ -100,8 +127,7 @@ class SessionOwners:
         """The given partition, or EVERYWHERE, if the number is new or its own; else its owner, FULL or EXPIRED."""
         session, number, floor = SENT.unpack(sent)
         with self._lock:
-            live = self._sessions.get(session) or self._begin_session(session)
-            return FULL if live is None else live.claim(number, floor, partition, now=self._clock())
+            return self._claim(session, number, floor, partition, self._clock())
 
     def claim_all(self, sent: Sequence[bytes], partitions: Sequence[int]) -> list[int]:
         """`claim` of each, in this order; new numbers of one session are claimed without a loop over them."""
@@ -113,16 +139,21 @@ class SessionOwners:
             if live is not None and len(set(sessions)) == 1 and live.claims_new(numbers, floors, partitions, now=now):
                 return list(partitions)
             for session, number, floor, partition in zip(sessions, numbers, floors, partitions, strict=True):
-                live = self._sessions.get(session) or self._begin_session(session)
-                owners.append(FULL if live is None else live.claim(number, floor, partition, now=now))
+                owners.append(self._claim(session, number, floor, partition, now))
         return owners
 
-    def _begin_session(self, session: bytes) -> LiveSession | None:
-        """A session that is new; None when there is no room."""
-        if len(self._sessions) >= self._sessions_max:
-            return None
-        live = self._sessions[session] = LiveSession(self._clock())
-        return live
+    def _claim(self, session: bytes, number: int, floor: int, partition: int, now: float) -> int:
+        live = self._sessions.get(session)
+        if live is not None:
+            return live.claim(number, floor, partition, now=now)
+        live = self._begin_session(session, now)
+        owner = live.claim(number, floor, partition, now=now)
+        if owner != FULL:
+            self._sessions[session] = live
+        return owner
+
+    def _begin_session(self, session: bytes, now: float) -> LiveSession:
+        return LiveSession(now, holder_of(session), self.shares)
 
     def end(self, session: bytes) -> list[int]:
         """Nothing is placed under the session any more; the partitions that may know it."""
@@ -137,6 +168,7 @@ class SessionOwners:
         """Forgets everything: the states say more, since another node has led."""
         with self._lock:
             self._sessions.clear()
+            self.shares.clear()
 
     def load(self, connection: apsw.Connection, partition: int) -> None:
         """What a state file holds, before any call."""
@@ -144,7 +176,8 @@ class SessionOwners:
         # What makes a session known may come after older rows with outcomes of it.
         for row in rows:
             for session in row.sessions if row.stage != Stage.OLD else ():
-                self._sessions.setdefault(session, LiveSession(now))
+                if session not in self._sessions:
+                    self._sessions[session] = self._begin_session(session, now)
         for row in rows:
             owner = EVERYWHERE if row.shared else partition
             for session, floor in zip(row.sessions, row.floors, strict=True):
@@ -164,7 +197,7 @@ class SessionOwners:
         with self._lock:
             idle = [session for session, live in self._sessions.items() if now - live.used_at > self._idle_s]
             for session in idle:
-                del self._sessions[session]
+                self._sessions.pop(session).leave_shares()
 
 
 def _add_home(owners: dict[int, Owner], number: int, owner: int) -> None:

@@ -1,11 +1,11 @@
-"""Tests of `cmdlog.api.gate.shares`."""
+"""Tests of `cmdlog.node.placing.shares`."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmdlog.api.gate.shares import Shares
+from cmdlog.node.placing.shares import Shares
 
 
 def taken_one_by_one(shares: Shares, *names: str) -> None:
@@ -45,6 +45,27 @@ def test_what_is_given_back_is_told() -> None:
     assert shares.take_share("one", 32)
     shares.give_back("one", 32)
     assert (told, shares.held, shares.total) == (["room"], {}, 0)
+
+
+def test_credential_alone_may_get_more_than_half() -> None:
+    """Where most have one: four parts in five, and four in five of the rest for the next."""
+    shares = Shares(100, times=4)
+    for name, share in (("one", 80), ("two", 16), ("three", 3)):
+        taken_one_by_one(shares, name)
+        assert shares.held[name] == share
+    both = Shares(90, times=4)
+    taken_one_by_one(both, "one", "two")
+    assert both.held == {"one": 40, "two": 40}
+
+
+def test_what_is_known_to_be_held_counts() -> None:
+    """Although it is more than would be allowed."""
+    shares = Shares(10)
+    shares.hold("one", 9)
+    shares.hold("two", 9)
+    assert not shares.take_share("three", 1)
+    shares.give_back("one", 9)
+    assert shares.take_share("three", 1)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-20, 20))))
