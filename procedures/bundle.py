@@ -14,6 +14,7 @@ import contextlib
 import functools
 import hashlib
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ from procedures.statements.compiled import sql_of
 
 STATEMENTS_KNOWN_MAX: Final = 4096  # whose SQL is remembered
 BUNDLE_BYTES_MAX: Final = 8 << 20  # a catalog record must fit a block beside others; an application's own sources are far smaller
+
+MODULE_NAME: Final = re.compile(r"[\w -]+(\.[\w -]+)*")  # wider than Python's: `importlib` takes any file
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Bundle:
             bundle = cls(**content, hash=value["hash"], requests=value.get("requests", {}))
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise BundleForged(f"not a code bundle: {error}") from None
+        _check_modules(bundle.modules)
         if _hash(content) != bundle.hash:
             raise BundleForged(f"the bundle calls itself {bundle.hash[:12]}, its content has the hash {_hash(content)[:12]}")
         return bundle
@@ -184,6 +188,15 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "unknown"
+
+
+def _check_modules(modules: object) -> None:
+    """Their names become paths where a check of the code needs files. Raises: BundleForged."""
+    if not isinstance(modules, dict):
+        raise BundleForged("not a code bundle: its modules are no object")
+    for name, source in modules.items():
+        if not MODULE_NAME.fullmatch(name) or not isinstance(source, str):
+            raise BundleForged(f"not a code bundle: {name!r:.100} is no module")
 
 
 def _content(bundle: Bundle) -> dict[str, Any]:

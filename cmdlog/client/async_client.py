@@ -32,7 +32,7 @@ from cmdlog.client.request import (
     read_ask,
     recovery_ask,
 )
-from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_object, read_rows
+from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_catalog, read_object, read_rows
 from cmdlog.client.retry_loop import SendAttempt, Steps
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, Durability, NewKey, P, QueryParameters, R, named_call
 from cmdlog.results import QueryResult, Result
@@ -167,8 +167,7 @@ class AsyncClient(ClientCore):
 
     async def procedures(self) -> list[dict[str, Any]]:
         """Every procedure with its schemas."""
-        listed: list[dict[str, Any]] = member(await self._read("/v1/procedures"), "procedures")
-        return listed
+        return read_catalog(await self._read("/v1/procedures"))
 
     async def status(self) -> dict[str, Any]:
         """Node, partitions, watermarks, log."""

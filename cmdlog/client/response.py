@@ -18,6 +18,7 @@ import httpx
 import orjson
 
 from cmdlog import errors
+from cmdlog.client.request import NAME
 from cmdlog.errors import CmdlogError
 from cmdlog.results import QueryResult, Result
 
@@ -336,6 +337,24 @@ def member(value: Any, name: str) -> Any:
     if type(value) is dict and name in value:
         return value[name]
     raise errors.BadAnswer(f"the answer holds no {name}")
+
+
+def read_catalog(value: Any) -> list[dict[str, Any]]:
+    """The procedures that a server describes. Raises: BadAnswer.
+
+    Their names get into programs, and into shells, which evaluate what completes a line: a name has the characters of names.
+    """
+    listed = member(value, "procedures")
+    if type(listed) is not list:
+        raise errors.BadAnswer("the catalog of procedures is no list")
+    for entry in listed:
+        name = member(entry, "name")
+        if type(name) is not str or not NAME.fullmatch(name):
+            raise errors.BadAnswer(f"the catalog names a procedure {name!r:.100}, which is no name")
+        properties = member(member(entry, "parameters"), "properties")
+        if type(properties) is not dict or not all(map(str.isidentifier, properties)):
+            raise errors.BadAnswer(f"the catalog names parameters of {name} that are no names")
+    return listed
 
 
 def txn_number(value: Any) -> int | None:

@@ -1,7 +1,7 @@
 """A typed client as the text of a Python module, from what a server says about its procedures: names and JSON schemas.
 
 One rule: the module needs `cmdlog` alone, not the application. Objects become TypedDicts, texts of a known format Python's own
-type for it.
+type for it. What a server says is written as a name that was checked, or by `repr`: a program that imports the module runs it.
 
 The application chooses its names freely, and the module has names of its own. Where both want one, a procedure or parameter gets
 an underscore at its end, as PEP 8 has it for keywords, and an object a number. The wire has the application's name.
@@ -89,7 +89,7 @@ def stub_module(procedures: Sequence[Mapping[str, Any]], *, name: str, source: s
         parts += [method.of_client(name, is_async=bool(prefix)) for method in methods]
         parts.append(BATCH.format(prefix=prefix, iterator=iterator))
     body = "".join(parts)
-    return HEAD.format(source=source, imports=_imports(f"Any {body}")) + body
+    return HEAD.format(source=_escaped(source), imports=_imports(f"Any {body}")) + body
 
 
 def _imports(body: str) -> str:
@@ -127,10 +127,10 @@ class _Method:
     def call(self) -> str:
         """The static method that makes a `Call`."""
         signature = self._signature().removeprefix(", ")
-        passed = ", ".join(f'"{at}": {own}' for at, own in self._names.items())
+        passed = ", ".join(f"{at!r}: {own}" for at, own in self._names.items())
         return (
             f"\n    @staticmethod\n    def {self._name}({signature}) -> Call[{self._result}]:\n        {self._doc}\n"
-            f'        return Call("{self._procedure}", _given({{{passed}}}))\n'
+            f"        return Call({self._procedure!r}, _given({{{passed}}}))\n"
         )
 
     def of_client(self, name: str, *, is_async: bool) -> str:
@@ -233,10 +233,14 @@ def _identifier(name: str) -> str:
     return f"{text}_" if keyword.iskeyword(text) else text
 
 
+def _escaped(text: str) -> str:
+    """What a docstring of this text holds: nothing in it ends the docstring, or is a character that Python does not take."""
+    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"').replace("\0", "\\0")
+
+
 def _doc(text: str) -> str:
     """A docstring of the text, on lines of its own where it has several."""
-    escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    lines = [line.rstrip() for line in escaped.splitlines()]
+    lines = [line.rstrip() for line in _escaped(text).splitlines()]
     if lines[-1].endswith('"'):
         lines[-1] += " "
     return (

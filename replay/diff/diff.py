@@ -19,6 +19,7 @@ from typing import Final, Literal
 
 import apsw
 
+from procedures.declaration.schema import TABLE_NAME
 from procedures.numeric.marks import marked_numerics
 from procedures.storage.state import rows_of
 from replay.diff.keys import NamesDiff, compare_keys, compare_sessions
@@ -156,10 +157,12 @@ def diff(
 
 
 def _shapes(side: States) -> dict[str, Shape]:
-    """Table -> how it is declared. Raises: DiffRefused when two partitions disagree."""
+    """Table -> how it is declared. Raises: DiffRefused when two partitions disagree, or a table has a name that none can have."""
     found: dict[str, Shape] = {}
     for partition, connection in side.connections.items():
         for (name,) in rows_of(connection, _TABLES):
+            if not TABLE_NAME.fullmatch(name):  # it may come from another machine, and files are named by it
+                raise DiffRefused(f"{side.path}: partition {partition} has a table {name!r:.100}, which nobody can declare")
             shape = _shape(connection, name)
             if found.setdefault(name, shape) != shape:
                 raise DiffRefused(f"{side.path}: partition {partition} declares table {name} differently from another one")

@@ -27,6 +27,7 @@ from cmdlog.client.response import (
     named_leader,
     points_elsewhere,
     read_answer,
+    read_catalog,
     read_result,
     read_rows,
 )
@@ -327,3 +328,18 @@ def test_every_error_has_one_root_and_a_code() -> None:
     codes = [kind.code for kind in classes if issubclass(kind, errors.CmdlogError)]
     assert len(codes) == len(classes)
     assert len(set(codes)) == len(codes) - 1, "the root and CallError share the general one"
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [("$(id)", "a"), ("a b", "a"), ("a\n", "a"), ("", "a"), (1, "a"), ("a", "`id`"), ("a", "b c"), ("a", "")],
+)
+def test_a_catalog_has_names_alone(name: Any, parameter: str) -> None:
+    """They are written into programs and completed by shells."""
+    entry = {"name": "put", "parameters": {"properties": {"item": {}}}}
+    assert read_catalog({"procedures": [entry]}) == [entry]
+    for wrong in ({"name": name, "parameters": {"properties": {parameter: {}}}}, {"name": "put"}, {}, 1):
+        with pytest.raises(errors.BadAnswer):
+            read_catalog({"procedures": [entry, wrong]})
+    with pytest.raises(errors.BadAnswer):
+        read_catalog({"procedures": {}})

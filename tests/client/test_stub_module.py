@@ -56,6 +56,34 @@ def test_odd_names_and_texts_are_still_python() -> None:
     assert "list[Odd2]" in text
 
 
+HOSTILE = (
+    '"); ran.append(1); ("', "'); ran.append(1); ('", '"""\nran.append(1)\n"""', '\\"""\nran.append(1)\n"""',
+    "]; ran.append(1); [", "a\nran.append(1)", "\rran.append(1)", "\u2028ran.append(1)", "{ran.append(1)}", "x = ran.append(1)",
+    "\\", "\0", '"', "", "class",
+)  # fmt: skip
+PLACES: dict[str, Any] = {
+    "name": lambda text: {"name": text},
+    "description": lambda text: {"description": text},
+    "partition_by": lambda text: {"partition_by": text},
+    "parameter": lambda text: {"parameters": {"properties": {text: {"type": "string"}}, "required": [text]}},
+    "member": lambda text: {"result": {"type": "object", "title": "T", "properties": {text: {"type": text}}, "required": [text]}},
+    "title": lambda text: {"result": {"type": "object", "title": text, "properties": {"c": {"format": text, "type": "string"}}}},
+    "choice": lambda text: {"result": {"enum": [text, {text: text}]}},
+    "constant": lambda text: {"result": {"type": "object", "properties": {"a-b": {"const": text}}}},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_hostile_catalog_stays_data(place: str) -> None:
+    """Whatever a server says, wherever: importing the module runs nothing of it."""
+    plain: dict[str, Any] = {"name": "put", "partition_by": None, "parameters": {"properties": {}}, "result": {"type": "null"}}
+    for text in HOSTILE:
+        module = stub_module([{**plain, **PLACES[place](text)}], name="Shop", source=text)
+        ran: list[int] = []
+        exec(compile(module, "stubs.py", "exec", dont_inherit=True), {"ran": ran, "__name__": "stubs"})  # noqa: S102 - it is the test
+        assert ran == [], module
+
+
 class FakeClient:
     """Notes the calls that reach it."""
 

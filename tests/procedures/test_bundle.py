@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import subprocess
@@ -133,6 +134,16 @@ def test_every_changed_byte_of_a_bundle_is_detected(shop: Path) -> None:
         forged = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
         with pytest.raises(BundleForged):
             Bundle.from_bytes(forged)
+
+
+@pytest.mark.parametrize("name", ["/x/y", "../y", "a..b", "a/b", "a\\b", "", ".a", "a.", "a\n", "a\0", "~/a", "C:a"])
+def test_a_bundle_has_modules_with_names_of_modules(shop: Path, name: str) -> None:
+    """A check writes them as files: no name leads out of its folder, though the hash names it."""
+    content = {field: value for field, value in orjson.loads(captured(shop).to_bytes()).items() if field != "hash"}
+    content["modules"] |= {name: "raise SystemExit"}
+    stated = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    with pytest.raises(BundleForged, match="no module"):
+        Bundle.from_bytes(orjson.dumps({**content, "hash": stated}))
 
 
 def test_forged_source_is_refused_at_load(shop: Path) -> None:

@@ -213,6 +213,14 @@ def test_unknown_table_and_disagreeing_partitions_are_refused() -> None:
         diff(states(*left, *other), states(*left), limit=1)
 
 
+@pytest.mark.parametrize("name", ["../out", "/tmp/x", "a b", "a.b", "a\n"])
+def test_a_table_with_the_name_of_no_application_is_refused(name: str, tmp_path: Path) -> None:
+    """A state may come from another machine, and `--parquet` names a file by each table."""
+    strange = states(*tables(1, f'CREATE TABLE "{name}" (id INTEGER PRIMARY KEY)'))
+    with parquet_files(str(tmp_path / "out")) as sink, pytest.raises(DiffRefused, match="nobody can declare"):
+        diff(strange, strange, limit=1, sink=sink)
+
+
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_table() -> None:
     """Only the rows at hand are held: a stream that is read ahead would show as more live rows."""

@@ -63,7 +63,10 @@ def write_stubs(
     if not is_class_prefix(name):
         hint = "give another --name: a letter first, then letters, digits and _"
         raise CommandFailed(f"no class of the module can be called {name}Client", hint=hint, exit_code=USAGE)
-    text = stub_module(procedures, name=name, source=source)
+    try:
+        text = stub_module(procedures, name=name, source=source)
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise CommandFailed(f"{source} describes its procedures in an unknown form: {type(error).__name__}: {error}") from None
     if output is None:
         out.text(text.removesuffix("\n"))
         return
