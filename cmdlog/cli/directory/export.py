@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
+from cmdlog.cli.directory.owner import made_for_owner
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import report_on_interrupt
@@ -61,7 +62,7 @@ def export_them(
     files, path, target = RealFiles(), os.path.abspath(directory), os.path.abspath(to)
     db = load_application(app) if app else None
     ended = report_on_interrupt(f"nothing was written to {target}; run the same command again", instead_of=(Interrupted,))
-    with ended, writing(target), _at(path, target, point) as stands:
+    with ended, made_for_owner(directory, to), writing(target), _at(path, target, point) as stands:
         chosen = _chosen(list_snapshots(files, stands, load_instance(files, stands).identity), snapshot)
         with _display() as tell:
             exported = export(files, chosen, target, db=db, progress=tell)

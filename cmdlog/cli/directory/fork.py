@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from cmdlog.cli.directory.owner import made_for_owner
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import report_on_interrupt
@@ -71,7 +72,7 @@ def fork_it(
         moment = START if at == "start" else parse_until(at)
         end = parse_until(until) if until else None
         db = load_application(app)
-        with writing(target), ProgressDisplay("fork") as tell:
+        with made_for_owner(directory, to), writing(target), ProgressDisplay("fork") as tell:
             report = fork(
                 RealFiles(),
                 os.path.abspath(directory),

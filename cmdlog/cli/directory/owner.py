@@ -3,6 +3,8 @@
 One rule: a file of root in the directory would stop the service, which runs as another user. So before a command opens anything
 there, the process becomes the owner for good, with the children that it starts. What root could read, such as a Python below
 /root, it still reads: of all its rights it keeps that one (capabilities(7), "Ambient").
+
+A new directory may be made where only root may write. That is given to the owner when it is done.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import contextlib
 import ctypes
 import os
 import pwd
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -26,11 +29,47 @@ PR_CAP_AMBIENT_RAISE: Final = 2
 
 def act_as_owner(directory: Path) -> Path:
     """No-op for other users, and where root owns the directory, or it holds no node. Raises: OSError where it is not allowed."""
-    if os.geteuid() == ROOT and (directory / INSTANCE_NAME).exists():
-        of = directory.stat()
-        if of.st_uid != ROOT:
-            become(of.st_uid, of.st_gid)
+    if (of := _other_owner(directory)) is not None:
+        become(of.st_uid, of.st_gid)
     return directory
+
+
+@contextlib.contextmanager
+def made_for_owner(directory: Path, out: Path | None) -> Iterator[None]:
+    """What root makes in `out` meanwhile, out of this node's directory, is its owner's afterwards. No-op as for `act_as_owner`.
+
+    After a failure that holds for a new folder only: another one may be what it was refused for.
+    """
+    of = _other_owner(directory) if out is not None else None
+    if of is None or out is None:
+        yield
+        return
+    is_new = not out.exists() or not any(out.iterdir())
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            _give(out, of)
+        raise
+    _give(out, of)
+
+
+def _other_owner(directory: Path) -> os.stat_result | None:
+    """Of a node's directory that is not root's, for root."""
+    if os.geteuid() != ROOT or not (directory / INSTANCE_NAME).exists():
+        return None
+    of = directory.stat()
+    return of if of.st_uid != ROOT else None
+
+
+def _give(out: Path, of: os.stat_result) -> None:
+    """Root's files below, the folder itself last: before that, its owner cannot put anything else in the place of one."""
+    for _, _, names, at in os.fwalk(out, topdown=False) if out.is_dir() else ():
+        for name in names:
+            if os.stat(name, dir_fd=at, follow_symlinks=False).st_uid == ROOT:
+                os.chown(name, of.st_uid, of.st_gid, dir_fd=at, follow_symlinks=False)
+        if os.fstat(at).st_uid == ROOT:
+            os.chown(at, of.st_uid, of.st_gid)
 
 
 def become(user: int, group: int) -> None:

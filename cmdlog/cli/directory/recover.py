@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
-from cmdlog.cli.directory.owner import act_as_owner
+from cmdlog.cli.directory.owner import act_as_owner, made_for_owner
 from cmdlog.cli.directory.plan_file import check_same, keep_plan, read_bytes, read_plan
 from cmdlog.cli.directory.recover_output import (
     ProgressDisplay,
@@ -155,14 +155,8 @@ def recover(
     _check_options(wanted, code)
     if to is None:
         act_as_owner(Path(given[0]))
-    if to is None and not plan:
-        _in_place(wanted.files, given[0], app=app, plan_file=plan_file, apply=apply)
-    elif code is CodeChoice.CURRENT:
-        _with_current_code(wanted, app)
-    elif _is_joint(wanted):
-        _look_or_copy_jointly(wanted)
-    else:
-        _look_or_copy(wanted)
+    with made_for_owner(Path(given[0]), to):
+        _carry_out(wanted, app, code)
 
 
 def _check_options(wanted: Wanted, code: CodeChoice) -> None:
@@ -179,6 +173,17 @@ def _check_options(wanted: Wanted, code: CodeChoice) -> None:
         raise CommandFailed("--until and --plan-file make a plan and cannot be combined with --apply", exit_code=2)
     elif wanted.plan_only and wanted.partitions:
         raise CommandFailed("--partitions is not part of a plan: give it with --to when the plan is executed", exit_code=2)
+
+
+def _carry_out(wanted: Wanted, app: str | None, code: CodeChoice) -> None:
+    if wanted.to is None and not wanted.plan_only:
+        _in_place(wanted.files, wanted.directories[0], app=app, plan_file=wanted.plan_file, apply=wanted.apply)
+    elif code is CodeChoice.CURRENT:
+        _with_current_code(wanted, app)
+    elif _is_joint(wanted):
+        _look_or_copy_jointly(wanted)
+    else:
+        _look_or_copy(wanted)
 
 
 def _is_joint(wanted: Wanted) -> bool:
