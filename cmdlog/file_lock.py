@@ -49,7 +49,7 @@ def lock(file: int | IO[bytes], kind: Literal["exclusive", "shared"] = "exclusiv
 
 def open_locked(path: str, *, wait_s: float = 0.0) -> IO[bytes]:
     """The file, made if need be and locked by this process alone until it is closed. Raises: LockHeld, OSError."""
-    file = open(path, "ab")  # noqa: SIM115 - the caller holds it
+    file = open(path, "ab", opener=_open_here)  # noqa: SIM115 - the caller holds it
     try:
         lock(file, wait_s=wait_s)
     except BaseException:
@@ -58,10 +58,15 @@ def open_locked(path: str, *, wait_s: float = 0.0) -> IO[bytes]:
     return file
 
 
+def _open_here(path: str, flags: int) -> int:
+    """A symbolic link is no lock file: who can put one there would choose which file of ours it is."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o640)
+
+
 def is_held(path: str) -> bool:
     """Whether a process has locked the file for itself alone; False where there is none."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_here) as file:
             lock(file, "shared")
     except LockHeld:
         return True

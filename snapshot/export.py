@@ -22,6 +22,7 @@ from typing import Any, Final
 import apsw
 import orjson
 
+from cmdlog.wal.directory.lock import refuse_link
 from cmdlog.wal.errors import NotEmpty
 from cmdlog.wal.files import Files, parent, sync_file
 from procedures import Database
@@ -107,9 +108,11 @@ def export(
     """Writes the tables of these snapshots, one of each partition, into the new folder `out`; durable on return.
 
     `db` declares the tables; None: the code that the snapshots hold, which is run for that. Bounded memory.
-    Raises: ParquetMissing, BadValue, SnapshotDamaged, NotEmpty when `out` exists and is not empty, OSError.
+    Raises: ParquetMissing, BadValue, SnapshotDamaged, NotEmpty when `out` exists and is not empty, WrongDirectory when it is a
+    link, OSError.
     """
     arrow = _pyarrow()
+    refuse_link(out)
     if files.exists(out) and files.listdir(out):
         raise NotEmpty(f"{out} is not empty")
     folder = f"{out}.tmp-{os.urandom(8).hex()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Final
 
@@ -12,9 +13,13 @@ from cmdlog.operator_error import OperatorError
 REPLAYING: Final = ("diff", "drill", "fork", "recover", "snapshot", "spark")
 """Commands that run logged calls, and must do so under the hash seed of sites. Never `serve`: it reads what strangers send."""
 
+OTHERS: Final = 0o027
+"""What no file or folder of a command allows, whatever library makes it: files are 0640 at most, folders 0750."""
+
 
 def main() -> None:
     """Entry point of the `cmdlog` program."""
+    os.umask(os.umask(0) | OTHERS)  # here no other thread is there yet
     try:
         check_packages()
         from cmdlog.wal.errors import LimitReached

@@ -30,6 +30,7 @@ WHAT_TO_DO: Final = {
     errno.EDQUOT: "free space, or raise the quota; nothing acknowledged is lost",
     errno.ENOENT: "check the path, and that its volume is mounted",
     errno.ENOTDIR: "check the path: a part of it is a file",
+    errno.ELOOP: "a symbolic link is where a file of cmdlog's own belongs; look who put it there, and remove it",
     errno.EEXIST: "choose another path, or look at what is there",
     errno.EACCES: "check the permissions of the path for this user",
     errno.EPERM: "check the permissions of the path for this user",

@@ -42,12 +42,12 @@ def files(name: NameArgument = None, json: JsonFlag = False) -> None:
     """
     if name is None:
         listed = "\n".join(f"{known:23} {meaning}" for known, meaning in FILES.items())
-        out.result({"files": dict(FILES)}, lambda: out.text(listed))
+        out.result({"files": dict(FILES)}, lambda: out.document(listed))
         return
     if name not in FILES:
         raise CommandFailed(f"there is no file {name}", hint=f"there are {', '.join(FILES)}", exit_code=2)
     text = read_deploy_file(name)
-    out.result({"name": name, "text": text}, lambda: out.text(text.rstrip("\n")))
+    out.result({"name": name, "text": text}, lambda: out.document(text.rstrip("\n")))
 
 
 def read_deploy_file(name: str) -> str:

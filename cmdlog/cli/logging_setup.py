@@ -1,17 +1,21 @@
 """Lines about the server's own running, on standard error: JSON elsewhere than on a terminal.
 
-One rule: no parameters and no secrets; what is logged are names, numbers and reasons.
+One rule: no parameters and no secrets; what is logged are names, numbers and reasons. As text, no value of a line can do anything
+in a terminal, or begin a line: lines of a traceback stand under a margin.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+from typing import Final, Literal
 
 import structlog
 
+from cmdlog.cli.output import visible_lines, visible_values
 from cmdlog.wal.system.line_queue import queue_output
+
+MARGIN: Final = "  "
 
 
 def configure_logs(log_format: Literal["auto", "json", "text"]) -> None:
@@ -28,7 +32,7 @@ def configure_logs(log_format: Literal["auto", "json", "text"]) -> None:
     ]
     last: list[structlog.typing.Processor] = [structlog.processors.JSONRenderer()]
     if as_text:
-        last = [_show_traceback, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        last = [_show_traceback, _make_visible, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -53,4 +57,14 @@ def _show_traceback(_: object, __: str, event: structlog.typing.EventDict) -> st
     """That of a procedure is a value of its event; as text it is written in lines, like that of an exception."""
     if "traceback" in event and "exception" not in event:
         event["exception"] = event.pop("traceback")
+    return event
+
+
+def _make_visible(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """JSON escapes what a terminal could obey; here that is left to do. What is no text is shown by its `repr`."""
+    trace = event.pop("exception", None)
+    shown: structlog.typing.EventDict = visible_values({name: value for name, value in event.items() if type(value) is str})
+    event.update(shown)
+    if trace:
+        event["exception"] = MARGIN + visible_lines(str(trace), MARGIN)
     return event

@@ -1,12 +1,18 @@
 """What commands print: for people by default, one JSON value per line with `--json`.
 
 One rule: results go to standard output, everything about the run to standard error; so a pipe holds results alone.
+
+Text of callers, servers, logs and files may hold what a terminal obeys: ESC, control characters, marks that turn the direction of
+text, ends of lines that forge lines of ours. It is printed by `Output` and by `make_console` alone, which show such characters as
+Python's `repr` does (`visible`).
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
@@ -15,11 +21,72 @@ import typer
 from cmdlog.cli.cli_errors import ShownFailure, Stop
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
 ROWS_SHOWN: Final = 5  # of a stopped call; --json shows those of the place
 STOP_COLUMNS: Final = ("partition", "index", "transaction", "call", "table", "key", "replayed", "live")
+FOLLOWING: Final = "     | "  # before the second line of an error
+JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS
 PIPED_WIDTH: Final = 100_000  # characters of a line that no terminal shows: longer than any table
+
+
+def visible(text: str) -> str:
+    """Foreign text as a terminal may show it: one line, in which what could do something stands as its escape sequence."""
+    return text if text.isprintable() else "".join(map(_shown_character, text))
+
+
+def visible_lines(text: str, indent: str = "") -> str:
+    """The same of text that has lines; `indent` is before all but the first, which no forged line can be without."""
+    return text if text.isprintable() else f"\n{indent}".join(map(visible, text.split("\n")))
+
+
+def visible_values(value: Any) -> Any:
+    """The same of every text in a value of JSON, names of members too."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        return {visible(str(name)): visible_values(inner) for name, inner in value.items()}
+    return [visible_values(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def visible_json(data: bytes) -> str:
+    """JSON in which what could do something in a terminal is written as JSON escapes it: the same value."""
+    text = data.decode()
+    if data.isascii() and b"\x7f" not in data:
+        return text
+    return "".join(one if one == "\n" or _is_shown(one) else _json_escape(one) for one in text)
+
+
+def _is_shown(one: str) -> bool:
+    return one.isprintable() or unicodedata.category(one) == "Zs"  # spaces of other languages
+
+
+def _shown_character(one: str) -> str:
+    return one if _is_shown(one) else one.encode("unicode_escape").decode()
+
+
+def _json_escape(one: str) -> str:
+    units = one.encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def make_console(*, stderr: bool = False, **options: Any) -> Console:
+    """Where rich draws: nothing in a text is markup, and `visible` holds for all that is drawn."""
+    return _console_class()(stderr=stderr, markup=False, emoji=False, highlight=False, **options)
+
+
+@functools.cache
+def _console_class() -> type[Console]:
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class VisibleConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                shown = segment.control or segment.text == "\n" or segment.text.isprintable()
+                yield segment if shown else Segment(visible_lines(segment.text), segment.style)
+
+    return VisibleConsole
 
 
 class Output:
@@ -37,17 +104,25 @@ class Output:
 
     def line(self, value: Any) -> None:
         """One JSON value on a line of its own, at once: who reads a pipe waits for it."""
-        sys.stdout.write(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE, default=str).decode())
+        sys.stdout.write(visible_json(orjson.dumps(value, option=JSON_OPTIONS | orjson.OPT_APPEND_NEWLINE, default=str)))
         sys.stdout.flush()
 
     def text(self, text: str) -> None:
         """A line for people."""
-        sys.stdout.write(text + "\n")
+        self.document(visible(text))
+
+    def document(self, text: str) -> None:
+        """Lines for people, each ours to the end."""
+        sys.stdout.write(visible_lines(text) + "\n")
         sys.stdout.flush()
+
+    def indented_json(self, value: Any) -> None:
+        """A value for people, over several lines."""
+        self.document(visible_json(orjson.dumps(value, option=JSON_OPTIONS | orjson.OPT_INDENT_2, default=str)))
 
     def print_note(self, text: str) -> None:
         """Something about the run that is no result: a line on standard error, with `--json` an object."""
-        line = orjson.dumps({"note": text}).decode() if self.json else f"note: {text}"
+        line = visible_json(orjson.dumps({"note": text})) if self.json else f"note: {visible(text)}"
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 
@@ -56,19 +131,17 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=Text(title, style="table.title"), title_justify="left")
+        table = Table(title=Text(visible(title), style="table.title"), title_justify="left")
         for column in columns:
-            table.add_column(column, overflow="fold")
+            table.add_column(visible(column), overflow="fold")
         for row in rows:
-            table.add_row(*(Text(str(value)) for value in row))
+            table.add_row(*(Text(visible(str(value))) for value in row))
         self.renderable(table, stderr=stderr)
 
     def renderable(self, shown: RenderableType, *, stderr: bool = False) -> None:
         """What rich can draw, for people; cut nowhere."""
-        from rich.console import Console
-
         stream = sys.stderr if stderr else sys.stdout
-        Console(stderr=stderr, width=None if stream.isatty() else PIPED_WIDTH, soft_wrap=False).print(shown)
+        make_console(stderr=stderr, width=None if stream.isatty() else PIPED_WIDTH, soft_wrap=False).print(shown)
 
     def failure(self, failure: ShownFailure) -> None:
         """An error: what happened, and what to do."""
@@ -84,16 +157,14 @@ class Output:
                 error["place"] = failure.place
             self.line({"error": error})
             return
-        from rich.console import Console
-
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console = make_console(stderr=True, soft_wrap=True)
         console.print("error:", style="bold red", end=" ")
-        console.print(failure.message, markup=False)
+        console.print(visible_lines(failure.message, FOLLOWING))
         if failure.hint:
             console.print("hint: ", style="bold", end=" ")
-            console.print(failure.hint, markup=False)
+            console.print(visible_lines(failure.hint, FOLLOWING))
         for detail in failure.details if len(failure.details) > 1 else ():
-            console.print(f"  - {detail}", markup=False)
+            console.print(f"  - {visible_lines(detail, FOLLOWING)}")
         if failure.stops:
             self._show_stops(failure.stops)
 

@@ -310,7 +310,7 @@ class RealFiles(Files):
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> RealFile:
         flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
         if create or exclusive:
-            flags |= os.O_CREAT | (os.O_EXCL if exclusive else 0)
+            flags |= os.O_CREAT | os.O_NOFOLLOW | (os.O_EXCL if exclusive else 0)  # a link would choose another file to write to
         try:
             return RealFile(await_descriptor(lambda: os.open(path, flags, _NEW_FILE_MODE)), path)
         except OSError as error:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import apsw
 
+from cmdlog.wal.directory.lock import refuse_link
 from cmdlog.wal.errors import WrongDirectory
 from replay.diff.diff import RowChange, TableDiff
 from snapshot.column_types import UNFIT, ColumnType, column_type
@@ -60,10 +61,11 @@ def parquet_files(
         from pyarrow import parquet  # noqa: PLC0415 - as above
     except ImportError as error:
         raise ParquetMissing(f"Parquet files need pyarrow, which is not installed: {ParquetMissing.hint}") from error
+    refuse_link(folder)
     if os.path.exists(folder):
         raise WrongDirectory(f"{folder} already exists")
     temporary = f"{folder}.{os.urandom(4).hex()}.tmp"
-    os.makedirs(temporary)
+    os.makedirs(temporary, mode=0o750)
     writers: list[_Writer] = []
 
     def sink(table: TableDiff) -> Callable[[RowChange], None]:

@@ -273,7 +273,7 @@ class DrillProofs:
     def _clear(self) -> None:
         folder = os.path.join(self._temporary, STATE_FOLDER)
         remove_tree(folder)
-        os.mkdir(folder)
+        os.mkdir(folder, 0o750)
 
 
 def check_space(folder: str, wanted: int) -> None:

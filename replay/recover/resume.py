@@ -19,7 +19,7 @@ import orjson
 
 from cmdlog.operator_error import OperatorError
 from cmdlog.wal.directory.instance import CREATING_NAME, INSTANCE_NAME, LOCK_NAME, read_marker, write_marker
-from cmdlog.wal.directory.lock import DirectoryLock, take_ownership
+from cmdlog.wal.directory.lock import DirectoryLock, refuse_link, take_ownership
 from cmdlog.wal.errors import NotEmpty, WrongDirectory
 from cmdlog.wal.files import Files, parent
 from replay.errors import Interrupted
@@ -122,6 +122,7 @@ class NewNodeDirectory(ResumableDirectory):
     """A node directory in the making. It can be resumed only while states are replayed."""
 
     def __init__(self, files: Files, path: str, wanted: NodeRequest) -> None:
+        refuse_link(path)
         super().__init__(files, path, marker=CREATING_NAME, report=MADE_NAME)
         self._wanted = wanted
 

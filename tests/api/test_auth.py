@@ -246,22 +246,25 @@ def test_file_that_lets_nobody_in_is_refused_at_start(tmp_path: Path, text: str)
         Credentials(tmp_path)
 
 
-def test_token_in_the_clear_works_with_a_warning(tmp_path: Path, clocks: Clocks) -> None:
-    """Today's form goes on; the log says what is wrong with it and how to convert it, without the token."""
-    path = tmp_path / "tokens"
-    path.write_text("a-token-of-23-characters\n")
-    path.chmod(0o600)
-    with capture_logs() as logs:
-        credentials = opened(path, clocks)
-    assert credentials.authenticate(b"Bearer a-token-of-23-characters").roles == {"read", "invoke", "admin"}
-    assert [entry["event"] for entry in logs] == ["token_in_the_clear"]
-    assert "cmdlog token convert" in logs[0]["hint"]
-    assert "a-token" not in str(logs)
+def test_file_that_others_may_write_keeps_what_was(file: Path, clocks: Clocks) -> None:
+    """At a start nobody is let in by it; while the server runs, what it holds then counts for nothing until that is mended."""
+    credentials = opened(file, clocks)
+    file.write_text(line("shop", b"token-of-shop", "invoke") + line("evil", b"token-of-evil", "admin"))
+    file.chmod(0o666)
+    clocks.pass_s(RELOAD_S)
+    assert let_in(credentials, b"Bearer token-of-shop") == "shop"
+    assert let_in(credentials, b"Bearer token-of-evil") is None
+    assert "0666" in credentials.describe()["problem"]
+    with pytest.raises(BadSetting, match="others may write"):
+        opened(file, clocks)
+    file.chmod(0o600)
+    clocks.pass_s(RELOAD_S)
+    assert let_in(credentials, b"Bearer token-of-evil") == "evil"
 
 
-@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o666, True)])
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True)])
 def test_file_that_others_may_read_is_warned_of(file: Path, clocks: Clocks, mode: int, warned: bool) -> None:
-    """Hashes are no tokens, but whoever may write the file may let himself in."""
+    """Hashes are no tokens, but names and roles are nobody's business."""
     file.chmod(mode)
     with capture_logs() as logs:
         opened(file, clocks)

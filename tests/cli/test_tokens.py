@@ -78,7 +78,7 @@ def test_list_shows_everything_but_tokens(run: Run, tmp_path: Path) -> None:
     told = added(run, file, "shop", "--expires", "2999-01-01T01:00:00+01:00", "--role", "admin")
     listed = json.loads(run("list", file, "--json").stdout)
     row = {"name": "shop", "id": told["id"], "roles": ["admin"], "expires": "2999-01-01T00:00:00Z", "expired": False}
-    assert listed == {"credentials": [row], "plain": False}
+    assert listed == {"credentials": [row]}
     shown = run("list", file).stdout
     assert "2999-01-01" in shown
     assert told["token"] not in shown
@@ -102,24 +102,24 @@ def test_last_credential_can_be_removed(run: Run, tmp_path: Path) -> None:
     """What is left is a list of nobody, which running servers follow; an empty file would look half written."""
     file = tmp_path / "tokens"
     added(run, file)
-    file.write_text(file.read_text().splitlines()[1])  # without the head
+    file.write_text(file.read_text().splitlines()[1] + "\n")  # without the head
     assert run("remove", file, "--name", "shop").exit_code == 0
     assert parse_file(file.read_bytes()).credentials == ()
     added(run, file, "again")
 
 
-def test_converted_token_keeps_working(run: Run, tmp_path: Path) -> None:
-    """A file with one token in the clear becomes one with its hash, name `default` and all roles."""
+def test_a_token_itself_is_no_token_file(run: Run, tmp_path: Path) -> None:
+    """Nor is a file that others may write; neither is edited."""
     file = tmp_path / "tokens"
     file.write_text("plain-token-of-23-chars\n")
-    assert run("add", file, "--name", "shop", "--role", "read").exit_code == 1  # or the plain one would stop working
-    assert run("remove", file, "--name", "default").exit_code == 1
-    assert run("convert", file).exit_code == 0
-    assert "plain-token" not in file.read_text()
-    assert lets_in(file, "plain-token-of-23-chars")
-    added(run, file)
-    assert lets_in(file, "plain-token-of-23-chars")
-    assert run("convert", file).exit_code == 1
+    result = run("add", file, "--name", "shop", "--role", "read")
+    assert "line 1" in str(result.exception)
+    assert "plain-token" not in str(result.exception)
+    file.write_text("# nobody\n")
+    file.chmod(0o666)
+    for arguments in (("add", file, "--name", "shop", "--role", "read"), ("list", file)):
+        assert "others may write" in str(run(*arguments).exception)
+    assert file.read_text() == "# nobody\n"
 
 
 @pytest.mark.parametrize(

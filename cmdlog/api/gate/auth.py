@@ -24,13 +24,13 @@ from cmdlog.api.gate.problem import Problem, forbidden
 from cmdlog.api.gate.route_table import LOCAL_ROLES, ROLES, Entry
 from cmdlog.api.gate.token_file import (
     DEFAULT,
-    FILE_BYTES_MAX,
     BadTokenFile,
     Credential,
     TokenFile,
     digest_of,
     make_token,
     parse_file,
+    read_file,
 )
 from cmdlog.node.settings import BadSetting
 from cmdlog.wal.directory.local_token import LOCAL_TOKEN_NAME, shown_to_owner
@@ -143,7 +143,7 @@ class Credentials:
         self._clock = clock or ForwardClock()
         self._monotonic = monotonic
         try:
-            self._data: bytes | str = _read(path)
+            self._data: bytes | str = read_file(path)
             self._held = parse_file(self._data)
         except (OSError, BadTokenFile) as error:
             hint = f"`cmdlog token add {path} --name NAME` creates a token file, or adds a credential to one"
@@ -203,8 +203,8 @@ class Credentials:
             return
         self._looked = now
         try:
-            data: bytes | str = _read(self._path)
-        except OSError as error:
+            data: bytes | str = read_file(self._path)
+        except (OSError, BadTokenFile) as error:
             data = _problem(self._path, error)
         if data == self._data:
             return
@@ -221,9 +221,6 @@ class Credentials:
 
     def _warn(self) -> None:
         path = str(self._path)
-        if self._held.plain:
-            todo = f"`cmdlog token convert {path}` keeps its hash instead; clients then need a copy of the token elsewhere"
-            logger.warning("token_in_the_clear", path=path, hint=todo)
         try:
             mode = os.stat(path).st_mode
         except OSError:
@@ -235,12 +232,6 @@ class Credentials:
 def make_gatekeeper(path: Path | None) -> Gatekeeper:
     """The gatekeeper for this setting. Raises: BadSetting."""
     return LocalCallers() if path is None else Credentials(path)
-
-
-def _read(path: Path) -> bytes:
-    """At most a byte more than a token file may have."""
-    with path.open("rb") as file:
-        return file.read(FILE_BYTES_MAX + 1)
 
 
 def _parsed(data: bytes | str) -> TokenFile:

@@ -3,34 +3,38 @@
     # name   roles         SHA-256 of the token                     expires (optional, RFC 3339)
     ci       invoke,read   sha256:9f86d081884c7d659a2feaa0c55ad0…   2027-01-31T00:00:00Z
 
-One rule: a line that is not understood is an error with its number; no one is accepted or rejected by a guess.
+One rule: a line that is not understood is an error with its number; no one is accepted or rejected by a guess. A line feed alone
+ends a line, the last one too, so that a file that was cut is refused: without its fourth word, a credential would be valid for
+ever. Characters at which some programs break lines, and others do not, are refused.
 
 A token is 256 bits of chance, so nobody finds it by trying, and a plain fast hash is right: a slow, salted one protects secrets
 that people choose, and would cost every request what it costs an attacker. Lines of the same name are several tokens of one
-credential: that is how a token is replaced without a gap. A file that holds one word and nothing else is that token itself, in
-the clear: a credential named `default` with all roles.
+credential: that is how a token is replaced without a gap. A token itself is never in the file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
+import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from cmdlog.api.gate.route_table import ADMIN, ROLES
 
-DEFAULT: Final = "default"  # the name of a token in the clear
+DEFAULT: Final = "default"  # the name of every caller without a token file
 PREFIX: Final = "cmdlog_"  # of a token: lets scanners of repositories and logs know a leaked one
 TOKEN_BYTES: Final = 32  # of chance
-PLAIN_CHARS_MIN: Final = 16  # shorter ones can be guessed over a network
 FILE_BYTES_MAX: Final = 1 << 16
 CREDENTIALS_MAX: Final = 256  # a request is compared with all of them, in about 0.2 us each
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
 HEAD: Final = "# name  roles  SHA-256 of the token  expires (optional)"
+STRANGE: Final = re.compile(rb"[^\t\n\x20-\x7e]")
 ID_CHARS: Final = 8  # of the hash: enough to tell the tokens of one name apart
 
 
@@ -59,7 +63,6 @@ class TokenFile:
     """What a token file holds."""
 
     credentials: tuple[Credential, ...]
-    plain: bool = False  # one token in the clear
 
 
 class BadTokenFile(ValueError):
@@ -104,18 +107,26 @@ def write_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def read_file(path: Path) -> bytes:
+    """What the file holds, cut a byte after its limit. Raises: OSError; BadTokenFile, where others may write it."""
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise BadTokenFile(f"has mode {mode:04o}: others may write credentials into it; look at them, then `chmod 600`")
+        return file.read(FILE_BYTES_MAX + 1)
+
+
 def parse_file(data: bytes) -> TokenFile:
     """The credentials of a token file. Raises: BadTokenFile.
 
     A file of comments alone admits nobody; an empty one is an error, because it may be half written.
     """
-    text = _text_of(data)
-    lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1)]
-    stated = [(number, words) for number, words in lines if words and not words[0].startswith("#")]
-    if not stated and not text.strip():
+    lines = _text_of(data).split("\n")
+    if not any(map(str.strip, lines)):
         raise BadTokenFile("is empty")
-    if len(stated) == 1 and len(stated[0][1]) == 1:
-        return TokenFile((_plain(stated[0][1][0]),), plain=True)
+    if lines[-1]:
+        raise BadTokenFile("has no end: the file may have been cut; end the line if it is whole", len(lines))
+    stated = [(number, words) for number, line in enumerate(lines, 1) if (words := line.split()) and not words[0].startswith("#")]
     if len(stated) > CREDENTIALS_MAX:
         raise BadTokenFile(f"holds more than {CREDENTIALS_MAX} tokens")
     seen: dict[bytes, int] = {}
@@ -132,17 +143,9 @@ def parse_file(data: bytes) -> TokenFile:
 def _text_of(data: bytes) -> str:
     if len(data) > FILE_BYTES_MAX:
         raise BadTokenFile(f"has more than {FILE_BYTES_MAX} bytes")
-    try:
-        return data.decode("ascii")
-    except UnicodeDecodeError as error:
-        raise BadTokenFile("has a byte that is not ASCII", data[: error.start].count(b"\n") + 1) from None
-
-
-def _plain(word: str) -> Credential:
-    """The error does not show the word: it may be the token."""
-    if len(word) < PLAIN_CHARS_MIN or not all(" " < char < "\x7f" for char in word):
-        raise BadTokenFile(f"must hold credentials, or one token of at least {PLAIN_CHARS_MIN} visible ASCII characters")
-    return Credential(DEFAULT, frozenset(ROLES), digest_of(word.encode()))
+    if (strange := STRANGE.search(data)) is not None:
+        raise BadTokenFile("has a byte that is neither visible ASCII nor a blank", data[: strange.start()].count(b"\n") + 1)
+    return data.decode("ascii")
 
 
 def _credential(words: list[str], number: int) -> Credential:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster.members_view import copy_text, copy_to, failed_nodes, member_of, newest_view
 from cmdlog.cli.cluster.status_reader import StatusReader
-from cmdlog.cli.output import out
+from cmdlog.cli.output import make_console, out, visible
 from cmdlog.cli.signals import report_on_interrupt
 
 POLL_S: Final = 1.0
@@ -87,18 +87,19 @@ class _ProgressLine:
     """One line on a terminal that is rewritten; elsewhere a note per change, without the numbers of a copy."""
 
     def __enter__(self) -> Callable[[str], None]:
-        from rich.console import Console
         from rich.status import Status
 
         self._last = ""
-        self._shown = None if out.json or not sys.stderr.isatty() else Status("", console=Console(stderr=True))
+        self._shown = None if out.json or not sys.stderr.isatty() else Status("", console=make_console(stderr=True))
         if self._shown is not None:
             self._shown.start()
         return self._show
 
     def _show(self, text: str) -> None:
+        from rich.text import Text
+
         if self._shown is not None:
-            self._shown.update(text.replace("[", r"\["))
+            self._shown.update(Text(visible(text)))
         elif (stage := text.partition(" %")[0].rstrip("0123456789 ")) != self._last:
             self._last = stage
             out.print_note(text)

@@ -16,7 +16,7 @@ import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
 from cmdlog.cli.cluster.status_reader import StatusReader
-from cmdlog.cli.output import out
+from cmdlog.cli.output import out, visible
 from cmdlog.cli.server.server_options import listed_urls, server
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def ask_first(question: str, *, yes: bool, show: Callable[[], None] = lambda: No
     if out.json or not sys.stdin.isatty():
         raise CommandFailed("this needs --yes where nobody can be asked", hint="look first: --plan or `list`", exit_code=USAGE)
     show()
-    typer.confirm(question, abort=True, err=True)
+    typer.confirm(visible(question), abort=True, err=True)
 
 
 def urls_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:

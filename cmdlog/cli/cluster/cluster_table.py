@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmdlog.cli.cluster.cluster_health import LAG_S_MAX, LEADING, ClusterHealth, PartitionLag, Verdict
 from cmdlog.cli.cluster.members_view import Rows, copy_text, copy_to, member_text, newest_view, state_text
+from cmdlog.cli.output import visible, visible_values
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ def cluster_table(health: ClusterHealth, nodes: Sequence[Mapping[str, Any]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    shown: list[RenderableType] = [Text(headline(health), style=f"bold {COLOURS[health.verdict]}")]
-    shown += [Text(f"  {finding.text}", style="red") for finding in health.findings]
+    nodes = visible_values(nodes)
+    shown: list[RenderableType] = [Text(visible(headline(health)), style=f"bold {COLOURS[health.verdict]}")]
+    shown += [Text(visible(f"  {finding.text}"), style="red") for finding in health.findings]
     table = Table(title="Nodes", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     for column in NODE_COLUMNS:
         table.add_column(column, overflow="fold", no_wrap=column != "url")
@@ -43,9 +45,9 @@ def cluster_table(health: ClusterHealth, nodes: Sequence[Mapping[str, Any]]) -> 
     if rows:
         lags = Table(title="Lag by partition: entries / s", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
         for column in columns:
-            lags.add_column(column, justify="right")
+            lags.add_column(visible(column), justify="right")
         for row in rows:
-            lags.add_row(*map(Text, row))
+            lags.add_row(*(Text(visible(cell)) for cell in row))
         shown.append(lags)
     return Group(*shown)
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from cmdlog.cli.output import make_console, visible
 
 if TYPE_CHECKING:
     from cmdlog.cli.demo.demo import DemoReport
@@ -30,7 +31,7 @@ class DemoDisplay:
     """One line of progress, and above it what has happened. Silent when `quiet`."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self._console = Console(stderr=True, quiet=quiet, highlight=False)
+        self._console = make_console(stderr=True, quiet=quiet)
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description:<24}"),
@@ -62,7 +63,7 @@ class DemoDisplay:
 
     def print_line(self, text: str) -> None:
         """A sentence that stays."""
-        self._progress.console.print(text, markup=False)
+        self._progress.console.print(visible(text))
 
     def report(self, title: str, report: JudgedRun, figures: Sequence[tuple[str, str]], picture: Sequence[str]) -> None:
         """Picture, figures and verdict, on standard output."""
@@ -71,19 +72,20 @@ class DemoDisplay:
         table.add_column("value", justify="right")
         for what, value in figures:
             table.add_row(what, value)
-        console = Console(highlight=False)
+        console = make_console()
         for line in picture:
-            console.print(line, markup=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
         console.print(table)
         for note in report.notes:
-            console.print(note, markup=False)
+            console.print(visible(note))
         for proof in report.proofs:
-            console.print(f"[green]proved[/green]  {proof}")
+            console.print("proved", style="green", end="  ")
+            console.print(visible(proof))
         for difference in report.differences:
-            console.print("[bold red]REFUTED[/bold red]", end=" ")
-            console.print(difference, markup=False)
+            console.print("REFUTED", style="bold red", end=" ")
+            console.print(visible(difference))
         if report.data:
-            console.print(f"data kept in {report.data}", markup=False)
+            console.print(visible(f"data kept in {report.data}"))
 
 
 def rows(report: DemoReport) -> list[tuple[str, str]]:

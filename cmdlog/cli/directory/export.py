@@ -17,7 +17,7 @@ import typer
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.directory.owner import made_for_owner
 from cmdlog.cli.disk_errors import writing
-from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.output import JsonFlag, make_console, out
 from cmdlog.cli.signals import report_on_interrupt
 
 if TYPE_CHECKING:
@@ -128,11 +128,10 @@ def _display() -> Iterator[Callable[[ExportProgress], None]]:
     if out.json or not sys.stderr.isatty():
         yield lambda _progress: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=make_console(stderr=True), transient=True) as bar:
         task: Any = bar.add_task("export", total=None)
         yield lambda progress: bar.update(task, description=progress.table, completed=progress.rows, total=progress.rows_total)

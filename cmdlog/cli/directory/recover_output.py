@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from cmdlog.cli.output import out
+from cmdlog.cli.output import make_console, out
 
 if TYPE_CHECKING:
     from replay.plan.cluster_plan import JointPlan
@@ -238,12 +238,11 @@ class ProgressDisplay:
     def __enter__(self) -> Tell:
         if out.json or not sys.stderr.isatty():
             return lambda _progress: None
-        from rich.console import Console
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn
         from rich.progress import Progress as Bar
 
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[pace]}"))
-        self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+        self._bar = Bar(*columns, console=make_console(stderr=True), transient=True)
         self._bar.start()
         self._tasks[None] = self._bar.add_task(self._name, total=None, pace="")
         return self._show_progress

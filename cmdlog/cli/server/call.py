@@ -116,7 +116,7 @@ def call(
         with patience(client, url, timeout):
             result = client.invoke(name, body, idempotency_key=NEW_KEY if key is None else key)
     answer = {"txn_id": str(result.txn_id), "partition": result.partition, "result": result.value}
-    out.result(answer, lambda: out.text(orjson.dumps(result.value, option=orjson.OPT_INDENT_2).decode()))
+    out.result(answer, lambda: out.indented_json(result.value))
 
 
 def read_params(given: list[str], properties: dict[str, Any]) -> dict[str, Any]:

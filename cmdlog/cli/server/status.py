@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.output import JsonFlag, make_console, out, visible_values
 from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, patience, server
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def status(
         if watch:
             _watch(client, told, every)
         else:
-            out.result(told, lambda: _print(render(told)))
+            out.result(told, lambda: out.renderable(render(told)))
 
 
 def _watch(client: Client, told: dict[str, Any], every_s: float) -> None:
@@ -99,30 +99,26 @@ class _Screen:
         if out.json:
             self._live = None
             return out.line
-        self._live = live = Live(auto_refresh=False)
+        self._live = live = Live(auto_refresh=False, console=make_console())
         live.start()
-        return lambda told: live.update(self._shape(told), refresh=True)
+        return lambda told: live.update(self._shape(visible_values(told)), refresh=True)
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
 
-def _print(shown: RenderableType) -> None:
-    from rich.console import Console
-
-    Console().print(shown)
-
-
 def render(told: Mapping[str, Any]) -> RenderableType:
     """The status as a terminal shows it."""
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
+    told = visible_values(told)
     head = Table(box=None, show_header=False, pad_edge=False)
     head.add_column(style="bold")
     for name, value in summary(told):
-        head.add_row(name, value)
+        head.add_row(name, Text.from_markup(value))
     shown: list[RenderableType] = [head, *_tables(told)]
     return Group(*shown)
 
@@ -167,14 +163,14 @@ def summary(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "predicted_recovery_s" in told:
         seconds = told["predicted_recovery_s"]
         forecast = "unknown until a call has been executed" if seconds is None else f"about {seconds} s after a crash now"
-        rows.append(("recovery", forecast))
+        rows.append(("recovery", _plain(forecast)))
     if reach := _reach(_part(told, "archive")):
         rows.append(("restorable", _plain(reach)))
     if scrubbed := _scrub(_part(told, "scrub")):
         rows.append(("scrub", _plain(scrubbed)))
     calls = [f"{told[name]} {words}" for name, words in LOADS if name in told]
     if calls:
-        rows.append(("load", ", ".join(calls)))
+        rows.append(("load", _plain(", ".join(calls))))
     return rows
 
 
@@ -351,7 +347,9 @@ def _text(told: Mapping[str, Any], name: str) -> str:
 
 def _plain(value: object) -> str:
     """Text in which rich sees no markup."""
-    return str(value).replace("[", r"\[")
+    from rich.markup import escape
+
+    return escape(str(value))
 
 
 def _duration(seconds: float) -> str:

@@ -68,7 +68,7 @@ def write_stubs(
     except (AttributeError, KeyError, TypeError, RecursionError) as error:
         raise CommandFailed(f"{source} describes its procedures in an unknown form: {type(error).__name__}: {error}") from None
     if output is None:
-        out.text(text.removesuffix("\n"))
+        out.document(text.removesuffix("\n"))
         return
     output.write_text(text, encoding="utf-8")
     out.text(f"{len(procedures)} procedures in {output}")

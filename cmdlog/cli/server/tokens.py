@@ -1,4 +1,4 @@
-"""`cmdlog token add | list | remove | convert`: the token file of a server.
+"""`cmdlog token add | list | remove`: the token file of a server.
 
 One rule: a change is one atomic replacement of the file, so a server that reads it sees the old credentials or the new ones; a
 token is printed once, by the command that makes it, and kept nowhere.
@@ -29,6 +29,7 @@ from cmdlog.api.gate.token_file import (
     digest_of,
     make_token,
     parse_file,
+    read_file,
     read_roles,
     read_time,
     write_line,
@@ -78,7 +79,6 @@ def register(program: typer.Typer) -> None:
     group.command("add", help="Create a token, store its hash, print the token once.")(add)
     group.command("list", help="Show names, roles and expiry; never a token.")(list_them)
     group.command("remove", help="Remove the tokens of a name.")(remove)
-    group.command("convert", help="Replace a plain-text token in the file by its hash.")(convert)
     program.add_typer(group, name="token")
 
 
@@ -89,10 +89,6 @@ def add(file: FileArgument, name: NameOption, role: RoleOption, expires: Expires
     token = make_token()
     credential = Credential(name, _roles(role), digest_of(token.encode()), _expiry(expires))
     with _editing(file) as edit:
-        if edit.held.plain:
-            raise CommandFailed(
-                f"{file} holds one token in the clear", hint=f"`cmdlog token convert {file}` keeps its hash instead"
-            )
         if len(edit.held.credentials) >= CREDENTIALS_MAX:
             raise CommandFailed(f"{file} holds {CREDENTIALS_MAX} tokens already", hint="remove expired tokens")
         edit.write((edit.text or HEAD + "\n").rstrip("\n") + "\n" + write_line(credential) + "\n")
@@ -105,7 +101,7 @@ def list_them(file: FileArgument, json: JsonFlag = False) -> None:
     rows = [_row(credential) for credential in held.credentials]
     columns = ("name", "id", "roles", "expires", "expired")
     shown = [tuple(_cell(row[column]) for column in columns) for row in rows]
-    out.result({"credentials": rows, "plain": held.plain}, lambda: out.table("Credentials", columns, shown))
+    out.result({"credentials": rows}, lambda: out.table("Credentials", columns, shown))
 
 
 def remove(file: FileArgument, name: NameOption, id: IdOption = None, json: JsonFlag = False) -> None:  # noqa: A002 - the option's name
@@ -114,8 +110,6 @@ def remove(file: FileArgument, name: NameOption, id: IdOption = None, json: Json
         gone = [one for one in edit.held.credentials if one.name == name and id in (None, one.id)]
         if not gone:
             raise CommandFailed(f"{file} has no token of {name!r}" + (f" with id {id}" if id else ""))
-        if edit.held.plain:
-            raise CommandFailed(f"{file} holds one token in the clear", hint="delete the file, or replace it")
         marks = {f"sha256:{credential.digest.hex()}" for credential in gone}
         lines = edit.text.splitlines(keepends=True)
         kept = [line for line in lines if line.lstrip().startswith("#") or marks.isdisjoint(line.split())]
@@ -126,17 +120,6 @@ def remove(file: FileArgument, name: NameOption, id: IdOption = None, json: Json
         {"removed": removed},
         lambda: out.text(f"removed {len(removed)} of {name}; running servers reread the file within a second"),
     )
-
-
-def convert(file: FileArgument, json: JsonFlag = False) -> None:
-    """The token keeps working; a client that reads it from this file needs a copy first."""
-    with _editing(file, must_exist=True) as edit:
-        if not edit.held.plain:
-            raise CommandFailed(f"{file} holds no plain-text token")
-        (credential,) = edit.held.credentials
-        edit.write(f"{HEAD}\n{write_line(credential)}\n")
-    told = f"{file} now holds the hash of the token; clients keep using the token, but can no longer read it here"
-    out.result(_row(credential), lambda: out.text(told))
 
 
 @dataclass(slots=True)
@@ -182,7 +165,9 @@ def _editing(file: Path, *, must_exist: bool = False) -> Iterator[_Edit]:
 
 def _read(path: Path, *, must_exist: bool) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
+    except BadTokenFile as error:
+        raise CommandFailed(f"{path} {error}") from None
     except FileNotFoundError:
         if must_exist:
             raise CommandFailed(f"{path} does not exist", hint="`cmdlog token add` makes it", exit_code=2) from None
@@ -258,6 +243,6 @@ def _cell(value: Any) -> str:
 def _show_token(credential: Credential, token: str, file: Path) -> None:
     """The token alone on standard output, so that a pipe gets it; the rest on standard error."""
     until = f", until {write_time(credential.expires_s)}" if credential.expires_s is not None else ""
-    typer.echo(f"{credential.name} may {', '.join(credential.stated_roles)}{until}; {file} holds only its hash.", err=True)
-    typer.echo("This is the only time that the token is shown:", err=True)
+    out.print_note(f"{credential.name} may {', '.join(credential.stated_roles)}{until}; {file} holds only its hash")
+    out.print_note("this is the only time that the token is shown:")
     out.text(token)

@@ -57,6 +57,12 @@ def make_folder(files: Files, directory: str) -> None:
     files.fsync_dir(above)
 
 
+def refuse_link(path: str) -> None:
+    """For the folder of an output. Raises: WrongDirectory, where the path is a symbolic link: it is made where the path says."""
+    if os.path.islink(os.path.normpath(path)):
+        raise WrongDirectory(f"{path} is a symbolic link", hint="give the path that it leads to")
+
+
 def take_ownership(files: Files, directory: str) -> DirectoryLock:
     """Locks the directory for this process and writes who we are, for the error of the next process.
 

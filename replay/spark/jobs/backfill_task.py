@@ -151,7 +151,7 @@ def _wanted(order: Mapping[str, Any], db: Database) -> Callable[[str], bool]:
 def _write_state(order: Mapping[str, Any], attempt: Attempt, db: Database, result: PartitionResult) -> list[dict[str, Any]]:
     """The fork's tables."""
     folder = os.path.join(attempt.folder, "state")
-    os.mkdir(folder)
+    os.mkdir(folder, 0o750)
     wanted = _wanted(order, db)
     declared = {info.table.name: info for info in db.tables.values()}
     connection = open_image(state_path(_folder(attempt, RIGHT), result.partition))

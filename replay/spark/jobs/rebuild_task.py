@@ -72,7 +72,7 @@ class StateRebuild:
 
 def make_target(folder: str, files: Files) -> Target:
     """A folder for states. `files` serve what is replayed, too."""
-    os.makedirs(os.path.join(folder, STATE_FOLDER))
+    os.makedirs(os.path.join(folder, STATE_FOLDER), mode=0o750)
     return Target(files, folder)
 
 
@@ -96,7 +96,7 @@ def _rebuild(order: Mapping[str, Any], attempt: Attempt, source_files: Files) ->
     for number, point in enumerate(points):
         result, state = _arrive(walk, [plan_of_json(leg) for leg in point["legs"]], attempt, last=number == len(points) - 1)
         folder = os.path.join(attempt.folder, str(number))
-        os.mkdir(folder)
+        os.mkdir(folder, 0o750)
         connection = open_image(state)
         try:
             check_tables(connection, wanted)

@@ -25,6 +25,7 @@ from typing import Any, Final
 import orjson
 
 from cmdlog.file_lock import LockHeld, open_locked
+from cmdlog.wal.directory.lock import refuse_link
 from cmdlog.wal.errors import DiskFull, Locked, NotEmpty
 from cmdlog.wal.files import Files, parent
 from cmdlog.wal.reader import Recycled
@@ -66,8 +67,9 @@ class Staging(ResumableDirectory):
     def __init__(self, files: Files, out: str, beside: Sequence[str] = ()) -> None:
         """Takes the folder, made if need be. `beside` names what else the job keeps in it until the end.
 
-        Raises: NotEmpty, Locked.
+        Raises: NotEmpty, Locked, WrongDirectory.
         """
+        refuse_link(out)
         self.out = os.path.abspath(out)
         self.folder = f"{self.out}{SUFFIX}"
         super().__init__(files, self.folder, marker=REQUEST, report=MANIFEST)

@@ -1,0 +1,129 @@
+"""What commands write is for owner and group, whatever umask they have, and lies where the path says: links are refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cmdlog.file_lock import open_locked
+from cmdlog.wal.directory.lock import refuse_link
+from cmdlog.wal.errors import WrongDirectory
+from cmdlog.wal.files import RealFiles
+from tests.api import every_type
+from tests.api.running import Running
+from tests.node.rig import ask, open_node
+
+APP = "tests.api.every_type:db"
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """Files and folders with more rights than 0640 and 0750."""
+    found = []
+    for path in (folder, *sorted(folder.rglob("*"))):
+        mode, allowed = stat.S_IMODE(path.stat().st_mode), 0o750 if path.is_dir() else 0o640
+        if mode & ~allowed:
+            found.append(f"{path.name} {mode:o}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a node with calls and a snapshot."""
+    folder = tmp_path_factory.mktemp("modes") / "data"
+    opened = open_node(folder, app=every_type.db, inline=True, partitions=2, segments=4, segment_bytes=4 << 20)
+    for item in range(4):
+        ask(opened, "put", item=item, name="x")
+    opened.take_snapshot()
+    opened.close()
+    return folder
+
+
+def run(folder: Path, *arguments: str | Path) -> None:
+    """A command with a umask that takes nothing away."""
+    command = [sys.executable, "-m", "cmdlog", *map(str, arguments)]
+    ended = subprocess.run(command, cwd=folder, umask=0, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+
+
+@pytest.mark.slow
+def test_every_output_has_one_mode(node: Path, tmp_path: Path) -> None:
+    """Nodes, Parquet, plans, modules: files 0640, folders 0750."""
+    out = tmp_path / "out"
+    out.mkdir(mode=0o750)
+    run(out, "recover", node, "--to", "new")
+    run(out, "recover", node, "--to", "planned", "--plan", "--plan-file", "plan.json")
+    run(out, "fork", node, "--at", "start", "--app", APP, "--to", "fork")
+    run(out, "diff", node, "new", "--parquet", "diff")
+    run(out, "snapshot", "export", node, "--to", "export")
+    run(out, "stubs", APP, "--out", "stubs.py")
+    assert {path.name for path in out.iterdir()} >= {"new", "plan.json", "fork", "diff", "export", "stubs.py"}
+    assert open_to_others(out) == []
+
+
+@pytest.mark.slow
+def test_the_directory_of_a_server_has_the_same(tmp_path: Path) -> None:
+    """Also its states, which SQLite makes."""
+    before = os.umask(0)
+    try:
+        running = Running(tmp_path)
+    finally:
+        os.umask(before)
+    running.call("put", item=1, name="x")
+    running.end(kill=False)
+    assert open_to_others(tmp_path / "data") == []
+
+
+@pytest.mark.parametrize("leads_to", ["nothing", "empty"])
+@pytest.mark.parametrize("slash", ["", "/", "/."])
+def test_a_link_is_no_place_for_an_output(tmp_path: Path, leads_to: str, slash: str) -> None:
+    """Who put it there would choose where the rows go."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / leads_to)
+    with pytest.raises(WrongDirectory, match="symbolic link"):
+        refuse_link(f"{tmp_path / 'out'}{slash}")
+    refuse_link(str(tmp_path / "out" / "below"))
+    refuse_link(str(tmp_path / "empty"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["recover", "NODE", "--to", "out"],
+        ["fork", "NODE", "--at", "start", "--app", APP, "--to", "out"],
+        ["diff", "NODE", "NODE", "--parquet", "out"],
+        ["snapshot", "export", "NODE", "--to", "out"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_refuse_a_link(node: Path, tmp_path: Path, command: list[str]) -> None:
+    """An empty folder behind it stays empty."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "empty")
+    words = [str(node) if word == "NODE" else word for word in command]
+    if command[0] == "diff":
+        (tmp_path / "other").mkdir()
+    ended = subprocess.run([sys.executable, "-m", "cmdlog", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode in (1, 2)
+    assert "out is a symbolic link" in ended.stderr
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_link_is_no_lock(tmp_path: Path) -> None:
+    """The file that it leads to is neither made nor written to."""
+    (tmp_path / "victim").write_text("kept")
+    for name, target in (("LOCK", tmp_path / "victim"), ("other", tmp_path / "none")):
+        (tmp_path / name).symlink_to(target)
+        with pytest.raises(OSError, match="symbolic links"):
+            RealFiles().lock(str(tmp_path / name))
+        with pytest.raises(OSError, match="symbolic links"):
+            RealFiles().open(str(tmp_path / name), create=True)
+        with pytest.raises(OSError, match="symbolic links"):
+            open_locked(str(tmp_path / name))
+    assert (tmp_path / "victim").read_text() == "kept"
+    assert not (tmp_path / "none").exists()
