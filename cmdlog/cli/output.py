@@ -31,7 +31,7 @@ PIPED_WIDTH: Final = 100_000  # characters of a line that no terminal shows: lon
 
 
 def visible(text: str) -> str:
-    """Foreign text as a terminal may show it: one line, in which what could do something stands as its escape sequence."""
+    """Foreign text as a terminal may show it: one line, in which what could do something is written as its escape sequence."""
     return text if text.isprintable() else "".join(map(_shown_character, text))
 
 
