@@ -101,7 +101,7 @@ class KeyOwners:
         self._old: list[int] = []
         self._new: set[int] = set()  # those under way that no table knows yet: neither young nor old
         self._sweep: _Sweep | None = None
-        # When a call was let in, though its credential had no share left.
+        # When a call was admitted though its credential had no share left.
         self._let_in_s = dict.fromkeys((EVERYWHERE, *range(partitions)), clock())
         self._mark = bytes(8)  # keys that carry an earlier time may have been forgotten, on whatever partition
 
