@@ -20,6 +20,7 @@ from cmdlog.api.gate.request import (
     AUTHORIZATION,
     CONTENT_ENCODING,
     CONTENT_TYPE,
+    FETCH_SITE,
     HOST,
     ORIGIN,
     PREFER,
@@ -112,7 +113,7 @@ class Api:
             await BatchStream(self.service, Incoming(path, caller, picked, scope[SCOPE_KEY]), receive, send).run()
         elif entry.kind == "events":
             still_allowed = partial(self._check_role, entry, picked.get(AUTHORIZATION))
-            await send_events(self.service, scope, receive, send, still_allowed=still_allowed)
+            await send_events(self.service, scope, receive, send, caller=caller.name, still_allowed=still_allowed)
         else:
             await self._serve_cold(scope, receive, send)
 
@@ -141,7 +142,7 @@ class Api:
         """`admit` for a call: what was admitted once with these headers is not judged again. Raises: Problem."""
         caller = self.service.gatekeeper.authenticate(picked.get(AUTHORIZATION))
         get = picked.get
-        known = caller.roles, get(HOST), get(ORIGIN), get(CONTENT_TYPE), get(CONTENT_ENCODING), get(PREFER)
+        known = caller.roles, get(HOST), get(ORIGIN), get(FETCH_SITE), get(CONTENT_TYPE), get(CONTENT_ENCODING), get(PREFER)
         if known in self._admitted and TWICE not in picked:
             return caller
         self.admit("POST", path, picked)

@@ -204,6 +204,8 @@ def test_bad_body_is_refused_before_the_log(node: Any, post: Post, body: bytes) 
         ([("Cmdlog-Txn", "\xb2")], 422, "invalid_parameters"),
         ([("Origin", "http://evil.example")], 403, "forbidden"),
         ([("Origin", "null")], 403, "forbidden"),
+        ([("Sec-Fetch-Site", "cross-site")], 403, "forbidden"),
+        ([("Sec-Fetch-Site", "same-origin")], 200, ""),
         ([("Origin", "http://localhost:8642")], 200, ""),
         ([("Origin", "http://localhost:8643")], 403, "forbidden"),
     ],

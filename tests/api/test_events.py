@@ -13,6 +13,7 @@ import pytest
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.routes import events
+from cmdlog.api.routes.app_state import VIEWERS_MAX
 from cmdlog.node.settings import Settings
 from tests.waiting import PATIENCE_S
 
@@ -81,9 +82,9 @@ def test_events_go_on_where_the_last_one_ended(app: Api, ask_app: Any) -> None:
     assert viewer.events[0]["status"]["ready"] is True
 
 
-def test_viewer_that_leaves_makes_room(app: Api, ask_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than VIEWERS_MAX are served; the next one is told to come back, and is served once another has left."""
-    monkeypatch.setattr(events, "VIEWERS_MAX", 1)
+def test_viewer_that_leaves_makes_room(app: Api, ask_app: Any) -> None:
+    """No more than the share of a credential are served; the next is asked to come back, and served once another has left."""
+    app.service.viewers.whole = 2
 
     async def run() -> None:
         first = Viewer(app, ask_app)
@@ -92,11 +93,29 @@ def test_viewer_that_leaves_makes_room(app: Api, ask_app: Any, monkeypatch: pyte
         assert (refused.status, refused.json()["code"], refused.headers["retry-after"]) == (503, "not_ready", "1")
         first.leave.set()
         await first.end()
-        assert app.service.viewers == 0
+        assert app.service.viewers.total == 0
         again = Viewer(app, ask_app)
         await again.seen(1)
         again.leave.set()
         await again.end()
+
+    asyncio.run(run())
+
+
+def test_viewers_of_one_credential_leave_room_for_others(tmp_path: Path, node: Any, ask_app: Any) -> None:
+    """However many it opens: half of all viewers at most are its own."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("".join(f"{name} read sha256:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("one", "two")))
+    tokens.chmod(0o600)
+    app = create_app(node, Settings(token_file=tokens))
+
+    async def run() -> None:
+        own = [Viewer(app, ask_app, headers=[("Authorization", "Bearer one")]) for _ in range(VIEWERS_MAX)]
+        other = Viewer(app, ask_app, headers=[("Authorization", "Bearer two")])
+        await other.seen(1)
+        app.service.stopping = True
+        statuses = [(await viewer.end()).status for viewer in (*own, other)]
+        assert statuses == [200] * (VIEWERS_MAX // 2) + [503] * (VIEWERS_MAX // 2) + [200]
 
     asyncio.run(run())
 

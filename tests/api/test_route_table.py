@@ -319,9 +319,15 @@ def test_origin_is_checked_without_a_token_file(app: Api, ask_app: Any) -> None:
     """Nothing is open to other sites' pages, not even to one that has the local token."""
     for entry in TABLE:
         for more in ([], [("Authorization", f"Bearer {local_token(app)}")]):
-            headers = [("Origin", "http://evil.example"), *more]
-            answer = asyncio.run(ask_app(app, entry.method, path_of(entry), headers=headers))
-            assert (answer.status, answer.json()["code"]) == (403, "forbidden")
+            for foreign in (("Origin", "http://evil.example"), ("Sec-Fetch-Site", "cross-site")):
+                answer = asyncio.run(ask_app(app, entry.method, path_of(entry), headers=[foreign, *more]))
+                assert (answer.status, answer.json()["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("site", ["none", "same-origin", "same-site"])
+def test_pages_of_this_machine_are_served_without_a_token_file(fetch: Any, site: str) -> None:
+    """The status page asks its own server, and its address may be opened from anywhere on the machine."""
+    assert fetch("/", headers=[("Sec-Fetch-Site", site)]).status == 200
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ SESSION: Final = b"cmdlog-session"
 TXN: Final = b"cmdlog-txn"
 ORIGIN: Final = b"origin"
 HOST: Final = b"host"
+FETCH_SITE: Final = b"sec-fetch-site"
 PREFER: Final = b"prefer"
 CONTENT_LENGTH: Final = b"content-length"
 CONTENT_TYPE: Final = b"content-type"
@@ -39,9 +40,10 @@ CONTENT_ENCODING: Final = b"content-encoding"
 TWICE: Final = b""  # stands for the name of a header that came more than once
 LOCAL_SITE: Final = re.compile(rb"(localhost|[0-9.]+|\[[0-9a-fA-F:.]+\])(:[0-9]+)?")
 LOOPBACK: Final = re.compile(rb"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?", re.IGNORECASE)
+OWN_SITES: Final = (b"none", b"same-origin", b"same-site")  # none: no page asked for it
 TRACE_CONTEXT: Final = (TRACEPARENT, TRACESTATE)
 READ: Final = frozenset((
-    AUTHORIZATION, IDEMPOTENCY_KEY, SESSION, TXN, ORIGIN, HOST, CONTENT_TYPE, CONTENT_ENCODING, PREFER, REQUEST_ID,
+    AUTHORIZATION, IDEMPOTENCY_KEY, SESSION, TXN, ORIGIN, HOST, FETCH_SITE, CONTENT_TYPE, CONTENT_ENCODING, PREFER, REQUEST_ID,
     *TRACE_CONTEXT,
 ))  # fmt: skip
 FIRST_COUNTS: Final = (REQUEST_ID, *TRACE_CONTEXT)
@@ -107,11 +109,16 @@ def check_origin(picked: Picked, *, authenticated: bool) -> None:
 
 
 def check_host(picked: Picked) -> None:
-    """Refuses a request for a name that only happens to lead here: for servers that ask nobody for a credential. Raises: Problem.
+    """Refuses what a page of another site asks for: for servers that ask nobody for a credential. Raises: Problem.
 
     A page's own name can be made to resolve to loopback (DNS rebinding); the browser then takes our answers for that page's, and
     sends no Origin with a GET. HTTP/1.0 may come without a name; no browser speaks it.
+
+    A page that asks for the true name could not read the answer, but hold what is scarce: browsers state its site in
+    Sec-Fetch-Site. One from another port of this machine passes: whoever serves it needs no browser to connect.
     """
+    if picked.get(FETCH_SITE, OWN_SITES[0]) not in OWN_SITES:
+        raise Problem("forbidden", "a page of another site asks for this, and there is no token file; open the address itself")
     host = picked.get(HOST)
     if host is not None and not _is_loopback(host):
         raise Problem("forbidden", "the Host header names no loopback address; without a token file only those are served")

@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 STREAMS_SHARE: Final = 0.8  # of `drain_timeout_s`; in the rest what was read is answered
 SLOW_THREADS: Final = 4  # for what blocks: status, snapshots
+VIEWERS_MAX: Final = 16  # of the status page
 LARGE_BODY_BYTES: Final = 16 << 10  # beyond it a body is read aside: its types may check each of 100,000 values in Python
 UNREAD_BYTES_MAX: Final = 64 << 20  # of answers that clients have not taken
 UNREAD_BYTES_MIN: Final = 2 * RESULT_BYTES_MAX  # of a process that speaks HTTP: one credential can have the longest result
@@ -110,7 +111,7 @@ class Service:
         self.sign_in_page = SIGN_IN_PAGE  # what a browser without a credential gets for a page
         self.progress: Callable[[], Mapping[str, object]] = dict  # of the recovery, for /readyz
         self.stopping = False
-        self.viewers = 0  # of the status page, at present
+        self.viewers = Shares(VIEWERS_MAX)
         self.streams: set[Callable[[], None]] = set()  # what ends the reading of each batch under way
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         self.front.show_token_file(lambda: "problem" in self.gatekeeper.describe())
@@ -167,13 +168,15 @@ class Service:
             end_reading()
 
     @contextlib.contextmanager
-    def viewing(self) -> Iterator[None]:
-        """Somebody looks at the status page."""
-        self.viewers += 1
+    def viewing(self, caller: str) -> Iterator[None]:
+        """Somebody with this credential looks at the status page. Raises: Problem, when too many do."""
+        if not self.viewers.take_share(caller, 1):
+            shown = self.viewers.held.get(caller, 0)
+            raise Problem("not_ready", f"{shown} status pages are being served to this credential", retry_after_s=1)
         try:
             yield
         finally:
-            self.viewers -= 1
+            self.viewers.give_back(caller, 1)
 
     def close(self) -> None:
         """Ends what runs beside the loop; the node is closed by the caller that opened it."""

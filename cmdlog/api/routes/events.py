@@ -1,7 +1,8 @@
 """`GET /v1/events`: what the status page draws, as server-sent events, one a second.
 
-One rule: a viewer costs little and holds nothing back. There are `VIEWERS_MAX` of them, each must read within `body_timeout_s`,
-its credential is looked at again before every event, and a stopping server ends them all.
+One rule: a viewer costs little and holds nothing back. There are `VIEWERS_MAX` of them, and no credential has
+all (`shares.py` of the node). Each must read within `body_timeout_s`, its credential is looked at again before every event, and a
+stopping server ends them all.
 
 Each event is one `data:` line: `{"telemetry": …, "status": …}`, see `Node.telemetry` and `Node.status`. `?after=N` leaves out the
 rows of the history up to number N, which the viewer has.
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
 EVERY_S: Final = 1.0  # as often as the history gets a row
-VIEWERS_MAX: Final = 16
 ROW_DIGITS_MAX: Final = 12
 HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
@@ -49,16 +49,18 @@ def dashboard_page() -> str:
     return files("cmdlog.api").joinpath("dashboard.html").read_text(encoding="utf-8")
 
 
-async def send_events(service: Service, scope: Scope, receive: Receive, send: Send, *, still_allowed: Callable[[], None]) -> None:
+async def send_events(
+    service: Service, scope: Scope, receive: Receive, send: Send, *, caller: str, still_allowed: Callable[[], None]
+) -> None:
     """Serves one viewer until it leaves, its credential ends, or the server stops.
 
-    `still_allowed` raises Problem when the credential no longer serves. Raises: Problem before the first event; ConnectionError.
+    `caller` names the credential; `still_allowed` raises Problem when it no longer serves.
+
+    Raises: Problem before the first event; ConnectionError.
     """
     after = _row_number(scope)
     node = service.node()
-    if service.viewers >= VIEWERS_MAX:
-        raise Problem("not_ready", f"{VIEWERS_MAX} status pages are being served already", retry_after_s=EVERY_S)
-    with service.viewing():
+    with service.viewing(caller):
         left = asyncio.create_task(_left(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
