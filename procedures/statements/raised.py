@@ -35,7 +35,7 @@ class FromSqlite:
             values: those of the statement, by name.
         """
         table = getattr(getattr(statement, "table", None), "name", None)
-        said = str(error) if values_are_shown() else _QUOTED.sub("", str(error))
+        said = sqlite_text(error)
         self.constraint, self.table, self.columns = _failed_constraint(said, table)
         text = _describe_failure(said, self.constraint, self.table)
         if values_are_shown() and (shown := _shown_values(self.columns, values)):
@@ -75,6 +75,11 @@ def error_for_sqlalchemy(error: BaseException, statement: Any, values: Mapping[s
         if is_raised(error, kind):
             return ours(cast("apsw.Error", error), statement, values)
     return error
+
+
+def sqlite_text(error: BaseException) -> str:
+    """What SQLite said, without the value that it may have quoted."""
+    return str(error) if values_are_shown() else _QUOTED.sub("", str(error))
 
 
 def _failed_constraint(text: str, table: str | None) -> tuple[str, str | None, tuple[str, ...]]:

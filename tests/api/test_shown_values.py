@@ -35,6 +35,11 @@ STATEMENTS = {
 
 
 @db.procedure(partition_by="id")
+def keep(tx, id: int) -> None:
+    tx.execute(insert(people), id=id, mail=f"kept7341{id}")
+
+
+@db.procedure(partition_by="id")
 def fail(tx, id: int, how: str) -> None:
     statement, values = STATEMENTS[how]
     if how == "unique":
@@ -60,6 +65,10 @@ def test_no_value_leaves_the_server(tmp_path: Path) -> None:
             answers = [running.post("/v1/procedures/fail", {"id": id_, "how": how}) for id_ in (1, 2, 3, 4)]
             assert 500 in {answer.status_code for answer in answers}, how
             texts += [answer.text for answer in answers]
+        running.call("keep", id=9)
+        refused = running.post("/v1/query", {"sql": "SELECT json_extract('{}', mail) FROM people"})
+        assert "bad JSON path" in refused.text
+        texts.append(refused.text)
         for path in ("/v1/status", "/metrics", "/", "/v1/procedures"):
             texts.append(running.get(path).text)
         with running.client.stream("GET", "/v1/events", headers={"Authorization": "Bearer token-of-admin-and-so-on"}) as events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,16 @@ def fail(tx, note: int, due: Decimal) -> None:
     tx.execute(insert(notes).values(id=note, said="", due=due))
 """
 FILES: Final = RealFiles()
+GOLDEN: Final = Path(__file__).parents[1] / "golden" / "values_shown.tar.xz"
+"""A node directory without states, which the code of before this rule made: calls that fail on a constraint, a type, a row and a pinned key."""
+
+
+def test_a_log_of_that_time_is_proven(tmp_path: Path) -> None:
+    """Its digests hold outcomes with values; no other text leads to them."""
+    with tarfile.open(GOLDEN) as archive:
+        archive.extractall(tmp_path, filter="data")
+    report = drill(FILES, str(tmp_path), seed=1)
+    assert (report.verdict, sum(proof.calls for proof in report.newest.values())) == ("proven", 17)
 
 
 @pytest.mark.slow

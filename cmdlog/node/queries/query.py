@@ -28,6 +28,7 @@ from cmdlog.results import QueryResult
 from cmdlog.wal.process_limits import address_limit
 from procedures.guard.authorizer import Authorizer, Mode
 from procedures.numeric.marks import numeric_digits
+from procedures.statements.raised import sqlite_text
 from procedures.storage.state import open_reader
 from procedures.storage.stored_values import stored_value
 from replay.state.reader_gate import is_shut
@@ -183,7 +184,7 @@ def run_query(
             except apsw.TooBigError:
                 raise QueryLimit(f"a value has more than query_bytes_max={limits.bytes_max} bytes") from None
             except OF_THE_CALLER as error:
-                raise QueryRefused(guard.denied or str(error)) from None
+                raise QueryRefused(guard.denied or sqlite_text(error)) from None
             except apsw.Error as error:
                 raise NotReady(f"partition {partition} cannot be read at present: {error}") from None
     return result
