@@ -47,7 +47,7 @@ def fail(tx, note: int, due: Decimal) -> None:
 """
 FILES: Final = RealFiles()
 GOLDEN: Final = Path(__file__).parents[1] / "golden" / "values_shown.tar.xz"
-"""A node directory without states, which the code of before this rule made: calls that fail on a constraint, a type, a row and a pinned key."""
+"""A node directory without states, made by code of before: calls that fail on a constraint, a type, a row and a pinned key."""
 
 
 def test_a_log_of_that_time_is_proven(tmp_path: Path) -> None:
