@@ -26,6 +26,7 @@ from procedures.declaration.columns.column_defaults import check_constant
 from procedures.declaration.columns.column_options import check_options
 from procedures.declaration.dialect import DIALECT, StateDialect
 from procedures.errors import DefinitionError, StatementRefused
+from procedures.guard.authorizer import is_internal
 from procedures.numeric.columns import check_texts
 
 TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}", re.ASCII)
@@ -42,6 +43,8 @@ def check_table(table: Table, dialect: StateDialect = DIALECT, *, partition_by: 
     name = table.name
     if not TABLE_NAME.fullmatch(name) or name.lower().startswith(("sqlite_", "cmdlog_")):
         raise DefinitionError(f"table {name!r}: a name is letters, digits and _, at most 63, and not sqlite_… or cmdlog_…")
+    if is_internal(name):
+        raise DefinitionError(f"table {name!r}: SQLite has one of this name, which no statement may read; choose another name")
     if not table.primary_key.columns:
         raise DefinitionError(f"table {name!r} needs a primary key: without one, digests cannot distinguish its rows")
     for column in table.columns:

@@ -2,7 +2,8 @@
 
 SQLite asks it once per statement, at prepare, and again when a schema change makes it prepare again. Three modes: the
 framework's own statements pass; a procedure's may read and change rows of user tables and call functions from an
-allow-list; a schema record may create, alter and drop user tables and indexes.
+allow-list; a schema record may create, alter and drop user tables and indexes. Of the tables that SQLite has by itself, two are
+allowed.
 
 The allow-list holds functions whose result depends on their arguments alone, on every machine: no clock, no chance, no
 connection history (`changes`, `last_insert_rowid`), no libm beyond what IEEE 754 fixes.
@@ -13,8 +14,10 @@ authorizer before it may run (`statements.probe`).
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 import apsw
@@ -22,7 +25,9 @@ import apsw
 from procedures.sql_functions import FUNCTIONS
 
 NEW_TABLE: Final = "_cmdlog_new_"  # and the name of the table that a migration writes again
-_TABLE_FUNCTIONS = frozenset(("json_each", "json_tree"))
+TABLE_FUNCTIONS: Final = frozenset(("json_each", "json_tree"))
+"""Tables of SQLite itself that a statement may read: a new version of SQLite adds none to them."""
+NAMES_KEPT: Final = 4096  # a name costs 60 us the first time
 _CLOCK = "the clock differs between replicas and replays: use tx.now"
 _CHANCE = "chance differs between replicas and replays: use tx.random, or tx.uuid()"
 _LIBM = "its last digits differ between machines: use integers, or Numeric columns"
@@ -79,8 +84,29 @@ def alternative_to(function: str) -> str:
 
 
 def is_internal(table: str) -> bool:
-    """Tables of SQLite and of the framework, which no procedure sees."""
-    return table.lower().startswith(("sqlite_", "_cmdlog_", "pragma_", "dbstat", "bytecode", "tables_used"))
+    """Tables of the framework, which no procedure sees, and all of SQLite but those that are listed."""
+    name = table.lower()
+    return name not in TABLE_FUNCTIONS and (name.startswith(("sqlite_", "_cmdlog_")) or _is_built_in(name))
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _is_built_in(table: str) -> bool:
+    """Whether an empty database has such a table. SQLite registers most of them when they are first named, so it is asked.
+
+    One that wants arguments is found, too: its columns are read before SQLite misses them.
+    """
+    asked: set[int] = set()
+
+    def note(action: int, *_: object) -> int:
+        asked.add(action)
+        return apsw.SQLITE_OK
+
+    with closing(apsw.Connection(":memory:")) as empty:
+        empty.authorizer = note
+        name = table.replace('"', '""')
+        with suppress(apsw.SQLError):
+            empty.execute(f'EXPLAIN SELECT * FROM "{name}"')  # noqa: S608 - the name is quoted
+    return apsw.SQLITE_READ in asked
 
 
 def _is_ours(table: str) -> bool:
@@ -126,7 +152,7 @@ class Authorizer:
             return f"table {table} is not for procedures"
         if database not in (None, "main"):
             return f"schema {database} is not for procedures"
-        if self.seen is not None and table not in _TABLE_FUNCTIONS:
+        if self.seen is not None and table not in TABLE_FUNCTIONS:
             (self.seen.reads if verb == "reads" else self.seen.changes).add(table)
             self.seen.columns.add((table, column))
         return None

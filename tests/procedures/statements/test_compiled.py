@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing, nullcontext
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+import apsw
 import pytest
 from sqlalchemy import (
     Column,
@@ -29,7 +31,9 @@ from sqlalchemy import (
 
 from procedures import Database, StatementRefused, Transaction
 from procedures.declaration.dialect import bind_processor_of
+from procedures.errors import DefinitionError
 from procedures.execution.executor import Status
+from procedures.guard.authorizer import TABLE_FUNCTIONS, Authorizer, Mode
 from procedures.statements.compiled import check_text, compile_statement
 from tests.procedures.statements.statement_bench import MakeSite, StatementBench
 
@@ -102,6 +106,43 @@ def test_texts_that_no_procedure_may_run(bench: StatementBench, sql: str) -> Non
             assert answers[0][0] == Status.FAILED
     assert bench.site.rows("SELECT * FROM sqlite_master") == before
     assert bench.run(lambda tx: 5) == (Status.OK, 5)
+
+
+NAMED_LATE = (
+    "bytecode", "carray", "completion", "csv", "dbstat", "fsdir", "generate_series", "json_each", "json_tree", "series",
+    "sqlite_dbpage", "sqlite_schema", "sqlite_stmt", "sqlite_temp_master", "tables_used", "zipfile",
+)  # fmt: skip
+"""Tables of SQLite and of its shell that are registered when they are named, and then or never are in a list."""
+
+
+def built_in_tables() -> list[str]:
+    """All names that this SQLite may have a table for by itself."""
+    with closing(apsw.Connection(":memory:")) as empty:
+        modules = [str(name) for (name,) in empty.execute("SELECT name FROM pragma_module_list")]
+        pragmas = [f"pragma_{name}" for (name,) in empty.execute("SELECT name FROM pragma_pragma_list")]
+    return sorted({*modules, *pragmas, *NAMED_LATE})
+
+
+@pytest.mark.parametrize("name", built_in_tables())
+def test_of_the_tables_of_sqlite_those_of_the_list_are_read(name: str) -> None:
+    """A new version of SQLite brings new ones: whatever it has by itself is refused, whichever way it is read."""
+    guard = Authorizer()
+    expected = nullcontext() if name in TABLE_FUNCTIONS else pytest.raises(apsw.Error)
+    with closing(apsw.Connection(":memory:")) as connection:
+        connection.authorizer = guard
+        guard.mode = Mode.PROCEDURE
+        for form in ("SELECT * FROM {}", "SELECT count(*) FROM {}", "SELECT 1 FROM main.{}('[]')", 'SELECT 1 FROM "{}" AS t'):
+            for spelt in (name, name.upper()):
+                with expected:
+                    connection.execute(form.format(spelt)).fetchall()
+        common = f"WITH later_{name} AS (SELECT 1) SELECT count(*) FROM later_{name}"  # noqa: S608 - names of SQLite
+        assert connection.execute(common).get == 1
+
+
+def test_a_table_that_sqlite_has_cannot_be_declared() -> None:
+    """Its rows could be written and not be read."""
+    with pytest.raises(DefinitionError, match="SQLite has one"):
+        Database("shapes").table("carray", Column("id", Integer, primary_key=True), replicated=True)
 
 
 @pytest.mark.parametrize(
