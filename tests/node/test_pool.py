@@ -117,13 +117,10 @@ def test_memory_of_a_query_is_bounded(pool: QueryPool, path: str, sql: str) -> N
     assert ask(pool, path, "SELECT count(*) FROM items")["rows"] == [[2]]
 
 
+LARGE_VALUES = ("zeroblob(8300000)", "hex(zeroblob(4000000))", "replace(hex(zeroblob(4100000)), '00', char(1))")
 AT_THE_LIMIT = [
-    "SELECT replace(hex(zeroblob(4100000)), '00', char(1))",
-    "SELECT replace(hex(zeroblob(4100000)), '0', char(1))",
-    "SELECT replace(hex(zeroblob(2000000)), '0', char(128512)) || char(233)",
-    "SELECT zeroblob(8300000)",
-    "SELECT " + ",".join(["zeroblob(8300000)"] * 50),
-    "SELECT " + ",".join(["hex(zeroblob(4000000))"] * 7),
+    *("SELECT " + ",".join([value] * count) for value in LARGE_VALUES for count in (2, 3, 4, 50)),
+    "SELECT " + ",".join(["replace(hex(zeroblob(2000000)), '0', char(233)) || char(128512)"] * 2),
     "SELECT " + ",".join(["a.*"] * 200) + ' FROM (SELECT 1 AS "' + "\1" * 400_000 + '") AS a',
     recursive("SELECT i, replace(hex(zeroblob(800)), '00', char(1)) FROM n"),
     recursive(" ".join(("SELECT", ",".join(["i"] * 200), "FROM n"))),
@@ -134,7 +131,7 @@ def test_query_at_the_limit_of_memory_is_answered(pool: QueryPool, path: str) ->
     """No encoder runs out of memory, which is the end of a process: whatever is asked, the same one serves the next query."""
     ask(pool, path, "SELECT 1")
     before = pool.pids()
-    for sql in AT_THE_LIMIT * 2:
+    for sql in AT_THE_LIMIT:
         with pytest.raises(QueryLimit, match=r"query_(memory_bytes|bytes|rows)_max"):
             ask(pool, path, sql)
         assert pool.pids() == before
