@@ -39,9 +39,10 @@ from cmdlog.api.gate.route_table import LEADERS, Entry, Methods, allowed, method
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.app_state import Service, send_problem
 from cmdlog.api.routes.batch import BatchStream
-from cmdlog.api.routes.call import call_procedure
+from cmdlog.api.routes.call import call_procedure, no_room
 from cmdlog.api.routes.cold_routes import make_routes_app
 from cmdlog.api.routes.events import send_events
+from cmdlog.node.placing.shares import UNCOUNTED_BYTES, Shares
 from cmdlog.node.settings import Settings
 
 if TYPE_CHECKING:
@@ -114,8 +115,10 @@ class Api:
         elif entry.kind == "events":
             still_allowed = partial(self._check_role, entry, picked.get(AUTHORIZATION))
             await send_events(self.service, scope, receive, send, caller=caller.name, still_allowed=still_allowed)
-        else:
+        elif entry.name == "query":
             await self._serve_cold(scope, receive, send)
+        else:
+            await self._serve_cold(scope, receive, _within_share(send, self.service.unread, caller.name))
 
     def admit(self, method: str, path: str, picked: Picked) -> tuple[Credential, Methods, Entry | None]:
         """The gate: who asks, for which route; None for one with other methods. Raises: Problem."""
@@ -181,6 +184,24 @@ class Api:
             raise Problem(
                 "method_not_allowed", f"{scope['method'][:PATH_CHARS_SHOWN]} is not served here", allow=allowed(methods)
             )
+
+
+def _within_share(send: Send, unread: Shares, caller: str) -> Send:
+    """A long answer takes of its caller's share until it is sent; without room the connection ends."""
+
+    async def send_counted(message: Message) -> None:
+        size = len(message.get("body", b""))
+        if size <= UNCOUNTED_BYTES:
+            await send(message)
+            return
+        if not unread.take_share(caller, size):
+            raise ConnectionError(no_room(unread, caller, size))
+        try:
+            await send(message)
+        finally:
+            unread.give_back(caller, size)
+
+    return send_counted
 
 
 def _without_body(send: Send) -> Send:

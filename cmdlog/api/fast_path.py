@@ -6,6 +6,7 @@ One rule: the same functions decide as under ASGI, in the same order (`Api.admit
 
 from __future__ import annotations
 
+from functools import partial
 from threading import get_ident
 from typing import Final
 
@@ -17,8 +18,9 @@ from cmdlog.api.gate.request import READ, Incoming, pick_headers
 from cmdlog.api.gate.request_trace import REQUEST_ID, Trace
 from cmdlog.api.gate.route_table import PROCEDURES
 from cmdlog.api.routes.app_state import LARGE_BODY_BYTES
-from cmdlog.api.routes.call import Prepared, encode_reply, find_route, note_reply, place, prepare, result_body
+from cmdlog.api.routes.call import Prepared, encode_reply, find_route, note_reply, place, prepare, result_body, take_room
 from cmdlog.node.outcome import CallOutcome, Reply
+from cmdlog.node.placing.shares import UNCOUNTED_BYTES
 
 ROUTE: Final = "call"
 
@@ -106,6 +108,9 @@ class _Call:
 
     def _finish(self, reply: Reply) -> None:
         call, partition, service = self._prepared, self._partition, self._api.service
+        room_bytes = 0
+        if type(reply) is CallOutcome and len(reply.body) > UNCOUNTED_BYTES:
+            reply, room_bytes = take_room(service, self._incoming, call, reply)
         try:
             note_reply(service, self._incoming, call, partition, reply)
             if type(reply) is CallOutcome and not reply.status and call.durability is None:
@@ -119,6 +124,9 @@ class _Call:
             self._fail(error)
         else:
             self._send(OK, headers, body)
+        finally:
+            if room_bytes:
+                self._exchange.when_taken(partial(service.unread.give_back, self._incoming.caller.name, room_bytes))
 
     def _fail(self, error: Exception) -> None:
         log_defect(self._request.path, self._trace.request_id, error)

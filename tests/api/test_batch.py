@@ -375,3 +375,95 @@ def test_answers_from_another_thread_arrive(app: Api, node: Any, ask_app: Any) -
         return await asyncio.wait_for(request, PATIENCE_S)
 
     assert results(asyncio.run(run())) == [1, 2]
+
+
+def test_results_that_nobody_reads_are_bounded_in_bytes(app: Api, node: Any, ask_app: Any) -> None:
+    """Calls are placed as far as there is room for results like the last ones; all others wait, and none is lost."""
+    unread = app.service.unread
+    node.outcome = lambda route, params: (0, b'"%b"' % (b"x" * (64 << 10)))
+    most = 0
+
+    def refuse(calls: Sequence[Any]) -> None:
+        nonlocal most
+        most = max(most, len(calls))
+
+    node.refuse = refuse
+
+    async def run() -> None:
+        reads = asyncio.Event()
+        answers = 0
+
+        async def lines() -> AsyncIterator[bytes]:
+            yield b"".join(line(number) for number in range(4000))
+
+        async def send(message: Any) -> None:
+            nonlocal answers
+            answers += message.get("body", b"").count(b"\n")
+            await reads.wait()
+
+        request = asyncio.create_task(asked_slowly(app, lines(), send))
+        seen = -1
+        while seen != len(node.logged) or not seen:  # until no more calls are placed
+            seen = len(node.logged)
+            for _ in range(50):
+                await asyncio.sleep(0)
+        assert 0 < len(node.logged) < 600
+        assert unread.total <= unread.whole // 2
+        assert unread.take_share("another", unread.whole // 4)
+        reads.set()
+        await request
+        assert (answers, len(node.logged)) == (4000, 4000)
+        assert unread.held == {"another": unread.whole // 4}
+
+    asyncio.run(run())
+    assert most < 600
+
+
+async def asked_slowly(app: Api, body: AsyncIterator[bytes], send: Callable[[Any], Any]) -> None:
+    """A batch whose client takes the answer as `send` does."""
+
+    async def receive() -> Any:
+        chunk = await anext(body, None)
+        return {"type": "http.request", "body": chunk or b"", "more_body": chunk is not None}
+
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/batch", "raw_path": b"/v1/batch",
+        "root_path": "", "scheme": "http", "query_string": b"", "headers": [(b"host", b"localhost")], "client": None,
+    }  # fmt: skip
+    await app(scope, receive, send)
+
+
+def test_result_without_room_is_dropped_and_its_call_is_not(app: Api, node: Any, post: Post) -> None:
+    """Results longer than all before take what is left; then a write says that it was executed, a read is to be repeated."""
+    assert results(post("/v1/batch", line(1) + b'{"procedure": "get", "params": {"item": 9}}\n')) == [1, 9]
+    huge = b'"%b"' % (b"x" * (10 << 20))
+    node.outcome = lambda route, params: (0, huge)
+    reads = b'{"procedure": "get", "params": {"item": 9}}\n'
+    told = [entry.get("error", {"code": "a result"}) for entry in post("/v1/batch", (line(1) + reads) * 8).lines()]
+    assert {error["code"] for error in told[::2]} == {"a result", "outcome_unknown"}
+    assert {error["code"] for error in told[1::2]} == {"a result", "not_ready"}
+    (dropped,) = {re.sub(r"\d+", "N", error["detail"]) for error in told[::2] if error["code"] == "outcome_unknown"}
+    assert "was executed as transaction N" in dropped
+    assert app.service.unread.total == 0
+
+
+def test_stream_that_ends_early_gives_its_room_back_when_its_calls_are_answered(app: Api, node: Any) -> None:
+    """What is on its way counts for as long, and is not kept for a client that has left."""
+    unread = app.service.unread
+    node.hold = True
+
+    async def run() -> None:
+        async def lines() -> AsyncIterator[bytes]:
+            yield b"".join(line(number) for number in range(50))
+            raise ConnectionError
+
+        async def send(message: Any) -> None: ...
+
+        await asked_slowly(app, lines(), send)
+        assert unread.total > 0
+        node.outcome = lambda route, params: (0, b'"%b"' % (b"x" * (10 << 20)))
+        node.release()
+        await asyncio.sleep(0)
+        assert unread.total == 0
+
+    asyncio.run(run())

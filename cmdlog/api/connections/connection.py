@@ -337,6 +337,10 @@ class Connection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(data)
 
+    def when_taken(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` when the client has taken what is written, or is gone."""
+        self._writer.when_taken(tell)
+
     def write(self, data: bytes) -> Awaitable[None]:
         """Returns when at most WRITE_BYTES and one such part are not sent yet, or the client is gone."""
         return self._writer.write(self._transport, data)

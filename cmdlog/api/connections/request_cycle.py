@@ -10,6 +10,7 @@ route whose bodies have no end, at least `STREAM_BYTES_MIN` in every such time. 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -91,6 +92,10 @@ class QuickExchange:
         self.started, self.status = True, status
         self._connection.write_now(data)
         self._connection.answered(self)
+
+    def when_taken(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` when the client has taken the answer, which was given, or is gone."""
+        self._connection.when_taken(tell)
 
     def close_after(self) -> None:
         """See `Exchange`."""

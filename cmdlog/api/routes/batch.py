@@ -1,12 +1,16 @@
 """`POST /v1/batch`: calls as lines of JSON in, outcomes as lines of JSON out, in the same order.
 
-One rule: memory is bounded by `stream_calls_max` calls, whatever the peer sends and however slowly it reads.
+One rule: memory is bounded, whatever the peer sends and however slowly it reads: by `stream_calls_max` calls, and by the share of
+`Service.unread` that its credential has for results, those of calls that are not answered yet included.
 
 The lines that one chunk of the body completes form a *group*: parsed together, given to the node in one `call_many`, awaited as
 one future. A reader task makes groups, a writer task sends their answers in order; between them is a count of calls in flight. A
 peer that sends without reading stops the writer, which stops the reader at once: calls whose answers are not read are not placed.
 `body_timeout_s` ends such a standstill. How many calls wait in the node at a time is `pace`'s affair: streams share it with
 clients that send one call and wait.
+
+A call is placed when there is room for a result as long as the longest of its procedure of late. One that is longer takes what
+room is left; without any it is dropped, and the answer says that the call was executed: a repetition under its key gets it.
 Blank lines are skipped; a line that is no call gets an error object in its place and the rest continues.
 """
 
@@ -14,9 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -25,17 +27,15 @@ import orjson
 from starlette.types import Receive, Send
 
 from cmdlog.api.gate.auth import scope_of
-from cmdlog.api.gate.problem import Problem, invalid, line_too_long, of_outcome, of_refused, preference_applied
+from cmdlog.api.gate.problem import Problem, invalid, line_too_long, preference_applied
 from cmdlog.api.gate.request import IDEMPOTENCY_KEY, PREFER, SESSION, Incoming, idempotency_key, preferred_durability
-from cmdlog.api.gate.request_trace import Trace
 from cmdlog.api.gate.session_numbers import NAMES, line_names, named_line, window_of_lines
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
 from cmdlog.api.native import steps
 from cmdlog.api.routes.app_state import LARGE_BODY_BYTES, CallTaker, Service
-from cmdlog.api.routes.batch_lines import LineSplitter
+from cmdlog.api.routes.batch_lines import LINE_BYTES, Group, LineSplitter, Prepared, error_line
 from cmdlog.api.routes.batch_window import BatchWindow
-from cmdlog.api.routes.call import result_body
-from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, Overloaded, Reply, UnknownOutcome
+from cmdlog.node.outcome import CallRefused, Durability, Overloaded, UnknownOutcome
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
@@ -52,9 +52,6 @@ CALLED: Final = ("call", 200)  # route and status of a single call
 NDJSON: Final = [(b"content-type", b"application/x-ndjson")]
 
 Call = tuple["Route", list[Any], bytes, Durability | None]
-Prepared = tuple["Route", list[Any], bytes, Done, Durability | None]
-
-
 Plain = tuple["Route", list[Any], int | None]  # with the number of a session's call
 
 
@@ -64,65 +61,14 @@ def _plain_reader(routes: Mapping[str, Route]) -> Callable[[bytes | None], Plain
     return (lambda line: steps.read_line(line, routes, orjson.loads)) if quick else (lambda _line: None)
 
 
-class Group:
-    """Consecutive lines of one chunk. `slots` holds a line's answer once it is known, in the order of the lines."""
-
-    def __init__(self, lines: int, began: float, ended: Callable[[Group], None] | None = None) -> None:
-        self.began = began  # when the lines were complete
-        self._ended = ended  # called once, when all answers are there
-        self.calls: Sequence[Prepared] = ()  # of those lines that are calls
-        self.places: Sequence[int] = ()  # of these calls among the lines, ascending
-        self.slots: list[bytes | Reply | None] = [None] * lines
-        self.partitions: list[int | None] = [None] * lines
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self.missing = lines
-        self.complete: asyncio.Future[None] = self._loop.create_future()
-
-    def settle_line(self, place: int, answer: bytes | Reply) -> None:
-        """The answer of one line; any thread."""
-        if threading.get_ident() != self._thread:
-            self._loop.call_soon_threadsafe(self.settle_line, place, answer)
-            return
-        self.slots[place] = answer
-        self.missing -= 1
-        if not self.missing and not self.complete.done():
-            self.complete.set_result(None)
-            if self._ended is not None:
-                self._ended(self)
-
-    def encode(self, node: CallTaker, trace: Trace) -> bytes:
-        """The answers as lines."""
-        parts = []
-        for place, slot in enumerate(self.slots):
-            if isinstance(slot, CallOutcome) and slot.status == 0:
-                parts.append(result_body(slot, self.partitions[place]))
-            elif isinstance(slot, bytes):
-                parts.append(slot)
-            elif slot is not None:
-                problem = of_outcome(slot, node.trace_of(slot)) if isinstance(slot, CallOutcome) else of_refused(slot)
-                parts.append(error_line(trace.note_problem(problem, self.name_of(place))))
-        parts.append(b"")
-        return b"\n".join(parts)
-
-    def name_of(self, place: int) -> str:
-        """The procedure that the line calls."""
-        at = bisect_left(self.places, place)
-        return self.calls[at][0].name if at < len(self.places) and self.places[at] == place else ""
-
-    def tell_slow(self, node: CallTaker, trace: Trace, seconds: float) -> None:
-        """Logs its calls as slow: they were answered together."""
-        for place, slot in enumerate(self.slots):
-            if slot is not None and not isinstance(slot, bytes):
-                trace.slow(node, seconds, self.name_of(place), self.partitions[place], slot)
-
-
 class BatchStream:
     """One request on /v1/batch."""
 
     def __init__(self, service: Service, incoming: Incoming, receive: Receive, send: Send) -> None:
         self._node: CallTaker = service.calls()
         self._gatekeeper, self._caller = service.gatekeeper, incoming.caller
+        self._unread = service.unread
+        self._unsent: dict[Group, None] = {}
         self._scope = scope_of(incoming.caller)
         self._settings = service.settings
         self._front, self._trace = service.front, incoming.trace
@@ -165,6 +111,8 @@ class BatchStream:
                 self._streams.discard(end_reading)
                 reader.cancel()
                 writer.cancel()
+                for group in self._unsent:
+                    group.end()
 
     def _end_reading(self) -> None:
         """What was read is answered, and the answer ends as a whole; a line that is not complete was not read."""
@@ -227,17 +175,32 @@ class BatchStream:
     def _answered(self, group: Group) -> None:
         calls = len(group.slots)
         self._open -= calls
+        self._traffic.note_results(group.names, group.name_of_longest(), group.longest)
         beside = self._front.requests.get(CALLED, 0)
         self._pace.answered(calls, placed_s=group.began, now_s=self._front.now(), beside=beside)
         self._room.set()
 
     async def _submit_lines(self, lines: list[bytes | None]) -> None:
-        group = Group(len(lines), self._front.now(), self._answered)
-        self._under_way += len(lines)
-        self._open += len(lines)
-        self._groups.put_nowait(group)
+        """Places them, as many at a time as there is room for their results."""
+        group = await self._read_lines(lines)
+        start = 0
+        while start < len(lines):
+            end, room_bytes = await self._find_room(group, start)
+            part = group if end - start == len(lines) else group.part(start, end)
+            self._under_way += end - start
+            self._open += end - start
+            self._unsent[part] = None
+            self._groups.put_nowait(part)
+            part.hold(room_bytes)
+            if part.calls:
+                await self._submit(part, part.calls, part.places)
+            start = end
+
+    async def _read_lines(self, lines: list[bytes | None]) -> Group:
+        group = Group(len(lines), self._front.now(), self._unread, self._caller.name, self._answered)
         calls: list[Prepared] = []
         places: list[int] = []
+        errors: list[tuple[int, bytes]] = []
         read_plain, preferred, settle_line = _plain_reader(self._node.routes), self._preferred, group.settle_line
         name_line = self._name_line
         for place, line in enumerate(lines):
@@ -250,13 +213,40 @@ class BatchStream:
                     route, params, number = plain
                     durability, key = preferred, b"" if number is None else name_line(number)
             except Problem as problem:
-                group.settle_line(place, error_line(self._trace.note_problem(problem, problem.procedure)))
+                errors.append((place, error_line(self._trace.note_problem(problem, problem.procedure))))
             else:
                 calls.append((route, params, key, partial(settle_line, place), durability))
                 places.append(place)
-        group.calls, group.places = calls, places
-        if calls:
-            await self._submit(group, calls, places)
+        group.calls, group.places, group.errors = calls, places, errors
+        group.names = Counter([call[0].name for call in calls])
+        return group
+
+    async def _find_room(self, group: Group, start: int) -> tuple[int, int]:
+        """Up to which line there is room for results, at least for one; waits for that. And the bytes."""
+        unread, name, lines = self._unread, self._caller.name, len(group.slots)
+        needed = self._traffic.bytes_of(group.names) + LINE_BYTES * lines
+        while start or needed > unread.room(name):
+            end, held = start, 0
+            for end in range(start, lines):
+                called = group.name_of(end)
+                more = (self._traffic.bytes_of({called: 1}) if called else 0) + LINE_BYTES
+                if held + more > unread.room(name) and not (end == start and unread.allows(name, more)):
+                    break
+                held += more
+            else:
+                end = lines
+            if end > start:
+                return end, held
+            await self._wait_for_room()
+        return lines, needed
+
+    async def _wait_for_room(self) -> None:
+        self._room.clear()
+        self._unread.on_room[self._room.set] = None
+        try:
+            await self._room.wait()
+        finally:
+            del self._unread.on_room[self._room.set]
 
     def _parse(self, line: bytes | None) -> Call:
         """Raises: Problem."""
@@ -345,8 +335,11 @@ class BatchStream:
             if self._span is not None:
                 self._span.add_group(group.slots, elapsed, self._node)
             self._stuck = True  # seen by the reader only if the writing has to wait
-            await self._send_part(group.encode(self._node, self._trace), more=True)
+            for part in group.encode(self._node, self._trace):
+                await self._send_part(part, more=True)
             self._stuck = False
+            group.end()
+            self._unsent.pop(group)
             self._under_way -= len(group.slots)
             self._room.set()
         await self._send_part(b"", more=False)
@@ -360,9 +353,10 @@ class BatchStream:
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     def _put_error(self, problem: Problem) -> None:
-        group = Group(1, self._front.now())
+        group = Group(1, self._front.now(), self._unread, self._caller.name)
         self._under_way += 1
         group.settle_line(0, error_line(self._trace.note_problem(problem, "")))
+        self._unsent[group] = None
         self._groups.put_nowait(group)
 
 
@@ -384,11 +378,6 @@ def _runs(calls: Sequence[Prepared], places: Sequence[int]) -> deque[tuple[Seque
 def _settle_all(group: Group, places: Sequence[int], refused: CallRefused) -> None:
     for place in places:
         group.settle_line(place, refused)
-
-
-def error_line(problem: Problem) -> bytes:
-    """The error object in place of a result."""
-    return orjson.dumps({"error": problem.members()})
 
 
 def _unknown(name: object) -> Problem:

@@ -1,11 +1,35 @@
-"""Cutting a stream of chunks into lines, with a limit per line.
+"""The lines of a batch: cut out of a stream of chunks, and answered in groups.
 
-One rule: memory is bounded by one chunk and one line, whatever the peer sends; a line over the limit is skipped to its end.
+One rule: memory is bounded by one chunk, one line and the room that a group holds, whatever the peer sends; a line over the limit
+is skipped to its end, and a result without room is dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from cmdlog.api.gate.problem import Problem, of_outcome, of_refused
+from cmdlog.api.gate.request_trace import Trace
+from cmdlog.api.routes.app_state import CallTaker
+from cmdlog.api.routes.call import result_body, result_dropped
+from cmdlog.node.outcome import CallOutcome, Done, Durability, Reply
+from cmdlog.node.placing.shares import Shares
+
+if TYPE_CHECKING:
+    from cmdlog.node.slot_map import Route
+
+LINE_BYTES: Final = 256  # that the answer of a line takes beside its result
+PART_BYTES: Final = 256 << 10  # of answers, sent in one piece
+
+Prepared = tuple["Route", list[Any], bytes, Done, Durability | None]
 
 
 class LineSplitter:
@@ -49,3 +73,141 @@ class LineSplitter:
             return
         self._skipping = True
         self._rest.clear()
+
+
+class Group:
+    """Consecutive lines of one chunk. `slots` holds a line's answer once it is known, in the order of the lines.
+
+    Invariant: `room_bytes` of `unread` are held from `hold` until the answers are sent, or all are there and nobody wants them.
+    """
+
+    def __init__(
+        self, lines: int, began: float, unread: Shares, caller: str, ended: Callable[[Group], None] | None = None
+    ) -> None:
+        self.began = began  # when the lines were complete
+        self._ended = ended  # called once, when all answers are there
+        self._unread, self._caller = unread, caller
+        self.calls: Sequence[Prepared] = ()  # of those lines that are calls
+        self.places: Sequence[int] = ()  # of these calls among the lines, ascending
+        self.names: Counter[str] = Counter()  # of the procedures
+        self.errors: Sequence[tuple[int, bytes]] = ()  # place and answer of the other lines
+        self.slots: list[bytes | Reply | None] = [None] * lines
+        self.partitions: list[int | None] = [None] * lines
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self.missing = lines
+        self.complete: asyncio.Future[None] = self._loop.create_future()
+        self.room_bytes = 0  # that is held
+        self._bytes = LINE_BYTES * lines  # that the answers take so far
+        self.longest, self._longest_at = 0, 0  # result, and its line
+        self._unwanted = False
+
+    def part(self, start: int, end: int) -> Group:
+        """Some of its lines, of which none is placed, as a group."""
+        part = Group(end - start, self.began, self._unread, self._caller, self._ended)
+        first, last = bisect_left(self.places, start), bisect_left(self.places, end)
+        part.places = [place - start for place in self.places[first:last]]
+        part.calls = [
+            (route, params, key, partial(part.settle_line, place), durability)
+            for place, (route, params, key, _, durability) in zip(part.places, self.calls[first:last], strict=True)
+        ]
+        part.names = Counter(call[0].name for call in part.calls)
+        part.errors = [(place - start, answer) for place, answer in self.errors if start <= place < end]
+        return part
+
+    def hold(self, room_bytes: int) -> None:
+        """Takes so much room for the answers, which there is; answers the lines that are no calls."""
+        self._unread.take_share(self._caller, room_bytes)
+        self.room_bytes = room_bytes
+        for place, answer in self.errors:
+            self.settle_line(place, answer)
+
+    def settle_line(self, place: int, answer: bytes | Reply) -> None:
+        """The answer of one line; any thread."""
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.settle_line, place, answer)
+            return
+        if type(answer) is CallOutcome:
+            size = len(answer.body)
+            self._bytes += size
+            if self._bytes > self.room_bytes:
+                answer = self._find_room(place, answer, size)
+            if size > self.longest:
+                self.longest, self._longest_at = size, place
+        self.slots[place] = answer
+        self.missing -= 1
+        if not self.missing:
+            self._keep_room(0 if self._unwanted else self._bytes)
+            if not self.complete.done():  # it is cancelled with the task that waits for it
+                self.complete.set_result(None)
+                if self._ended is not None:
+                    self._ended(self)
+
+    def _find_room(self, place: int, answer: CallOutcome, size: int) -> Reply:
+        """The answer, or what is left of it when nobody wants it or there is no room."""
+        if size <= LINE_BYTES:
+            return answer
+        if not self._unwanted and self._unread.take_share(self._caller, more := self._bytes - self.room_bytes):
+            self.room_bytes += more
+            return answer
+        self._bytes -= size
+        return result_dropped(self._unread, self._caller, answer, read_only=self._call_at(place).read_only)
+
+    def _keep_room(self, room_bytes: int) -> None:
+        spare = max(0, self.room_bytes - room_bytes)
+        self.room_bytes -= spare
+        self._unread.give_back(self._caller, spare)
+
+    def end(self) -> None:
+        """The answers are sent, or nobody wants them."""
+        self._unwanted = True
+        if not self.missing:
+            self._keep_room(0)
+
+    def encode(self, node: CallTaker, trace: Trace) -> Iterator[bytes]:
+        """The answers as lines, in pieces; none is kept."""
+        parts: list[bytes] = []
+        size = 0
+        for place, slot in enumerate(self.slots):
+            if isinstance(slot, CallOutcome) and slot.status == 0:
+                line = result_body(slot, self.partitions[place])
+            elif isinstance(slot, bytes):
+                line = slot
+            else:
+                assert slot is not None, "the group is complete"
+                problem = of_outcome(slot, node.trace_of(slot)) if isinstance(slot, CallOutcome) else of_refused(slot)
+                line = error_line(trace.note_problem(problem, self.name_of(place)))
+            parts.append(line)
+            self.slots[place] = None
+            size += len(line)
+            if size > PART_BYTES:
+                parts.append(b"")
+                yield b"\n".join(parts)
+                parts.clear()
+                size = 0
+        if parts:
+            parts.append(b"")
+            yield b"\n".join(parts)
+
+    def _call_at(self, place: int) -> Route:
+        return self.calls[bisect_left(self.places, place)][0]
+
+    def name_of_longest(self) -> str:
+        """The procedure with the longest result."""
+        return self.name_of(self._longest_at)
+
+    def name_of(self, place: int) -> str:
+        """The procedure that the line calls."""
+        at = bisect_left(self.places, place)
+        return self.calls[at][0].name if at < len(self.places) and self.places[at] == place else ""
+
+    def tell_slow(self, node: CallTaker, trace: Trace, seconds: float) -> None:
+        """Logs its calls as slow: they were answered together."""
+        for place, slot in enumerate(self.slots):
+            if slot is not None and not isinstance(slot, bytes):
+                trace.slow(node, seconds, self.name_of(place), self.partitions[place], slot)
+
+
+def error_line(problem: Problem) -> bytes:
+    """The error object in place of a result."""
+    return orjson.dumps({"error": problem.members()})

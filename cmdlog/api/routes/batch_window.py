@@ -14,7 +14,7 @@ stream begins where the last one was. No clock here.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Final
 
@@ -26,6 +26,8 @@ WINDOW_CALLS_MIN: Final = 32  # still a group that is worth its block
 CALLS_ALONE: Final = 8192  # of all streams together, while nobody else calls
 ALONE_S: Final = 1.0  # without a call of anybody else
 SHRINK_MAX: Final = 0.05  # of the window, at once
+RESULT_BYTES_FIRST: Final = 256 << 10  # of a procedure's result, until one is known
+FORGOTTEN_SHIFT: Final = 6  # the longest result counts for less with every group: by a 64th
 
 
 class Traffic:
@@ -39,6 +41,19 @@ class Traffic:
         self.window = WINDOW_CALLS_FIRST  # of the stream that was answered last
         self._before = self._now = inf
         self._since_s = 0.0
+        self.result_bytes: dict[str, int] = {}  # by procedure: the longest result of late
+
+    def bytes_of(self, calls: Mapping[str, int]) -> int:
+        """What the results of so many calls of each procedure will take, by the longest ones of late."""
+        known = self.result_bytes.get
+        return sum(known(name, RESULT_BYTES_FIRST) * count for name, count in calls.items())
+
+    def note_results(self, names: Iterable[str], longest: str, size: int) -> None:
+        """Calls of these procedures were answered, the longest result by `longest`."""
+        known = self.result_bytes
+        for name in names:
+            before = known.get(name, size)
+            known[name] = max(size, before - (before >> FORGOTTEN_SHIFT)) if before >= size or name == longest else before
 
     def note_elsewhere(self, calls: int, streams: int) -> None:
         """Single calls that other HTTP processes of the node have answered so far, and streams that they have now."""

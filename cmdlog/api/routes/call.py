@@ -35,7 +35,8 @@ from cmdlog.api.gate.route_table import INVOKE, PROCEDURES
 from cmdlog.api.gate.session_numbers import check_one_name, named_call
 from cmdlog.api.routes.app_state import CallTaker, Service
 from cmdlog.node.clock import ClockAhead
-from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, Reply, UnknownOutcome
+from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, NotReady, Reply, UnknownOutcome
+from cmdlog.node.placing.shares import UNCOUNTED_BYTES, Shares
 from cmdlog.node.queries.worker import state_dates
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
@@ -69,11 +70,14 @@ async def call_procedure(service: Service, incoming: Incoming, scope: Scope, rec
     call = await service.read_aside(body, partial(prepare, service, incoming, node, route))
     waiter = Waiter()
     partition = place(call, waiter.done)
-    reply = await waiter.future
-    note_reply(service, incoming, call, partition, reply)
-    headers, body = encode_reply(call, reply, partition)
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    reply, room_bytes = take_room(service, incoming, call, await waiter.future)
+    try:
+        note_reply(service, incoming, call, partition, reply)
+        headers, body = encode_reply(call, reply, partition)
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+    finally:
+        service.unread.give_back(incoming.caller.name, room_bytes)
 
 
 def find_route(service: Service, incoming: Incoming) -> tuple[CallTaker, Route]:
@@ -86,6 +90,10 @@ def find_route(service: Service, incoming: Incoming) -> tuple[CallTaker, Route]:
     if not route.read_only and INVOKE not in incoming.caller.roles:
         raise forbidden(INVOKE)
     incoming.trace.set_procedure(name)
+    if (size := service.traffic.result_bytes.get(name, 0)) > UNCOUNTED_BYTES and not service.unread.allows(
+        incoming.caller.name, size
+    ):
+        raise Problem("not_ready", no_room(service.unread, incoming.caller.name, size), retry_after_s=1)
     return node, route
 
 
@@ -166,6 +174,33 @@ def result_body(outcome: CallOutcome, partition: int | None) -> bytes:
     if partition is None:
         return b'{"txn_id":"%d","partition":null,"result":%b}' % (outcome.txn_id, outcome.body)
     return b'{"txn_id":"%d","partition":%d,"result":%b}' % (outcome.txn_id, partition, outcome.body)
+
+
+def take_room(service: Service, incoming: Incoming, call: Prepared, reply: Reply) -> tuple[Reply, int]:
+    """The answer that is given, and what was taken of the caller's share for it: nothing for a small one."""
+    if not isinstance(reply, CallOutcome) or (size := len(reply.body)) <= UNCOUNTED_BYTES:
+        return reply, 0
+    name, procedure = incoming.caller.name, call.route.name
+    service.traffic.note_results((procedure,), procedure, size)
+    if service.unread.take_share(name, size):
+        return reply, size
+    return result_dropped(service.unread, name, reply, read_only=call.route.read_only), 0
+
+
+def no_room(unread: Shares, caller: str, size: int) -> str:
+    """Why a result of this size has no room."""
+    held = f"the answers that this credential leaves unread take {unread.held.get(caller, 0)} of {unread.whole} bytes"
+    return f"there is no room for a result of {size} bytes: {held}"
+
+
+def result_dropped(unread: Shares, caller: str, outcome: CallOutcome, *, read_only: bool) -> CallRefused:
+    """What its caller gets in place of a result for which there is no room."""
+    why = no_room(unread, caller, len(outcome.body))
+    if read_only:
+        return NotReady(f"{why}; the call is safe to repeat")
+    return UnknownOutcome(
+        f"the call was executed as transaction {outcome.txn_id}, but {why}; a retry with its key gets the result"
+    )
 
 
 class Waiter:

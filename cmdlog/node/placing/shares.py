@@ -11,6 +11,9 @@ waiting here. One thread at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
+
+UNCOUNTED_BYTES: Final = 64 << 10  # of an answer: a connection may hold as much that is not sent yet
 
 
 class Shares:
@@ -26,6 +29,11 @@ class Shares:
         """Whether the credential may hold so much more."""
         held, free = self.held.get(name, 0), self.whole - self.total - amount
         return free >= 0 and (not held or held + amount <= self._times * free)
+
+    def room(self, name: str) -> int:
+        """How much more the credential may hold beside what it holds."""
+        spare = self._times * (self.whole - self.total) - self.held.get(name, 0)
+        return max(0, spare // (self._times + 1))
 
     def take_share(self, name: str, amount: int) -> bool:
         """Holds so much more, if that is allowed."""

@@ -1,0 +1,100 @@
+"""Answers that their clients do not read: the lowest role that reaches each kind stops nobody else, and memory stays bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from cmdlog.api.gate.route_table import INVOKE, READ
+from tests.api.running import OTHER, TOKENS, Running
+from tests.waiting import ask_for
+
+pytestmark = pytest.mark.slow
+
+LONG = 7 << 20
+UNREAD_BYTES_MAX = 64 << 20
+SLACK_BYTES = 64 << 20  # buffers of connections that are not counted, frames of sites, and what the allocator keeps
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One for all."""
+    running = Running(tmp_path_factory.mktemp("server"), app="tests.api.long_results:db")
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+@contextlib.contextmanager
+def unread(server: Running, count: int, path: str, body: bytes, token: str) -> Iterator[None]:
+    """So many connections that ask and do not read."""
+    host, port = server.url.removeprefix("http://").split(":")
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect((host, int(port)))
+            client.sendall(head.encode() + body)
+        yield
+
+
+def held_bytes(server: Running) -> int:
+    """What the node counts."""
+    (found,) = re.findall(r"^cmdlog_http_unread_bytes (\S+)$", server.get("/metrics").text, re.MULTILINE)
+    return int(float(found))
+
+
+def all_given_back(server: Running) -> bool:
+    """Whether nothing is held."""
+    return held_bytes(server) == 0
+
+
+LONG_QUERY = json.dumps({"sql": "SELECT replace(hex(zeroblob(2500000)), '00', char(1))", "partition": 0}).encode()
+LONG_CALL = b'{"item": 2, "size": %d}' % LONG
+LONG_LINE = b'{"procedure": "%b", "params": {"item": 1, "size": 65536}}\n'
+READS, WRITES = LONG_LINE % b"read_long" * 4000, LONG_LINE % b"write_long" * 4000
+CASES = {
+    "queries": (14, "/v1/query", LONG_QUERY, READ, 1),
+    "calls": (40, "/v1/procedures/read_long", LONG_CALL, READ, 3 * LONG),
+    "a batch of reads": (1, "/v1/batch", READS, INVOKE, 16 << 20),
+    "a batch of writes": (1, "/v1/batch", WRITES, INVOKE, 16 << 20),
+    "batches": (8, "/v1/batch", WRITES, INVOKE, 16 << 20),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_answers_that_nobody_reads_stop_nobody_else(server: Running, kind: str) -> None:
+    """Others get answers of the same kind; what is held stays within the budget, and so does the memory."""
+    count, path, body, role, least = CASES[kind]
+    ask_for(lambda: all_given_back(server))
+    before = server.rss_bytes()
+    with unread(server, count, path, body, TOKENS[role]):
+        ask_for(lambda: held_bytes(server) >= least)
+        for _ in range(3):
+            assert len(server.post("/v1/query", content=LONG_QUERY).content) > 15_000_000
+            assert len(server.post("/v1/procedures/read_long", content=LONG_CALL).content) > LONG
+            assert (
+                server.post("/v1/batch", content=WRITES[: 100 * len(WRITES) // 4000], token=OTHER).text.count('"result"') == 100
+            )
+            assert held_bytes(server) <= UNREAD_BYTES_MAX
+            assert server.rss_bytes() - before < UNREAD_BYTES_MAX + SLACK_BYTES
+    ask_for(lambda: all_given_back(server))
+
+
+def test_call_of_a_caller_that_does_not_read_is_refused_before_it_runs(server: Running) -> None:
+    """Once its share is full; its small calls go on."""
+    ask_for(lambda: all_given_back(server))
+    with unread(server, 40, "/v1/procedures/read_long", LONG_CALL, TOKENS[READ]):
+        ask_for(lambda: held_bytes(server) >= 3 * LONG)
+        refused = server.post("/v1/procedures/read_long", content=LONG_CALL, token=TOKENS[READ])
+        assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
+        assert "leaves unread" in refused.json()["detail"]
+        small = server.post("/v1/query", {"sql": "SELECT 1", "partition": 0}, token=TOKENS[READ])
+        assert small.json()["rows"] == [[1]]
