@@ -63,9 +63,9 @@ READS, WRITES = LONG_LINE % b"read_long" * 4000, LONG_LINE % b"write_long" * 400
 CASES = {
     "queries": (14, "/v1/query", LONG_QUERY, READ, 1),
     "calls": (40, "/v1/procedures/read_long", LONG_CALL, READ, 3 * LONG),
-    "a batch of reads": (1, "/v1/batch", READS, INVOKE, 16 << 20),
-    "a batch of writes": (1, "/v1/batch", WRITES, INVOKE, 16 << 20),
-    "batches": (8, "/v1/batch", WRITES, INVOKE, 16 << 20),
+    "a batch of reads": (1, "/v1/batch", READS, INVOKE, 1 << 20),
+    "a batch of writes": (1, "/v1/batch", WRITES, INVOKE, 1 << 20),
+    "batches": (8, "/v1/batch", WRITES, INVOKE, 1 << 20),
 }
 
 
