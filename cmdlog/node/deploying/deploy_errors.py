@@ -30,7 +30,10 @@ class MigrationRefused(OperatorError):
     """A partition cannot be changed, so none is."""
 
     kind = "migration_failed"
-    hint = "nothing changed; repair the migration, or the rows with the code that runs"
+    hint = (
+        "nothing changed; repair the migration, or the rows with the code that runs: `cmdlog check APP --from DIR` shows rows "
+        "that a migration cannot take"
+    )
 
 
 class DeployUnderWay(OperatorError):
