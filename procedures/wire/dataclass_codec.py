@@ -7,14 +7,17 @@ One rule: a class that is no more than its fields is trusted to come back equal.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from procedures.errors import DefinitionError
-from procedures.wire.repeated_objects import UNCHECKED, FieldsOfClass, check_object, settle_request
+from procedures.wire.repeated_objects import UNCHECKED, FieldsOfClass, check_object, settle_request, stated_default
 from procedures.wire.scalar_codecs import Codec, NotRepeatable, Schema, WireError, field_to_wire, refuse
+
+_SETTER: Final = "__dataclass_builtins_object__"
 
 Build = Callable[[Any, tuple[Any, ...]], Codec]
 
@@ -55,7 +58,7 @@ def dataclass_codec(kind: Any, inside: tuple[Any, ...], build: Build) -> Codec:
 
 
 def named_tuple_codec(kind: Any, inside: tuple[Any, ...], build: Build) -> Codec:
-    """Array of all fields; inside Python also the tuple itself."""
+    """Array of the fields, where the last ones may be left out if they have defaults; inside Python also the tuple itself."""
     if kind in inside:
         raise DefinitionError(f"{kind.__name__} contains itself; a value on the wire has a bounded depth")
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -63,13 +66,19 @@ def named_tuple_codec(kind: Any, inside: tuple[Any, ...], build: Build) -> Codec
         raise DefinitionError(f"{kind.__name__}.{missing[0]} needs a type: derive from typing.NamedTuple")
     named = {name: build(hints[name], (*inside, kind)) for name in kind._fields}
     fields = build(tuple[tuple(hints[name] for name in kind._fields)], (*inside, kind))  # type: ignore[misc]
+    required, defaults = len(named) - len(kind._field_defaults), tuple(kind._field_defaults.values())  # the last ones have them
 
     def make(wire: Any) -> Any:
         return kind(*fields.from_wire(wire))
 
+    def complete(value: Any) -> Any:
+        if isinstance(value, list | tuple) and required <= len(value) < len(named):
+            value = (*value, *defaults[len(value) - required :])
+        return fields.to_wire(value)
+
     known = FieldsOfClass(kind, named, (), make, fields.to_wire)
-    to_wire = _to_wire(kind, known, fields.to_wire, runs_code=kind.__bases__ != (tuple,))
-    return Codec(to_wire, make, {**fields.schema, "title": kind.__name__})
+    to_wire = _to_wire(kind, known, complete, runs_code=kind.__bases__ != (tuple,))
+    return Codec(to_wire, make, {**fields.schema, "minItems": required, "title": kind.__name__})
 
 
 def _to_wire(kind: Any, known: FieldsOfClass, complete: Callable[[Any], Any], *, runs_code: bool) -> Callable[[Any], Any]:
@@ -91,16 +100,34 @@ def _to_wire(kind: Any, known: FieldsOfClass, complete: Callable[[Any], Any], *,
 
 def _default_of(field: dataclasses.Field[Any]) -> Callable[[], Any] | None:
     """What makes the field's default; None without one."""
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory
-    return None if field.default is dataclasses.MISSING else lambda: field.default
+    default, factory = stated_default(field)
+    if factory is not dataclasses.MISSING:
+        made: Callable[[], Any] = factory
+        return made
+    return None if default is dataclasses.MISSING else lambda: default
 
 
 def _runs_code(kind: Any) -> bool:
-    """Whether an object may be more, or other, than its fields: by code of its class that runs when it is made."""
-    own = "__dataclass_fields__" in kind.__dict__ and kind.__dataclass_params__.init  # its `__init__` is the generated one
-    pydantic = hasattr(kind, "__pydantic_validator__")
-    return pydantic or not own or hasattr(kind, "__post_init__") or kind.__new__ is not object.__new__
+    """Whether an object may be more, or other, than its fields: by code that runs when it is made, or when a field is read."""
+    own = "__dataclass_fields__" in kind.__dict__ and kind.__dataclass_params__.init and _is_generated(kind)
+    made = kind.__new__ is object.__new__ and type(kind).__call__ is type.__call__ and not hasattr(kind, "__post_init__")
+    read = kind.__getattribute__ is object.__getattribute__ and not any(
+        _is_bent(kind, name) for name in kind.__dataclass_fields__
+    )
+    return hasattr(kind, "__pydantic_validator__") or not (own and made and read)
+
+
+def _is_generated(kind: Any) -> bool:
+    """Whether `dataclasses` has written its `__init__`, which sets the fields of a frozen class by a name of its own."""
+    code = getattr(kind.__init__, "__code__", None)
+    fields = any(field.init for field in dataclasses.fields(kind))
+    return not fields or (code is not None and _SETTER in code.co_freevars + code.co_names)
+
+
+def _is_bent(kind: Any, name: str) -> bool:
+    """Whether a descriptor of the class stands between the field and its value."""
+    held = inspect.getattr_static(kind, name, None)
+    return hasattr(type(held), "__set__") and not inspect.ismemberdescriptor(held)
 
 
 def object_schema(kind: Any, codecs: dict[str, Codec], required: typing.Iterable[str]) -> Schema:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import MISSING, Field
 from typing import Any, Final, Protocol
 
 from procedures.wire.scalar_codecs import Codec, NotRepeatable, WireError
@@ -98,6 +99,16 @@ def _equal_on_the_wire(codec: Codec, one: Any, other: Any) -> bool:
         return bool(codec.to_wire(one) == codec.to_wire(other))
     except WireError:
         return is_equal(one, other)
+
+
+def stated_default(field: Field[Any]) -> tuple[Any, Any]:
+    """(default, factory) of a dataclass's field, MISSING for none; a dataclass of pydantic may hold both in a `FieldInfo`."""
+    held = field.default
+    if type(held).__module__ != "pydantic.fields":
+        return held, field.default_factory
+    if held.default_factory is not None:  # type: ignore[union-attr] # a FieldInfo, whose package may not be there
+        return MISSING, MISSING if held.default_factory_takes_validated_data else held.default_factory  # type: ignore[union-attr]
+    return MISSING if held.is_required() else held.default, MISSING  # type: ignore[union-attr]
 
 
 def is_equal(one: Any, other: Any) -> bool:

@@ -160,9 +160,12 @@ def _datetime(value: Any) -> Any:
     if value.tzinfo is None:
         raise WireError("expected a time with its zone, got a naive datetime")
     try:
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        wire = value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     except OverflowError:
         raise WireError("expected a time between the years 1 and 9999 in UTC") from None
+    if type(value) is not datetime and (not _RFC3339.fullmatch(wire) or datetime.fromisoformat(wire) != value):
+        refuse("a time in microseconds", value)
+    return wire
 
 
 def _date(value: Any) -> Any:
@@ -203,6 +206,8 @@ def _duration(value: Any) -> Any:
         value = _parsed(_duration_from, value, "a duration")
     elif not isinstance(value, timedelta):
         refuse("a duration in a string", value)
+    elif type(value) is not timedelta and _duration_from(duration_text(value)) != value:
+        refuse("a duration in microseconds", value)
     return duration_text(value)
 
 

@@ -24,7 +24,7 @@ from uuid import UUID
 import google_crc32c
 import orjson
 
-from procedures.wire.repeated_objects import is_equal
+from procedures.wire.repeated_objects import is_equal, stated_default
 from procedures.wire.result_json import later_form, to_json
 
 _crc, _crc32, _dumps = google_crc32c.extend, zlib.crc32, orjson.dumps
@@ -144,9 +144,9 @@ def _was_given(field: dataclasses.Field[Any], value: Any) -> bool:
     """Whether the object's maker gave the field, as far as its value shows."""
     if not field.init:
         return False
-    held, factory = getattr(value, field.name), field.default_factory
+    held, (default, factory) = getattr(value, field.name), stated_default(field)
     if factory is dataclasses.MISSING:
-        return field.default is dataclasses.MISSING or not is_equal(held, field.default)
+        return default is dataclasses.MISSING or not is_equal(held, default)
     if isinstance(factory, type):  # `list`, or a class of defaults: to call it changes nothing
         return not is_equal(held, factory())
     return not (isinstance(held, _MADE) or any(is_equal(held, kind()) for kind in (list, dict, tuple)))

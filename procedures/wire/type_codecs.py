@@ -27,7 +27,7 @@ meaning; a new version adds rows.
 | NewType, a type alias | as what it stands for | 2 |
 | Any, object, dict[str, Any], list[Any] | JSON of at most 64 levels; members of objects in the order of their names | 2 |
 | TypedDict | object, in the order of the declaration; keys that are not required may be missing | 2 |
-| NamedTuple | array, field by field | 2 |
+| NamedTuple | array, field by field; the last ones may be left out if they have defaults | 2 |
 | pydantic models, and what else pydantic writes | pydantic's JSON, members in the order of their names (`model_codecs`) | 2 |
 """
 

@@ -123,6 +123,55 @@ class Moved(Base):
         return super().__new__(cls, x + 1, y)
 
 
+@dataclass(frozen=True)
+class Doubled:
+    """Has an `__init__` of its own."""
+
+    size: int
+
+    def __init__(self, size: int) -> None:
+        object.__setattr__(self, "size", size * 2)
+
+
+class _Tenfold(type):
+    def __call__(cls, size: int) -> Any:
+        """What makes its objects."""
+        return super().__call__(size * 10)
+
+
+@dataclass(frozen=True)
+class Grown(metaclass=_Tenfold):
+    """Its metaclass changes a value."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Is not what it holds."""
+
+    size: int
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        return found + 1 if name == "size" else found
+
+
+class _Halved:
+    def __get__(self, held: Any, kind: Any) -> Any:
+        return 8 if held is None else held.__dict__["half"]
+
+    def __set__(self, held: Any, size: int) -> None:
+        held.__dict__["half"] = size // 2
+
+
+@dataclass(frozen=True)
+class Bent:
+    """A descriptor stands before its field."""
+
+    size: int = _Halved()  # type: ignore[assignment]
+
+
 def replayed(hint: Any, given: Any) -> Any:
     """What the procedure gets: of the log's text."""
     codec = codec_for(hint)
@@ -134,8 +183,9 @@ def replayed(hint: Any, given: Any) -> Any:
 )
 @pytest.mark.parametrize(
     ("hint", "value", "field"),
-    [(Cents, Cents(5), "amount"), (Scaled, Scaled(3), "size"), (Ticket, Ticket(1), "number"), (Moved, Moved(1), "x")],
-)
+    [(Cents, Cents(5), "amount"), (Scaled, Scaled(3), "size"), (Ticket, Ticket(1), "number"), (Moved, Moved(1), "x"),
+     (Doubled, Doubled(1), "size"), (Grown, Grown(1), "size"), (Shown, Shown(1), "size"), (Bent, Bent(8), "size")],
+)  # fmt: skip
 def test_object_that_would_come_back_changed_is_refused(around: Callable[[Any], Any], hint: Any, value: Any, field: str) -> None:
     """With its class and the field, also inside of lists and objects."""
     form: Any = around(hint)
@@ -163,6 +213,7 @@ def test_values_are_made_an_object_once() -> None:
     assert replayed(Scaled, {"size": 3}).size == 6
     assert replayed(Moved, [1, 2]) == Moved(1, 2)
     assert replayed(Parsed, {"parts": "a b"}).parts == ("a", "b")
+    assert [replayed(kind, {"size": 4}).size for kind in (Doubled, Grown, Shown, Bent)] == [8, 40, 5, 2]
     assert replayed(Total, {"prices": ["1.5"]}).total == Decimal("1.5")
 
 
