@@ -12,8 +12,10 @@ from typing import Any, Final
 import google_crc32c
 import orjson
 
+from cmdlog.wal.format.json_reader import BadJson, read_document
 from snapshot.errors import SnapshotDamaged
 
+MANIFEST_BYTES_MAX: Final = 128 << 20  # the code's bundles are by far the largest part, and an entry has at most 8 MiB
 KEY: Final = "manifest_crc32c"  # of a manifest's own checksum
 
 
@@ -30,9 +32,9 @@ def encode_manifest_fields(value: Mapping[str, Any]) -> bytes:
 def decode_manifest_fields(data: bytes, *, path: str) -> dict[str, Any]:
     """The inverse; the content of the fields is not checked. Raises: SnapshotDamaged."""
     try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise SnapshotDamaged(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict) or value.pop(KEY, None) != checksum(value):
+        value = read_document(data, bytes_max=MANIFEST_BYTES_MAX)
+    except BadJson as error:
+        raise SnapshotDamaged(f"{path} cannot be read: {error}") from error
+    if value.pop(KEY, None) != checksum(value):
         raise SnapshotDamaged(f"{path} does not match its own checksum")
     return value

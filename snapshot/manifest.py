@@ -27,7 +27,7 @@ import google_crc32c
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.work_progress import count_progress
-from snapshot.checksummed_json import checksum, decode_manifest_fields, encode_manifest_fields
+from snapshot.checksummed_json import MANIFEST_BYTES_MAX, checksum, decode_manifest_fields, encode_manifest_fields
 from snapshot.errors import SnapshotDamaged, SnapshotForeign
 
 FORMAT: Final = 2
@@ -36,7 +36,6 @@ FORMAT_WITHOUT_DELTAS: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
 IMAGE_NAME: Final = "image.sqlite"
 DELTA_NAME: Final = "delta.sqlite"
-MANIFEST_BYTES_MAX: Final = 64 << 20  # bounds what a damaged file can make us read; the bundles are by far the largest part
 CHUNK_BYTES: Final = 256 << 10  # of a file, read in one piece: 1 ms of checksums
 SnapshotKind = Literal["full", "delta"]
 DATA_NAME: Final[Mapping[SnapshotKind, str]] = {"full": IMAGE_NAME, "delta": DELTA_NAME}
@@ -189,7 +188,7 @@ def read_manifest(files: Files, path: str) -> Manifest:
     """The manifest of the snapshot folder, checked. Raises: SnapshotDamaged, SnapshotForeign."""
     name = os.path.join(path, MANIFEST_NAME)
     try:
-        manifest = decode_manifest(files.read_file(name), path=name)
+        manifest = decode_manifest(files.read_file(name, bytes_max=MANIFEST_BYTES_MAX), path=name)
     except (OSError, WalError) as error:
         raise SnapshotDamaged(f"{name} cannot be read: {error}") from error
     return manifest

@@ -19,6 +19,7 @@ import orjson
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.json_reader import DOCUMENT_BYTES_MAX, read_document
 from snapshot.checksummed_json import checksum
 from snapshot.manifest import parse_name
 
@@ -70,7 +71,7 @@ def list_points(files: Files, directory: str) -> tuple[list[Point], list[BadPoin
             continue  # what an operator or an interrupted write left
         data = b""
         try:
-            data = files.read_file(os.path.join(folder, name))
+            data = files.read_file(os.path.join(folder, name), bytes_max=DOCUMENT_BYTES_MAX)
             points.append(_parse(data, int(match[1])))
         except KeyError as error:
             bad.append(BadPoint(name, f"it has no field {error}", int(match[1]), _pinned(data)))
@@ -112,7 +113,7 @@ def describe_points(points: Sequence[Point], bad: Sequence[BadPoint]) -> list[di
 def _pinned(data: bytes) -> str:
     """What a damaged file says that it needs."""
     try:
-        value = orjson.loads(data)
+        value = read_document(data)
         names = ", ".join(sorted(map(str, value["snapshots"].values())))
         return f"it says that it needs snapshots {names} and blocks {int(value['from_block'])} to {int(value['to_block'])}"
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -120,7 +121,7 @@ def _pinned(data: bytes) -> str:
 
 
 def _parse(data: bytes, txn_id: int) -> Point:
-    value = orjson.loads(data)
+    value = read_document(data)
     if value.pop("crc32c") != checksum(value):
         raise ValueError("it does not match its own checksum")
     if set(value) != _FIELDS or int(value["txn_id"]) != txn_id:

@@ -21,6 +21,7 @@ from cmdlog.raft.errors import BadConfiguration
 
 NodeId = NewType("NodeId", int)  # positive; a wiped disk comes back under the same id with a new incarnation, as a learner
 
+CONFIGURATION_BYTES_MAX: Final = 64 << 10  # as JSON: many times what `MEMBERS_MAX` members take
 MEMBERS_MAX: Final = 64  # bounds what a configuration entry of a peer makes us allocate
 EPOCH_MAX: Final = (1 << 62) - 1
 NODE_ID_MAX: Final = (1 << 63) - 1
@@ -85,6 +86,8 @@ class Configuration:
     def from_bytes(cls, data: bytes) -> Configuration:
         """The inverse of `to_bytes`; fields of newer versions are skipped. Raises: BadConfiguration."""
         try:
+            if len(data) > CONFIGURATION_BYTES_MAX:
+                raise ValueError(f"{len(data)} bytes, at most {CONFIGURATION_BYTES_MAX}")
             fields: Any = orjson.loads(data)
             voters, outgoing, learners, learners_next = (tuple(map(_node_id, fields.get(name, ()))) for name in _MEMBER_FIELDS)
             auto_leave, forced = (fields.get(name, False) is True for name in ("auto_leave", "forced"))

@@ -16,6 +16,7 @@ import orjson
 from cmdlog.wal.directory.instance import CLUSTER_FOLDER
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.json_reader import load_document
 
 FILE_NAME: Final = "diverged.json"
 
@@ -37,7 +38,7 @@ class DivergenceFile:
         self._known: dict[int, PartitionDivergence] = {}
         if files.exists(self._path):
             try:
-                stored = orjson.loads(files.read_file(self._path))
+                stored = load_document(files, self._path)
                 self._known = {int(partition): PartitionDivergence(of["index"], of["reason"]) for partition, of in stored.items()}
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise Corrupt(f"{self._path} names no partitions: {error}", path=self._path) from None

@@ -9,7 +9,6 @@ durable when it returns. What POSIX leaves open decides how the callers must use
 - A new, renamed or removed *name* is durable only after `fsync_dir` of its folder, whatever was synced of the file itself.
 
 What an error means is said by `cmdlog.wal.os_errors`; a file descriptor is waited for first. EINTR is retried by Python.
-
 `SimFiles` in `simfiles.py` is the same door over a simulated disk; tests/wal/test_files.py holds both to one contract.
 """
 
@@ -20,7 +19,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from cmdlog.file_lock import LockHeld, lock
-from cmdlog.wal.errors import DiskFull, ShortWrite, WriteFailed
+from cmdlog.wal.errors import Corrupt, DiskFull, ShortWrite, WriteFailed
 from cmdlog.wal.os_errors import locked, raise_read_error, raise_write_error, write_errors
 from cmdlog.wal.process_limits import await_descriptor
 from cmdlog.wal.system.direct_write import DirectWriter
@@ -31,6 +30,7 @@ from cmdlog.wal.system.machine import read_boot_id, read_machine_id
 Data = bytes | bytearray | memoryview
 
 TEMP_SUFFIX = ".tmp"
+FILE_BYTES_MAX = 256 << 20  # read at once: the largest segment
 OWNER_BYTES_MAX = 4096  # of the lock file's owner record; one page holds pid, host, boot id and inode many times over
 
 _NEW_FILE_MODE = 0o640
@@ -149,11 +149,13 @@ class Files(Protocol):
         """None where there is no such thing. `busy_poll_s`: how long its thread, if it has one, may look without sleeping."""
         return None
 
-    def read_file(self, path: str) -> bytes:
-        """The whole file. Raises: FileNotFoundError, Corrupt."""
+    def read_file(self, path: str, *, bytes_max: int = FILE_BYTES_MAX) -> bytes:
+        """The whole file. Raises: FileNotFoundError; Corrupt, also when it is longer."""
         file = self.open(path, read_only=True)
         try:
-            return file.pread(file.size(), 0)
+            if (size := file.size()) > bytes_max:
+                raise Corrupt(f"{size} bytes, at most {bytes_max} are read at once", path=path)
+            return file.pread(size, 0)
         finally:
             file.close()
 

@@ -24,6 +24,7 @@ from cmdlog.wal.format.control_record import (
     naming_record,
     vote_of,
 )
+from cmdlog.wal.format.json_reader import whole_number
 from cmdlog.wal.format.record import Record, RecordKind, decode_commit_mark, decode_empty, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from cmdlog.wal.term_table import TermTable, table_of_json, table_to_json
@@ -323,7 +324,7 @@ def _to_json(state: GroupState) -> dict[str, Any]:
 def _from_json(value: dict[str, Any]) -> GroupState:
     catalogs = [LoggedCatalog(index, of, stated, used) for index, stated, used, of in value["catalogs"]]
     return GroupState(
-        **{name: int(value[name]) for name in _NUMBERS},
+        **{name: whole_number(value[name]) for name in _NUMBERS},
         vote=value["vote"],
         configurations=[Stated(*parts) for parts in value["configurations"]],
         schema=_stated_json(value["schema"]),

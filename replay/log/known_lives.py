@@ -20,6 +20,7 @@ import orjson
 from cmdlog.wal.directory.instance import CLUSTER_FOLDER, Identity
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.cluster_record import ClusterMember
+from cmdlog.wal.format.json_reader import load_document
 from cmdlog.wal.group_state import Stated
 
 BOOK_PATH: Final = (CLUSTER_FOLDER, "peers.json")
@@ -83,7 +84,7 @@ def peers_met(files: Files, directory: str, identity: Identity) -> PeersMet:
     if not files.exists(path):
         return PeersMet()
     try:
-        value = orjson.loads(files.read_file(path))
+        value = load_document(files, path)
         stated = value.pop("checksum")
         if stated != f"{google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)):08x}":
             return PeersMet()

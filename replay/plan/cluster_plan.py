@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import orjson
 
+from cmdlog.wal.format.json_reader import BadJson, read_document
 from replay.errors import BadPlan, Incomplete, UntilUnreachable, first_of
 from replay.log.evidence import NodeEvidence
 from replay.plan.authority import GroupVerdict
-from replay.plan.node_plan import Plan
+from replay.plan.node_plan import PLAN_BYTES_MAX, Plan
 
 FORMAT: Final = 1
 KIND: Final = "joint"  # distinguishes a plan over several directories from one over a single directory
@@ -103,7 +104,7 @@ class JointPlan:
     def from_json(cls, data: bytes) -> JointPlan:
         """Raises: BadPlan."""
         try:
-            value = orjson.loads(data)
+            value = read_document(data, bytes_max=PLAN_BYTES_MAX)
             if (value.pop("format"), value.pop("kind")) != (FORMAT, KIND):
                 raise BadPlan(f"the plan has another format than {FORMAT}")
             value["legs"] = tuple(Plan.from_json(orjson.dumps(leg)) for leg in value["legs"])
@@ -112,17 +113,17 @@ class JointPlan:
             for name in ("directories", "failed", "incomplete", "notes"):
                 value[name] = tuple(value[name])
             return cls(**value)
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadPlan(f"not a recovery plan: {error}") from error
 
 
 def is_joint(data: bytes) -> bool:
     """Whether a plan file is one over several directories."""
     try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
+        value = read_document(data, bytes_max=PLAN_BYTES_MAX)
+    except BadJson:
         return False
-    return isinstance(value, dict) and value.get("kind") == KIND
+    return value.get("kind") == KIND
 
 
 def check_complete(plan: JointPlan) -> None:

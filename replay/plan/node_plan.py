@@ -11,6 +11,7 @@ import orjson
 
 from cmdlog.wal.directory.instance import IdentityText
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.json_reader import read_document
 from cmdlog.wal.format.record import Record
 from cmdlog.wal.ids import Lsn
 from replay.errors import BadPlan
@@ -22,6 +23,7 @@ from replay.log.spans import salvage
 from snapshot.catalog import Passed
 
 FORMAT: Final = 1
+PLAN_BYTES_MAX: Final = 64 << 20  # as a file
 Kind = Literal["state", "snapshot", "empty"]
 
 
@@ -101,7 +103,7 @@ class Plan:
     def from_json(cls, data: bytes) -> Plan:
         """Raises: BadPlan."""
         try:
-            value = orjson.loads(data)
+            value = read_document(data, bytes_max=PLAN_BYTES_MAX)
             if value.pop("format") != FORMAT:
                 raise BadPlan(f"the plan has another format than {FORMAT}")
             value["partitions"] = tuple(_part_from_json(part) for part in value["partitions"])
@@ -111,7 +113,7 @@ class Plan:
             value["origins"] = {int(partition): str(directory) for partition, directory in value.get("origins", {}).items()}
             value["catalogs"] = tuple(value.get("catalogs", ()))
             return cls(**value)
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadPlan(f"not a recovery plan: {error}") from error
 
 

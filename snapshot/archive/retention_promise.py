@@ -17,6 +17,7 @@ import orjson
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.json_reader import load_document
 from snapshot.archive_layout import ARCHIVE
 from snapshot.checksummed_json import checksum
 
@@ -59,12 +60,12 @@ def promise_problem(files: Files, directory: str) -> str:
 
 def _read(files: Files, directory: str) -> tuple[float, int | None]:
     try:
-        value = orjson.loads(files.read_file(os.path.join(directory, ARCHIVE, PROMISE_NAME)))
+        value = load_document(files, os.path.join(directory, ARCHIVE, PROMISE_NAME))
         if value.pop("crc32c") != checksum(value) or value["format"] != 1:
             return math.inf, None
         ended = value.get("ended_millis")
         return float(value["window_s"]), int(ended) if ended is not None else None
     except FileNotFoundError:
         return 0.0, None
-    except (OSError, WalError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+    except (OSError, WalError, KeyError, TypeError, ValueError, AttributeError):
         return math.inf, None

@@ -220,6 +220,10 @@ def test_messages_beyond_one_frame_go_into_the_next() -> None:
     assert [len(opener.open(frame)) for frame in frames] == [2, 2]
     assert max(map(len, frames)) <= FRAME_BYTES_MAX
     assert [len(opener.open(frame)) for frame in sealer.seal([BEAT] * (MESSAGES_MAX + 1))] == [MESSAGES_MAX, 1]
+    half = ENTRIES_MAX // 2
+    empty: list[Addressed] = [(GROUP, append([b""] * count, first=1)) for count in (half, half, 1, ENTRIES_MAX)]
+    empty.append((GROUP, Forward(ME, PEER, TERM, [b""])))
+    assert [len(opener.open(frame)) for frame in sealer.seal([*empty, BEAT])] == [2, 1, 1, 2], "entries may be empty"
     assert sealer.seal([]) == []
 
 
@@ -240,6 +244,19 @@ def test_a_message_that_no_peer_would_take_is_not_sent(message: Append | Forward
     with pytest.raises(MessageTooLarge):
         sealer.seal([BEAT, (GROUP, message)])
     assert [opener.open(frame) for frame in sealer.seal([BEAT])] == [[BEAT]]
+
+
+def test_messages_beyond_the_limit_refuse_their_frame() -> None:
+    """No program sends them, and each makes an object."""
+    beat = meta_of(MessageKind.TIMEOUT_NOW, b"")
+    assert fault_of(sealed_by_hand(beat * (MESSAGES_MAX + 1))) is FrameFault.LENGTH
+
+
+def test_message_without_entries_passes_beside_one_with_too_many() -> None:
+    """A limit of entries leaves out appends alone."""
+    beat, full = meta_of(MessageKind.TIMEOUT_NOW, b""), meta_of(MessageKind.APPEND, append_body(ENTRIES_MAX))
+    opened = Opener(LINK_HEADS, SECRET).open(sealed_by_hand(full * 2 + beat))
+    assert [message.kind for _, message in opened] == [MessageKind.APPEND, MessageKind.TIMEOUT_NOW]
 
 
 def test_a_message_for_another_node_is_not_sent() -> None:
@@ -309,6 +326,8 @@ def test_a_frame_makes_no_more_than_a_small_multiple_of_its_size() -> None:
     """Counts that claim millions allocate nothing; the most that a short message can make are empty entries, to their limit."""
     bodies = [append_body(ENTRIES_MAX), append_body(0xFFFFFFFF), append_body(9, field(Tag.TERM_RUNS, b"\xff" * 12))]
     frames = [sealed_by_hand(meta_of(MessageKind.APPEND, body)) for body in bodies]
+    frames.append(sealed_by_hand(meta_of(MessageKind.APPEND, append_body(ENTRIES_MAX)) * 1000))
+    frames.append(sealed_by_hand(meta_of(MessageKind.FORWARD, fixed(MessageKind.FORWARD, ENTRIES_MAX)) * 1000))
     frames.append(sealed_by_hand(meta_of(MessageKind.READ_REQUEST, FIELD.pack(Tag.CONTEXTS, 0x7FFFFFFF))))
     opener = Opener(LINK_HEADS, SECRET)
     tracemalloc.start()

@@ -12,7 +12,17 @@ import pytest
 import cmdlog.raft
 from cmdlog.raft.messages import MessageKind
 from cmdlog.raft.wire.control_frames import SAYING_FIELDS, ControlKind, RefusalReason
-from cmdlog.raft.wire.layout import FIELD, FIXED_FIELDS, HEAD_FIELDS, MESSAGES_MAX, NO_GROUP, Addressed, FrameFault, Tag
+from cmdlog.raft.wire.layout import (
+    ENTRIES_MAX,
+    FIELD,
+    FIXED_FIELDS,
+    HEAD_FIELDS,
+    MESSAGES_MAX,
+    NO_GROUP,
+    Addressed,
+    FrameFault,
+    Tag,
+)
 from cmdlog.raft.wire.secure_frames import (
     EARLIER_FIELDS,
     EARLIER_MAX,
@@ -93,6 +103,7 @@ def test_the_document_has_every_tag_and_fault() -> None:
 def test_the_document_has_the_limits() -> None:
     """Those that it tells in words."""
     assert f"{FRAME_BYTES_MAX >> 20} MiB and {MESSAGES_MAX:,} messages" in section("Frame")
+    assert f"{ENTRIES_MAX:,}\nentries in all" in section("Frame")
     assert f"up to {HELLO_BYTES_MAX} bytes" in section("Hello")
     assert f"up to {EARLIER_MAX} times {PROCESS_BYTES} bytes" in section("Hello")
     assert f"`group` is {NO_GROUP}" in section("Message")

@@ -9,20 +9,24 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self, TypeVar
 
+from cmdlog.cluster.copying.copy_frames import COPY_ID_BYTES
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.operator_error import OperatorError
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
+from cmdlog.wal.directory.instance import BadSettings, check_log_sizes
 from cmdlog.wal.format.cluster_record import ClusterMember
+from cmdlog.wal.format.json_reader import fixed_bytes, read_document, whole_number
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.group_state import GroupState
+from snapshot.checksummed_json import MANIFEST_BYTES_MAX
 
 INCARNATION_BYTES: Final = 8
-MANIFEST_BYTES_MAX: Final = 128 << 20  # the code's bundles are by far the largest part, and an entry has at most 8 MiB
+AFTER_S_MAX: Final = 3600.0  # a source may say that it is asked again
 FILE_NAME: Final = re.compile(r"p\d{4}-\d{16}(?:-\d{1,4})?/(?:manifest\.json|image\.sqlite|delta\.sqlite)")
 
 V = TypeVar("V")
@@ -82,7 +86,7 @@ class LeaderAddress:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(int(value["node"]), _text(value["peer"]))
+        return cls(whole_number(value["node"]), _text(value["peer"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class RollAddress:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(int(value["node"]), _text(value["peer"]), _text(value["client"]))
+        return cls(whole_number(value["node"]), _text(value["peer"]), _text(value["client"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class CopyStanding:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Raises: ValueError, KeyError, TypeError, BadRecord."""
         return cls(
-            int(value["node"]),
+            whole_number(value["node"]),
             _flag(value["begun"]),
             _flag(value["leads"]),
             _optional(value["leader"], LeaderAddress.from_json),
@@ -150,8 +154,8 @@ class CopyRequest:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        groups = {int(group): (int(term), int(index)) for group, (term, index) in value["groups"].items()}
-        return cls(int(value["node"]), _incarnation(value["incarnation"]), groups)
+        places = {int(group): (whole_number(term), whole_number(index)) for group, (term, index) in value["groups"].items()}
+        return cls(whole_number(value["node"]), _incarnation(value["incarnation"]), places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,8 @@ class CopyFile:
         name = _text(value["name"])
         if FILE_NAME.fullmatch(name) is None:
             raise ValueError(f"{name!r} is no file of a snapshot")
-        return cls(int(value["file"]), int(value["partition"]), name, _size(value["size"]), _size(value["crc32c"]))
+        number, partition, size, crc32c = _numbers(value, "file", "partition", "size", "crc32c")
+        return cls(number, partition, name, size, crc32c)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +188,7 @@ class CopyPlace:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(*(_size(value[name]) for name in ("index", "term", "checksum", "txn_id")))
+        return cls(*_numbers(value, "index", "term", "checksum", "txn_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +201,10 @@ class LogShape:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(*(_size(value[name]) for name in ("segment_bytes", "segments", "reserve_bytes")))
+        """Raises: KeyError, ValueError; BadSettings for a log that no directory can have."""
+        segment_bytes, segments, reserve_bytes = _numbers(value, "segment_bytes", "segments", "reserve_bytes")
+        check_log_sizes(segment_bytes, segments=segments, reserve_bytes=reserve_bytes)
+        return cls(segment_bytes, segments, reserve_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,14 +250,14 @@ class CopyManifest:
         if [file.file for file in files] != list(range(len(files))) or len({file.name for file in files}) != len(files):
             raise ValueError("files out of order, or twice")
         return cls(
-            copy=bytes.fromhex(value["copy"]),
-            source=int(value["source"]),
+            copy=fixed_bytes(value["copy"], COPY_ID_BYTES),
+            source=whole_number(value["source"]),
             groups={int(group): GroupState.from_json(state) for group, state in value["groups"].items()},
             faults=tuple(bytes.fromhex(record) for record in value["faults"]),
             log=LogShape.from_json(value["log"]),
             files=files,
             partitions={int(partition): CopyPlace.from_json(place) for partition, place in value["partitions"].items()},
-            rate=_size(value["rate"]),
+            rate=whole_number(value["rate"]),
             peers={NodeId(int(node)): PeerRecord.from_json(record) for node, record in value.get("peers", {}).items()},
         )
 
@@ -263,7 +271,7 @@ class CopyWait:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(float(value["after_s"]), _text(value["why"]))
+        return cls(min(float(value["after_s"]), AFTER_S_MAX), _text(value["why"]))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -290,22 +298,19 @@ class CopyEnd:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(bytes.fromhex(value["copy"]), CopyEnding(value["outcome"]), _text(value["why"]))
+        return cls(fixed_bytes(value["copy"], COPY_ID_BYTES), CopyEnding(value["outcome"]), _text(value["why"]))
 
 
 def encode_value(value: Mapping[str, Any]) -> bytes:
     """The body of a frame."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 def decode_value(body: bytes, read: Callable[[Any], V]) -> V:
     """What a body says. Raises: BadFrame."""
     try:
-        value = json.loads(body)
-        if not isinstance(value, dict):
-            raise TypeError("not an object")
-        return read(value)
-    except (ValueError, KeyError, TypeError, AttributeError, BadRecord) as error:
+        return read(read_document(body, bytes_max=MANIFEST_BYTES_MAX))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, BadSettings, BadRecord) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise BadFrame(FrameFault.MALFORMED, f"{read.__qualname__.split('.')[0]}: {what}") from None
 
@@ -322,17 +327,12 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _size(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no number from 0 on")
-    return value
+def _numbers(value: Mapping[str, Any], *names: str) -> Iterator[int]:
+    return (whole_number(value[name]) for name in names)
 
 
 def _incarnation(value: Any) -> bytes:
-    life = bytes.fromhex(value)
-    if len(life) != INCARNATION_BYTES:
-        raise ValueError(f"incarnation of {len(life)} bytes")
-    return life
+    return fixed_bytes(value, INCARNATION_BYTES)
 
 
 def _optional(value: Any, read: Callable[[Any], V]) -> V | None:

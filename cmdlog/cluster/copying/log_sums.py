@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from cmdlog.wal.format.json_reader import whole_number
+
 RANGES_MAX: Final = 4096  # in one question
 
 
@@ -28,7 +30,7 @@ class SumsRequest:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Raises: ValueError, KeyError, TypeError."""
-        request = cls(*(int(value[name]) for name in ("group", "first", "last", "stride")))
+        request = cls(*(whole_number(value[name]) for name in ("group", "first", "last", "stride")))
         if not 0 <= request.first <= request.last < request.first + RANGES_MAX:
             raise ValueError(f"ranges {request.first} to {request.last}, of which there may be {RANGES_MAX}")
         return request
@@ -48,4 +50,4 @@ class KnownSums:
         """Raises: ValueError, KeyError, TypeError."""
         if len(value["sums"]) > RANGES_MAX:
             raise ValueError(f"{len(value['sums'])} ranges")
-        return cls({int(number): int(found) for number, found in value["sums"].items()})
+        return cls({int(number): whole_number(found) for number, found in value["sums"].items()})

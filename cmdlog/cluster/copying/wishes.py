@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from cmdlog.wal.format.cluster_record import ClusterMember
+from cmdlog.wal.format.json_reader import whole_number
 
 
 class WishRefusal(enum.Enum):
@@ -45,7 +46,7 @@ class CopyWish:
         if len(incarnation) != 8 or len(former) not in (0, 8):
             raise ValueError(f"an incarnation has 8 bytes, not {len(incarnation)} and {len(former)}")
         texts = (str(value[name]) for name in ("reason", "peer", "client"))
-        return cls(int(value["node"]), incarnation, former, *texts)
+        return cls(whole_number(value["node"]), incarnation, former, *texts)
 
     def to_json(self) -> dict[str, Any]:
         """The body of ASK."""

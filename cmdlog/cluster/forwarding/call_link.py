@@ -14,11 +14,10 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from cmdlog.cluster.channels.sealed_frames import BODY_BYTES_MAX, FrameSession
 from cmdlog.cluster.forwarding.call_frames import CallFrameKind
-from cmdlog.cluster.forwarding.call_rows import CALL, NAMES_MAX, CallName, CallWindow, decode_answers, encode_calls
+from cmdlog.cluster.forwarding.call_rows import CALL, EARLY_WINDOW, NAMES_MAX, CallName, CallWindow, decode_answers, encode_calls
 from cmdlog.cluster.transport.framed_connection import ConnectionEnded, FramedConnection
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
 
-EARLY_WINDOW: Final = CallWindow(calls=1024, params_bytes=4 << 20)  # before the called end has stated its own
 FRAME_AIM_BYTES: Final = 1 << 20  # of parameters in one frame, unless one call has more
 PARAMS_BYTES_MAX: Final = BODY_BYTES_MAX - (64 << 10)  # of one call, beside its row and names
 
@@ -158,6 +157,8 @@ class CallLink(Generic[D]):
         said = self._session.opener.open(frame)
         if said.kind != CallFrameKind.ANSWERS:
             return
+        if said.count > len(self._waiting):
+            raise BadFrame(FrameFault.MALFORMED, f"{said.count} answers to {len(self._waiting)} calls")
         rows = decode_answers(said.body, said.count)
         try:
             with self._lock:

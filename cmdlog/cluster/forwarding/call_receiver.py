@@ -16,6 +16,7 @@ from cmdlog.cluster.channels.sealed_frames import FrameSession
 from cmdlog.cluster.forwarding.call_frames import CallFrameKind
 from cmdlog.cluster.forwarding.call_rows import (
     ANSWER,
+    EARLY_WINDOW,
     NAMES_MAX,
     AnswerRow,
     CallBatch,
@@ -94,6 +95,8 @@ class CallReceiver(Generic[H, R]):
     def _take_frame(self, frame: bytes) -> None:
         said = self.session.opener.open(frame)
         if said.kind == CallFrameKind.CALLS:
+            if said.count > max(self.window.calls, EARLY_WINDOW.calls):
+                raise BadFrame(FrameFault.MALFORMED, f"{said.count} calls in a frame")
             self._take_calls(decode_calls(said.body, said.count))
         elif said.kind == CallFrameKind.PROBE and self.connection.writable:  # one that does not read gets no more
             self.connection.write(self.session.sealer.seal(CallFrameKind.RECEIPT))

@@ -83,6 +83,9 @@ class CallWindow:
         return WINDOW.pack(self.calls, self.params_bytes)
 
 
+EARLY_WINDOW: Final = CallWindow(calls=1024, params_bytes=4 << 20)  # before the called end has stated its own
+
+
 @dataclass(frozen=True, slots=True)
 class CallBatch:
     """The body of a frame of calls. `names` are those that no earlier frame of the link had."""

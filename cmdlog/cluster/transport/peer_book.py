@@ -38,6 +38,7 @@ from cmdlog.raft.wire.secure_frames import EARLIER_MAX, PROCESS_BYTES, Peer
 from cmdlog.wal.directory.instance import CLUSTER_FOLDER, Identity
 from cmdlog.wal.errors import Corrupt, DiskFull, Foreign, NewerFormat, Wedged
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.json_reader import BadJson, fixed_bytes, load_document
 
 FORMAT: Final = 1
 BOOK_NAME: Final = "peers.json"
@@ -82,9 +83,9 @@ class PeerRecord:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Raises: KeyError, TypeError, ValueError."""
         start = None if value["start"] is None else _start_of(*value["start"])
-        former = tuple(_bytes_of(incarnation, INCARNATION_BYTES) for incarnation in value["former"])
+        former = tuple(fixed_bytes(incarnation, INCARNATION_BYTES) for incarnation in value["former"])
         met_later = value.get("met_later") is True  # an older program does not say it
-        return cls(_bytes_of(value["incarnation"], INCARNATION_BYTES), value["confirmed"] is True, start, former, met_later)
+        return cls(fixed_bytes(value["incarnation"], INCARNATION_BYTES), value["confirmed"] is True, start, former, met_later)
 
     def newer(self, other: PeerRecord) -> PeerRecord:
         """The same node as this book and another one know it, confirmed to neither; where they disagree without saying which life
@@ -280,10 +281,10 @@ def _encode_book(identity: Identity, records: dict[NodeId, PeerRecord], start: P
 def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId, PeerRecord], ProcessStart]:
     """Records, and the last start of the directory. Raises: Corrupt, Foreign, NewerFormat."""
     try:
-        value = orjson.loads(files.read_file(path))
-    except orjson.JSONDecodeError as error:
-        raise Corrupt("the book of peers is not JSON", path=path) from error
-    if not isinstance(value, dict) or value.pop("checksum", None) != _checksum(value):
+        value = load_document(files, path)
+    except BadJson as error:
+        raise Corrupt(f"the book of peers cannot be read: {error}", path=path) from error
+    if value.pop("checksum", None) != _checksum(value):
         raise Corrupt("the book of peers does not match its checksum", path=path)
     if value["format"] != FORMAT:
         raise NewerFormat(f"{path} has format {value['format']}, this program reads up to {FORMAT}")
@@ -300,14 +301,7 @@ def _read_book(files: Files, path: str, identity: Identity) -> tuple[dict[NodeId
 def _start_of(number: Any, process: Any) -> ProcessStart:
     if type(number) is not int or number < 0:
         raise ValueError(f"{number!r} is no number of a start")
-    return ProcessStart(number, _bytes_of(process, PROCESS_BYTES))
-
-
-def _bytes_of(value: Any, size: int) -> bytes:
-    data = bytes.fromhex(value)
-    if len(data) != size:
-        raise ValueError(f"{len(data)} bytes, not {size}")
-    return data
+    return ProcessStart(number, fixed_bytes(process, PROCESS_BYTES))
 
 
 def _checksum(value: dict[str, Any]) -> str:

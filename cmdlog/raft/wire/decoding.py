@@ -52,6 +52,7 @@ from cmdlog.raft.wire.layout import (
     FIELD,
     FIXED,
     HEAD,
+    MESSAGES_MAX,
     NUMBER_MAX,
     RUN,
     SEGMENT,
@@ -83,8 +84,10 @@ class Decoder:
         and counted. Raises: BadFrame when the parts do not add up or the bulk is damaged or forged.
         """
         messages: list[Addressed] = []
-        size, sender, receiver = len(data), self._sender, self._receiver
+        size, sender, receiver, entries = len(data), self._sender, self._receiver, 0
         while at < end:
+            if len(messages) == MESSAGES_MAX:
+                raise BadFrame(FrameFault.LENGTH, f"more than {MESSAGES_MAX} messages")
             fixed_at = at + _HEAD_BYTES
             if fixed_at > end:
                 raise BadFrame(FrameFault.LENGTH, f"{end - at} bytes left for the head of a message")
@@ -104,7 +107,8 @@ class Decoder:
                 if fields_at > at:
                     raise Malformed
                 fixed = unpack_fixed(data, fixed_at)
-                if term > NUMBER_MAX or (fixed and max(fixed) > NUMBER_MAX):
+                entries += (count := fixed[-1] if kind in _COUNTED else 0)
+                if term > NUMBER_MAX or (fixed and max(fixed) > NUMBER_MAX) or (count and entries > ENTRIES_MAX):
                     raise Malformed
                 fields = _fields(data, fields_at, at) if fields_at < at else _NO_FIELDS
                 if self._digest_key is not None and bulk_bytes:
@@ -128,6 +132,7 @@ _Form = tuple[int, Callable[[bytes, int], tuple[int, ...]], _Maker]  # bytes of 
 _HEAD_BYTES: Final = HEAD.size
 _unpack_head: Final = HEAD.unpack_from
 _crc32c: Final = google_crc32c.value
+_COUNTED: Final = (MessageKind.APPEND.value, MessageKind.FORWARD.value)  # the last of their fixed part is a count of entries
 _NO_FIELDS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
@@ -192,7 +197,7 @@ def _sizes(count: int, total: int, fields: Mapping[int, bytes]) -> Iterable[int]
 
 def _append(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Rest) -> Append:
     first, prev_term, commit, entries_term, count = fixed
-    if not first or count > ENTRIES_MAX:
+    if not first:
         raise Malformed
     terms, kinds, fields = [entries_term] * count, bytes(count), rest[0]
     if fields:
@@ -222,10 +227,7 @@ def _terms(runs: bytes, count: int) -> list[Term]:
 
 
 def _forward(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Rest) -> Forward:
-    (count,) = fixed
-    if count > ENTRIES_MAX:
-        raise Malformed
-    return Forward(sender, receiver, term, _payloads(count, rest))
+    return Forward(sender, receiver, term, _payloads(fixed[0], rest))
 
 
 def _install_snapshot(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Rest) -> InstallSnapshot:

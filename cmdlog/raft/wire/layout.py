@@ -17,7 +17,7 @@ from cmdlog.raft.messages import Bundle, Message, MessageKind
 from cmdlog.wal.ids import PartitionId
 
 NUMBER_MAX: Final = (1 << 62) - 1  # of a term, index or round: a sum of two of them is still a positive 64-bit number
-ENTRIES_MAX: Final = 1 << 14  # of one message, empty ones too: bounds the objects that a short message can make
+ENTRIES_MAX: Final = 1 << 14  # of one frame, empty ones too: bounds the objects that a short frame can make
 MESSAGES_MAX: Final = 4096  # of one frame: above the groups that a node has
 COLUMN_MAX: Final = 1 << 16  # contexts of a message, groups of a bundle
 SEGMENTS_MAX: Final = 4096  # files of one manifest

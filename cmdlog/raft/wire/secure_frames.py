@@ -24,9 +24,10 @@ from typing import Final
 import google_crc32c
 
 from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import Append, Bundle, Forward, Message
 from cmdlog.raft.wire.decoding import Decoder
 from cmdlog.raft.wire.encoding import Encoder
-from cmdlog.raft.wire.layout import MESSAGES_MAX, Addressed, BadFrame, FrameFault, MessageTooLarge, layout
+from cmdlog.raft.wire.layout import ENTRIES_MAX, MESSAGES_MAX, Addressed, BadFrame, FrameFault, MessageTooLarge, layout
 
 VERSION: Final = 1
 MAGIC: Final = b"CR"
@@ -168,18 +169,19 @@ class FrameSealer:
         full: list[tuple[list[bytes], list[bytes], int]] = []
         metas: list[bytes] = []
         bulks: list[bytes] = []
-        room = _ROOM_BYTES
+        room, entries_left = _ROOM_BYTES, ENTRIES_MAX
         for group, message in messages:
             if message.receiver != receiver or message.sender != sender:
                 raise ValueError(f"message from {message.sender} to {message.receiver} on the link {sender} to {receiver}")
             meta, bulk = encode(group, message)
-            size = len(meta) + len(bulk)
-            if size > room or len(metas) == MESSAGES_MAX:
+            size, entries = len(meta) + len(bulk), _entries_of(message)
+            if size > room or len(metas) == MESSAGES_MAX or entries > entries_left:
                 if size > _ROOM_BYTES:
                     raise MessageTooLarge(f"message of {size} bytes, at most {_ROOM_BYTES}")
                 full.append((metas, bulks, room))
-                metas, bulks, room = [], [], _ROOM_BYTES
+                metas, bulks, room, entries_left = [], [], _ROOM_BYTES, ENTRIES_MAX
             room -= size
+            entries_left -= entries
             metas.append(meta)
             if bulk:
                 bulks.append(bulk)
@@ -198,6 +200,12 @@ class FrameSealer:
         mac.update(front)
         trailer = _pack_trailer(_crc32c(front), mac.digest())
         return b"".join((front, trailer, *bulks)) if bulks else front + trailer
+
+
+def _entries_of(message: Message | Bundle) -> int:
+    if type(message) is Append:
+        return len(message.entries.terms)
+    return len(message.payloads) if type(message) is Forward else 0
 
 
 class Opener:

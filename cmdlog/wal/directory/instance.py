@@ -19,6 +19,7 @@ from cmdlog.wal.directory.local_token import LOCAL_TOKEN_NAME
 from cmdlog.wal.errors import Corrupt, NewerFormat, WalError, WrongDirectory
 from cmdlog.wal.files import TEMP_SUFFIX, Files
 from cmdlog.wal.format.block import SECTOR_BYTES
+from cmdlog.wal.format.json_reader import BadJson, load_document
 from cmdlog.wal.format.segment import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX, SEGMENTS_MIN
 
 FORMAT: Final = 1
@@ -103,13 +104,18 @@ class Instance:
             raise BadSettings("cluster_id must have 16 bytes and incarnation 8")
         if not 0 <= self.identity.node_id <= NODE_ID_MAX:
             raise BadSettings(f"node_id {self.identity.node_id} is outside [0, {NODE_ID_MAX}]")
-        if self.segment_bytes % SECTOR_BYTES or not SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX:
-            bounds = f"a multiple of {SECTOR_BYTES} in [{SEGMENT_BYTES_MIN}, {SEGMENT_BYTES_MAX}]"
-            raise BadSettings(f"segment_bytes {self.segment_bytes} is not {bounds}")
-        if not SEGMENTS_MIN <= self.segments <= SEGMENTS_MAX:
-            raise BadSettings(f"segments {self.segments} is outside [{SEGMENTS_MIN}, {SEGMENTS_MAX}]")
-        if not 0 <= self.log_reserve_bytes <= self.segment_bytes // 2:
-            raise BadSettings(f"log_reserve_bytes {self.log_reserve_bytes} is more than half a segment")
+        check_log_sizes(self.segment_bytes, segments=self.segments, reserve_bytes=self.log_reserve_bytes)
+
+
+def check_log_sizes(segment_bytes: int, *, segments: int, reserve_bytes: int) -> None:
+    """Raises: BadSettings naming the size that cannot be."""
+    if segment_bytes % SECTOR_BYTES or not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX:
+        bounds = f"a multiple of {SECTOR_BYTES} in [{SEGMENT_BYTES_MIN}, {SEGMENT_BYTES_MAX}]"
+        raise BadSettings(f"segment_bytes {segment_bytes} is not {bounds}")
+    if not SEGMENTS_MIN <= segments <= SEGMENTS_MAX:
+        raise BadSettings(f"segments {segments} is outside [{SEGMENTS_MIN}, {SEGMENTS_MAX}]")
+    if not 0 <= reserve_bytes <= segment_bytes // 2:
+        raise BadSettings(f"log_reserve_bytes {reserve_bytes} is more than half a segment")
 
 
 def write_instance(files: Files, directory: str, instance: Instance) -> None:
@@ -141,10 +147,10 @@ def load_instance(files: Files, directory: str) -> Instance:
     if not files.exists(path):
         raise _no_instance(files, directory)
     try:
-        value = orjson.loads(files.read_file(path))
-    except orjson.JSONDecodeError as error:
-        raise Corrupt("instance file is not JSON", path=path) from error
-    if not isinstance(value, dict) or value.pop("checksum", None) != _checksum(value):
+        value = load_document(files, path)
+    except BadJson as error:
+        raise Corrupt(f"instance file cannot be read: {error}", path=path) from error
+    if value.pop("checksum", None) != _checksum(value):
         raise Corrupt("instance file does not match its checksum", path=path)
     if value.get("format") not in (FORMAT, FORMAT_WITH_EARLIER):
         raise NewerFormat(f"{path} has format {value.get('format')}, this program reads up to {FORMAT_WITH_EARLIER}")
@@ -178,10 +184,9 @@ def read_marker(files: Files, directory: str) -> dict[str, Any] | None:
     if not files.exists(path):
         return None
     try:
-        value = orjson.loads(files.read_file(path))
-    except orjson.JSONDecodeError:
+        return load_document(files, path)
+    except BadJson:
         return {"by": "program"}
-    return value if isinstance(value, dict) else {"by": "program"}
 
 
 def begin_creation(files: Files, directory: str, *, by: str = "") -> None:

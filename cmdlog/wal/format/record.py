@@ -20,6 +20,7 @@ import orjson
 import zstandard
 
 from cmdlog.wal.format.block import RECORD_ALIGN
+from cmdlog.wal.format.json_reader import BadJson, read_document
 from cmdlog.wal.format.struct_layout import Layout
 from cmdlog.wal.ids import Index, Term
 
@@ -105,12 +106,9 @@ class Record:
         try:
             if self.flags & _FLAG_ZSTD:
                 data = decompress(data, bytes_max=RECORD_BYTES_MAX)
-            value = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
+            return read_document(data, bytes_max=RECORD_BYTES_MAX)
+        except BadJson as error:
             raise BadRecord(f"payload of {self.kind.name}: {error}") from error
-        if not isinstance(value, dict):
-            raise BadRecord(f"payload of {self.kind.name} is no object")
-        return value
 
 
 def decompress(data: bytes, *, bytes_max: int) -> bytes:

@@ -110,6 +110,38 @@ def test_files_are_numbered_and_named_once(change: dict[str, Any]) -> None:
         decode_value(encode_value(value), CopyManifest.from_json)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"segment_bytes": 1 << 40}, {"segment_bytes": 0}, {"segment_bytes": (1 << 20) + 1}, {"reserve_bytes": 1 << 20},
+        {"reserve_bytes": -1}, {"segments": 1 << 40}, {"segments": 1}, {"segments": 8.0}, {"segments": True},
+    ],
+)  # fmt: skip
+def test_log_that_no_directory_can_have_is_refused(change: dict[str, Any]) -> None:
+    """Before anything is copied: the recipient's log is made with these sizes."""
+    value = MANIFEST.to_json()
+    value["log"] |= change
+    with pytest.raises(BadFrame, match="CopyManifest"):
+        decode_value(encode_value(value), CopyManifest.from_json)
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, 1e300, 1 << 63, "1" * 5000, None])
+def test_number_that_has_no_place_in_a_log_is_refused(number: object) -> None:
+    """Places, terms and sizes become fields of records."""
+    value = MANIFEST.to_json()
+    for part in (value["partitions"]["0"], value["groups"]["0"], value["files"][0]):
+        for name in part.keys() & {"index", "term", "txn_id", "last_txn", "commit", "size", "file"}:
+            kept, part[name] = part[name], number
+            with pytest.raises(BadFrame):
+                decode_value(encode_value(value), CopyManifest.from_json)
+            part[name] = kept
+
+
+def test_wait_has_an_end() -> None:
+    """A source that says for ever is asked again within the hour."""
+    assert decode_value(b'{"after_s":1e300,"why":""}', CopyWait.from_json) == CopyWait(3600.0, "")
+
+
 def test_manifest_of_an_older_source_names_no_peers() -> None:
     """A copy of it is one all the same."""
     value = MANIFEST.to_json()

@@ -8,7 +8,7 @@ import pytest
 
 from cmdlog.cluster.forwarding.call_frames import CallFrameKind
 from cmdlog.cluster.forwarding.call_receiver import FRAME_AIM_BYTES, UNSENT_BYTES_MAX
-from cmdlog.cluster.forwarding.call_rows import CALL, NO_KEY, CallWindow, encode_calls
+from cmdlog.cluster.forwarding.call_rows import CALL, EARLY_WINDOW, NO_KEY, CallWindow, encode_calls
 from tests.cluster.forwarding.callkit import NAME, CallWire, Placer, calls
 
 
@@ -54,6 +54,15 @@ def test_calls_beyond_the_window_are_refused_alone() -> None:
     wire.link.add(calls("e"))
     wire.carry()
     assert wire.placer.placed[-1] == b"e"
+
+
+def test_frame_of_more_calls_than_any_window_has_ends_the_link() -> None:
+    """Nothing is made of them: a caller that heeds the window sends none."""
+    wire = CallWire(CallWindow(calls=2, params_bytes=1 << 20))
+    wire.open()
+    wire.called.data_received(frame_of(wire, 1, *[b""] * (EARLY_WINDOW.calls + 1)))
+    assert wire.called.is_ending
+    assert wire.placer.placed == []
 
 
 def test_answers_of_one_turn_share_a_frame() -> None:

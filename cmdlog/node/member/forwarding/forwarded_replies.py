@@ -27,6 +27,7 @@ from cmdlog.node.outcome import (
     Reply,
     UnknownOutcome,
 )
+from cmdlog.wal.format.json_reader import read_document
 from procedures.execution.failure_trace import FailureTrace
 from procedures.idempotency.known_outcome import Status
 
@@ -81,12 +82,17 @@ def encode_replies(replies: Sequence[tuple[int, Reply]], encode_one: Callable[[i
 
 
 def decode_reply(status: int, txn: int, body: bytes, more: bytes) -> Reply:
-    """The inverse."""
-    if status != REFUSED:
-        return CallOutcome(status, txn, body, FailureTrace(**orjson.loads(more)) if more else None)
-    told = orjson.loads(body)
-    kind = KINDS.get(told["kind"], UnknownOutcome)
-    return NotLeading(told["text"], told["leader"], told["node"]) if kind is NotLeading else kind(told["text"])
+    """The inverse. What cannot be read is doubt, too: its caller is answered all the same."""
+    try:
+        if status != REFUSED:
+            return CallOutcome(
+                status, txn, body, FailureTrace(**read_document(more, bytes_max=PARAMS_BYTES_MAX)) if more else None
+            )
+        told = read_document(body, bytes_max=PARAMS_BYTES_MAX)
+        kind = KINDS.get(told["kind"], UnknownOutcome)
+        return NotLeading(told["text"], told["leader"], told["node"]) if kind is NotLeading else kind(told["text"])
+    except (ValueError, KeyError, TypeError) as error:
+        return UnknownOutcome(f"the answer of the leading node cannot be read ({type(error).__name__})")
 
 
 def needs_trace(reply: Reply) -> bool:
