@@ -216,8 +216,8 @@ def test_chunks_of_http_1_0_are_refused() -> None:
 def test_address_of_a_proxy_and_escapes_are_understood() -> None:
     """An absolute address means its path; escapes are decoded once."""
     paths = {
-        b"http://other:1/a?b": "/a",
-        b"http://other": "/",
+        b"http://x/a?b": "/a",
+        b"HTTPS://X": "/",
         b"/a%2520b": "/a%20b",
         b"/%ff": "/\ufffd",
         b"//a": "//a",
@@ -351,7 +351,7 @@ def test_garbage_is_read_or_refused_for_minutes(mutated: Mutated, size: int) -> 
     [
         (b"1.1", [], "bad_request"),
         (b"1.1", [b"x"], ""),
-        (b"1.1", [b""], ""),
+        (b"1.1", [b""], ""),  # of an address without a server
         (b"1.1", [b"x", b"x"], "bad_request"),
         (b"1.1", [b"x", b"y"], "bad_request"),
         (b"1.0", [], ""),
@@ -363,7 +363,27 @@ def test_garbage_is_read_or_refused_for_minutes(mutated: Mutated, size: int) -> 
 def test_request_has_one_host(version: bytes, hosts: list[bytes], code: str, target: bytes) -> None:
     """RFC 9112, section 3.2: none in HTTP/1.1, or two, is an error of the request, whatever they say."""
     head = b"GET %b HTTP/%b\r\n" % (target, version) + b"".join(b"hOsT: %b\r\n" % host for host in hosts)
-    assert read([head + b"\r\n"]).code == code
+    disagree = target != b"/" and hosts == [b""]
+    assert read([head + b"\r\n"]).code == ("bad_request" if disagree else code)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"http://y/", b"http://x:80/", b"http://x.y/", b"http://u@x/", b"http://y?x", b"http://y#@x/", b"http://x%2f/", b"https://y/",
+        b"ftp://x/", b"//x/", b"x", b"x:80", b"http:///", b"http://", b"http:/x", b"http://x\\@y/", b"**",
+    ],
+)  # fmt: skip
+def test_address_of_another_server_is_refused(target: bytes) -> None:
+    """The server in the address and the Host header are the same, whatever case they are in, or there is no request."""
+    found = read([b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"])
+    assert found.code == "bad_request" or found.requests[0][1] == target.decode() == "//x/"
+
+
+def test_server_of_an_address_is_checked_as_host_is() -> None:
+    """HTTP/1.0 may leave out the header: the gate then gets the server of the address in its place."""
+    found = read([b"GET http://evil.example:1/a HTTP/1.0\r\n\r\n"])
+    assert found.requests[0][3] == [(b"host", b"evil.example:1")]
 
 
 def test_each_request_of_a_connection_has_its_own_host() -> None:

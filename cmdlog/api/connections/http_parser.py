@@ -10,6 +10,7 @@ up to there and no further: thus it is always between two requests when it has f
 
 from __future__ import annotations
 
+import re
 from typing import Final, NoReturn
 from urllib.parse import unquote
 
@@ -25,6 +26,8 @@ TRANSFER_ENCODING: Final = b"transfer-encoding"
 EXPECT: Final = b"expect"
 BLANKS: Final = (b" ", b"\t")
 HOST: Final = b"host"
+ASTERISK: Final = b"*"  # the target of OPTIONS for the server as a whole
+SERVER: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)  # of an absolute address
 FRAMING: Final = frozenset((CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT))
 VERSIONS: Final = frozenset(("1.1", "1.0"))
 
@@ -41,7 +44,7 @@ class Request:
         self.method, self.headers, self.version, self.keep_alive = method, headers, version, keep_alive
         self.expects_continue = False
         if not target.startswith(b"/"):
-            target = _origin_form(target)
+            target = _origin_form(target, headers)
         self.raw_path, _, self.query = target.partition(b"?")
         path = self.raw_path.decode("ascii")
         self.path = unquote(path) if "%" in path else path
@@ -265,12 +268,25 @@ class Framer:
         raise problem
 
 
-def _origin_form(target: bytes) -> bytes:
-    """Path and query of an address that names a server too, as proxies send them. Raises: Problem."""
+def _origin_form(target: bytes, headers: Headers) -> bytes:
+    """Path and query of an address that names a server too, as proxies send them. Raises: Problem.
+
+    The gate checks the Host header, so that has to name the same server; where HTTP/1.0 has none, the address gives it. RFC 9112
+    lets the address overrule the header: who checks one and uses the other would be deceived.
+    """
     try:
         url = httptools.parse_url(target)
     except httptools.HttpParserInvalidURLError:
         raise _bad("the request target is not valid for this server") from None
+    if target != ASTERISK:
+        server = SERVER.match(target)
+        if server is None:
+            raise _bad("the request target is not valid for this server")
+        host = next((value for name, value in headers if name == HOST), None)
+        if host is None:
+            headers.append((HOST, server[1]))
+        elif host.lower() != server[1].lower():
+            raise _bad("the request target and the Host header name different servers")
     return (url.path or b"/") + (b"?" + url.query if url.query else b"")
 
 
