@@ -114,7 +114,7 @@ class Api:
             await BatchStream(self.service, Incoming(path, caller, picked, scope[SCOPE_KEY]), receive, send).run()
         elif entry.kind == "events":
             still_allowed = partial(self._check_role, entry, picked.get(AUTHORIZATION))
-            await send_events(self.service, scope, receive, send, caller=caller.name, still_allowed=still_allowed)
+            await send_events(self.service, scope, receive, send, caller=caller, still_allowed=still_allowed)
         elif entry.name == "query":
             await self._serve_cold(scope, receive, send)
         else:

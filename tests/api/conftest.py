@@ -98,6 +98,7 @@ class FakeNode:
     """Stands in for `cmdlog.node.node.Node`: outcomes are what a test says, `logged` is what would be in the log."""
 
     settings: Settings
+    directory: str = "/srv/shop/node-1"
     routes: dict[str, Route] = field(default_factory=lambda: make_routes(db))
     logged: list[tuple[str, list[Any], bytes]] = field(default_factory=list)
     waiting: list[tuple[Done, CallOutcome]] = field(default_factory=list)

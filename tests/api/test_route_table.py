@@ -54,7 +54,9 @@ BAD_HEADERS = {
 
 
 class Tripwire:
-    """A node that nobody may touch; it knows its procedures, which 404 and the roles of calls need."""
+    """A node that nobody may touch; it knows its procedures, which 404 and the roles of calls need, and its place."""
+
+    directory = "/srv/shop/node-1"
 
     def __init__(self, routes: Any) -> None:
         self.routes = routes

@@ -329,8 +329,8 @@ class Connection(asyncio.Protocol):
             self._reading = True
             self._transport.resume_reading()
 
-    def date(self) -> bytes:
-        return self.roster.date()
+    def shared_lines(self) -> bytes:
+        return self.roster.shared_lines()
 
     def write_now(self, data: bytes) -> None:
         """A small answer, or part of one. When the client does not take it, no further request is looked at."""
@@ -463,7 +463,7 @@ class Connection(asyncio.Protocol):
     def _answer(self, problem: Problem) -> None:
         identified = Trace.of_no_request(self.roster.front, problem)
         body = problem.body()
-        head = encode_head(problem.status, [*problem.headers(body), identified, CLOSE], self.date())
+        head = encode_head(problem.status, [*problem.headers(body), identified, CLOSE], self.shared_lines())
         self._transport.write(head + body)
         self._linger()
 

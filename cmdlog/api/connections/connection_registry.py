@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 TURNED_AWAY_MAX: Final = 64  # connections beyond the limit that are being answered 503; further ones are closed without an answer
 WORK_SHARE: Final = 7  # connections that a credential may have at work for each that nobody has: alone it gets 7 in 8
 SHARED_MIN: Final = 8  # fewer connections are not shared out
+EVERY_ANSWER: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+"""Whatever is answered, no cache keeps it, and no browser takes it for something else. No route has these by itself."""
 SWEEPS_PER_DEADLINE: Final = 20
 SWEEP_MIN_S: Final = 0.01
 SWEEP_MAX_S: Final = 0.25
@@ -115,7 +117,7 @@ class Roster:
         self._holder_of: dict[Connection, Holder] = {}
         self._tight = False  # so many are open that shares have to be looked at
         self._dated: list[tuple[bytes, bytes]] = []
-        self._date = b""
+        self._lines = b""
         self._timer: asyncio.TimerHandle | None = None
 
     def connect(self, config: object, server_state: ServerState, app_state: object, _loop: object = None) -> Connection:
@@ -241,10 +243,10 @@ class Roster:
 
     # -- what answers share ----------------------------------------------------------------------------------------------
 
-    def date(self) -> bytes:
-        """The line with the date, which uvicorn sets once a second."""
+    def shared_lines(self) -> bytes:
+        """Headers of every answer: the date, which uvicorn sets once a second, and EVERY_ANSWER."""
         headers = self._state.default_headers if self._state is not None else []
         if headers is not self._dated:
             self._dated = headers
-            self._date = b"".join(b"%b: %b\r\n" % header for header in headers)
-        return self._date
+            self._lines = b"".join(b"%b: %b\r\n" % header for header in (*headers, *EVERY_ANSWER))
+        return self._lines

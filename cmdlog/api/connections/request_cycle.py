@@ -34,18 +34,18 @@ OK: Final = 200
 RESULT_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\ncmdlog-txn: %d\r\nx-request-id: %b\r\n%b\r\n"
 )
-"""Of the result of a call: the line with the date, length, transaction, id, and maybe another header."""
+"""Of the result of a call: the lines that all answers share, length, transaction, id, and maybe another header."""
 CHUNKED: Final = (b"transfer-encoding", b"chunked")
 
 logger = structlog.get_logger("cmdlog.api")
 
 
-def encode_head(status: int, headers: Headers, date: bytes) -> bytes:
-    """An answer's first line and headers. Raises: RuntimeError when one of them holds a line end."""
+def encode_head(status: int, headers: Headers, shared: bytes) -> bytes:
+    """An answer's first line and headers, after those that all share. Raises: RuntimeError when one of them holds a line end."""
     lines = b"".join([b"%b: %b\r\n" % header for header in headers])
     if not lines.count(b"\n") == lines.count(b"\r") == len(headers):
         raise RuntimeError("a header of the answer holds a line end")
-    return b"%b%b%b\r\n" % (STATUS_LINES[status], date, lines)
+    return b"%b%b%b\r\n" % (STATUS_LINES[status], shared, lines)
 
 
 class QuickExchange:
@@ -75,7 +75,7 @@ class QuickExchange:
         if not self.keep_alive:
             headers.append(CLOSE)
         try:
-            data = encode_head(status, headers, connection.date()) + body
+            data = encode_head(status, headers, connection.shared_lines()) + body
         except RuntimeError:
             self.started = True
             connection.broken(self)
@@ -85,7 +85,7 @@ class QuickExchange:
     def answer_result(self, txn_id: int, body: bytes, request_id: str) -> None:
         """`answer` with the result of a call. The request's id holds no line end."""
         close = b"" if self.keep_alive else b"connection: close\r\n"
-        head = RESULT_HEAD % (self._connection.date(), len(body), txn_id, request_id.encode(), close)
+        head = RESULT_HEAD % (self._connection.shared_lines(), len(body), txn_id, request_id.encode(), close)
         self._send(OK, head + body)
 
     def _send(self, status: int, data: bytes) -> None:
@@ -285,7 +285,7 @@ class Exchange:
         if not self.keep_alive and CLOSE not in headers:
             headers.append(CLOSE)
         self._left = -1 if stated is None or self.request.method == "HEAD" else stated
-        self._head = encode_head(status, headers, self._connection.date())
+        self._head = encode_head(status, headers, self._connection.shared_lines())
 
     def _encode(self, body: bytes, *, last: bool) -> bytes:
         head, self._head = self._head, b""

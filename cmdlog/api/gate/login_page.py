@@ -9,13 +9,19 @@ from typing import Final
 
 from starlette.types import Send
 
-HEADERS: Final = [
+POLICY: Final = (
+    b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    b"font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+PAGE_HEADERS: Final = [
     (b"content-type", b"text/html; charset=utf-8"),
-    (b"www-authenticate", b"Bearer"),
-    (b"cache-control", b"no-store"),
+    (b"content-security-policy", POLICY),
     (b"x-frame-options", b"DENY"),
-    (b"x-content-type-options", b"nosniff"),
 ]
+"""Of every page. It may run its own script and ask this server; a procedure's result that slipped into markup could load nothing.
+
+The page that is fetched with a token is written into the document of the form, and so has the policy of the form alone.
+"""
 
 SIGN_IN_PAGE: Final = b"""<!doctype html>
 <html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width"><title>cmdlog: sign in</title>
@@ -51,6 +57,6 @@ if (kept) enter(kept);
 
 async def send_sign_in(send: Send, page: bytes) -> None:
     """Answers 401 with the form."""
-    headers = [*HEADERS, (b"content-length", b"%d" % len(page))]
+    headers = [*PAGE_HEADERS, (b"www-authenticate", b"Bearer"), (b"content-length", b"%d" % len(page))]
     await send({"type": "http.response.start", "status": 401, "headers": headers})
     await send({"type": "http.response.body", "body": page})

@@ -93,6 +93,8 @@ OUTCOME_CODES: Final[Mapping[int, str]] = {
 SESSIONS_FULL_RETRY_S: Final = 60  # keys expire by the hour, not by the second
 
 Headers = list[tuple[bytes, bytes]]
+Paths = Sequence[tuple[bytes, bytes]]
+"""Where the node's files are, as JSON has it, and what stands for that."""
 REDIRECT_APPLIED: Final = (b"preference-applied", b"redirect=leader")
 
 
@@ -107,6 +109,7 @@ class Problem(Exception):
         self.procedure = ""  # of a batch's line that calls one of the catalog
         self.applied: Durability | None = None  # of a decided outcome: the preference that it was answered by
         self.trace: FailureTrace | None = None  # of a procedure that raised
+        self._paths: Paths = ()
 
     def of_procedure(self, name: str) -> Problem:
         """This problem, of a batch's line that calls the procedure."""
@@ -116,6 +119,11 @@ class Problem(Exception):
     def answered_by(self, preference: Durability | None) -> Problem:
         """This problem, of a decided outcome that followed the preference."""
         self.applied = preference
+        return self
+
+    def without(self, paths: Paths) -> Problem:
+        """This problem, as callers may see it."""
+        self._paths = paths
         return self
 
     def members(self) -> dict[str, Any]:
@@ -132,7 +140,7 @@ class Problem(Exception):
 
     def body(self) -> bytes:
         """The problem object as JSON."""
-        return orjson.dumps(self.members())
+        return conceal(orjson.dumps(self.members()), self._paths)
 
     def headers(self, body: bytes) -> Headers:
         """Headers of an answer with this problem."""
@@ -150,6 +158,13 @@ class Problem(Exception):
         if "txn_id" in self.more:
             headers.append((b"cmdlog-txn", self.more["txn_id"].encode()))
         return headers
+
+
+def conceal(data: bytes, paths: Paths) -> bytes:
+    """JSON without these paths: where the node's files are is for `admin`, since it helps who gets at the machine."""
+    for path, name in paths:
+        data = data.replace(path, name)
+    return data
 
 
 def preference_applied(durability: Durability) -> tuple[bytes, bytes]:

@@ -115,7 +115,7 @@ def check_host(picked: Picked) -> None:
     sends no Origin with a GET. HTTP/1.0 may come without a name; no browser speaks it.
 
     A page that asks for the true name could not read the answer, but hold what is scarce: browsers state its site in
-    Sec-Fetch-Site. One from another port of this machine passes: whoever serves it needs no browser to connect.
+    Sec-Fetch-Site. One from another port of this machine passes: its owner needs no browser to connect.
     """
     if picked.get(FETCH_SITE, OWN_SITES[0]) not in OWN_SITES:
         raise Problem("forbidden", "a page of another site asks for this, and there is no token file; open the address itself")

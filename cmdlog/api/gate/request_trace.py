@@ -52,7 +52,7 @@ class Trace:
 
     def note_problem(self, problem: Problem, procedure: str | None = None) -> Problem:
         """An error that goes out, as the whole answer or as the answer to one call of a batch; it gets the id."""
-        problem.more["request_id"] = self.request_id
+        problem.without(self._front.paths).more["request_id"] = self.request_id
         name = self.procedure if procedure is None else procedure
         if problem.code not in NO_ERRORS and (self.route, problem.code) != PROBED:
             self._front.error(problem.code, name, self.request_id, text_of(problem), problem.trace)

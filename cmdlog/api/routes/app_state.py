@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import orjson
@@ -18,8 +19,10 @@ from starlette.types import Send
 
 from cmdlog.api.gate.auth import make_gatekeeper
 from cmdlog.api.gate.login_page import SIGN_IN_PAGE
-from cmdlog.api.gate.problem import Headers, Problem, of_refused
+from cmdlog.api.gate.problem import Headers, Problem, conceal, of_refused
+from cmdlog.api.gate.route_table import ADMIN
 from cmdlog.api.gate.spans import make_call_spans
+from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.batch_window import Traffic
 from cmdlog.api.routes.query import Queries
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
@@ -137,6 +140,8 @@ class Service:
     def attach(self, node: Node) -> None:
         """Serve this node from now on."""
         node.listen_to(self.front)
+        tokens = self.settings.token_file
+        self.front.hide_paths({Path(node.directory): "<directory>", **({} if tokens is None else {tokens: "<token file>"})})
         if self.spans is not None:
             node.meter.keep_all_stages()
         with self._lock:
@@ -211,6 +216,11 @@ class Service:
             raise Problem("disk_full", full_text(error), retry_after_s=5) from None
         except WalError as error:
             raise Problem("not_ready", full_text(error), retry_after_s=5) from None
+
+    def shown_to(self, caller: Credential, told: Any) -> bytes:
+        """What the node says of itself, as JSON. Where its files are is for `admin`."""
+        data = orjson.dumps(told, option=orjson.OPT_NON_STR_KEYS)
+        return data if ADMIN in caller.roles else conceal(data, self.front.paths)
 
     def leader_elsewhere(self) -> str:
         """URL of the node that takes calls in place of this one; "" when this one does, or nobody is known to."""

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from cmdlog.api.gate.problem import Problem, of_outcome, of_refused
 from cmdlog.api.gate.request_trace import Trace
 from cmdlog.api.routes.app_state import CallTaker
@@ -210,4 +208,4 @@ class Group:
 
 def error_line(problem: Problem) -> bytes:
     """The error object in place of a result."""
-    return orjson.dumps({"error": problem.members()})
+    return b'{"error":%b}' % problem.body()

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse
 from starlette.routing import BaseRoute, Route
 
 from cmdlog.api.gate.auth import scope_of
+from cmdlog.api.gate.login_page import PAGE_HEADERS
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
 from cmdlog.api.gate.request import AUTHORIZATION, TXN, echoed_txn, json_object, only_fields, pick_headers, read_body, wants_stale
 from cmdlog.api.gate.request_trace import SCOPE_KEY
@@ -23,9 +23,8 @@ from cmdlog.api.routes.app_state import Service, headers_of_problem, json_answer
 from cmdlog.api.routes.cluster.cluster_routes import check_leading, cluster_handlers
 from cmdlog.api.routes.deploy import deploy_handlers
 from cmdlog.api.routes.docs_page import docs_page
-from cmdlog.api.routes.events import PAGE_HEADERS, dashboard_page
+from cmdlog.api.routes.events import dashboard_page
 from cmdlog.api.routes.openapi import Description
-from cmdlog.api.routes.swagger_page import PAGE_HEADERS as SWAGGER_HEADERS
 from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
@@ -70,12 +69,6 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
     async def procedures(_: Request) -> Response:
         return json_answer({"procedures": service.node().catalog()})
 
-    async def status(_: Request) -> Response:
-        await service.fronts.gather_counts()
-        credentials = service.gatekeeper.describe()
-        told = {**await service.run_slowly(service.node().status), **service.fronts.describe()}
-        return json_answer({**told, "token_file": credentials} if credentials else told)
-
     async def snapshots(_: Request) -> Response:
         node = service.node()
         return json_answer(
@@ -111,7 +104,6 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         "query": query,
         "end_session": end_session,
         "procedures": procedures,
-        "status": status,
         "snapshots": snapshots,
         "take_snapshot": take_snapshot,
     }
@@ -127,6 +119,14 @@ def read_consistent(given: dict[str, Any]) -> bool:
 
 
 def _health_handlers(service: Service) -> dict[str, Handler]:
+    async def status(request: Request) -> Response:
+        caller = service.gatekeeper.authenticate(pick_headers(request.scope).get(AUTHORIZATION))
+        await service.fronts.gather_counts()
+        credentials = service.gatekeeper.describe()
+        told = {**await service.run_slowly(service.node().status), **service.fronts.describe()}
+        shown = service.shown_to(caller, {**told, "token_file": credentials} if credentials else told)
+        return Response(shown, media_type="application/json")
+
     async def healthz(_: Request) -> Response:
         return json_answer({"alive": True})
 
@@ -148,7 +148,7 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
         state = {"state": "bootstrapping"} if phase == "recovering" else {}
         raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()), **state)
 
-    return {"healthz": healthz, "readyz": readyz}
+    return {"status": status, "healthz": healthz, "readyz": readyz}
 
 
 def _check_member(overview: Overview | None) -> dict[str, str]:
@@ -180,12 +180,16 @@ def _description_handlers(service: Service, version: str, description: Descripti
     async def docs(_: Request) -> Response:
         folder, described = swagger_folder(), await service.run_slowly(description.get)
         page = docs_page(described) if folder is None else swagger_page(described, folder)
-        return HTMLResponse(page, headers=SWAGGER_HEADERS)
+        return _page(page)
 
     async def dashboard(_: Request) -> Response:
-        return HTMLResponse(dashboard_page(), headers=PAGE_HEADERS)
+        return _page(dashboard_page())
 
     return {"openapi": openapi, "metrics": metrics, "docs": docs, "dashboard": dashboard}
+
+
+def _page(text: str) -> Response:
+    return Response(text, headers={name.decode(): value.decode() for name, value in PAGE_HEADERS})
 
 
 async def _answer_problem(request: Request, problem: Exception) -> Response:

@@ -17,10 +17,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
 from cmdlog.api.gate.problem import Problem, invalid
+from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.app_state import Service
 
 if TYPE_CHECKING:
@@ -30,18 +30,8 @@ EVERY_S: Final = 1.0  # as often as the history gets a row
 ROW_DIGITS_MAX: Final = 12
 HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # a proxy must pass each event on at once
 ]
-PAGE_HEADERS: Final = {
-    "cache-control": "no-store",
-    "content-security-policy": (
-        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-}
-"""The page may run its own script and ask this server; a procedure's result that slipped into markup could load nothing."""
 
 
 def dashboard_page() -> str:
@@ -50,22 +40,24 @@ def dashboard_page() -> str:
 
 
 async def send_events(
-    service: Service, scope: Scope, receive: Receive, send: Send, *, caller: str, still_allowed: Callable[[], None]
+    service: Service, scope: Scope, receive: Receive, send: Send, *, caller: Credential, still_allowed: Callable[[], None]
 ) -> None:
     """Serves one viewer until it leaves, its credential ends, or the server stops.
 
-    `caller` names the credential; `still_allowed` raises Problem when it no longer serves.
+    `still_allowed` raises Problem when the caller's credential no longer serves.
 
     Raises: Problem before the first event; ConnectionError.
     """
     after = _row_number(scope)
     node = service.node()
-    with service.viewing(caller):
+    with service.viewing(caller.name):
         left = asyncio.create_task(_left(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             while not left.done() and not service.stopping and _allowed(still_allowed):
-                event, after = await asyncio.get_running_loop().run_in_executor(service.slow, partial(_event, node, after))
+                event, after = await asyncio.get_running_loop().run_in_executor(
+                    service.slow, partial(_event, service, node, caller, after)
+                )
                 async with asyncio.timeout(service.settings.body_timeout_s):
                     await send({"type": "http.response.body", "body": event, "more_body": True})
                 await asyncio.wait((left,), timeout=EVERY_S)
@@ -74,11 +66,10 @@ async def send_events(
             left.cancel()
 
 
-def _event(node: Node, after: int) -> tuple[bytes, int]:
+def _event(service: Service, node: Node, caller: Credential, after: int) -> tuple[bytes, int]:
     """One event, and the number of its newest row."""
     telemetry: dict[str, Any] = node.telemetry(after)
-    shown = {"telemetry": telemetry, "status": node.status()}
-    data = orjson.dumps(shown, option=orjson.OPT_NON_STR_KEYS)  # JSON of orjson has no newline, which would end the event
+    data = service.shown_to(caller, {"telemetry": telemetry, "status": node.status()})  # without newlines, which would end it
     return b"data: %b\n\n" % data, telemetry["history"]["next"]
 
 

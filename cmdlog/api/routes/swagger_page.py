@@ -17,15 +17,6 @@ import orjson
 
 PACKAGE: Final = "fastapi_offline"
 FILES: Final = ("swagger-ui-bundle.js", "swagger-ui.css")
-PAGE_HEADERS: Final = {
-    "cache-control": "no-store",
-    "content-security-policy": (
-        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
-        "font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-}
-
 START: Final = """
 const described = JSON.parse(document.getElementById("described").textContent);
 window.ui = SwaggerUIBundle({

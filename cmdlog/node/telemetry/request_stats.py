@@ -13,10 +13,12 @@ import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Protocol
 
+import orjson
 import structlog
 
 from cmdlog.node.outcome import CallOutcome, Reply
@@ -66,6 +68,7 @@ class RequestStats:
         self.connections: Callable[[], int] = lambda: 0
         self.unread_bytes: Callable[[], int] = lambda: 0
         self.token_file_refused: Callable[[], bool] = lambda: False
+        self.paths: Sequence[tuple[bytes, bytes]] = ()  # that errors name and callers do not see, and what stands for them
         self.cut: Callable[[], Mapping[str, int]] = dict  # connections that were refused or ended by the server, by code
         self._wall = wall
         self._errors: dict[tuple[str, str], RecentError] = {}  # the one seen last is last
@@ -82,6 +85,14 @@ class RequestStats:
     def show_unread(self, unread_bytes: Callable[[], int]) -> None:
         """How much is held of answers that their clients have not taken."""
         self.unread_bytes = unread_bytes
+
+    def hide_paths(self, paths: Mapping[Path, str]) -> None:
+        """Callers see names in place of these; of a relative one errors show no more than is in the settings."""
+        texts = {
+            str(form): name for path, name in paths.items() for form in (path, path.resolve()) if form.name and form.is_absolute()
+        }
+        ordered = sorted(texts.items(), key=lambda item: -len(item[0]))  # what lies in another one goes first
+        self.paths = [(orjson.dumps(text)[1:-1], orjson.dumps(name)[1:-1]) for text, name in ordered]
 
     def show_token_file(self, refused: Callable[[], bool]) -> None:
         """Whether the token file cannot be used."""
