@@ -18,6 +18,8 @@ from urllib.parse import quote
 
 import apsw
 
+from procedures.storage.state_file import connect
+
 ROWS_PER_CHUNK: Final = 100  # a millisecond between two steps of SQLite, where who must may rest
 _TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
 _SCHEMA: Final = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE '\\_cmdlog\\_%' ESCAPE '\\' ORDER BY name"
@@ -32,7 +34,7 @@ class TableDigest:
 def open_image(path: str | Path) -> apsw.Connection:
     """A read-only connection to a file that no one writes: no lock is taken and no file is made beside it."""
     uri = f"file:{quote(str(path))}?mode=ro&immutable=1"
-    return apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    return connect(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
 
 
 def table_digests(connection: apsw.Connection) -> dict[str, TableDigest]:

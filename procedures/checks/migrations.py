@@ -27,6 +27,7 @@ from procedures.declaration.schema_plan import kept_columns
 from procedures.errors import BundleError, DefinitionError, ProceduresError, StateRefused
 from procedures.shown_values import values_shown
 from procedures.storage.state import rows_of
+from procedures.storage.state_file import connect
 
 RUN_SECONDS_MAX: Final = 600
 _CATALOG: Final = 1
@@ -108,7 +109,7 @@ def _run_in_world(target: str, path: Path, copy: Path, world: Mapping[str, str])
 
 def _copy_state(path: Path, copy: Path) -> None:
     with (
-        contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as source,
+        contextlib.closing(connect(path)) as source,
         contextlib.closing(apsw.Connection(str(copy))) as target,
         target.backup("main", source, "main") as backup,
     ):
@@ -117,7 +118,7 @@ def _copy_state(path: Path, copy: Path) -> None:
 
 
 def _partition_of(path: Path) -> int:
-    with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+    with contextlib.closing(connect(path)) as connection:
         try:
             return int(rows_of(connection, "SELECT partition FROM _cmdlog_meta")[0][0])
         except (apsw.Error, IndexError):

@@ -97,12 +97,12 @@ def _is_built_in(table: str) -> bool:
     """
     asked: set[int] = set()
 
-    def note(action: int, *_: object) -> int:
+    def note_action(action: int, *_: object) -> int:
         asked.add(action)
         return apsw.SQLITE_OK
 
     with closing(apsw.Connection(":memory:")) as empty:
-        empty.authorizer = note
+        empty.authorizer = note_action
         name = table.replace('"', '""')
         with suppress(apsw.SQLError):
             empty.execute(f'EXPLAIN SELECT * FROM "{name}"')  # noqa: S608 - the name is quoted

@@ -29,6 +29,7 @@ from procedures.errors import SchemaConflict, StateRefused
 from procedures.guard.authorizer import Authorizer, Mode
 from procedures.native import open_statements
 from procedures.numeric.functions import register_numeric_functions
+from procedures.storage.state_file import connect
 from procedures.storage.state_log import PAGE_BYTES, StateLog
 
 FORMAT = 1
@@ -259,7 +260,7 @@ def read_migrations(connection: apsw.Connection) -> list[str]:
 
 def open_reader(path: str | Path) -> tuple[apsw.Connection, Authorizer]:
     """A read-only connection to a state file that a site may be writing; each read transaction sees one frozen state."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=STATEMENTS_CACHED)
+    connection = connect(path, statements_cached=STATEMENTS_CACHED)
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     connection.pragma("query_only", 1)
     connection.pragma("cache_size", -CACHE_KIBIBYTES)

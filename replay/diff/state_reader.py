@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import apsw
 
@@ -25,7 +25,7 @@ from cmdlog.wal.files import Files, parent
 from procedures.storage.state import Position, open_reader, rows_of
 from replay.errors import Incomplete, NotSoleVoter, ReplayError, UntilBeyond, UntilUnreachable
 from replay.log.source import fold_end, open_source, partitions_of
-from replay.plan.node_plan import Plan
+from replay.plan.node_plan import PartitionPlan, Plan
 from replay.plan.planner import make_plan
 from replay.plan.sole_voter import check_whole_member, other_members
 from replay.recover.execute import Target, execute
@@ -37,6 +37,17 @@ from snapshot.manifest import MANIFEST_NAME
 
 STATES: Final = "states"
 MEMBER: Final = "a member's states as they are"
+
+
+Code = Literal["run", "refuse"]
+"""Whether calls are replayed where the rows are not in any file, which runs the code in the log."""
+
+
+class CodeNeeded(ReplayError):
+    """Rows are known only after calls have been replayed."""
+
+    exit_code = 2
+    hint = "omit --no-code if you trust the code in the log, or compare folders in snapshots/"
 
 
 class StateGone(ReplayError):
@@ -56,10 +67,10 @@ class States:
 
 
 @contextmanager
-def open_states(files: Files, path: str) -> Iterator[States]:
+def open_states(files: Files, path: str, *, code: Code = "run") -> Iterator[States]:
     """All partitions of a node directory, or the one of a snapshot folder.
 
-    Raises: WrongDirectory, SnapshotDamaged, what `make_plan` and `execute` raise.
+    Raises: CodeNeeded, WrongDirectory, SnapshotDamaged, what `make_plan` and `execute` raise.
     """
     with ExitStack() as stack:
         if files.exists(os.path.join(path, MANIFEST_NAME)):
@@ -73,34 +84,35 @@ def open_states(files: Files, path: str) -> Iterator[States]:
         if all(part.source == "state" and not part.entries for part in plan.partitions):
             yield _open(stack, path, STATES, {part.partition: part.name for part in plan.partitions})
             return
-        yield _from_log(stack, files, path)
+        yield _from_log(stack, files, path, code)
 
 
 @contextmanager
-def open_sides(files: Files, left: str, right: str) -> Iterator[tuple[States, States]]:
+def open_sides(files: Files, left: str, right: str, *, code: Code = "run") -> Iterator[tuple[States, States]]:
     """Two directories or snapshots; of two members of one cluster, each partition as of the place that both have reached.
 
     Raises: as `open_states`.
     """
-    with open_states(files, left) as one, open_states(files, right) as other, ExitStack() as stack:
-        yield _brought_back(stack, files, one, other), _brought_back(stack, files, other, one)
+    with open_states(files, left, code=code) as one, open_states(files, right, code=code) as other, ExitStack() as stack:
+        yield _brought_back(stack, files, one, other, code), _brought_back(stack, files, other, one, code)
 
 
-def _brought_back(stack: ExitStack, files: Files, side: States, to: States) -> States:
+def _brought_back(stack: ExitStack, files: Files, side: States, to: States, code: Code) -> States:
     """A member with its partitions that are ahead of the other member replayed up to there, as far as its log reaches back."""
     if not side.how == to.how == MEMBER or _cluster_of(files, side) != _cluster_of(files, to):
         return side
     for partition, position in to.positions.items():
         if partition in side.positions and side.positions[partition].index > position.index:
             with suppress(Incomplete, UntilBeyond, UntilUnreachable):  # the positions then say that there is more to differ
-                side = _with_earlier(stack, files, side, partition, position)
+                side = _with_earlier(stack, files, side, partition, position, code=code)
     return side
 
 
-def _with_earlier(stack: ExitStack, files: Files, side: States, partition: int, to: Position) -> States:
+def _with_earlier(stack: ExitStack, files: Files, side: States, partition: int, to: Position, *, code: Code) -> States:
     """Both have executed the transaction, so it is committed, and whatever precedes it."""
     planned = make_plan(files, side.path, use_state="never", until=to.txn_id, voters="any")
     parts = tuple(part for part in planned.plan.partitions if part.partition == partition)
+    _check_code(side.path, parts, code)
     scratch = _scratch(stack)
     os.mkdir(os.path.join(scratch, STATE_FOLDER))
     execute(replace(planned, plan=replace(planned.plan, partitions=parts)), Target(files, scratch))
@@ -145,9 +157,16 @@ def _scratch(stack: ExitStack) -> str:
     return stack.enter_context(tempfile.TemporaryDirectory(prefix="cmdlog-states-"))
 
 
-def _from_log(stack: ExitStack, files: Files, path: str) -> States:
+def _check_code(path: str, parts: Sequence[PartitionPlan], code: Code) -> None:
+    """Raises: CodeNeeded."""
+    if code == "refuse" and (entries := sum(part.entries for part in parts)):
+        raise CodeNeeded(f"the rows of {path} are known after {entries} entries of its log have been replayed")
+
+
+def _from_log(stack: ExitStack, files: Files, path: str, code: Code) -> States:
     planned = make_plan(files, path, use_state="never")
     plan: Plan = planned.plan
+    _check_code(path, plan.partitions, code)
     scratch = _scratch(stack)
     os.mkdir(os.path.join(scratch, STATE_FOLDER))
     execute(planned, Target(files, scratch))

@@ -16,6 +16,7 @@ import apsw
 import orjson
 
 from procedures.storage.state import PartitionState, rows_of
+from procedures.storage.state_file import connect
 from replay.fork.rerun import ForkPlace, Missing
 from replay.fork.tally import RerunProgress
 from replay.recover.resume import NodeRequest
@@ -83,7 +84,7 @@ def all_done(trust: Trust, out: str, partitions: range) -> dict[int, RerunProgre
         if trust.doubt(partition):
             continue
         try:
-            connection = apsw.Connection(state_path(out, partition), flags=apsw.SQLITE_OPEN_READONLY)
+            connection = connect(state_path(out, partition))
         except apsw.Error:
             continue
         try:

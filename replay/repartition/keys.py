@@ -27,6 +27,7 @@ import apsw
 from procedures.idempotency.key_table import FIGURES_ROW, Figures
 from procedures.idempotency.known_outcome import KEY_BYTES, Fresh, KeyPolicy, KnownOutcome, Status, split_keys, unpack_outcome
 from procedures.storage.state import rows_of
+from procedures.storage.state_file import connect
 from replay.errors import ReshapeRefused
 
 _ROWS: Final = "SELECT idx, due, clock, keys, outcomes FROM _cmdlog_keys WHERE idx > 0"
@@ -93,7 +94,7 @@ def open_keys(sources: Sequence[str], policy: KeyPolicy) -> KeptKeys:
     """Reads what is needed before any table is written."""
     figures, clocks, rows, txn_ids = [], [], 0, []
     for source in sources:
-        with closing(apsw.Connection(source)) as connection:
+        with closing(connect(source, apsw.SQLITE_OPEN_READWRITE)) as connection:
             figures.append(Figures.of(connection))
             ((clock, txn_id),) = rows_of(connection, "SELECT clock, txn_id FROM _cmdlog_meta")
             rows += rows_of(connection, "SELECT count(*) FROM _cmdlog_keys")[0][0]
@@ -115,7 +116,7 @@ class _Filling:
         """The keys of single-partition calls of an old partition."""
         later = self._lags[source].single
         where = f"clock >= 0 AND outcomes IS {'NOT ' if kept else ''}NULL"
-        with closing(apsw.Connection(self._of.sources[source])) as connection:
+        with closing(connect(self._of.sources[source], apsw.SQLITE_OPEN_READWRITE)) as connection:
             for row in connection.execute(f"{_ROWS} AND {where} ORDER BY idx"):
                 _, due, clock, keys, outcomes = row
                 keys, outcomes = self._without_known(keys, outcomes)
@@ -158,7 +159,7 @@ class _Filling:
 def _together(sources: Sequence[str]) -> Iterator[Sequence[Stored]]:
     """The rows of calls on all partitions, side by side. Raises: ReshapeRefused when the partitions know different ones."""
     with ExitStack() as stack:
-        connections = [stack.enter_context(closing(apsw.Connection(source))) for source in sources]
+        connections = [stack.enter_context(closing(connect(source, apsw.SQLITE_OPEN_READWRITE))) for source in sources]
         cursors = [connection.execute(f"{_ROWS} AND clock < 0 ORDER BY idx") for connection in connections]
         while any(rows := [next(cursor, None) for cursor in cursors]):
             whole = [row for row in rows if row is not None]

@@ -25,6 +25,7 @@ from procedures.declaration.database import TableInfo
 from procedures.declaration.hash_slots import partition_by_slot
 from procedures.declaration.row_placement import slot_reader
 from procedures.storage.state import CACHE_KIBIBYTES, rows_of
+from procedures.storage.state_file import connect
 from replay.engine import Catalogs
 from replay.errors import ReshapeRefused
 
@@ -217,7 +218,7 @@ def loader(path: str) -> apsw.Connection:
 
 def reader(path: str) -> apsw.Connection:
     """A connection to a state that no one writes to."""
-    return apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+    return connect(path, apsw.SQLITE_OPEN_READWRITE)
 
 
 def has_table(connection: apsw.Connection, table: str, schema: str = "main") -> bool:

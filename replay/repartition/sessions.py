@@ -39,6 +39,7 @@ from procedures.idempotency.session_row import (
     put_row,
     stored_rows,
 )
+from procedures.storage.state_file import connect
 from replay.errors import ReshapeRefused
 from replay.repartition.keys import DISAGREEMENT, ClockLag, combined_outcome
 
@@ -59,7 +60,7 @@ class KeptSessions:
     def write(self, connection: apsw.Connection, partition: int, parents: Sequence[int]) -> None:
         """Fills the table of a new partition. Raises: ReshapeRefused when it has no room."""
         with ExitStack() as stack:
-            olds = [stack.enter_context(closing(apsw.Connection(source))) for source in self.sources]
+            olds = [stack.enter_context(closing(connect(source, apsw.SQLITE_OPEN_READWRITE))) for source in self.sources]
             filling = _SessionFilling(connection)
             connection.execute("BEGIN")
             filling.put_single(self._single(olds, partition, parents))
@@ -97,7 +98,7 @@ def open_sessions(sources: Sequence[str], policy: KeyPolicy, lags: Sequence[Cloc
     """Reads what is needed before any table is written."""
     single, shared, rows = list[Forgotten](), list[Forgotten](), 0
     for source in sources:
-        with closing(apsw.Connection(source)) as connection:
+        with closing(connect(source, apsw.SQLITE_OPEN_READWRITE)) as connection:
             single.append(forgotten_of(connection, SINGLE_FIGURES))
             shared.append(forgotten_of(connection, SHARED_FIGURES))
             rows += count_rows(connection)

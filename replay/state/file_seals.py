@@ -12,6 +12,7 @@ import os
 
 import apsw
 
+from procedures.storage.state_file import connect
 from snapshot.manifest import content_of
 
 Content = tuple[int, int]  # bytes, CRC-32C
@@ -21,7 +22,7 @@ def bring_in(path: str) -> bool:
     """Checkpoints the write-ahead log beside a state file into the file; whether nothing is left there."""
     if has_log(path):
         try:
-            connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+            connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
             try:
                 connection.execute("SELECT 1 FROM sqlite_master").fetchall()  # before it has read, a connection knows of no log
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -23,6 +23,7 @@ import apsw
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
+from procedures.storage.state_file import connect
 from replay.state.set_aside_state import kept_path
 from replay.state.state_lock import is_locked
 from replay.state.touched_rows import Key, Row, Tables
@@ -93,7 +94,7 @@ class LiveRows:
     def _open(self, source: str | Snapshot, folder: str) -> Iterator[apsw.Connection]:
         if isinstance(source, str):
             path = _readable(source, folder)
-            live = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY) if _has_log(path) else open_image(path)
+            live = connect(path) if _has_log(path) else open_image(path)
         else:
             path = os.path.join(folder, "state.sqlite")
             restore(source, path)

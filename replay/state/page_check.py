@@ -22,6 +22,7 @@ import orjson
 
 from cmdlog.whole_line_stdout import answer
 from procedures.storage.state import BUSY_MILLISECONDS
+from procedures.storage.state_file import connect
 from replay.state.reader_gate import is_shut
 from replay.state.trust import state_path
 from snapshot.background_io import Breath, make_way
@@ -39,7 +40,7 @@ def page_problem(path: str, rest: Callable[[], object] = lambda: None) -> str:
         return is_shut(path)
 
     try:
-        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        connection = connect(path)
         try:
             connection.set_busy_timeout(BUSY_MILLISECONDS)
             tables = [("sqlite_schema",), *connection.execute(_TABLES).fetchall()]

@@ -25,6 +25,7 @@ import orjson
 from cmdlog.wal.files import Files
 from cmdlog.wal.system.file_birth import birth_ns
 from procedures.storage.state import FORMAT, Position
+from procedures.storage.state_file import connect
 from replay.state.file_seals import Content, bring_in, difference
 from snapshot.catalog import remove_state
 from snapshot.manifest import Hurried, content_of
@@ -146,7 +147,7 @@ class Trust:
 def read_position(path: str, partition: int) -> Position | str:
     """The position of a state file, or why it is not one. The file is not changed, and may be in use."""
     try:
-        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        connection = connect(path)
         try:
             connection.set_busy_timeout(5000)
             rows = connection.execute("SELECT format, partition, idx, term, checksum, txn_id FROM _cmdlog_meta").fetchall()

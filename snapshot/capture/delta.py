@@ -26,6 +26,7 @@ import apsw
 
 from procedures.storage.changed_keys import Changes, Part, Rows
 from procedures.storage.state import PartitionState, Position, rows_of
+from procedures.storage.state_file import connect
 from snapshot.capture.base import Copying
 from snapshot.capture.pacing import CapturePacing
 from snapshot.errors import SnapshotDamaged
@@ -190,7 +191,7 @@ def apply_deltas(image: str, deltas: Sequence[str], position: Position) -> None:
     A crash in between leaves nothing that looks like a state file: the caller gives it its name afterwards. Raises:
     SnapshotDamaged when they do not fit each other; apsw.FullError, apsw.IOError.
     """
-    connection = apsw.Connection(image, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI)
+    connection = connect(image, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI)
     try:
         # A rollback is not wanted either: after a failure the file goes as a whole.
         # The sync goes first: else the next one, which ends the image's mode WAL, syncs the whole copy.

@@ -18,6 +18,18 @@ LOCK = "waiting and the error are the same everywhere: use `lock` or `open_locke
 SIGNAL = "a handler has to be taken back: use `sigterm_raises`, `handled` or `ignore` of `cmdlog.signal_handlers`"
 ANSWER = "an order has any size and a wait an end: use `finish` or `ask` of `cmdlog.child_process.ChildProcess`"
 
+
+OWN_FILES = {
+    "procedures/storage/state_file.py": "it is the mechanism: a file may come from anywhere, with a schema that calls functions",
+    "procedures/storage/state.py": "the state that a site executes on, which trusts no schema either",
+    "procedures/checks/migrations.py": "the empty file that a backup fills; it is opened as a state",
+    "cmdlog/node/migrating/offline_plan.py": "the same",
+    "replay/fork/first_differences.py": "a new file of its own",
+    "replay/repartition/rows.py": "a new file, filled from states that `connect` opens",
+    "snapshot/capture/base.py": "the empty file that a capture fills",
+}
+"""Who may open a SQLite file by itself, with the reason."""
+
 OWNERS: dict[str, tuple[str, dict[str, str]]] = {
     "subprocess": (
         CHILD,
@@ -102,3 +114,16 @@ def test_every_exception_is_still_needed() -> None:
         if name not in {used for _, used in uses((ROOT / path).read_text())}
     ]
     assert unused == []
+
+
+def test_files_of_sqlite_are_opened_by_one_function() -> None:
+    """What reads a file that may be another machine's trusts nothing in its schema."""
+    found = set()
+    for folder in PACKAGES:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in syntax_nodes(path.read_text()):
+                if not isinstance(node, ast.Call) or ast.unparse(node.func) != "apsw.Connection":
+                    continue
+                if ast.unparse(node.args[0]) not in ("':memory:'", "''"):
+                    found.add(str(path.relative_to(ROOT)))
+    assert found == OWN_FILES.keys()

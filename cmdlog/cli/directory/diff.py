@@ -8,11 +8,12 @@ import os
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed, explain
+from cmdlog.cli.directory.owner import RUNS_CODE, warn_of_code
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import report_on_interrupt
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
 DIFFERENT: Final = 1
 TROUBLE: Final = 2
 EXAMPLES: Final = 10
-HELP: Final = """Compare the tables of two node directories, or of two snapshots, row by row.
+HELP: Final = f"""Compare the tables of two node directories, or of two snapshots, row by row.
 
 Rows are matched by primary key over all partitions, whose numbers may differ. Both sides are only read, and may be in use; \
 the states at the end of their logs are compared. Rows of OUT2 alone are `added`, of OUT1 alone `removed`.
 
 A member of a cluster is read as its states are; of two members, each partition as of the place that both have reached.
+
+{RUNS_CODE} With --no-code, or of two snapshots, nothing is executed.
 
 [bold]Examples[/bold]
 
@@ -62,12 +65,15 @@ def diff_them(
     keys: Annotated[
         bool, typer.Option("--keys", help="Compare idempotency keys and calls of sessions, too: one set over all partitions.")
     ] = False,
+    no_code: Annotated[
+        bool, typer.Option("--no-code", help="Execute nothing; refused where rows are known only after calls have been replayed.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Parameters as the user gave them."""
     try:
         with report_on_interrupt("neither side was changed, and no files of differences were kept; run the same command again"):
-            report, value = _compare(out1, out2, parquet, table or [], limit, with_keys=keys)
+            report, value = _compare(out1, out2, parquet, table or [], limit, with_keys=keys, code="refuse" if no_code else "run")
     except Exception as error:
         failure = explain(error)
         if failure is None or failure.exit_code != DIFFERENT:
@@ -79,16 +85,26 @@ def diff_them(
 
 
 def _compare(
-    out1: Path, out2: Path, parquet: Path | None, tables: list[str], limit: int, *, with_keys: bool
+    out1: Path,
+    out2: Path,
+    parquet: Path | None,
+    tables: list[str],
+    limit: int,
+    *,
+    with_keys: bool,
+    code: Literal["run", "refuse"],
 ) -> tuple[DiffReport, dict[str, Any]]:
     from cmdlog.wal.files import RealFiles
     from replay.diff.diff import diff, no_sink
     from replay.diff.parquet import parquet_files
     from replay.diff.state_reader import open_sides
+    from snapshot.manifest import MANIFEST_NAME
 
+    if code == "run":
+        warn_of_code(*(each for each in (out1, out2) if not (each / MANIFEST_NAME).exists()))
     files = RealFiles()
     target = os.path.abspath(parquet) if parquet is not None else tempfile.gettempdir()
-    with writing(target), open_sides(files, os.path.abspath(out1), os.path.abspath(out2)) as (left, right):
+    with writing(target), open_sides(files, os.path.abspath(out1), os.path.abspath(out2), code=code) as (left, right):
         with nullcontext(no_sink) if parquet is None else parquet_files(os.path.abspath(parquet)) as sink:
             report = diff(left, right, tables=tables, limit=limit, sink=sink, with_keys=with_keys)
         value = {

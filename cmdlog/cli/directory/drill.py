@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cmdlog.cli.directory.owner import act_as_owner
+from cmdlog.cli.directory.owner import RUNS_CODE, act_as_owner, warn_of_code
 from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.output import JsonFlag, out
 
@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 COLUMNS = ("partition", "proof", "from", "to index", "to transaction", "calls", "digests", "tables", "rows")
 
 
+HELP: Final = f"""Prove in a temporary folder that snapshots and log would restore the node.
+
+{RUNS_CODE}
+"""
+
+
 def register(program: typer.Typer) -> None:
     """Adds the command."""
-    program.command("drill", help="Prove in a temporary folder that snapshots and log would restore the node.")(drill)
+    program.command("drill", help=HELP)(drill)
 
 
 def drill(
@@ -45,6 +51,7 @@ def drill(
 
     files, path = RealFiles(), os.path.abspath(directory)
     load_instance(files, path)  # else it is no node's, and gets no folder
+    warn_of_code(directory)
     chosen = seed if seed is not None else int(datetime.now(UTC).timestamp() * 1e6) % (1 << 32)
     with ProgressDisplay("drill") as tell:
         report = drills.drill(

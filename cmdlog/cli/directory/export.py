@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.directory.owner import made_for_owner
+from cmdlog.cli.directory.owner import RUNS_CODE, made_for_owner, warn_of_code
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, make_console, out
 from cmdlog.cli.signals import report_on_interrupt
@@ -27,9 +27,15 @@ if TYPE_CHECKING:
     from snapshot.export import ExportProgress
 
 
+HELP: Final = f"""Write the tables of the newest snapshots as Parquet, one file per table.
+
+{RUNS_CODE} With --app and without --point nothing of it is executed.
+"""
+
+
 def register_in(group: typer.Typer) -> None:
     """Adds the command to `cmdlog snapshot`."""
-    group.command("export", help="Write the tables of the newest snapshots as Parquet, one file per table.")(export_them)
+    group.command("export", help=HELP)(export_them)
 
 
 def export_them(
@@ -61,6 +67,8 @@ def export_them(
         raise CommandFailed("--point and --snapshot exclude each other", exit_code=2)
     files, path, target = RealFiles(), os.path.abspath(directory), os.path.abspath(to)
     db = load_application(app) if app else None
+    if db is None or point is not None:
+        warn_of_code(directory)
     ended = report_on_interrupt(f"nothing was written to {target}; run the same command again", instead_of=(Interrupted,))
     with ended, made_for_owner(directory, to), writing(target), _at(path, target, point) as stands:
         chosen = _chosen(list_snapshots(files, stands, load_instance(files, stands).identity), snapshot)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cmdlog.cli.directory.owner import made_for_owner
+from cmdlog.cli.directory.owner import RUNS_CODE, made_for_owner, warn_of_code
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.signals import report_on_interrupt
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from replay.fork.fork import ForkReport
 
 HANG_AFTER_S: Final = 3600.0  # the most that a node's own limit allows
-HELP = """What if this version of the code had run from TXN on? Makes a new node OUT with the answer.
+HELP = f"""What if this version of the code had run from TXN on? Makes a new node OUT with the answer.
 
 Up to and including --at, everything is replayed with the code that ran then; after it with today's code of APP: \
 the same calls in the same order, with the same ids. DIR is only read, and may be in use. OUT is a cluster of its own and can be \
 served with APP; `cmdlog diff` shows what differs. If the command is interrupted, run it again to resume.
+
+{RUNS_CODE}
 
 [bold]Examples[/bold]
 
@@ -72,6 +74,7 @@ def fork_it(
         moment = START if at == "start" else parse_until(at)
         end = parse_until(until) if until else None
         db = load_application(app)
+        warn_of_code(directory)
         with made_for_owner(directory, to), writing(target), ProgressDisplay("fork") as tell:
             report = fork(
                 RealFiles(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
-from cmdlog.cli.directory.owner import act_as_owner
+from cmdlog.cli.directory.owner import act_as_owner, warn_of_code
 from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.disk_errors import writing
 from cmdlog.cli.load_app import AppArgument, load_application
@@ -56,6 +56,9 @@ def migrate(
     the same before it serves. With --url a running server does it: calls
     wait for it, and are retried under their keys.
 
+    With --data it runs the application's code from the log of DIR, as the
+    user of the command: use it on a DIR that you trust.
+
     [bold]Examples[/bold]
 
       cmdlog migrate shop:db --data ./shop --plan
@@ -77,6 +80,7 @@ def _migrate_directory(app: str, data: Path, *, plan: bool) -> None:
 
     directory = os.path.abspath(data)
     act_as_owner(data)
+    warn_of_code(data)
     db = load_application(app)
     if not (data / "instance.json").exists():
         raise CommandFailed(f"{directory} is no node directory", hint="--data DIR names one; a new one needs no migration")

@@ -5,6 +5,8 @@ there, the process becomes the owner for good, with the children that it starts.
 /root, it still reads: of all its rights it keeps that one (capabilities(7), "Ambient").
 
 A new directory may be made where only root may write. That is given to the owner when it is done.
+
+Who may write a directory decides what a replay of its log executes. Where that is another user, the command says so.
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from cmdlog.cli.output import out
 from cmdlog.wal.directory.instance import INSTANCE_NAME
 
+RUNS_CODE: Final = "Runs the application's code from the log of DIR, as the user of the command: use it on a DIR that you trust."
+"""What the help of each command says that replays calls, or loads declarations."""
 ROOT: Final = 0
 CAPABILITY_VERSION: Final = 0x20080522  # of capset(2): 64 capabilities, in two words of 32
 READ_RIGHTS: Final = (2, 1)  # CAP_DAC_READ_SEARCH; where a container has taken it away, CAP_DAC_OVERRIDE
@@ -52,6 +57,27 @@ def made_for_owner(directory: Path, out: Path | None) -> Iterator[None]:
             _give(out, of)
         raise
     _give(out, of)
+
+
+def warn_of_code(*directories: Path) -> None:
+    """Before a command runs the code in these directories' logs: a note for each of another user. After `act_as_owner`, if any.
+
+    None for those of root, who may change what this user runs anyway.
+    """
+    for directory in directories:
+        with contextlib.suppress(OSError):  # what is wrong with it is found when it is opened
+            owner = directory.stat().st_uid
+            if owner not in (os.geteuid(), ROOT):
+                out.print_note(
+                    f"{directory} belongs to {_name_of(owner)}, and the code in its log runs as {_name_of(os.geteuid())}"
+                )
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
 
 
 def _other_owner(directory: Path) -> os.stat_result | None:

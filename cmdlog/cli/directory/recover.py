@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed, check_distinct
-from cmdlog.cli.directory.owner import act_as_owner, made_for_owner
+from cmdlog.cli.directory.owner import RUNS_CODE, act_as_owner, made_for_owner, warn_of_code
 from cmdlog.cli.directory.plan_file import check_same, keep_plan, read_bytes, read_plan
 from cmdlog.cli.directory.recover_output import (
     ProgressDisplay,
@@ -47,11 +47,13 @@ def register(program: typer.Typer) -> None:
     program.command("recover", help=HELP, short_help=short)(recover)
 
 
-HELP: Final = """Rebuild states from snapshots and logs of one or several nodes of a cluster.
+HELP: Final = f"""Rebuild states from snapshots and logs of one or several nodes of a cluster.
 
 Without --to, DIR's own states are brought to its log's end, as `cmdlog serve` does at its start. With --to OUT, a new node is \
 made in OUT and DIR is only read, even while its node runs. If the command is interrupted, run it again to resume; if OUT is \
 finished, it says so.
+
+{RUNS_CODE} With --plan nothing is executed.
 
 [bold]Examples[/bold]
 
@@ -155,6 +157,8 @@ def recover(
     _check_options(wanted, code)
     if to is None:
         act_as_owner(Path(given[0]))
+    if not plan:
+        warn_of_code(*map(Path, given))
     with made_for_owner(Path(given[0]), to):
         _carry_out(wanted, app, code)
 
