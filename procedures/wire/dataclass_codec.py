@@ -125,7 +125,7 @@ def _is_generated(kind: Any) -> bool:
 
 
 def _is_bent(kind: Any, name: str) -> bool:
-    """Whether a descriptor of the class stands between the field and its value."""
+    """Whether a descriptor of the class is between the field and its value."""
     held = inspect.getattr_static(kind, name, None)
     return hasattr(type(held), "__set__") and not inspect.ismemberdescriptor(held)
 
