@@ -18,6 +18,7 @@ MAY_LACK: Final = (
     NO_COMPILER,
     "PostgreSQL is not installed",
     "needs systemd-analyze",
+    "no builder of containers",
     "there is no other Python on this machine",
     "moto_server is not installed",
     "basedpyright is not installed",

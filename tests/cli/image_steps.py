@@ -36,6 +36,45 @@ NO_MOUNTS: Final = 3  # exit code: not allowed on this machine, or on this file 
 INTERFACE_UP, SET_FLAGS = 0x1 | 0x40, 0x8914  # IFF_UP | IFF_RUNNING, SIOCSIFFLAGS
 
 
+@dataclass(frozen=True)
+class Dockerfile:
+    """What the file says."""
+
+    instructions: list[tuple[str, str]]
+    commands: list[str]  # of its first lines: build, run before, and serve
+
+    @classmethod
+    def parse(cls, text: str) -> Dockerfile:
+        lines = [line for line in re.sub(r"\\\n", " ", text).splitlines() if line]
+        commands = [line.lstrip("# ") for line in lines if line.lstrip("# ").startswith("docker ")]
+        split = [line.split(maxsplit=1) for line in lines if not line.startswith("#")]
+        return cls([(word, rest) for word, rest in split], commands)
+
+    def last(self, instruction: str) -> str:
+        """What the last one of these says."""
+        return dict(self.instructions)[instruction]
+
+    @property
+    def base(self) -> str:
+        return self.last("FROM")
+
+    @property
+    def probe(self) -> list[str]:
+        words: list[str] = json.loads(self.last("HEALTHCHECK").partition("CMD ")[2])
+        return words
+
+    def command(self, docker_run: str) -> list[str]:
+        """What a line of `docker run` starts."""
+        words = iter(shlex.split(docker_run)[2:])
+        options = dict[str, str]()
+        for word in words:
+            if not word.startswith("-"):
+                break  # the image's name
+            options[word] = next(words) if word in VALUED else ""
+        entrypoint = [options["--entrypoint"]] if "--entrypoint" in options else json.loads(self.last("ENTRYPOINT"))
+        return [*entrypoint, *(list(words) or json.loads(self.last("CMD")))]
+
+
 @dataclass
 class Image:
     """What the instructions so far have made."""
@@ -45,7 +84,6 @@ class Image:
     user: str = "root"
     workdir: str = "/"
     env: dict[str, str] = field(default_factory=lambda: dict(OFFLINE))
-    words: dict[str, str] = field(default_factory=dict)  # instructions that only say something
 
     def carry_out(self, instruction: str, rest: str) -> None:
         """One line of the Dockerfile."""
@@ -65,19 +103,6 @@ class Image:
             self.user = rest
         elif instruction == "ENV":
             self.env.update(dict(pair.split("=", 1) for pair in shlex.split(rest)))
-        else:
-            self.words[instruction] = rest
-
-    def command(self, docker_run: str) -> list[str]:
-        """What a line of `docker run` starts."""
-        words = iter(shlex.split(docker_run)[2:])
-        options = dict[str, str]()
-        for word in words:
-            if not word.startswith("-"):
-                break  # the image's name
-            options[word] = next(words) if word in VALUED else ""
-        entrypoint = [options["--entrypoint"]] if "--entrypoint" in options else json.loads(self.words["ENTRYPOINT"])
-        return [*entrypoint, *(list(words) or json.loads(self.words["CMD"]))]
 
     def start(self, command: list[str], *, check: bool = False, wait: bool = True) -> Any:
         """A process of the image: its exit code, or the process."""
@@ -157,23 +182,21 @@ def main(context: Path, root: Path) -> None:
     """Builds, and runs what the first lines say; the last of them is the server."""
     os.umask(0o022)
     make_root(root)
-    image, text = Image(root, context), (context / "Dockerfile").read_text()
-    for line in re.sub(r"\\\n", " ", text).splitlines():
-        if line and not line.startswith("#"):
-            image.carry_out(*line.split(maxsplit=1))
-    *before, serving = (line.lstrip("# ") for line in text.splitlines() if line.lstrip("# ").startswith("docker run"))
-    for line in before:
-        image.start(image.command(line), check=True)
-    probe = json.loads(image.words["HEALTHCHECK"].partition("CMD ")[2])
-    server = image.start(image.command(serving), wait=False)
-    ask_for(lambda: server.poll() is not None or image.start(probe) == 0, why="the probe finds no server")
+    image, file = Image(root, context), Dockerfile.parse((context / "Dockerfile").read_text())
+    for instruction, rest in file.instructions:
+        image.carry_out(instruction, rest)
+    *before, serving = (file.command(line) for line in file.commands if line.startswith("docker run"))
+    for command in before:
+        image.start(command, check=True)
+    server = image.start(serving, wait=False)
+    ask_for(lambda: server.poll() is not None or image.start(file.probe) == 0, why="the probe finds no server")
     seen = {
         "ready": server.poll() is None,
         "uids": re.findall(r"^Uid:\s+(\d+)\s+(\d+)", Path(f"/proc/{server.pid}/status").read_text(), re.MULTILINE),
-        "stranger": status_without_credential(re.findall(r"http://\S+/readyz", image.words["HEALTHCHECK"])[0]),
+        "stranger": status_without_credential(re.findall(r"http://\S+/readyz", file.last("HEALTHCHECK"))[0]),
         "modes": {path.name: [path.stat().st_uid, oct(path.stat().st_mode & 0o7777)] for path in (root / "data").iterdir()},
     }
-    server.send_signal(signal.Signals[image.words["STOPSIGNAL"]])
+    server.send_signal(signal.Signals[file.last("STOPSIGNAL")])
     print(json.dumps({**seen, "ended": server.wait(PATIENCE_S)}))
 
 

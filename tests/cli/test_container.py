@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -14,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from cmdlog.cli.files import read_deploy_file
-from tests.cli.image_steps import NO_MOUNTS
+from tests.cli.image_steps import NO_MOUNTS, Dockerfile
 from tests.project.wheel_hashes import PATH, plain_name, requirements, runtime
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, ask_for
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGES = ("cmdlog", "procedures", "replay", "snapshot")
@@ -24,6 +25,11 @@ UID = "8642"
 APPLICATION = """\
 from procedures.samples.bank import db as db
 """
+
+
+def dockerfile() -> Dockerfile:
+    """That of the package."""
+    return Dockerfile.parse(read_deploy_file("Dockerfile"))
 
 
 def put_context(folder: Path) -> Path:
@@ -72,12 +78,47 @@ def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
     }
 
 
+def docker(*words: str) -> str:
+    """What it prints. Raises: CalledProcessError."""
+    return subprocess.run(["docker", *words], check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
+
+
+@pytest.fixture
+def builder() -> None:
+    """A daemon that has the base, or gets it."""
+    try:
+        docker("info")
+        docker("pull", "--quiet", dockerfile().base)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("no builder of containers")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # it installs all packages
+def test_a_builder_makes_an_image_that_serves(tmp_path: Path, builder: None) -> None:
+    """The commands of the first lines, and then the same as above, by the probe within the container."""
+    context, name = put_context(tmp_path / "context"), f"cmdlog-test-{os.urandom(4).hex()}"
+    put_wheel(context)
+    found = dockerfile()
+    try:
+        for line in found.commands:
+            words = re.sub(r"\bshop\b(?!\.py)", name, line).replace("127.0.0.1:8642:8642", "127.0.0.1::8642")
+            subprocess.run(shlex.split(words), cwd=context, check=True, capture_output=True, timeout=3 * PATIENCE_S)
+        probe = ["docker", "exec", name, *found.probe]
+        ask_for(lambda: subprocess.run(probe, capture_output=True, check=False).returncode == 0, why="the probe finds no server")
+        assert docker("exec", name, "id", "-u").strip() == UID
+        docker("stop", name)
+        assert docker("inspect", "--format", "{{.State.ExitCode}}", name).strip() == "0"
+    finally:
+        for undo in (("rm", "--force", name), ("volume", "rm", "--force", f"{name}-data"), ("rmi", "--force", name)):
+            subprocess.run(["docker", *undo], capture_output=True, check=False)
+
+
 def test_the_base_is_one_by_digest() -> None:
     """A tag may become another image; what pip installs is named by hash, too."""
-    text = read_deploy_file("Dockerfile")
-    (base,) = re.findall(r"^FROM (.*)$", text, re.MULTILINE)
-    assert re.fullmatch(r"python:3\.11\.\d+-slim@sha256:[0-9a-f]{64}", base)
-    assert all("--require-hashes" in line or "--no-index" in line for line in re.findall(r"pip install.*", text))
+    assert re.fullmatch(r"python:3\.11\.\d+-slim@sha256:[0-9a-f]{64}", dockerfile().base)
+    installs = re.findall(r"pip install.*", read_deploy_file("Dockerfile"))
+    assert all("--require-hashes" in line or "--no-index" in line for line in installs)
 
 
 def test_hashes_are_of_the_versions_that_the_tests_run_with() -> None:
