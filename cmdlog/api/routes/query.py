@@ -143,7 +143,10 @@ class Queries:
 
     def end_answer(self, answer: QueryAnswer, end_turn: Callable[[], None]) -> None:
         """The client has the answer, or does not want it."""
-        self.run_aside(answer.close).add_done_callback(lambda _: end_turn())
+        if answer.is_read:
+            end_turn()
+        else:
+            self.run_aside(answer.close).add_done_callback(lambda _: end_turn())
 
     def close(self) -> None:
         """Ends every query and the processes."""

@@ -69,6 +69,11 @@ class QueryAnswer:
         self._left, self._read, self._end = size, read, end
         self._first = self.read_piece()
 
+    @property
+    def is_read(self) -> bool:
+        """Nothing of it is left in its process."""
+        return not self._left
+
     def take_first(self) -> bytes:
         """The first piece, which is read already."""
         first, self._first = self._first, b""
