@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +19,7 @@ import zstandard
 from cmdlog.api.gate.problem import CODES
 from cmdlog.api.gate.route_table import ADMIN, INVOKE, READ, ROLES, TABLE, Entry, allowed, methods_of
 from cmdlog.api.gate.token_file import digest_of
+from cmdlog.client.keys import uuid7
 from tests.api.running import EXPIRED, OTHER, TOKENS, Running
 
 pytestmark = pytest.mark.slow
@@ -319,6 +324,41 @@ def test_a_flood_of_keys_is_refused_and_forgets_none(server: Running) -> None:
         body = {"item": number, "name": "flood"}
         assert server.post("/v1/procedures/put", body, headers=[("Idempotency-Key", f"flood-{number}")]).content == content
     assert server.call("put", item=1, name="on") == 1
+
+
+def got(server: Running, token: str, named: Callable[[int], dict[str, Any]]) -> int:
+    """How many of 60 new keys or sessions on one partition a caller gets."""
+    lines = [orjson.dumps({"procedure": "put", "params": {"item": 1, "name": "x"}, **named(n)}) for n in range(60)]
+    answers = server.post("/v1/batch", content=b"\n".join(lines), token=token).content.splitlines()
+    codes = [orjson.loads(answer).get("error", {}).get("code") for answer in answers]
+    assert set(codes) <= {None, "sessions_full"}
+    return codes.count(None)
+
+
+def a_key(_: int) -> dict[str, Any]:
+    """Members of a line: a key that nobody has used."""
+    return {"key": str(uuid.uuid4())}
+
+
+def a_session(_: int) -> dict[str, Any]:
+    """The first call of a new session."""
+    return {"session": uuid7(round(1000 * time.time()), os.urandom(10)), "number": 1}
+
+
+def test_lowest_role_does_not_use_up_the_keys_and_sessions_of_others(tmp_path: Path) -> None:
+    """It gets four fifths of a partition's, also after restarts; of what it leaves, another credential gets as much."""
+    server = Running(tmp_path, "--keys-max", "50", "--sessions-max", "50")
+    try:
+        for named in (a_key, a_session):
+            assert [got(server, token, named) for token in (TOKENS[INVOKE], OTHER, TOKENS[ADMIN])] == [40, 8, 1]
+        assert server.get("/v1/status").json()["largest_shares"] == {"idempotency_keys": 0.8, "sessions": 0.8}
+        server.end()
+        server.start()
+        for named in (a_key, a_session):
+            assert got(server, TOKENS[INVOKE], named) <= 1, "one call a minute"
+        assert server.get("/v1/status").json()["largest_shares"]["sessions"] == 0.8
+    finally:
+        server.end()
 
 
 def test_query_that_asks_too_much_is_refused_with_its_own_code(server: Running) -> None:

@@ -54,11 +54,12 @@ from cmdlog.cluster.transport.peer_tls import PeerTls
 from cmdlog.cluster.transport.peer_transport import Address, TransportSettings, address_text
 from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.wire.layout import BadFrame
+from cmdlog.raft.wire.layout import BadFrame, FrameFault
 from snapshot.checksummed_json import MANIFEST_BYTES_MAX
 
 PIECE_BYTES: Final = 256 << 10  # asked for at once: buffers of a megabyte cost the allocator more than the frames do
 CHUNKS_AHEAD: Final = 16  # asked for before the first of them is there: a round trip costs no time then
+ANSWERS_MAX: Final = 2 * CHUNKS_AHEAD  # that wait to be looked at; a manifest comes in ten pieces at most
 CHUNK_BYTES_MIN: Final = 64 << 10  # of a piece, where the source's rate is low: a time-out is for a source that is silent
 ANSWERS_PER_S: Final = 8  # that a source at its rate gives at least, so that none is late
 
@@ -298,7 +299,10 @@ class CopyClient:
 
     def _take_frame(self, frame: bytes) -> None:
         assert self._session is not None
-        self._answers.put(self._session.opener.open(frame))
+        said = self._session.opener.open(frame)
+        if self._answers.qsize() >= ANSWERS_MAX:
+            raise BadFrame(FrameFault.MALFORMED, f"more than {ANSWERS_MAX} answers that were not asked for")
+        self._answers.put(said)
 
     async def _hang_up(self) -> None:
         """The loop ends when the connection is closed."""

@@ -39,6 +39,7 @@ from cmdlog.operator_error import full_text
 from cmdlog.raft.wire.layout import BadFrame, FrameFault
 
 REQUESTS_MAX: Final = 64  # that wait for their answers
+REQUEST_BYTES_MAX: Final = 256 << 10  # the largest names a place of each group
 
 T = TypeVar("T")
 
@@ -83,6 +84,8 @@ class CopyConnection:
 
     def _take_frame(self, frame: bytes) -> None:
         said = self.session.opener.open(frame)
+        if len(said.body) > REQUEST_BYTES_MAX:
+            raise BadFrame(FrameFault.MALFORMED, f"a request of {len(said.body)} bytes")
         if self._requests.qsize() >= REQUESTS_MAX:
             raise BadFrame(FrameFault.MALFORMED, f"more than {REQUESTS_MAX} requests without an answer")
         self._requests.put_nowait(said)

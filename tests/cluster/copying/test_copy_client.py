@@ -14,7 +14,15 @@ import google_crc32c
 import pytest
 
 from cmdlog.cluster.channels.channel_session import ChannelSession, expect_frame, greet_session
-from cmdlog.cluster.copying.copy_client import CHUNK_BYTES_MIN, PIECE_BYTES, ChunkDamaged, CopyClient, CopyTimes, SourceLost
+from cmdlog.cluster.copying.copy_client import (
+    ANSWERS_MAX,
+    CHUNK_BYTES_MIN,
+    PIECE_BYTES,
+    ChunkDamaged,
+    CopyClient,
+    CopyTimes,
+    SourceLost,
+)
 from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, ChunkData, ChunkPlace, CopyFrameKind, copy_credentials
 from cmdlog.cluster.copying.copy_values import (
     CopyEnding,
@@ -112,6 +120,19 @@ def test_answers_are_values() -> None:
     with scripted(chunk(b"hello")) as client:
         client.connect()
         assert client.read_chunk(COPY, 0, 3, 5) == b"hello"
+
+
+def test_answers_that_were_not_asked_for_end_the_connection() -> None:
+    """They would wait in memory for ever."""
+
+    def answer(session: ChannelSession, _kind: int, _body: bytes) -> list[bytes]:
+        return [session.sealer.seal(CopyFrameKind.ENDED, b"") for _ in range(2 * ANSWERS_MAX)]
+
+    with scripted(answer) as client:
+        client.connect()
+        ends = map(client.end, [COPY] * 2 * ANSWERS_MAX, [CopyEnding.DONE] * 2 * ANSWERS_MAX)
+        with pytest.raises(SourceLost, match="not asked for"):
+            list(ends)
 
 
 def test_manifest_in_pieces_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

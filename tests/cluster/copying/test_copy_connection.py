@@ -11,7 +11,7 @@ import pytest
 
 from cmdlog.cluster.channels.channel_session import ChannelSession
 from cmdlog.cluster.channels.sealed_frames import ChannelOpener, ChannelSealer
-from cmdlog.cluster.copying.copy_connection import REQUESTS_MAX, CopyConnection, CopyService
+from cmdlog.cluster.copying.copy_connection import REQUEST_BYTES_MAX, REQUESTS_MAX, CopyConnection, CopyService
 from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, ChunkData, ChunkPlace, CopyFrameKind
 from cmdlog.cluster.copying.copy_rate import SharedRate
 from cmdlog.cluster.copying.copy_values import (
@@ -138,7 +138,7 @@ def test_recipient_that_does_not_read_gets_no_more(node: MadeUpNode) -> None:
     play(node, scenario)
 
 
-@pytest.mark.parametrize("harm", ["kind", "body", "chunk", "count"])
+@pytest.mark.parametrize("harm", ["kind", "body", "chunk", "size", "count"])
 def test_request_that_cannot_be_read_ends_the_connection(node: MadeUpNode, harm: str) -> None:
     """An unknown kind, no object, too large a piece, too many; the copy waits for the next connection."""
 
@@ -150,6 +150,8 @@ def test_request_that_cannot_be_read_ends_the_connection(node: MadeUpNode, harm:
             wire.say(CopyFrameKind.ASK, b"garbage")
         elif harm == "chunk":
             wire.say(CopyFrameKind.CHUNK, ChunkPlace(copy, 1, 0, 2 << 20).encode())
+        elif harm == "size":
+            wire.say(CopyFrameKind.ASK, encode_value({**WISH.to_json(), "reason": "x" * REQUEST_BYTES_MAX}))
         else:
             for _ in range(REQUESTS_MAX + 2):
                 if not wire.connection.is_ending:
