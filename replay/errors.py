@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
 
 from cmdlog.operator_error import OperatorError
+from cmdlog.wal.errors import MOVED_ON_HINT
 
 MIGRATION: Final = "migration"  # the procedure of a place that is a migration begins with it
 ROWS_MAX: Final = 50  # of a place: enough to see what kind of difference it is
@@ -268,10 +269,7 @@ class LogMovedOn(StreamDamaged):
     """Nothing is damaged: a running node let go of a part of its log before that was read, and no archive has it."""
 
     exit_code = 1
-    hint = (
-        "nothing is damaged: the running node recycles its log faster than this command reads it, and has no archive of it; run "
-        "it again, stop the node first, or let it keep an archive (retention_window_s)"
-    )
+    hint = MOVED_ON_HINT
 
 
 class ReshapeRefused(ReplayError):

@@ -5,10 +5,12 @@ One rule: it holds no secret and nothing that changes. What changes later (membe
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
+import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -21,6 +23,7 @@ from cmdlog.operator_error import OperatorError
 
 FORMAT: Final = 1
 NODES_MAX: Final = 9
+BROADCAST: Final = ipaddress.IPv4Address("255.255.255.255")
 
 
 class BadClusterFile(OperatorError):
@@ -29,6 +32,10 @@ class BadClusterFile(OperatorError):
     kind = "BadClusterFile"
     exit_code = 2
     hint = "`cmdlog cluster init` makes the file, and `cmdlog cluster join` that of a node which joins later"
+
+
+class PlaceTaken(ValueError):
+    """Two listeners at one place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +127,35 @@ def check_members(members: Sequence[MemberAddress]) -> None:
 
 
 def check_new_members(members: Sequence[MemberAddress]) -> None:
-    """What cannot work once the nodes run: an address that no other node or client can call, and two listeners at one place.
-
-    Raises: ValueError, which names the nodes.
-    """
+    """What cannot work once the nodes run. Raises: ValueError, which names the nodes."""
     check_members(members)
+    for place, member in enumerate(members):
+        check_addresses(member, members[:place])
+
+
+def check_addresses(member: MemberAddress, others: Iterable[MemberAddress]) -> None:
+    """An address that no other node or client can call, and two listeners at one place.
+
+    Raises: PlaceTaken; ValueError, which names the node.
+    """
     listeners: dict[tuple[str, int], str] = {}
-    for member in members:
-        for place, what in ((member.peer, "peer address"), (client_place(member.client), "URL")):
-            if _is_anywhere(place[0]):
-                raise ValueError(
-                    f"node {member.node}: the {what} {_text(place)} is where a program listens, not where others reach it"
-                )
-            mine = f"the {what} of node {member.node}"
-            if (other := listeners.setdefault((_one_name(place[0]), place[1]), mine)) != mine:
-                raise ValueError(f"{mine} and {other} are both {_text(place)}: each needs a port of its own")
+    for of in others:
+        with contextlib.suppress(ValueError):  # a cluster of before is not judged
+            listeners |= {(_one_name(host), port): f"{what} of node {of.node}" for what, (host, port) in _places(of)}
+    for what, place in _places(member):
+        if why := _no_destination(*place):
+            raise ValueError(f"node {member.node}: the {what} {_text(place)} {why}")
+        mine = f"{what} of node {member.node}"
+        if (other := listeners.setdefault((_one_name(place[0]), place[1]), mine)) != mine:
+            raise PlaceTaken(f"the {mine} and the {other} are both {_text(place)}: each needs a port of its own")
+    parts = urlsplit(member.client)
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(f"node {member.node}: the URL {member.client!r} has more than scheme, host, port and path")
+
+
+def _places(member: MemberAddress) -> list[tuple[str, tuple[str, int]]]:
+    """Where it listens, and what for. Raises: ValueError."""
+    return [("peer address", member.peer), ("URL", client_place(member.client))]
 
 
 def client_place(url: str) -> tuple[str, int]:
@@ -142,18 +163,34 @@ def client_place(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     if not parts.hostname:
         raise ValueError(f"{url!r} names no host")
-    return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    return parts.hostname, (443 if parts.scheme == "https" else 80) if parts.port is None else parts.port
 
 
-def _is_anywhere(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
+def _no_destination(host: str, port: int) -> str:
+    """Why nobody can connect to it; "" where it is not known."""
+    address = _numbers(host)
+    if address is not None and address.is_unspecified:
+        return "is where a program listens, not where others reach it"
+    if address is not None and (address.is_multicast or address == BROADCAST):
+        return "is no address of one machine"
+    if not all(character.isalnum() or character in "-._:%" for character in host):
+        return "names no host"
+    return "" if port else "is any free port, which others cannot know"
+
+
+def _numbers(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a program connects to, also in its short forms: 0, 127.1. None for a name."""
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        return getattr(address, "ipv4_mapped", None) or address
+    with contextlib.suppress(OSError):
+        return ipaddress.IPv4Address(socket.inet_aton(host))
+    return None
 
 
 def _one_name(host: str) -> str:
-    return "127.0.0.1" if host.lower() in ("localhost", "::1") else host.lower()
+    name = host.lower().removesuffix(".")
+    return "127.0.0.1" if name in ("localhost", "::1") else str(_numbers(name) or name)
 
 
 def _text(place: tuple[str, int]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,11 +29,12 @@ from cmdlog.wal.hard_state import HardStateCopies
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn, txn_millis
 from cmdlog.wal.opening.restart import decide
 from cmdlog.wal.opening.scan import records_at
-from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
-from cmdlog.wal.reader import LogReader, Recycled, read_segment
+from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal
+from cmdlog.wal.reader import LogReader, Recycled, read_segment, survey_settled
 
 DUMP_ATTEMPTS = 10  # at a log whose oldest segment is recycled before it is read
 RESULT_HASHES_SHOWN_MAX = 16  # of a digest
+ReadRecords = Callable[[LogReader, Lsn | None, Lsn | None], Iterator[tuple[Lsn, Record]]]
 
 
 def inspect_log(files: Files, directory: str) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def inspect_log(files: Files, directory: str) -> dict[str, Any]:
     Raises: WrongDirectory, Corrupt (instance or hard state file), NewerFormat.
     """
     instance = load_instance(files, directory)
-    survey = survey_log(files, directory, instance)
+    survey = survey_settled(files, directory, instance)
     error = refusal(survey)
     groups = GroupStates() if survey.walk is None else _fold_newest(survey)
     return {
@@ -72,9 +73,17 @@ def inspect_log(files: Files, directory: str) -> dict[str, Any]:
     }
 
 
-def dump_log(files: Files, directory: str, *, after: Lsn | None = None, upto: Lsn | None = None) -> Iterator[dict[str, Any]]:
+def dump_log(
+    files: Files,
+    directory: str,
+    *,
+    after: Lsn | None = None,
+    upto: Lsn | None = None,
+    read: ReadRecords = lambda reader, after, upto: reader.read(after, upto),
+) -> Iterator[dict[str, Any]]:
     """Every record in (after, upto], readable, in order; bounded memory. Without `after` from the oldest that is there.
 
+    `read` may know an archive that has what a running node lets go meanwhile (`replay.log.source.read_on`).
     Raises: what opening would refuse, Corrupt at the place where reading meets damage, and Recycled.
     """
     for attempt in range(DUMP_ATTEMPTS):
@@ -85,7 +94,7 @@ def dump_log(files: Files, directory: str, *, after: Lsn | None = None, upto: Ls
             names[version] = catalog.value.get("procedures") or []
         given = False
         try:
-            for lsn, record in reader.read(after, upto):
+            for lsn, record in read(reader, after, upto):
                 yield _describe(lsn, record, names)
                 given = True
             return
@@ -148,7 +157,7 @@ def verify_log(files: Files, directory: str) -> VerifyReport:
     """
     report = VerifyReport()
     try:
-        survey = survey_log(files, directory, load_instance(files, directory))
+        survey = survey_settled(files, directory, load_instance(files, directory))
         report.verdict = decide(survey.facts).verdict.value
         report.error = refusal(survey)
     except (Corrupt, WalError) as error:
@@ -164,8 +173,8 @@ def verify_log(files: Files, directory: str) -> VerifyReport:
 
 
 def _verify_segment(files: Files, report: VerifyReport, segment: SegmentFile, last: int, after: SegmentFile | None) -> None:
-    """One segment into the report; the first error of all is kept."""
-    row = _segment(segment) | {"blocks": 0, "records": 0, "seals": 0, "bytes": 0, "error": None}
+    """One segment into the report; the first error of all is kept. What a running node lets go meanwhile is not damaged."""
+    row = _segment(segment) | {"blocks": 0, "records": 0, "seals": 0, "bytes": 0, "released": False, "error": None}
     chain = (segment.header.first_block - 1, segment.header.previous_chain)
     try:
         for block in read_segment(files, segment, upto=last):
@@ -178,6 +187,8 @@ def _verify_segment(files: Files, report: VerifyReport, segment: SegmentFile, la
                 _decode_fully(record, lsn, block.path, block.offset)
         if after is not None and chain != (last, after.header.previous_chain):
             raise Corrupt("segment does not reach its successor", path=segment.path, block=chain[0])
+    except Recycled:
+        row["released"] = True
     except WalError as error:
         row["error"] = _error(error)
         report.error = report.error or error

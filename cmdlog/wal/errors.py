@@ -5,7 +5,14 @@ One rule: an error says who is at fault (caller, disk, operator), carries the nu
 
 from __future__ import annotations
 
+from typing import Final
+
 from cmdlog.operator_error import OperatorError
+
+MOVED_ON_HINT: Final = (
+    "nothing is damaged: the running node recycles its log faster than this command reads it, and has no archive of it; run it "
+    "again, stop the node first, or let it keep an archive (retention_window_s)"
+)
 
 
 class WalError(OperatorError):

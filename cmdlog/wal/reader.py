@@ -9,12 +9,13 @@ Segments before the newest were durable when their successor got its name. So wh
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cmdlog.wal.directory.instance import load_instance
-from cmdlog.wal.errors import Corrupt, WalError
+from cmdlog.wal.directory.instance import Instance, load_instance
+from cmdlog.wal.errors import MOVED_ON_HINT, Corrupt, WalError
 from cmdlog.wal.files import File, Files
 from cmdlog.wal.format.block import HEADER, SECTOR_BYTES, BadBlock, BlockHeader, check_body, decode_header
 from cmdlog.wal.format.record import BadRecord, Record, decode_body
@@ -31,7 +32,7 @@ _SURVEYS_MAX: Final = 10  # looks at the directory of a running node, which may 
 class Recycled(WalError):
     """The segment was overwritten, or let go, while it was read."""
 
-    hint = "the running node recycles its log faster than this command reads it: run it again, or stop the node first"
+    hint = MOVED_ON_HINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +177,12 @@ class LogReader:
     """
 
     def __init__(self, files: Files, directory: str) -> None:
-        self._files = files
+        self.files = files
         self.directory = directory
         self.instance = load_instance(files, directory)
-        self.survey = _survey_settled(files, directory, self)
+        self.survey = survey_settled(files, directory, self.instance)
+        if (error := refusal(self.survey)) is not None:
+            raise error
         self.verdict = decide(self.survey.facts).verdict
 
     @property
@@ -197,25 +200,23 @@ class LogReader:
 
     def read(self, after: Lsn | None = None, upto: Lsn | None = None) -> Iterator[tuple[Lsn, Record]]:
         """Records in (after, upto], in order. Raises: Corrupt, Recycled."""
-        return read_records(self._files, self.segments, last=self.last_block, after=after, upto=upto)
+        return read_records(self.files, self.segments, last=self.last_block, after=after, upto=upto)
 
     def header(self) -> SegmentHeader:
         return self.segments[-1].header
 
 
-def _survey_settled(files: Files, directory: str, reader: LogReader) -> Survey:
-    """Surveys until two file names of a running node do not cross any more."""
-    for attempt in range(_SURVEYS_MAX):
-        try:
-            survey = survey_log(files, directory, reader.instance)
-            error = refusal(survey)
-        except (Corrupt, FileNotFoundError) as caught:
-            error = (
-                caught if isinstance(caught, WalError) else Recycled(f"{caught.filename} was released while it was being opened")
-            )
-            survey = None
-        if error is None and survey is not None:
-            return survey
-        if attempt == _SURVEYS_MAX - 1:
-            raise error or WalError("unreadable")
-    raise AssertionError("unreachable")
+def survey_settled(files: Files, directory: str, instance: Instance) -> Survey:
+    """Looks again while something is wrong: two file names of a running node may cross. What is damaged stays so.
+
+    Raises: Recycled; Corrupt for what cannot be read at all.
+    """
+    for _ in range(_SURVEYS_MAX - 1):
+        with contextlib.suppress(Corrupt, FileNotFoundError):
+            survey = survey_log(files, directory, instance)
+            if refusal(survey) is None:
+                return survey
+    try:
+        return survey_log(files, directory, instance)
+    except FileNotFoundError as missing:
+        raise Recycled(f"{missing.filename} was released while it was being opened") from missing

@@ -26,12 +26,11 @@ from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP, BlockNumber, Lsn
 from cmdlog.wal.log import Log
 from cmdlog.wal.opening.restart import decide
-from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal, survey_log
-from cmdlog.wal.reader import Recycled, read_records
+from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal
+from cmdlog.wal.reader import LogReader, Recycled, read_records, survey_settled
 from replay.log.salvage import Gap, Patchwork, SalvagedSegment
 from snapshot.archive_layout import ArchivedSegment, list_segments
 
-SURVEYS_MAX: Final = 10  # looks at the directory of a running node, which may recycle between two file names
 LOOKS_MAX: Final = 5  # of a reading that can begin again; each of them reads some of the log
 BEHIND_BLOCK: Final = 1 << 40  # an offset after every record of a block
 
@@ -219,6 +218,12 @@ def read_on(
             return
 
 
+def read_log_on(reader: LogReader, after: Lsn | None, upto: Lsn | None) -> Records:
+    """The same of a reader's log. Raises: as `read_on`."""
+    given = (reader.files, reader.directory, reader.instance, reader.segments)
+    return read_on(*given, last=reader.last_block, after=after, upto=upto)
+
+
 def _archived_instead(files: Files, directory: str, instance: Instance, segments: Sequence[SegmentFile]) -> Sequence[SegmentFile]:
     """The same segments, those that the archive has by their files there."""
     archived = {
@@ -259,19 +264,8 @@ def open_source(files: Files, directory: str, *, accept_data_loss: bool = False)
 
 
 def _survey(files: Files, directory: str, instance: Instance, *, accept_data_loss: bool) -> tuple[Survey, WalError | None]:
-    attempt = 0
-    while True:
-        attempt += 1
-        error: WalError | None
-        try:
-            survey = survey_log(files, directory, instance)
-            error = refusal(survey)
-        except FileNotFoundError as missing:
-            error = Recycled(f"{missing.filename} was removed while it was being opened")
-        else:
-            if error is None:
-                return survey, None
-            if accept_data_loss and isinstance(error, Corrupt) and survey.walk is not None:
-                return survey, error
-        if attempt >= SURVEYS_MAX:
-            raise error
+    survey = survey_settled(files, directory, instance)
+    error = refusal(survey)
+    if error is not None and not (accept_data_loss and isinstance(error, Corrupt) and survey.walk is not None):
+        raise error
+    return survey, error

@@ -108,6 +108,14 @@ def test_nodes_are_distinct_and_few(tmp_path: Path) -> None:
         ("2=b:7642,http://b:7642", "the URL of node 2 and the peer address of node 2"),
         ("2=a:8642,http://b:8642", "the peer address of node 2 and the URL of node 1"),
         ("2=a:7642,http://b:8642", "nodes 1 and 2 have the same peer address a:7642"),
+        ("2=b:7642,http://b:0", "node 2: the URL b:0 is any free port"),
+        ("2=0:7642,http://b:8642", "node 2: the peer address 0:7642 is where a program listens"),
+        ("2=[::ffff:0.0.0.0]:7642,http://b:8642", "is where a program listens"),
+        ("2=224.0.0.1:7642,http://b:8642", "is no address of one machine"),
+        ("2=b:7642,http://255.255.255.255:8642", "is no address of one machine"),
+        ("2=b c:7642,http://b:8642", "node 2: the peer address b c:7642 names no host"),
+        ("2=b:7642,http://b:8642?of=me", "has more than scheme, host, port and path"),
+        ("2=127.1:7642,http://localhost:7642", "are both localhost:7642"),
     ],
 )
 def test_addresses_that_cannot_work_are_refused(tmp_path: Path, more: str, told: str) -> None:

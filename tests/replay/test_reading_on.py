@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import pytest
 
 import cmdlog
-from cmdlog.wal.files import RealFiles
+from cmdlog.wal.dump import dump_log, verify_log
+from cmdlog.wal.files import Files, RealFiles
+from cmdlog.wal.opening.survey import SegmentFile
+from cmdlog.wal.reader import ReadBlock, Recycled, read_segment
 from replay.errors import LogMovedOn
 from replay.history.history import history
+from replay.log.source import read_log_on
 from tests.replay.ledgers import Versions
 from tests.waiting import wait_for
 
@@ -52,10 +57,32 @@ def test_history_beside_a_log_that_turns(versions: Versions, tmp_path: Path, *, 
             wait_for(partial(put, opened, range(first, first + 30)))
         files = sorted((data / "log").glob("seg-*.log"))
         calls = history(RealFiles(), [str(data)]).calls
+        records = dump_log(RealFiles(), str(data), read=read_log_on)
+        begin = next(records)
         wait_for(lambda: (put(opened, range(30)), not any(file.exists() for file in files))[1])
         if archived:
             assert [call["params"]["id"] for call in calls] == list(range(CALLS))
+            batches = [row for row in (begin, *records) if row["kind"] == "batch"]
+            assert [call["params"]["id"] for row in batches for call in row["calls"]][:CALLS] == list(range(CALLS))
         else:
             with pytest.raises(LogMovedOn, match=r"was re.*was read") as moved:
                 list(calls)
+            with pytest.raises(Recycled, match=r"was re.*was read"):
+                list(records)
             assert "nothing is damaged" in str(moved.value.hint)
+
+
+def test_verify_beside_a_log_that_turns(versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that the node lets go before it is read is released, and nothing of the log is called damaged."""
+    data = tmp_path / "data"
+    with cmdlog.open(data, versions.load("notes", NOTE), **RING) as opened:
+        wait_for(partial(put, opened, range(30)))
+
+        def turn_then_read(files: Files, segment: SegmentFile, *, upto: int) -> Iterator[ReadBlock]:
+            wait_for(lambda: (put(opened, range(30)), not Path(segment.path).exists())[1])
+            return read_segment(files, segment, upto=upto)
+
+        monkeypatch.setattr("cmdlog.wal.dump.read_segment", turn_then_read)
+        report = verify_log(RealFiles(), str(data))
+    assert (report.exit_code, report.error) == (0, None)
+    assert [row["released"] for row in report.segments] == [True] * len(report.segments)

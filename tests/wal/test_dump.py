@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -244,3 +244,21 @@ def test_inspect_tells_who_is_declared_failed() -> None:
         files.overwrite(f"{NODE}/faults/{name}", 60, b"damage")
     seen = inspect_log(files, NODE)
     assert (seen["verdict"], seen["fault_log"]["error"]["kind"]) == ("clean", "Corrupt")
+
+
+@pytest.mark.parametrize(
+    "look", [inspect_log, verify_log, lambda files, node: LogReader(files, node).survey], ids=["inspect", "verify", "read"]
+)
+def test_names_that_cross_are_looked_at_again(look: Callable[[SimFiles, str], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running node takes a segment for its next one between two file names: what is seen then is no damage."""
+    files, crossed = node(), [segment_name(2)]
+    listed = files.listdir
+
+    def listdir(path: str) -> list[str]:
+        gone = crossed.pop() if crossed and path == LOG else ""
+        return [name for name in listed(path) if name != gone]
+
+    whole = look(files, NODE)
+    monkeypatch.setattr(files, "listdir", listdir)
+    assert look(files, NODE) == whole
+    assert crossed == []

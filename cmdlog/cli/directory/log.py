@@ -72,8 +72,9 @@ def dump(
     """Bounded memory; stops with exit code 10 where it meets damage."""
     from cmdlog.wal.dump import dump_log
     from cmdlog.wal.files import RealFiles
+    from replay.log.source import read_log_on
 
-    for record in dump_log(RealFiles(), os.path.abspath(directory)):
+    for record in dump_log(RealFiles(), os.path.abspath(directory), read=read_log_on):
         if partition is not None and record["partition"] != partition:
             continue
         if kind is not None and record["kind"].lower() != kind.lower():
@@ -157,13 +158,23 @@ def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
 
     def show() -> None:
         columns = ("sequence", "first_block", "blocks", "records", "seals", "bytes")
-        rows = [[row[column] for column in columns] + ["bad" if row["error"] else "whole"] for row in found["segments"]]
+        rows = [[row[column] for column in columns] + [_state(row)] for row in found["segments"]]
         out.table("Segments", (*columns, "state"), rows)
         out.text(f"{report.blocks} blocks with {report.records} records; the end is {report.verdict}")
+        if any(row["released"] for row in found["segments"]):
+            out.text(
+                "released: the running node let go of it before it was read whole; `cmdlog archive verify` reads the archive"
+            )
 
     out.result(found, show)
     if report.error is not None:
         raise report.error
+
+
+def _state(row: dict[str, Any]) -> str:
+    if row["error"]:
+        return "bad"
+    return "released" if row["released"] else "whole"
 
 
 def _show(found: dict[str, Any]) -> None:

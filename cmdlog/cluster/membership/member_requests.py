@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from cmdlog.cluster.cluster_file import NODES_MAX, parse_address
+from cmdlog.cluster.cluster_file import NODES_MAX, MemberAddress, PlaceTaken, check_addresses, parse_address
 from cmdlog.cluster.membership.group_changes import ChangeRisk, risk_of
 from cmdlog.cluster.membership.member_desk import RequestKind
 from cmdlog.cluster.membership.membership_view import NOWHERE, MembershipView, Seat
@@ -185,7 +185,19 @@ def _addresses(view: MembershipView, request: MemberRequest, old: ClusterMember 
         taken = {member.peer, member.client} & {peer, client}
         if member.node != request.node and member.stage is not MemberStage.REMOVED and taken:
             raise MembershipRefused(RefusedBecause.ADDRESS_TAKEN, f"node {member.node} has {', '.join(sorted(taken))}")
+    others = [of for of in view.members.values() if of.node != request.node and of.stage is not MemberStage.REMOVED]
+    try:
+        check_addresses(_address(request.node, peer, client), [_address(of.node, of.peer, of.client) for of in others])
+    except PlaceTaken as error:
+        raise MembershipRefused(RefusedBecause.ADDRESS_TAKEN, str(error)) from None
+    except ValueError as error:
+        raise MembershipRefused(RefusedBecause.BAD_REQUEST, str(error)) from None
     return peer, client
+
+
+def _address(node: int, peer: str, client: str) -> MemberAddress:
+    """Raises: ValueError."""
+    return MemberAddress(node, parse_address(peer), client)
 
 
 def _was_left_behind(view: MembershipView, old: ClusterMember) -> bool:

@@ -141,6 +141,11 @@ def test_the_last_voter_stays_whatever_is_forced() -> None:
         (PEER, "ftp://x", R.BAD_REQUEST),
         ("127.0.0.1:7001", CLIENT, R.ADDRESS_TAKEN),
         (PEER, "http://127.0.0.1:8002", R.ADDRESS_TAKEN),
+        ("localhost:7001", CLIENT, R.ADDRESS_TAKEN),
+        (PEER, "http://localhost:7001", R.ADDRESS_TAKEN),
+        ("0.0.0.0:7009", CLIENT, R.BAD_REQUEST),
+        (PEER, "http://[::]:8009", R.BAD_REQUEST),
+        (PEER, "http://h:0", R.BAD_REQUEST),
         (PEER, CLIENT, S.EXPECTED),
     ],
 )
