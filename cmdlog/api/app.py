@@ -39,7 +39,7 @@ from cmdlog.api.gate.route_table import LEADERS, Entry, Methods, allowed, method
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.app_state import Service, send_problem
 from cmdlog.api.routes.batch import BatchStream
-from cmdlog.api.routes.call import call_procedure, no_room
+from cmdlog.api.routes.call import call_procedure
 from cmdlog.api.routes.cold_routes import make_routes_app
 from cmdlog.api.routes.events import send_events
 from cmdlog.node.placing.shares import UNCOUNTED_BYTES, Shares
@@ -195,7 +195,7 @@ def _within_share(send: Send, unread: Shares, caller: str) -> Send:
             await send(message)
             return
         if not unread.take_share(caller, size):
-            raise ConnectionError(no_room(unread, caller, size))
+            return  # the answer is not whole, so its connection ends
         try:
             await send(message)
         finally:

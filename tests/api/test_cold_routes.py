@@ -5,6 +5,7 @@ import logging
 import re
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -371,3 +372,16 @@ def test_codes_of_the_contract_keep_their_status() -> None:
         504: ["outcome_unknown"],
     }
     assert all(CODES[code][0] == status for status, codes in promised.items() for code in codes)
+
+
+def test_long_answer_takes_of_its_callers_share_until_it_is_sent(app: Api, node: Any, ask_app: Any) -> None:
+    """Of any route; when that share is full the connection ends without an answer."""
+    unread = app.service.unread
+    node.status = lambda: {"ready": True, "text": "x" * (1 << 20)}
+    held: list[int] = []
+    asked = partial(ask_app, app, "GET", "/v1/status", on_data=lambda data: held.append(unread.total))
+    assert asyncio.run(asked()).status == 200
+    assert (max(held) > 1 << 20, unread.total) == (True, 0)
+    assert unread.take_share("default", unread.whole // 2)
+    assert asyncio.run(asked()).body == b""
+    assert unread.total == unread.whole // 2
