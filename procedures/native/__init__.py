@@ -54,5 +54,11 @@ accelerator: Any = _load()  # a module, see accelerator.pyi; or None
 
 
 def open_statements(connection: apsw.Connection) -> Statements | None:
-    """For the statements of procedures on this connection; to be closed before it. None where they go through its cursor."""
-    return None if accelerator is None else accelerator.Statements(connection)
+    """For the statements of procedures on this connection; to be closed before it. None where they go through its cursor.
+
+    A process that prepares no statement, but copies rows or looks them up, has not configured the module.
+    """
+    try:
+        return None if accelerator is None else accelerator.Statements(connection)
+    except RuntimeError:
+        return None

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import procedures.statements.prepared  # noqa: F401 - configures the module in C, as in every program that opens a state
 from cmdlog.node.placing.key_owners import SLICES, KeyOwners, look_up
 from cmdlog.node.placing.session_owners import EVERYWHERE, EXPIRED, FULL, SessionOwners
 from procedures.idempotency.key_table import Figures, KeyRow, stored_keys

@@ -127,6 +127,14 @@ def open_files() -> set[str]:
     return found
 
 
+def test_process_that_prepares_no_statement_opens_states(tmp_path: Path) -> None:
+    """One that copies a snapshot or looks up keys imports the state alone."""
+    program = (
+        "import sys\nfrom procedures.storage.state import PartitionState\nPartitionState.open(sys.argv[1], partition=0).close()"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "state.db")], check=True, cwd=ROOT)
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 @pytest.mark.parametrize("force", [False, True])
 def test_a_state_with_open_statements_closes(tmp_path: Path, force: bool) -> None:
