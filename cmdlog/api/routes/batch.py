@@ -222,15 +222,18 @@ class BatchStream:
         return group
 
     async def _find_room(self, group: Group, start: int) -> tuple[int, int]:
-        """Up to which line there is room for results, at least for one; waits for that. And the bytes."""
+        """Up to which line there is room for results, at least for one; waits for that. And the bytes.
+
+        A group takes half of the room at most: calls of a procedure that takes long, whose results nobody knows, leave some.
+        """
         unread, name, lines = self._unread, self._caller.name, len(group.slots)
         needed = self._traffic.bytes_of(group.names) + LINE_BYTES * lines
-        while start or needed > unread.room(name):
+        while start or needed > unread.room(name) // 2:
             end, held = start, 0
             for end in range(start, lines):
                 called = group.name_of(end)
                 more = (self._traffic.bytes_of({called: 1}) if called else 0) + LINE_BYTES
-                if held + more > unread.room(name) and not (end == start and unread.allows(name, more)):
+                if held + more > unread.room(name) // 2 and not (end == start and unread.allows(name, more)):
                     break
                 held += more
             else:
