@@ -10,7 +10,7 @@
 #include "session_names.h"
 #include "strict_json.h"
 
-enum { INTERFACE = 4 }; /* one more with each change that older Python, or newer, does not know */
+enum { INTERFACE = 5 }; /* one more with each change that older Python, or newer, does not know */
 
 enum { LINE_DEPTH_MAX = 64 + 2, NAME_BYTES_MAX = 64, LENGTH_DIGITS_MAX = 9, PATH_BYTES_MAX = 256 };
 enum { LINE_BYTES_MAX = 16 << 10 }; /* longer ones are read aside: LARGE_BODY_BYTES of `app_state.py` */
@@ -289,6 +289,8 @@ static PyObject *read_call(PyObject *module, PyObject *const *args, Py_ssize_t c
 static PyMethodDef methods[] = {
     {"examine_json", (PyCFunction)(void (*)(void))module_examine_json, METH_FASTCALL,
      "Whether a JSON text means its value alone: 0, or which flaw it has."},
+    {"split_json", (PyCFunction)(void (*)(void))module_split_json, METH_FASTCALL,
+     "Where the content of a JSON container may be cut."},
     {"read_line", (PyCFunction)(void (*)(void))read_line, METH_FASTCALL,
      "(route, bound parameters, number or None) of a line of a batch; None for what the Python must read."},
     {"read_call", (PyCFunction)(void (*)(void))read_call, METH_FASTCALL,

@@ -130,10 +130,87 @@ PyObject *module_examine_json(PyObject *module, PyObject *const *args, Py_ssize_
         PyErr_SetString(PyExc_TypeError, "examine_json takes bytes, a limit, and maybe what was parsed");
         return NULL;
     }
-    int depth_max = PyLong_AsLong(args[1]);
+    int depth_max = PyLong_AsLong(args[1]), flaw;
     if (depth_max == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    PyObject *value = count == 3 ? args[2] : NULL;
-    return PyLong_FromLong(examine_json(PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), depth_max, value));
+    const char *text = PyBytes_AS_STRING(args[0]);
+    const Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
+    if (count == 3) {
+        flaw = examine_json(text, size, depth_max, args[2]);
+    } else {
+        Py_BEGIN_ALLOW_THREADS /* a long text: others run meanwhile */
+        flaw = examine_json(text, size, depth_max, NULL);
+        Py_END_ALLOW_THREADS
+    }
+    return PyLong_FromLong(flaw);
+}
+
+/* The commas between the elements of a container's content, at least `piece` bytes after the one before. Into `cuts`, which has
+ * room for one in `piece` bytes. How many; -1: brackets do not match, in number. */
+static Py_ssize_t find_cuts(const char *text, const char *end, Py_ssize_t piece, Py_ssize_t *cuts)
+{
+    Py_ssize_t found = 0, depth = 0;
+    const char *at = text, *last = text;
+    while (at < end) {
+        switch (*at) {
+        case '"':
+            for (at++; at < end && *at != '"'; at++) {
+                at += *at == '\\';
+            }
+            break;
+        case '[':
+        case '{':
+            depth++;
+            break;
+        case ']':
+        case '}':
+            if (--depth < 0) {
+                return -1;
+            }
+            break;
+        case ',':
+            if (depth == 0 && at - last >= piece) {
+                cuts[found++] = at - text;
+                last = at;
+            }
+            break;
+        default:
+            break;
+        }
+        at++;
+    }
+    return depth == 0 ? found : -1;
+}
+
+/* Where a container's content may be cut into pieces that are contents, too: offsets of commas; None: nowhere. */
+PyObject *module_split_json(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Py_ssize_t piece = count == 2 && PyBytes_Check(args[0]) ? PyLong_AsSsize_t(args[1]) : -1;
+    if (piece < 1) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "split_json takes bytes, and how many are in a piece at least");
+        }
+        return NULL;
+    }
+    const char *text = PyBytes_AS_STRING(args[0]);
+    const Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
+    Py_ssize_t *cuts = PyMem_Malloc((size / piece + 1) * sizeof(Py_ssize_t)), found;
+    if (cuts == NULL) {
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    found = find_cuts(text, text + size, piece, cuts);
+    Py_END_ALLOW_THREADS
+    PyObject *list = found < 0 ? Py_NewRef(Py_None) : PyList_New(found);
+    for (Py_ssize_t at = 0; list != NULL && at < found; at++) {
+        PyObject *offset = PyLong_FromSsize_t(cuts[at]);
+        if (offset == NULL) {
+            Py_CLEAR(list);
+        } else {
+            PyList_SET_ITEM(list, at, offset);
+        }
+    }
+    PyMem_Free(cuts);
+    return list;
 }

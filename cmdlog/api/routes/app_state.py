@@ -22,6 +22,7 @@ from cmdlog.api.gate.login_page import SIGN_IN_PAGE
 from cmdlog.api.gate.problem import Headers, Problem, conceal, of_refused
 from cmdlog.api.gate.route_table import ADMIN
 from cmdlog.api.gate.spans import make_call_spans
+from cmdlog.api.gate.strict_json import read_resting
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.batch_window import Traffic
 from cmdlog.api.routes.query import Queries
@@ -204,7 +205,7 @@ class Service:
         """What `read` makes of a body, which is pure: of a large one in a thread, where calls have the loop between its steps."""
         if len(body) <= LARGE_BODY_BYTES:
             return read(body)
-        return await asyncio.get_running_loop().run_in_executor(self.bodies, read, body)
+        return await asyncio.get_running_loop().run_in_executor(self.bodies, read_resting, read, body)
 
     async def run_slowly(self, work: Callable[[], T]) -> T:
         """Runs blocking work aside. Raises: Problem."""
