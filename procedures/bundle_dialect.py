@@ -27,7 +27,7 @@ COUNTED_ARGUMENTS: Final = 5  # and rounding a Numeric ignores no argument
 JOINED_BYTES: Final = 6  # and + and || join bytes
 JUDGED_KEYS: Final = 7  # and no statement looks for a key of another partition
 GROUPED_OPERANDS: Final = 8  # and an operand that is a comparison has brackets, and a value that is a buffer is no bytes
-HIDDEN_VALUES: Final = 9  # and no text of an error shows a value of a row
+HIDDEN_VALUES: Final = 9  # and no text of an error shows a value of a row; and keys are judged that queries and VALUES give
 KNOWN: Final = (
     TEXT_NUMERIC, EXACT_NUMERIC, TYPED_ANY, STORED_FORMS, COUNTED_ARGUMENTS, JOINED_BYTES, JUDGED_KEYS, GROUPED_OPERANDS,
     HIDDEN_VALUES,

@@ -3,9 +3,10 @@
 A column is pinned where every row that the statement sees of a table has one of some stated values in it. Pure: text and tables →
 `KeyPin`s. What follows from a pin is in `pinned_keys`.
 
-- `=`, IS, IN and row values pin; so does OR if all its sides do, and NOT of what is unequal. Ranges, functions, casts do not.
-- What equals a pinned column is pinned: in joins, over subqueries and CTEs, and from a query into those inside of it.
-- An outer join pins the columns of the side that it may leave out.
+- `=`, IS, IN and row values pin; so does OR if all its sides do, and NOT of what is unequal. Ranges and functions do not.
+- What equals a pinned column is pinned: in joins, over subqueries and CTEs, and from a query into those inside of it. Queries and
+  VALUES may give the values.
+- An outer join pins the columns of the side that it may leave out; FILTER those of the rows that an aggregate sees.
 
 One rule: what is not understood pins nothing. Then a statement runs as if nobody had looked.
 """
@@ -14,10 +15,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from procedures.statements.key_claims import Claim, Node, RowFacts, Term, Value, claims_of, facts_over
+from procedures.statements.key_claims import (
+    Claim,
+    Exports,
+    Node,
+    RowFacts,
+    Scope,
+    Source,
+    Term,
+    Terms,
+    Value,
+    claims_of,
+    either_side,
+    facts_over,
+)
 from procedures.statements.sql_tokens import (
     Token,
     alias_of,
@@ -48,60 +62,18 @@ class KeyedTable:
     numbered: bool = False  # it is the INTEGER primary key, which also has the names of the rowid
 
 
-Nodes = tuple[Node, ...]  # the columns that a name stands for: several, of a UNION
-
 _ROWID: Final = frozenset(("rowid", "oid", "_rowid_"))
 _EQUAL: Final = frozenset(("=", "==", "IS", "IS NOT DISTINCT FROM", "IN"))
 _UNEQUAL: Final = frozenset(("!=", "<>", "IS NOT", "IS DISTINCT FROM", "NOT IN"))
 _COMPOUND: Final = ("UNION", "INTERSECT", "EXCEPT")
 
 
-@dataclass(slots=True)
-class Source:
-    """One element of FROM."""
+def find_key_pins(sql: str, tables: Iterable[KeyedTable], *, is_wide: bool = True) -> list[KeyPin]:
+    """The pins of a statement, each once, in the order of the text.
 
-    name: str
-    columns: Mapping[str, Nodes] | None  # None: not known
-    owned: list[Node] = field(default_factory=list)  # partition columns of it, and of what it is made of
-
-
-@dataclass(slots=True)
-class Exports:
-    """What a query gives to the one around it."""
-
-    columns: dict[str, Nodes] | None = None  # by name, in order; None: not known
-    facts: RowFacts = field(default_factory=RowFacts)
-    owned: list[Node] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Scope:
-    """The sources of one query, and what its conditions say."""
-
-    outer: Scope | None
-    ctes: Mapping[str, Exports]
-    sources: list[Source] = field(default_factory=list)
-    facts: RowFacts = field(default_factory=RowFacts)
-    optional: list[tuple[RowFacts, list[Node]]] = field(default_factory=list)  # outer joins: conditions, and columns they pin
-
-    def find(self, name: str, table: str | None) -> Nodes:
-        """What a name stands for; () where that is not known."""
-        meant = [source for source in self.sources if table in (None, source.name)]
-        for source in meant:
-            if source.columns is not None and name in source.columns:
-                return source.columns[name]
-        may_be_here = any(source.columns is None for source in meant) or (meant and table is not None)
-        return () if may_be_here or self.outer is None else self.outer.find(name, table)
-
-    def chain(self) -> Iterator[Scope]:
-        yield self
-        if self.outer is not None:
-            yield from self.outer.chain()
-
-
-def find_key_pins(sql: str, tables: Iterable[KeyedTable]) -> list[KeyPin]:
-    """The pins of a statement, each once, in the order of the text."""
-    reader = _Reader({table.name.lower(): table for table in tables})
+    `is_wide`: also by what SELECT, VALUES and CAST give, and by USING, NATURAL and FILTER; not for code before `HIDDEN_VALUES`.
+    """
+    reader = _Reader({table.name.lower(): table for table in tables}, is_wide=is_wide)
     reader.read(read_tokens(sql), None, {})
     return reader.pins()
 
@@ -109,8 +81,8 @@ def find_key_pins(sql: str, tables: Iterable[KeyedTable]) -> list[KeyPin]:
 class _Reader:
     """Reads the queries of one statement, each of them once."""
 
-    def __init__(self, tables: Mapping[str, KeyedTable]) -> None:
-        self._tables = tables
+    def __init__(self, tables: Mapping[str, KeyedTable], *, is_wide: bool) -> None:
+        self._tables, self._is_wide = tables, is_wide
         self._numbers = itertools.count()
         self._tables_of: dict[Node, str] = {}  # partition column -> its table
         self._scopes: list[Scope] = []
@@ -175,14 +147,17 @@ class _Reader:
         begin = next((at for at, token in enumerate(tokens[:end]) if token.is_word("SELECT", "WITH", "VALUES")), end)
         if begin < end:
             self.read(tokens[begin:end], outer, ctes)
-        self._read_inside(tokens[end:], Scope(outer, ctes))
+        self._read_inside(tokens[end:], Scope(outer, ctes, is_wide=self._is_wide))
         return Exports()
 
     def _read_core(self, tokens: Sequence[Token], outer: Scope | None, ctes: Mapping[str, Exports]) -> Exports:
         """One SELECT, UPDATE or DELETE."""
-        scope = Scope(outer, ctes)
+        scope = Scope(outer, ctes, is_wide=self._is_wide)
         self._scopes.append(scope)
         clauses = clauses_of(tokens)
+        if scope.is_wide and tokens and tokens[0].is_word("VALUES"):
+            self._read_inside(tokens, scope)
+            return Exports(self._listed(tokens[1:], scope))
         if tokens and tokens[0].is_word("UPDATE", "DELETE"):
             target = clauses.get("", ()) if tokens[0].is_word("UPDATE") else ()
             self._add_sources([token for token in target[1:] if not token.is_word("OR", *_ACTIONS)], scope)
@@ -191,12 +166,25 @@ class _Reader:
             scope.facts.add(self._conditions(clauses.get(name, ()), scope))
         self._read_inside(tokens, scope)
         owned = [node for source in scope.sources for node in source.owned]
-        return Exports(_exported(clauses.get("SELECT", ()), scope), scope.facts, owned)
+        has_values = scope.is_wide and clauses.keys() <= {"", "SELECT", "FROM"}  # IN () is a SELECT without rows
+        return Exports(_exported(clauses.get("SELECT", ()), scope, has_values=has_values), scope.facts, owned)
+
+    def _listed(self, tokens: Sequence[Token], scope: Scope) -> dict[str, Terms]:
+        """The columns of VALUES."""
+        rows = [self._row(row, scope, RowFacts()) for row in split_at(tokens, sign=",")]
+        return {f"column{at}": either_side(column) for at, column in enumerate(zip(*rows, strict=False), 1)}
 
     def _read_inside(self, tokens: Sequence[Token], scope: Scope) -> None:
         for token in tokens:
             if token.kind == "group" and is_query(token.inner):
                 self._read_group(token, scope)
+            elif (
+                scope.is_wide and token.inner and token.inner[0].is_word("WHERE")
+            ):  # FILTER: what an aggregate sees of the same rows
+                seen = Scope(scope, scope.ctes, sources=scope.sources)
+                self._scopes.append(seen)
+                seen.facts.add(self._conditions(token.inner[1:], seen))
+                self._read_inside(token.inner, seen)
             elif token.inner:
                 self._read_inside(token.inner, scope)
 
@@ -208,8 +196,11 @@ class _Reader:
         for words, part in joined_parts(tokens):
             kinds = {word.text.upper() for word in words}
             element, condition = [*split_at(part, "ON"), []][:2]
+            before = len(scope.sources)
             added = self._add_source(element, scope)
             facts = self._conditions(condition, scope)
+            for left, right in _shared_columns(element, scope, before, is_natural="NATURAL" in kinds):
+                facts.equate(left, right)
             if "LEFT" in kinds:
                 scope.optional.append((facts, added))
             elif not kinds & {"RIGHT", "FULL"}:
@@ -248,14 +239,17 @@ class _Reader:
                 self._tables_of[number, node[1]] = self._tables_of[node]
             return number, node[1]
 
-        columns = exports.columns and {name: tuple(map(copied, nodes)) for name, nodes in exports.columns.items()}
+        columns = exports.columns and {
+            name: tuple(term if isinstance(term, Value) else copied(term) for term in terms)
+            for name, terms in exports.columns.items()
+        }
         return Exports(columns, facts_over(exports.facts, copied), list(map(copied, exports.owned)))
 
     def _declared(self, name: str, alias: str) -> Source:
         table, number = self._tables.get(name), next(self._numbers)
         if table is None:
             return Source(alias or name, None)
-        columns: dict[str, Nodes] = {column.lower(): ((number, column.lower()),) for column in table.columns}
+        columns: dict[str, Terms] = {column.lower(): ((number, column.lower()),) for column in table.columns}
         owned: list[Node] = []
         if table.key is not None:
             owned = [(number, table.key.lower())]
@@ -270,9 +264,10 @@ class _Reader:
         for parts, is_choice in ((split_at(tokens, "OR"), not negated), (split_conjuncts(tokens), negated)):
             if len(parts) > 1:
                 sides = [self._conditions(part, scope, negated=negated) for part in parts]
-                return RowFacts(choices=[sides]) if is_choice else RowFacts().add(*sides)
-        if not tokens:
-            return RowFacts()
+                return RowFacts.one_of(sides) if is_choice else RowFacts().add(*sides)
+        texts = [token.text for token in tokens]
+        if not tokens or texts == ["1" if negated else "0", "=", "1"]:  # SQLAlchemy's true and false
+            return RowFacts(is_never=bool(tokens) and scope.is_wide)
         first, rest = tokens[0], tokens[1:]
         if first.is_word("NOT"):
             return self._conditions(rest, scope, negated=not negated)
@@ -343,6 +338,10 @@ def _term(tokens: Sequence[Token], scope: Scope) -> tuple[Term, ...]:
     last = tokens[-1] if tokens else None
     if last is None:
         return ()
+    if (
+        scope.is_wide and shape == ["word", "group"] and tokens[0].is_word("CAST")
+    ):  # it changes no value that its column could hold
+        return tuple(term for term in _term(split_at(last.inner, "AS")[0], scope) if isinstance(term, Value))
     if shape == ["parameter"]:
         return (Value(last.text),)
     if last.kind == "value" and shape[:-1] in ([], ["+"], ["-"]):
@@ -359,20 +358,20 @@ def _source_of(name: str, exports: Exports, scope: Scope) -> Source:
     return Source(name, exports.columns, exports.owned)
 
 
-def _exported(tokens: Sequence[Token], scope: Scope) -> dict[str, Nodes] | None:
-    found: dict[str, Nodes] = {}
+def _exported(tokens: Sequence[Token], scope: Scope, *, has_values: bool) -> dict[str, Terms] | None:
+    found: dict[str, Terms] = {}
     for part in split_at([token for token in tokens if not token.is_word("DISTINCT", "ALL")], sign=","):
         if part and part[-1].is_sign("*") and len(part) in (1, 3):
             sources = [source for source in scope.sources if len(part) == 1 or source.name == part[0].text.lower()]
             if any(source.columns is None for source in sources):
                 return None
             for source in sources:
-                found |= {name: nodes for name, nodes in (source.columns or {}).items() if name not in _ROWID}
+                found |= {name: terms for name, terms in (source.columns or {}).items() if name not in _ROWID}
             continue
         item = split_at(part, "AS")
-        nodes = tuple(term for term in _term(item[0], scope) if isinstance(term, tuple))
+        terms = tuple(term for term in _term(item[0], scope) if has_values or isinstance(term, tuple))
         name = (item[1] if len(item) > 1 else part)[-1:]
-        found[name[0].text.lower() if name and name[0].kind in ("word", "name") else f"({len(found)})"] = nodes
+        found[name[0].text.lower() if name and name[0].kind in ("word", "name") else f"({len(found)})"] = terms
     return found
 
 
@@ -381,6 +380,17 @@ def _united(parts: Sequence[Exports]) -> Exports:
     owned = [node for part in parts for node in part.owned]
     if any(part.columns is None for part in parts):
         return Exports(owned=owned)
-    several = [list((part.columns or {}).values()) for part in parts]
-    united = [tuple(node for nodes in column for node in nodes) for column in zip(*several, strict=False)]
+    united = map(either_side, zip(*(list((part.columns or {}).values()) for part in parts), strict=False))
     return Exports(dict(zip(parts[0].columns or {}, united, strict=False)), owned=owned)
+
+
+def _shared_columns(element: Sequence[Token], scope: Scope, before: int, *, is_natural: bool) -> Iterator[tuple[Terms, Terms]]:
+    """The columns that USING or NATURAL equates: of the sources `before` this element of FROM, and of it."""
+    lists = [group for word, group in itertools.pairwise(element) if word.is_word("USING")]
+    names = {token.text.lower() for group in lists for token in group.inner}
+    sources = scope.sources if scope.is_wide else []
+    for source in sources[before:]:
+        for name, terms in (source.columns or {}).items():
+            if name in names or (is_natural and name not in _ROWID):
+                known = next((one.columns[name] for one in sources[:before] if one.columns and name in one.columns), ())
+                yield known, terms

@@ -83,7 +83,7 @@ class KeyJudge:
 
     def __init__(self, database: Database, refused: list[RowRefused], *, partition: int, partitions: int) -> None:
         """`refused`: gets what is raised."""
-        self._tables = keyed_tables(database.tables)
+        self._tables, self._is_wide = keyed_tables(database.tables), not database.shows_values
         self._keys = {
             info.table.name: _judged(info, refused, partition, partitions)
             for info in database.tables.values()
@@ -96,7 +96,7 @@ class KeyJudge:
         Raises: RowRefused for a constant that lives elsewhere.
         """
         places = {name: place for place, name in enumerate(names)}
-        pins = [self._placed(pin, places) for pin in find_key_pins(sql, self._tables)]
+        pins = [self._placed(pin, places) for pin in find_key_pins(sql, self._tables, is_wide=self._is_wide)]
         return tuple(dict.fromkeys(pin for pin in pins if pin is not None))
 
     def _placed(self, pin: KeyPin, places: Mapping[str, int]) -> PlacedPin | None:

@@ -176,6 +176,8 @@ class StatementDraw:
         yield lambda: column.not_in([self._value()])
         yield lambda: column.in_(select(x).where(x == self._key()))
         yield lambda: column == select(x).where(x == self._key()).scalar_subquery()
+        yield lambda: column.in_(select(self._key()))
+        yield lambda: column == select(self._key()).scalar_subquery()
         yield lambda: exists().where(x == column, x == self._key())
         yield lambda: tuple_(column, literal(1)).in_([(self._value(), 1)])
         yield lambda: and_(column == self._key(), flag >= 0)

@@ -13,7 +13,23 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Column, Integer, LargeBinary, String, bindparam, insert, select, text, types, update
+from sqlalchemy import (
+    Column,
+    Integer,
+    LargeBinary,
+    String,
+    bindparam,
+    cast,
+    column,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    types,
+    update,
+    values,
+)
 
 import cmdlog
 from cmdlog.wal.files import RealFiles
@@ -21,6 +37,7 @@ from procedures import EACH, Database, Transaction
 from procedures.bundle_dialect import JOINED_BYTES, rules_of
 from procedures.declaration.hash_slots import keys_are_unjudged, keys_unjudged
 from procedures.declaration.row_placement import owner_reader
+from procedures.shown_values import values_shown
 from procedures.statements import pinned_keys
 from procedures.statements.pinned_keys import KeyJudge, keyed_tables
 from replay.plan.planner import make_plan
@@ -96,6 +113,11 @@ def changed(shelf: Any) -> Any:
     return update(shelf).where(shelf.c.key == bindparam("k", type_=Integer))
 
 
+def listed(key: int) -> Any:
+    """A CTE of VALUES."""
+    return values(column("wanted", Integer), name="listed").data([(key,)]).cte("listed")
+
+
 SEEN = text("SELECT n FROM shelf WHERE key = :k")
 WAYS: dict[str, Callable[[Transaction, Any, int], Any]] = {
     "prepared": lambda tx, shelf, key: tx.scalar(found(shelf), k=key),
@@ -106,6 +128,11 @@ WAYS: dict[str, Callable[[Transaction, Any, int], Any]] = {
     "set by name": lambda tx, shelf, key: tx.execute(changed(shelf), k=key, n=1).rowcount,
     "returning": lambda tx, shelf, key: tx.execute(changed(shelf).values(n=5).returning(shelf.c.n), k=key).all(),
     "in": lambda tx, shelf, key: tx.execute(shelf.delete().where(shelf.c.key.in_([key]))).rowcount,
+    "of a query": lambda tx, shelf, key: tx.scalars(select(shelf.c.n).where(shelf.c.key.in_(select(literal(key))))),
+    "of VALUES": lambda tx, shelf, key: tx.execute(
+        shelf.update().where(shelf.c.key == listed(key).c.wanted).values(n=1)).rowcount,
+    "cast": lambda tx, shelf, key: tx.scalars(select(shelf.c.n).where(shelf.c.key == cast(key, Integer))),
+    "filtered": lambda tx, shelf, key: tx.scalar(select(func.count().filter(shelf.c.key == key)).select_from(shelf)),
     "text": lambda tx, shelf, key: tx.execute(SEEN, k=key).all(),
     "digits": lambda tx, shelf, key: tx.execute(SEEN, k=str(key)).all(),
     "whole float": lambda tx, shelf, key: tx.execute(SEEN, k=float(key)).all(),
@@ -223,6 +250,18 @@ def test_the_memory_of_keys_is_limited(shelves: Shelves, monkeypatch: pytest.Mon
     (pin,) = judge.placed_pins("SELECT 1 FROM shelf WHERE key = :k", ["k"])
     assert all(pin.keys.has(key) for key in shelves.numbers(here=True))
     assert len(pin.keys.here) <= 2
+
+
+def test_code_that_shows_values_misses_keys_that_queries_give() -> None:
+    """Its calls replay as they ran."""
+    found = []
+    for rules in (values_shown(), contextlib.nullcontext()):
+        with rules:
+            db = Database("given")
+        db.table("shelf", Column("key", Integer, primary_key=True), partition_by="key")
+        judge = KeyJudge(db, [], partition=1, partitions=2)
+        found.append(len(judge.placed_pins("SELECT 1 FROM shelf WHERE key = (SELECT :k)", ["k"])))
+    assert found == [0, 1]
 
 
 def test_declared_tables_are_known_by_their_keys() -> None:
