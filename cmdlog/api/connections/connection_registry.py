@@ -212,7 +212,7 @@ class Roster:
         """A request was answered, and there is no other yet."""
         if not known:
             self._assign(connection, self._strangers)
-        self.wait(connection)
+        self._holder_of[connection].waiting[connection] = None
 
     def remove(self, connection: Connection) -> None:
         """The connection is gone. Idempotent."""
