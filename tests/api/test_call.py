@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from cmdlog.api.app import Api
 from cmdlog.api.gate.problem import PLACE_FORGOTTEN, SKIP_FORGOTTEN, Problem
 from cmdlog.api.gate.request import check_origin
 from cmdlog.node.outcome import CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, Overloaded, UnknownOutcome
@@ -229,6 +230,16 @@ def test_a_page_under_a_foreign_name_needs_a_token(site: str) -> None:
     check_origin(picked, authenticated=True)
     with pytest.raises(Problem) if site.endswith("example") else nullcontext():
         check_origin(picked, authenticated=False)
+
+
+@pytest.mark.parametrize("more", [{b"origin": b"http://evil.example"}, {b"sec-fetch-site": b"cross-site"}])
+def test_what_was_admitted_once_is_not_admitted_for_another_site(app: Api, more: dict[bytes, bytes]) -> None:
+    """The gate remembers what it has judged, with all headers that it looks at."""
+    picked = {b"host": b"localhost"}
+    for _ in range(2):
+        app.admit_call("/v1/procedures/put", picked)
+        with pytest.raises(Problem):
+            app.admit_call("/v1/procedures/put", {**picked, **more})
 
 
 @pytest.mark.parametrize(
