@@ -59,6 +59,7 @@ def answer_of(result: QueryResult, *, dated: bool = False) -> QueryAnswer:
     rows = EncodedRows()
     for row in result.rows:
         assert rows.add_row(row, 1 << 30)
+    assert rows.end_rows(1 << 30)
     body = b"".join(encode_result(result.columns, rows, result.as_of, dated=dated))
     return QueryAnswer(len(body), io.BytesIO(body).read, lambda whole: None)
 

@@ -29,6 +29,7 @@ def test_rows_are_one_array(rows: list[list[Any]]) -> None:
     """Whatever their values."""
     kept = EncodedRows()
     assert all(kept.add_row(row, 1 << 20) for row in rows)
+    assert kept.end_rows(1 << 20)
     body = b"".join(encode_result(["a"], kept, {0: 1 << 60}))
     assert orjson.loads(body) == {
         "columns": ["a"],
@@ -37,29 +38,35 @@ def test_rows_are_one_array(rows: list[list[Any]]) -> None:
     }
 
 
-@given(st.lists(VALUES, min_size=1, max_size=4), st.booleans())
-def test_row_is_kept_exactly_when_its_json_fits(row: list[Any], counted: bool) -> None:
-    """Both ways of finding that out agree to a few bytes: encoding it, and counting first."""
-    size = len(orjson.dumps([wire(value) for value in row])) + 1
-    before, worker.ENCODED_UNCOUNTED_BYTES = worker.ENCODED_UNCOUNTED_BYTES, 0 if counted else 1 << 30  # type: ignore[misc]
+@given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=3), st.booleans())
+def test_rows_are_kept_exactly_when_their_json_fits(rows: list[list[Any]], pieces: bool) -> None:
+    """Encoded many at once, or each in small pieces."""
+    json = orjson.dumps([[wire(value) for value in row] for row in rows])
+    before = worker.ENCODED_AT_ONCE_BYTES, worker.PIECE_CHARS
+    if pieces:
+        worker.ENCODED_AT_ONCE_BYTES, worker.PIECE_CHARS = -1, 3  # type: ignore[misc]
     try:
-        kept = EncodedRows()
-        assert kept.add_row(row, size)
-        assert (kept.rows, kept.bytes) == (1, size)
-        assert not kept.add_row(row, size - 1)
+        for bytes_max in (len(json) - 1, len(json) - 2):  # a comma after each row, and no brackets
+            kept = EncodedRows()
+            fits = all(kept.add_row(row, bytes_max) for row in rows) and kept.end_rows(bytes_max)
+            assert fits == (bytes_max == len(json) - 1)
+            assert not fits or kept.encoded == json[1:-1] + b","
     finally:
-        worker.ENCODED_UNCOUNTED_BYTES = before  # type: ignore[misc]
+        worker.ENCODED_AT_ONCE_BYTES, worker.PIECE_CHARS = before  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("text", ["\1", '"', "\n", "a", "ä", "\U0001f600", "\x7f"])
 def test_long_text_is_counted_as_it_is_escaped(text: str) -> None:
-    """The encoder never sees what is too long."""
+    """And no more of it is made than there is room for."""
     row = (text * 1_000_000,)
-    size = len(orjson.dumps(row))
-    assert worker._json_bytes(row[0]) == size - 2
+    size = len(orjson.dumps(row)) + 1
     kept = EncodedRows()
-    assert not kept.add_row(row, size - 3)
-    assert kept.add_row(row, size + 1)
+    assert not kept.add_row(row, 1_000_000)
+    assert len(kept.encoded) < 2_000_000
+    assert not EncodedRows().add_row(row, size - 1)
+    kept = EncodedRows()
+    assert kept.add_row(row, size)
+    assert kept.encoded[:-1] == orjson.dumps(row)
 
 
 def test_infinity_is_refused() -> None:

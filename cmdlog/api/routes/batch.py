@@ -224,7 +224,7 @@ class BatchStream:
     async def _find_room(self, group: Group, start: int) -> tuple[int, int]:
         """Up to which line there is room for results, at least for one; waits for that. And the bytes.
 
-        A group takes half of the room at most: calls of a procedure that takes long, whose results are unknown, leave some.
+        A group takes half of the room at most: calls of a slow procedure, whose results are unknown, leave some.
         """
         unread, name, lines = self._unread, self._caller.name, len(group.slots)
         needed = self._traffic.bytes_of(group.names) + LINE_BYTES * lines

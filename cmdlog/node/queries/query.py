@@ -11,11 +11,11 @@ limits here make that the exception. Embedded use runs them in the calling proce
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 import apsw
@@ -103,14 +103,13 @@ def limits_of(settings: Settings) -> QueryLimits:
 class RowStore(Protocol):
     """Where the rows of a result go."""
 
-    @property
-    def rows(self) -> int: ...
+    rows: int
 
-    @property
-    def bytes(self) -> int: ...
+    def add_row(self, row: Sequence[Any], bytes_max: int) -> bool:
+        """Keeps a row; False when all rows take more than that. Raises: QueryRefused, for a number that JSON has no text for."""
 
-    def add_row(self, row: Sequence[Any], room_bytes: int) -> bool:
-        """Keeps a row, and counts it; False, and nothing is made of it, when it takes more than there is room for."""
+    def end_rows(self, bytes_max: int) -> bool:
+        """No more rows of this statement: whether all take no more than that."""
 
 
 class RowValues:
@@ -118,9 +117,9 @@ class RowValues:
 
     def __init__(self, values: list[Sequence[Any]]) -> None:
         self._values = values
-        self.rows = self.bytes = 0
+        self.rows = self._bytes = 0
 
-    def add_row(self, row: Sequence[Any], room_bytes: int) -> bool:
+    def add_row(self, row: Sequence[Any], bytes_max: int) -> bool:
         """See `RowStore`."""
         size = VALUE_BYTES * len(row)
         for value in row:
@@ -129,19 +128,20 @@ class RowValues:
                 size += len(value)
             elif kind is str:
                 size += len(value) if value.isascii() else len(value.encode())
-            elif kind is float:
-                check_finite(value)
-        if size > room_bytes:
-            return False
+            elif kind is float and not isfinite(value):
+                refuse_infinity()
         self._values.append(row)
-        self.rows, self.bytes = self.rows + 1, self.bytes + size
-        return True
+        self.rows, self._bytes = self.rows + 1, self._bytes + size
+        return self._bytes <= bytes_max
+
+    def end_rows(self, bytes_max: int) -> bool:
+        """See `RowStore`."""
+        return self._bytes <= bytes_max
 
 
-def check_finite(value: float) -> None:
-    """Raises: QueryRefused, for a number that JSON has no text for."""
-    if not math.isfinite(value):
-        raise QueryRefused("the result contains an infinity, which JSON cannot express")
+def refuse_infinity() -> NoReturn:
+    """Raises: QueryRefused."""
+    raise QueryRefused("the result contains an infinity, which JSON cannot express")
 
 
 def run_query(
@@ -279,7 +279,8 @@ def _read(connection: apsw.Connection, statement: _Statement, exact: ExactColumn
         columns.extend(str(entry[0]) for entry in cursor.get_description())
         if not columns or not cursor.is_readonly or cursor.is_explain:
             raise QueryRefused("only SELECT may run here")
-        _check_room(ESCAPED_BYTES_MAX * sum(map(len, columns)) <= limits.bytes_max, limits)
+        if ESCAPED_BYTES_MAX * sum(map(len, columns)) > limits.bytes_max:
+            raise _too_long(limits)
         scales.update(exact.scales(cursor, text))
         return True
 
@@ -292,13 +293,15 @@ def _read(connection: apsw.Connection, statement: _Statement, exact: ExactColumn
     for row in found:
         if store.rows >= limits.rows_max:
             raise QueryLimit(f"the result has more than query_rows_max={limits.rows_max} rows; add a LIMIT")
-        _check_room(store.add_row(_with_digits(row, scales) if scales else row, rows_bytes_max - store.bytes), limits)
+        if not store.add_row(_with_digits(row, scales) if scales else row, rows_bytes_max):
+            raise _too_long(limits)
+    if not store.end_rows(rows_bytes_max):
+        raise _too_long(limits)
     return columns
 
 
-def _check_room(fits: bool, limits: QueryLimits) -> None:
-    if not fits:
-        raise QueryLimit(f"the result has more than query_bytes_max={limits.bytes_max} bytes; add a LIMIT, or read less")
+def _too_long(limits: QueryLimits) -> QueryLimit:
+    return QueryLimit(f"the result has more than query_bytes_max={limits.bytes_max} bytes; add a LIMIT, or read less")
 
 
 class _NamedValues(dict[str, Any]):

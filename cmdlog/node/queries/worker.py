@@ -5,7 +5,7 @@ above that, a timer of the kernel ends the process when a step of SQLite does no
 takes it first.
 
 An encoder that finds no memory ends its process without a word (SIGSEGV). So a result's limit counts the bytes of its JSON, and
-nothing is encoded before these were counted, or are few: see `EncodedRows`.
+they are made in small pieces, each counted before the next one: see `EncodedRows`.
 
 Both directions carry frames: a length, then JSON of a request (`encode_request`); the kind of an answer, its length, its body. A
 request of no length cancels the query that runs; between two queries it means nothing. The first byte says that it is ready.
@@ -22,9 +22,10 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +38,8 @@ from cmdlog.node.queries.query import (
     QueryLimit,
     QueryLimits,
     QueryRefused,
-    check_finite,
     out_of_memory,
+    refuse_infinity,
     run_query,
 )
 from cmdlog.procedure_calls import QueryParameters
@@ -53,11 +54,9 @@ SPARE_BYTES: Final = 64 << 20  # of memory beside SQLite's and the result's
 RESULT_FACTOR: Final = (
     8  # memory of a result (a row's values, up to 4 bytes a character; its JSON twice; the encoder) / its bytes
 )
-ENCODED_UNCOUNTED_BYTES: Final = 4 << 20  # a row that may become so long at most is encoded first, and counted then
-ENCODER_FACTOR: Final = 4  # memory of the encoder, which doubles its buffer and has both for a moment / bytes that it makes
-ESCAPES: Final = {chr(code): 1 if chr(code) in '"\\\b\t\n\f\r' else 5 for code in (*range(0x20), 0x22, 0x5C)}
-"""Characters that JSON escapes, and what that adds to their one byte."""
-PIECE_CHARS: Final = 64 << 10
+ENCODED_AT_ONCE_BYTES: Final = 256 << 10  # of JSON that rows make at most
+NUMBER_BYTES_MAX: Final = 32  # of a number, or around a text, with the comma
+PIECE_CHARS: Final = 3 << 14  # of a text or of bytes, encoded at once; three bytes make four characters of base64
 NICENESS: Final = 5  # calls go first
 KILLED_FIRST: Final = "900"  # oom_score_adj; the node and the sites have 0
 
@@ -85,51 +84,65 @@ class EncodedRows:
     def __init__(self) -> None:
         self.encoded = bytearray()  # with a comma after each row
         self.rows = 0
+        self._short: list[Sequence[Any]] = []  # rows that are not encoded yet
+        self._short_bytes = 0  # that they have as JSON, at most
 
-    @property
-    def bytes(self) -> int:
-        return len(self.encoded)
-
-    def add_row(self, row: Sequence[Any], room_bytes: int) -> bool:
-        """Keeps a row, if its JSON fits. Raises: MemoryError, QueryRefused."""
-        length, binary = 0, False
+    def add_row(self, row: Sequence[Any], bytes_max: int) -> bool:
+        """See `RowStore`. Raises: MemoryError, QueryRefused."""
+        length = 0
         for value in row:
             kind = type(value)
-            if kind is str:
+            if kind is str or kind is bytes:
                 length += len(value)
-            elif kind is bytes:
-                length, binary = length + len(value), True
-            elif kind is float:
-                check_finite(value)
-        if length * ESCAPED_BYTES_MAX > min(room_bytes, ENCODED_UNCOUNTED_BYTES):
-            size = sum(map(_json_bytes, row))
-            if size > room_bytes:
-                return False
-            bytearray(ENCODER_FACTOR * size)  # a MemoryError here is an answer, one of the encoder is the end
-        encoded = orjson.dumps([_wire(value) for value in row] if binary else row)
-        if len(encoded) >= room_bytes:
-            return False
-        self.encoded += (
-            encoded  # kept one by one, they would hold a multiple of their length: orjson gives back little of its buffer
-        )
-        self.encoded += b","
+            elif kind is float and not isfinite(value):
+                refuse_infinity()
         self.rows += 1
+        most = ESCAPED_BYTES_MAX * length + NUMBER_BYTES_MAX * len(row)
+        if most > ENCODED_AT_ONCE_BYTES:
+            return self.end_rows(bytes_max) and self._add_pieces(row, bytes_max)
+        self._short.append(row)
+        self._short_bytes += most
+        return self._short_bytes <= ENCODED_AT_ONCE_BYTES or self.end_rows(bytes_max)
+
+    def end_rows(self, bytes_max: int) -> bool:
+        """See `RowStore`."""
+        if self._short:
+            self.encoded += orjson.dumps(self._short, default=_base64)[1:-1]
+            self.encoded += b","
+            self._short.clear()
+            self._short_bytes = 0
+        return len(self.encoded) <= bytes_max
+
+    def _add_pieces(self, row: Sequence[Any], bytes_max: int) -> bool:
+        encoded = self.encoded
+        for piece in _pieces(row):
+            encoded += piece
+            if len(encoded) > bytes_max:
+                return False
         return True
 
 
-def _json_bytes(value: Any) -> int:
-    """What a value takes at least as JSON; text and bytes exactly."""
-    if type(value) is bytes:
-        return 2 + (len(value) + 2) // 3 * 4
-    if type(value) is not str:
-        return 1
-    pieces = () if value.isascii() else (value[at : at + PIECE_CHARS] for at in range(0, len(value), PIECE_CHARS))
-    utf8 = sum(len(piece.encode()) for piece in pieces) or len(value)
-    return 2 + utf8 + sum(value.count(character) * more for character, more in ESCAPES.items())
+def _base64(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def _wire(value: Any) -> Any:
-    return base64.b64encode(value).decode() if type(value) is bytes else value
+def _pieces(row: Sequence[Any]) -> Iterator[bytes]:
+    """The JSON of a row of any length, and a comma."""
+    between = b"["
+    for value in row:
+        yield between
+        between = b","
+        if type(value) not in (str, bytes):
+            yield orjson.dumps(value)
+            continue
+        yield b'"'
+        for at in range(0, len(value), PIECE_CHARS):
+            piece = value[at : at + PIECE_CHARS]
+            yield base64.b64encode(piece) if type(piece) is bytes else orjson.dumps(piece)[1:-1]
+        yield b'"'
+    yield b"],"
 
 
 def encode_result(
