@@ -230,12 +230,12 @@ class _Runner:
             return
         self._drained_by = self._loop.time() + self._roster.settings.drain_timeout_s  # requests and node together
         self._service.begin_stop()
-        self._events.stopping()
         node = self._service.maybe_node
         if node is None:
             self._server.end()
         else:
             self._handing_over = self._loop.create_task(self._hand_over(node))
+        self._events.stopping()  # last: whatever becomes of telling it, the end is under way
 
     async def _hand_over(self, node: Node) -> None:
         """Another node leads before this one takes no more requests: no client waits for an election."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -49,6 +52,47 @@ def test_a_server_drains_on_every_signal_that_would_end_it(tmp_path: Path, numbe
         assert server.client.status()["partitions"]["0"]["applied"] > 0
     finally:
         server.close()
+
+
+def _fill(end: int) -> None:
+    os.set_blocking(end, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(end, b"x" * 4096)
+    os.set_blocking(end, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["closed", "full"])
+@pytest.mark.parametrize("streams", [("stdout",), ("stdout", "stderr")], ids="+".join)
+def test_a_server_drains_though_nobody_reads_its_output(tmp_path: Path, output: str, streams: tuple[str, ...]) -> None:
+    """Who read it has ended, as `head -1` does, or is stuck: a stop says so there, and takes place all the same."""
+    reads, writes = os.pipe()
+    command = [
+        sys.executable,
+        "-m",
+        "cmdlog.cli",
+        "serve",
+        "procedures.samples.bank:db",
+        "--data",
+        str(tmp_path),
+        "--port",
+        "0",
+        "--json",
+    ]
+    errors = writes if "stderr" in streams else subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=writes, stderr=errors) as process, open(reads, "rb") as lines:
+        try:
+            assert any(b'"ready"' in line for line in lines)
+            if output == "closed":
+                lines.close()
+            else:
+                _fill(writes)
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+            os.close(writes)
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:

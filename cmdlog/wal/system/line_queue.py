@@ -25,6 +25,7 @@ import orjson
 QUEUE_BYTES_MAX: Final = 1 << 20  # some thousand lines
 END_S_MAX: Final = 2.0  # for what is queued, when the process ends
 LOOK_S: Final = 0.1  # whether a descriptor takes more
+STANDARD: Final = {"stdout": 1, "stderr": 2}  # descriptors
 
 _outputs: list[LineQueue] = []  # of this process
 
@@ -111,10 +112,10 @@ class LineQueue(io.RawIOBase):
 
 
 def queue_output(*names: str, as_json: bool) -> None:
-    """From now on `sys.stderr`, or what is named, never waits. A stream that somebody has put in its place stays."""
+    """From now on `sys.stderr`, or what is named, never waits. A stream that goes elsewhere than the process's own stays."""
     for name in names:
         given = getattr(sys, name)
-        if given is not getattr(sys, f"__{name}__") or not isinstance(given, io.TextIOWrapper):
+        if not isinstance(given, io.TextIOWrapper) or not _is_own(given, STANDARD[name]):
             continue
         given.flush()
         if not _outputs:
@@ -123,6 +124,14 @@ def queue_output(*names: str, as_json: bool) -> None:
         _outputs.append(output)
         stream = io.TextIOWrapper(io.BufferedWriter(output), encoding=given.encoding, errors=given.errors, line_buffering=True)
         setattr(sys, name, stream)
+
+
+def _is_own(stream: io.TextIOWrapper, descriptor: int) -> bool:
+    """Also through another buffer, as the command line has made it (`whole_line_stdout`)."""
+    try:
+        return stream.fileno() == descriptor
+    except (OSError, ValueError):  # of memory, or closed
+        return False
 
 
 def end_output(patience_s: float = END_S_MAX) -> None:
