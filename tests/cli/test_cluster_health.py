@@ -52,6 +52,8 @@ def test_exit_codes_tell_the_verdicts_apart() -> None:
     assert [verdict.exit_code for verdict in Verdict] == [0, 18, 19]
 
 
+FROZEN = {"site": None, "kind": "drill", "message": "restore drill: no progress for 86 s"}
+LONG_CALL = {"site": 0, "kind": "call", "message": "put has run for 2 s"}
 PEER = {"node": 3, "connected_since_s": None, "last_error": "refused"}
 
 
@@ -65,6 +67,7 @@ PEER = {"node": 3, "connected_since_s": None, "last_error": "refused"}
         ({"unfit": ["log_full"]}, "unfit"),
         ({"partitions": {"0": {"state": "disk_full"}}}, "partition_refuses"),
         ({"log": {"fill": 0.95}}, "log_nearly_full"),
+        ({"stalled": [LONG_CALL, FROZEN]}, "stalled"),
         ({"peers": [PEER]}, "not_connected"),
         ({"peers": [PEER], "went_back": [3], "state": "diverged"}, "diverged"),
         ({"peers": [PEER], "went_back": [3], "state": "diverged", "leader": None}, "diverged"),

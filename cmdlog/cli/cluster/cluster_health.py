@@ -131,6 +131,9 @@ def _of_node(node: Mapping[str, Any], leader: Mapping[str, Any] | None, silent: 
             yield ClusterFinding("partition_refuses", f"partition {partition} of {name}: {of['state']}", number)
     if (fill := (node.get("log") or {}).get("fill", 0.0)) > FILL_MAX:
         yield ClusterFinding("log_nearly_full", f"the log of {name} is {fill:.0%} full", number)
+    # of work in the background alone: a call that runs long is its caller's affair
+    stalls = [stall["message"] for stall in node.get("stalled") or () if stall["site"] is None]
+    yield from (ClusterFinding("stalled", f"{name}: {message}", number) for message in stalls)
     for peer in node.get("peers", ()):
         if peer["connected_since_s"] is None and peer["node"] not in {*silent, *node.get("went_back", ())}:
             yield ClusterFinding("not_connected", f"{name} does not reach node {peer['node']}: {peer['last_error']}", number)

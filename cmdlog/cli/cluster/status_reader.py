@@ -15,7 +15,7 @@ from cmdlog.cli.cluster.cluster_health import BOOTSTRAPPING, UNREACHABLE
 from cmdlog.cli.server.server_options import DEFAULT_URL, check_certificates, failure_of, local_token
 
 ASKED_AT_ONCE: Final = 16
-KEPT: Final = ("ready", "partitions", "cluster_id", "bundle", "uptime_s", "error")  # of a status, beside its `cluster`
+KEPT: Final = ("ready", "partitions", "stalled", "cluster_id", "bundle", "uptime_s", "error")  # of a status, beside its `cluster`
 OF_LOG: Final = ("fill", "held_by", "error")
 OF_ARCHIVE: Final = ("window_s", "oldest_txn", "oldest_time")
 
