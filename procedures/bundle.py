@@ -37,6 +37,7 @@ from procedures.loaded_modules import LoadedModules, alias, raised_at
 from procedures.loading import loading
 from procedures.raised_errors import class_name, is_raised, repr_of
 from procedures.request_history import VersionFacts
+from procedures.source.main_module import MAIN, is_main
 from procedures.source.own_modules import main_name, own_modules, source_of
 from procedures.statements.compiled import sql_of
 
@@ -224,7 +225,7 @@ def _find_target(db: Database) -> str:
     for name in dict.fromkeys([*homes, *sys.modules]):
         for attribute, value in list(vars(sys.modules.get(name, ModuleType(name))).items()):
             if value is db:
-                return f"{name}:{attribute}"
+                return f"{MAIN if is_main(sys.modules[name]) else name}:{attribute}"
     raise BundleError(f"database {db.name!r} is in no module; keep it in a module-level name")
 
 

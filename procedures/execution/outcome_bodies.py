@@ -19,6 +19,7 @@ from procedures.statements.raised import ADDRESS
 MESSAGE_CHARACTERS_MAX = 1000
 MAIN = "__main__"
 BUNDLED_MAIN = "cmdlog_bundled_main"  # what a bundle calls the program's main module, see bundle.py
+_SPAWNED_MAIN = "__mp_main__"  # what `multiprocessing` calls it in a process that it starts
 
 
 class ResultTooLarge(Exception):
@@ -63,7 +64,7 @@ def describe_failure(body: bytes) -> str:
 
 
 def _clean(text: str) -> str:
-    text = text.replace(BUNDLED_MAIN, MAIN)
+    text = text.replace(BUNDLED_MAIN, MAIN).replace(_SPAWNED_MAIN, MAIN)
     text = ADDRESS.sub("", text[: 2 * MESSAGE_CHARACTERS_MAX])[:MESSAGE_CHARACTERS_MAX]
     return text.encode("utf-8", "replace").decode()
 

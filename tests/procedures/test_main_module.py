@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -60,3 +61,50 @@ def test_module_that_declares_is_found_under_its_name(monkeypatch: pytest.Monkey
     assert sys.modules["shop_of_test"] is other
     assert not is_main(other)
     assert not is_main(None)
+
+
+SPAWNING = """
+import multiprocessing
+import sys
+
+from procedures import Database
+from procedures.bundle import capture_bundle
+from procedures.execution.outcome_bodies import outcome_of
+
+db = Database("spawned")
+
+
+class Lost(Exception):
+    pass
+
+
+@db.procedure(partition_by="id")
+def look(tx, id: int) -> int:
+    return id
+
+
+def tell() -> None:
+    bundle = capture_bundle(db)
+    print(bundle.target, bundle.hash, "look" in bundle.modules["__main__"], outcome_of(KeyError(Lost))[1].decode())
+
+
+if __name__ == "__main__":
+    tell()
+    sys.stdout.flush()
+    for method in ("spawn", "forkserver"):
+        process = multiprocessing.get_context(method).Process(target=tell)
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.slow
+def test_main_module_of_a_process_that_it_starts_is_the_same(tmp_path: Path) -> None:
+    """`multiprocessing` runs it anew, as `__mp_main__`: its code, and what it raises, have the same names."""
+    (tmp_path / "spawning.py").write_text(SPAWNING)
+    told = subprocess.run([sys.executable, "spawning.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    first, *others = told.stdout.splitlines()
+    assert first.startswith("__main__:db ")
+    assert "True" in first
+    assert "__main__.Lost" in first
+    assert others == [first, first]
