@@ -6,12 +6,13 @@ foreign keys are not enforced and changed rows are not reported: it writes whole
     for each migration    its function: `op` steps and `tx` statements, as it orders them
     then                  the additive statements, the names of what is done
     at the end            foreign keys, if a step wrote a table again, and the primary key of every table
-    rehearsed only        the rows of columns that may take less than before
+    rehearsed only        the rows of columns that may take less than before, and of tables that `tx` wrote
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 Judged = Mapping[str, Sequence[str]] | None  # table → columns whose rows are judged; None: it is not known, so all are
 
+_NAMES: Final = re.compile(r"\w+")
 SQL_ERRORS: Final = (apsw.SQLError, apsw.AuthError, apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.TooBigError)
 
 
@@ -81,6 +83,7 @@ class ChangeRun:
         self._changed = False  # rows, by tx
         self.migration = ""  # that runs, or ran last
         self.steps: list[RehearsedStep] = []
+        self._written: set[str] = set()  # words of the statements by which `tx` changed rows, tables among them
 
     @property
     def rows_digest(self) -> str:
@@ -122,9 +125,13 @@ class ChangeRun:
         return StatedChange(change.statements, change.migrations, change.marked, change.catalog, change.at, self.rows_digest)
 
     def judge(self, database: Database, judged: Judged, before: Mapping[str, str] | None) -> None:
-        """Looks at the rows of these columns; `before`: of those that the state had then alone. Raises: RowsUnfit."""
+        """Looks at the rows of these columns, and of tables that `tx` wrote, maybe in SQL text.
+
+        `before`: of columns that the state had then alone. Raises: RowsUnfit.
+        """
         for name, info in database.tables.items():
-            columns = info.table.columns.keys() if judged is None else judged.get(name, ())
+            is_written = name.lower() in self._written
+            columns = info.table.columns.keys() if judged is None or is_written else judged.get(name, ())
             if before is not None:
                 had = parse_table(before[name]).column_names if judged is not None and name in before else ()
                 columns = [column for column in columns if column in had]
@@ -164,6 +171,8 @@ class ChangeRun:
         self.migration = migration.name
         self._calls.run_function(database, catalog, migration, op)
         self.steps += self._calls.statements
+        for step in self._calls.statements:
+            self._written.update(_NAMES.findall(step.sql.lower()) if step.rows else ())
         with self.as_framework():
             self._fold_rows()
 

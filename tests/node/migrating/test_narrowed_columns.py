@@ -99,6 +99,23 @@ def test_row_that_the_migration_writes_is_judged_as_it_is_then(tmp_path: Path) -
     node.close()
 
 
+def test_row_that_the_migration_spoils_is_found(tmp_path: Path) -> None:
+    """By SQL text, which no type sees, in a column that stays as it is."""
+    painted(tmp_path, "red", "blue")
+    spoiling = """
+@db.migration("0001")
+def spoil(tx, op):
+    tx.execute(text("UPDATE paint SET colour = 'green' WHERE id = 2"))
+"""
+    opened(tmp_path, version(tmp_path, TWO)[0]).close()
+    db, _ = import_version(tmp_path, SOURCE.format(kind=TWO, more=spoiling))
+    with pytest.raises(MigrationFailed, match=WHERE):
+        opened(tmp_path, db, migrate=True)
+    node = opened(tmp_path, version(tmp_path, TWO)[0])
+    assert ask(node, "get", id=2) == "blue"
+    node.close()
+
+
 @pytest.mark.parametrize("migrates", [False, True], ids=["declared", "migrated"])
 def test_offline_plan_finds_the_rows(tmp_path: Path, *, migrates: bool) -> None:
     """By key and value, without an entry in the log; where they fit, the plan says how many were read."""
