@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,14 +73,22 @@ def dump(
     """Bounded memory; stops with exit code 10 where it meets damage."""
     from cmdlog.wal.dump import dump_log
     from cmdlog.wal.files import RealFiles
+    from cmdlog.wal.format.record import RecordKind
     from replay.log.source import read_log_on
 
+    kind = kind and kind.lower()
+    kinds = [of.name.lower() for of in RecordKind]
+    if kind is not None and kind not in kinds:
+        raise CommandFailed(f"there are no records of kind {kind}", hint=_near(kind, kinds), exit_code=USAGE)
+    read = printed = 0
     for record in dump_log(RealFiles(), os.path.abspath(directory), read=read_log_on):
-        if partition is not None and record["partition"] != partition:
-            continue
-        if kind is not None and record["kind"].lower() != kind.lower():
-            continue
-        out.line(record)
+        read += 1
+        if partition in (None, record["partition"]) and kind in (None, record["kind"].lower()):
+            out.line(record)
+            printed += 1
+    if read and not printed:
+        asked = " and ".join(([f"kind {kind}"] if kind else []) + ([f"partition {partition}"] if partition is not None else []))
+        out.print_note(f"none of the {read} records is of {asked}")
 
 
 def history_it(
@@ -138,9 +147,13 @@ def _check_asked(found: CallHistory, partition: int | None, procedure: str | Non
         there = ", ".join(map(str, found.partitions))
         raise CommandFailed(f"there is no partition {partition}", hint=f"there are: {there}", exit_code=USAGE)
     if procedure is not None and found.procedures and procedure not in found.procedures:
-        near = get_close_matches(procedure, found.procedures, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(found.procedures)}"
+        hint = _near(procedure, found.procedures)
         raise CommandFailed(f"no version of the code has a procedure {procedure}", hint=hint, exit_code=USAGE)
+
+
+def _near(word: str, words: Sequence[str]) -> str:
+    near = get_close_matches(word, words, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(words)}"
 
 
 def _asked(partition: int | None, procedure: str | None) -> str:
