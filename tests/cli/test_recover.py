@@ -45,8 +45,8 @@ def node(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_target_that_is_the_directory_itself_is_called_so(rig: Rig, command: Command, tmp_path: Path) -> None:
     """Also by another name; the hint says what to do, which without --to is a recovery in place, where one directory is given."""
-    (tmp_path / "link").symlink_to(rig.directory)
-    for out in (rig.directory, tmp_path / "link"):
+    (tmp_path / "link").symlink_to(tmp_path)
+    for out in (rig.directory, tmp_path / "link" / Path(rig.directory).name):
         code, failed = command("recover", rig.directory, "--to", out, "--json")
         assert (code, failed["error"]["kind"]) == (1, "WrongDirectory")
         assert failed["error"]["message"] == f"{out} is itself a directory that is read, which must not be changed"
