@@ -74,12 +74,13 @@ class Bundle:
             value = orjson.loads(data)
             content = {name: value[name] for name in ("target", "modules", "packages", "sql", "procedures")}
             content |= {name: value[name] for name in ("dialect", "optimize", "main") if name in value}
-            bundle = cls(**content, hash=value["hash"], requests=value.get("requests", {}))
+            bundle = cls(**content, hash=str(value["hash"]), requests=value.get("requests", {}))
+            found = _hash(content)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise BundleForged(f"not a code bundle: {error}") from None
         _check_modules(bundle.modules)
-        if _hash(content) != bundle.hash:
-            raise BundleForged(f"the bundle calls itself {bundle.hash[:12]}, its content has the hash {_hash(content)[:12]}")
+        if found != bundle.hash:
+            raise BundleForged(f"the bundle calls itself {bundle.hash[:12]}, its content has the hash {found[:12]}")
         return bundle
 
 

@@ -14,6 +14,10 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from cmdlog.wal.errors import WalError
+from cmdlog.wal.files import RealFiles
+from cmdlog.wal.format.json_reader import BadJson, load_document
+
 NAME: Final = "speeds.json"
 BYTES_MIN: Final = 4 << 20  # of a smaller image, opening files takes most of the time
 FIRST_BYTES_PER_S: Final = {"check": 270e6, "restore": 800e6}  # before anything was measured; together 200 MB/s
@@ -24,7 +28,7 @@ Step = Literal["check", "restore"]
 def read_speeds(folder: str) -> dict[str, float]:
     """Bytes per second of each step, measured or believed."""
     speeds = dict(FIRST_BYTES_PER_S)
-    stated = _read(folder)
+    stated = read_measured(folder)
     for step in speeds:
         value = stated.get(_key(step))
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e15:
@@ -37,7 +41,7 @@ def note_speed(folder: str, step: Step, *, size_bytes: int, seconds: float) -> N
     effort."""
     if size_bytes < BYTES_MIN:
         return
-    measured, stated = size_bytes / max(seconds, SECONDS_MIN), _read(folder)
+    measured, stated = size_bytes / max(seconds, SECONDS_MIN), read_measured(folder)
     if _key(step) in stated:
         measured = (measured + read_speeds(folder)[step]) / 2
     write_speeds(folder, {**stated, _key(step): round(measured)})
@@ -54,16 +58,15 @@ def write_speeds(folder: str, value: dict[str, Any]) -> None:
 
 def restore_speeds_of(folder: str) -> dict[str, Any]:
     """The measured values as the file holds them, for a caller that writes the rest of it."""
-    return {key: value for key, value in _read(folder).items() if key in map(_key, FIRST_BYTES_PER_S)}
+    return {key: value for key, value in read_measured(folder).items() if key in map(_key, FIRST_BYTES_PER_S)}
 
 
 def _key(step: str) -> str:
     return f"{step}_bytes_per_s"
 
 
-def _read(folder: str) -> dict[str, Any]:
-    with contextlib.suppress(OSError, orjson.JSONDecodeError):
-        value = orjson.loads(Path(os.path.join(folder, NAME)).read_bytes())
-        if isinstance(value, dict):
-            return value
+def read_measured(folder: str) -> dict[str, Any]:
+    """All that the file holds; {} without one that makes sense."""
+    with contextlib.suppress(OSError, WalError, BadJson):
+        return load_document(RealFiles(), os.path.join(folder, NAME))
     return {}

@@ -19,7 +19,7 @@ import typer
 from cmdlog.cli import signals
 from cmdlog.cli.cli_errors import BROKEN_OFF, DISK_FULL_CODE, USAGE, WRITE_FAILED_CODE, ShownFailure, explain
 from cmdlog.cli.empty_values import refuse_empty_values
-from cmdlog.cli.output import JsonFlag, out
+from cmdlog.cli.output import JsonFlag, out, visible_lines
 from cmdlog.cli.signals import sigterm_as_interrupt
 from cmdlog.cli.version import VersionFlag
 from cmdlog.wal.os_errors import NO_ROOM
@@ -213,6 +213,8 @@ def _misused(error: Any) -> int:
     if not out.json and "--json" not in sys.argv[1:]:
         from typer.rich_utils import rich_format_error  # 40 ms that only who needs it waits for
 
+        shown = visible_lines(error.format_message())
+        error.format_message = lambda: shown
         rich_format_error(error)
         return int(error.exit_code)
     out.json = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from cmdlog.cli.cli_errors import DISK_FULL_CODE, WRITE_FAILED_CODE, CommandFailed, explain, file_of
@@ -30,6 +31,24 @@ def writing(path: str) -> Iterator[None]:
         raise CommandFailed(
             f"{message}{_free(named or path)}", hint=failure.hint, exit_code=failure.exit_code, kind=kind
         ) from error
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Makes or replaces the file that an option names, whole or not at all; a pipe or a device takes the bytes as they come.
+
+    Raises: CommandFailed; WrongDirectory, where the path is a symbolic link to a file: who put it there would choose what is
+    replaced.
+    """
+    from cmdlog.wal.directory.lock import refuse_link
+    from cmdlog.wal.files import RealFiles
+
+    target = os.path.abspath(path)
+    with writing(target):
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            refuse_link(target)
+            RealFiles().write_file_atomic(target, data)
 
 
 def _free(path: str) -> str:

@@ -121,7 +121,7 @@ def make_options(given: ClientArguments) -> ClientOptions:
 
 def _own_context(verify: bool | str | os.PathLike[str], *, trust_env: bool) -> bool | ssl.SSLContext:
     """With the certificate of CMDLOG_CERT_FILE, if there is one. Raises: ValueError, OSError."""
-    cert = os.environ.get(CERT_VARIABLE, "")
+    cert = own_certificate()
     if isinstance(verify, bool) and not cert:
         return verify
     if isinstance(verify, bool):
@@ -131,6 +131,14 @@ def _own_context(verify: bool | str | os.PathLike[str], *, trust_env: bool) -> b
     if cert:
         show_certificate(context, cert)
     return context
+
+
+def own_certificate() -> str:
+    """The file of CMDLOG_CERT_FILE, "" where it is not set. Raises: ValueError, where it is empty."""
+    path = os.environ.get(CERT_VARIABLE)
+    if path is not None and not path.strip():
+        raise ValueError(f"{CERT_VARIABLE} is empty; unset it to show no certificate")
+    return path or ""
 
 
 def show_certificate(context: ssl.SSLContext, path: str) -> None:

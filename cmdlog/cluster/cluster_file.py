@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from cmdlog.operator_error import OperatorError
+from cmdlog.wal.format.json_reader import DOCUMENT_BYTES_MAX, read_document
 
 FORMAT: Final = 1
 NODES_MAX: Final = 9
@@ -93,7 +94,8 @@ class ClusterFile:
     def load(cls, path: Path) -> Self:
         """Raises: BadClusterFile."""
         try:
-            value = orjson.loads(path.read_bytes())
+            with path.open("rb") as file:
+                value = read_document(file.read(DOCUMENT_BYTES_MAX + 1))
             if value["format"] != FORMAT:
                 raise BadClusterFile(f"{path} has format {value['format']}, and this program reads {FORMAT}")
             members = [

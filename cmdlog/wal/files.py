@@ -310,7 +310,7 @@ class RealFiles(Files):
     __slots__ = ()
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> RealFile:
-        flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
+        flags = os.O_CLOEXEC | (os.O_RDONLY | os.O_NONBLOCK if read_only else os.O_RDWR)  # a pipe in its place holds nobody up
         if create or exclusive:
             flags |= os.O_CREAT | os.O_NOFOLLOW | (os.O_EXCL if exclusive else 0)  # a link would choose another file to write to
         try:

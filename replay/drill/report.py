@@ -12,15 +12,15 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from cmdlog.file_lock import LockHeld, open_locked
 from cmdlog.operator_error import OperatorError, full_text
-from cmdlog.wal.errors import Locked
-from cmdlog.wal.files import Files
+from cmdlog.wal.errors import Locked, WalError
+from cmdlog.wal.files import FILE_BYTES_MAX, Files, RealFiles
+from cmdlog.wal.format.json_reader import BadJson, load_document
 from replay.errors import ReplayError
 
 FOLDER: Final = "drills"
@@ -159,9 +159,9 @@ def _reports(directory: str) -> Iterator[dict[str, Any]]:
     """The newest first, without those that cannot be read."""
     folder = os.path.join(directory, FOLDER)
     for name in _report_names(folder) if os.path.isdir(folder) else ():
-        with contextlib.suppress(OSError, orjson.JSONDecodeError):
-            value = orjson.loads(Path(folder, name).read_bytes())
-            if isinstance(value, dict) and value.get("format") == FORMAT:
+        with contextlib.suppress(OSError, WalError, BadJson):
+            value = load_document(RealFiles(), os.path.join(folder, name), bytes_max=FILE_BYTES_MAX)
+            if value.get("format") == FORMAT:
                 yield value
 
 

@@ -22,7 +22,9 @@ from typing import Final
 import apsw
 import orjson
 
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
+from cmdlog.wal.format.json_reader import load_document
 from cmdlog.wal.system.file_birth import birth_ns
 from procedures.storage.state import FORMAT, Position
 from procedures.storage.state_file import connect
@@ -49,8 +51,8 @@ class Trust:
         self._files: dict[str, list[int]] = {}
         self._seals: dict[str, Content] = {}  # of those of `_files` that no one writes to
         self._whole: set[str] = set()  # sealed files that were found to hold what they should: they are read once
-        with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
-            value = orjson.loads(Path(self._path).read_bytes())
+        with contextlib.suppress(OSError, WalError, KeyError, TypeError, ValueError, AttributeError):
+            value = load_document(files, self._path)
             if self._boot_id and value["boot_id"] == self._boot_id:
                 seals = {str(name): (int(size), int(crc)) for name, (size, crc) in value.get("seals", {}).items()}
                 self._files = {str(name): list(where) for name, where in value["files"].items()}

@@ -161,6 +161,51 @@ def test_cluster_status_shows_hostile_values(capsys: pytest.CaptureFixture[str])
     assert_harmless(printed)
 
 
+FORMS: Final[tuple[Any, ...]] = (
+    {},
+    {"cluster": 5},
+    {"cluster": {"members": [EVIL]}, "log": [EVIL], "archive": EVIL},
+    {"procedures": [EVIL]},
+)
+OF_PROCEDURES: Final[tuple[dict[str, Any], ...]] = (
+    {"description": 5},
+    {"parameters": {"properties": {"n": EVIL}}},
+    {"parameters": {"properties": {"n": {"anyOf": 5}}}},
+    {"parameters": {"properties": {"n": {"enum": 5}}}, "result": EVIL},
+)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["call"],
+        ["call", "echo", "n=x"],
+        ["stubs", "URL"],
+        ["status"],
+        ["cluster", "status"],
+        ["deploy", "--rollback"],
+        ["snapshot", "take"],
+    ],
+)
+def test_an_answer_in_an_unknown_form_is_refused(hostile: HostileServer, command: Command, arguments: list[str]) -> None:
+    """It ends no command with a traceback, which would show what the server says as it is."""
+    entry: dict[str, Any] = {"name": "echo", "parameters": {"properties": {"n": {}}}, "result": {}, "partition_by": None}
+    for form in [*FORMS, *({"procedures": [{**entry, **wrong}]} for wrong in OF_PROCEDURES)]:
+        hostile.answers = dict.fromkeys(("/v1/procedures", "/v1/status", "/v1/deploy", "/v1/snapshot"), form)
+        given = [hostile.url if one == "URL" else one for one in arguments]
+        code, printed = command.text(*given, *([] if "URL" in arguments else ["--url", hostile.url]))
+        assert code in {0, 1, 2, 18, 19}, printed
+        assert_harmless(printed)
+
+
+def test_wrong_usage_shows_hostile_words(command: Command) -> None:
+    """Words of the command line, which a script may have from elsewhere."""
+    for arguments in (["version", EVIL], [EVIL], ["status", f"--{EVIL}"], ["log", "dump", "x", "--kind", EVIL]):
+        code, printed = command.text(*arguments)
+        assert code == 2
+        assert_harmless(printed)
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A node whose rows, parameters and failures hold hostile text, beside files with hostile names."""

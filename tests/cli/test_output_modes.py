@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog.cli.disk_errors import write_output
 from cmdlog.file_lock import open_locked
 from cmdlog.wal.directory.lock import refuse_link
-from cmdlog.wal.errors import WrongDirectory
+from cmdlog.wal.errors import WalError, WrongDirectory
 from cmdlog.wal.files import RealFiles
 from tests.api import every_type
 from tests.api.running import Running
+from tests.commands import Command
 from tests.node.rig import ask, open_node
 
 APP = "tests.api.every_type:db"
@@ -114,6 +116,34 @@ def test_commands_refuse_a_link(node: Path, tmp_path: Path, command: list[str]) 
     assert list((tmp_path / "empty").iterdir()) == []
 
 
+def test_a_file_that_an_option_names_is_no_link(tmp_path: Path) -> None:
+    """What a link leads to is neither made nor replaced; other files are, whole, and pipes take what is written."""
+    (tmp_path / "victim").write_text("kept")
+    for name, target in (("out", "victim"), ("dangling", "none")):
+        (tmp_path / name).symlink_to(tmp_path / target)
+        with pytest.raises(WrongDirectory, match="symbolic link"):
+            write_output(tmp_path / name, b"new")
+    assert (tmp_path / "victim").read_text() == "kept"
+    assert not (tmp_path / "none").exists()
+    for content in (b"new", b"newer"):
+        write_output(tmp_path / "file", content)
+        assert (tmp_path / "file").read_bytes() == content
+    (tmp_path / "null").symlink_to("/dev/null")
+    write_output(tmp_path / "null", b"new")
+
+
+@pytest.mark.slow
+def test_commands_follow_no_link_of_an_output_file(node: Path, tmp_path: Path, command: Command) -> None:
+    """Modules and plans."""
+    (tmp_path / "victim").write_text("kept")
+    (tmp_path / "out").symlink_to(tmp_path / "victim")
+    for words in (["stubs", APP, "--out"], ["recover", node, "--to", tmp_path / "new", "--plan", "--plan-file"]):
+        code, printed = command.text(*words, tmp_path / "out")
+        assert code
+        assert "out is a symbolic link" in printed
+    assert (tmp_path / "victim").read_text() == "kept"
+
+
 def test_a_link_is_no_lock(tmp_path: Path) -> None:
     """The file that it leads to is neither made nor written to."""
     (tmp_path / "victim").write_text("kept")
@@ -127,3 +157,10 @@ def test_a_link_is_no_lock(tmp_path: Path) -> None:
             open_locked(str(tmp_path / name))
     assert (tmp_path / "victim").read_text() == "kept"
     assert not (tmp_path / "none").exists()
+
+
+def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
+    """A reader of a foreign directory would wait for who writes into it."""
+    os.mkfifo(tmp_path / "instance.json")
+    with pytest.raises((OSError, WalError)):
+        RealFiles().read_file(str(tmp_path / "instance.json"))

@@ -410,6 +410,9 @@ def test_certificate_of_the_environment_is_shown(drive: Drive, tmp_path: Path, m
         monkeypatch.setenv("CMDLOG_CERT_FILE", str(tmp_path / "ca.pem"))
         with pytest.raises(ValueError, match=r"CMDLOG_CERT_FILE: .*ca\.pem with a certificate and its unencrypted key"):
             drive.call(server.url, verify=False)
+        monkeypatch.setenv("CMDLOG_CERT_FILE", " ")
+        with pytest.raises(ValueError, match="CMDLOG_CERT_FILE is empty"):
+            drive.call(server.url, verify=False)
         with Client("http://127.0.0.1:1", verify=trusting) as client:
             assert client is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
@@ -144,6 +145,15 @@ def test_a_bundle_has_modules_with_names_of_modules(shop: Path, name: str) -> No
     stated = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
     with pytest.raises(BundleForged, match="no module"):
         Bundle.from_bytes(orjson.dumps({**content, "hash": stated}))
+
+
+@pytest.mark.parametrize("value", [b"[" * 600 + b"]" * 600, b"5", b"null", b"[{}]"])
+def test_a_bundle_of_any_other_form_is_refused(shop: Path, value: bytes) -> None:
+    """By one error, whatever a log holds in its place: nesting too, which JSON can read and not write."""
+    content = orjson.loads(captured(shop).to_bytes())
+    for name in ("target", "modules", "packages", "sql", "procedures", "hash", "dialect", "requests"):
+        with contextlib.suppress(BundleForged):
+            Bundle.from_bytes(orjson.dumps({**content, name: "@"}).replace(b'"@"', value))
 
 
 def test_forged_source_is_refused_at_load(shop: Path) -> None:

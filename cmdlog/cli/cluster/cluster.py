@@ -27,7 +27,7 @@ from cmdlog.cli.cluster.unsafe_recover import unsafe_recover
 from cmdlog.cli.demo.cluster.cluster_demo import cluster_demo
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import CaOption, TimeoutOption, TokenOption, listed_urls
+from cmdlog.cli.server.server_options import CaOption, TimeoutOption, TokenOption, listed_urls, understood
 from cmdlog.cli.server.status import EveryOption, WatchOption, watch_values
 
 ASK_S: Final = 2.0  # for one node: somebody looks at the screen, and one that is stopped accepts connections
@@ -197,13 +197,15 @@ def cluster_status(
 
     def judge_again() -> dict[str, Any]:
         nodes = reader.ask_all()
-        return {"health": judge_cluster(nodes).to_json(), "nodes": nodes}
+        with understood("a node"):
+            return {"health": judge_cluster(nodes).to_json(), "nodes": nodes}
 
     told = judge_again()
     if watch:
         watch_values(told, judge_again, lambda told: cluster_table(judge_cluster(told["nodes"]), told["nodes"]), every)
         return
     health = judge_cluster(told["nodes"])
-    out.result(told, lambda: out.renderable(cluster_table(health, told["nodes"])))
+    with understood("a node"):
+        out.result(told, lambda: out.renderable(cluster_table(health, told["nodes"])))
     if health.verdict.exit_code:
         raise typer.Exit(health.verdict.exit_code)

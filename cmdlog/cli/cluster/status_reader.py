@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster.cluster_health import BOOTSTRAPPING, UNREACHABLE
-from cmdlog.cli.server.server_options import DEFAULT_URL, check_certificates, failure_of, local_token
+from cmdlog.cli.server.server_options import DEFAULT_URL, check_certificates, failure_of, local_token, understood
 
 ASKED_AT_ONCE: Final = 16
 KEPT: Final = ("ready", "partitions", "stalled", "cluster_id", "bundle", "uptime_s", "error")  # of a status, beside its `cluster`
@@ -52,7 +52,7 @@ class StatusReader:
 
         Raises: CommandFailed, when none is a member of a cluster that answers and something else than silence is the reason.
         """
-        with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="cmdlog-ask") as pool:
+        with understood("a node"), ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="cmdlog-ask") as pool:
 
             def ask_each(urls: Sequence[str], timeout_s: float) -> dict[str, dict[str, Any]]:
                 return dict(zip(urls, pool.map(lambda url: self._ask(url, timeout_s), urls), strict=True))

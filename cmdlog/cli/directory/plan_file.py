@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.disk_errors import writing
+from cmdlog.cli.disk_errors import write_output
+from cmdlog.wal.format.json_reader import DOCUMENT_BYTES_MAX
 
 if TYPE_CHECKING:
     from replay.plan.cluster_plan import JointPlan
     from replay.plan.node_plan import Plan
 
 
-def keep_plan(files: Any, path: Path | None, plan: Plan | JointPlan) -> None:
-    """Writes it whole or not at all, unless the path is a pipe or a device. None: it is not to be kept."""
-    if path is None:
-        return
-    target = os.path.abspath(path)
-    with writing(target):
-        if path.exists() and not path.is_file():
-            path.write_bytes(plan.to_json())
-        else:
-            files.write_file_atomic(target, plan.to_json())
+def keep_plan(path: Path | None, plan: Plan | JointPlan) -> None:
+    """Writes it; None: it is not to be kept."""
+    if path is not None:
+        write_output(path, plan.to_json())
 
 
 def read_bytes(path: Path) -> bytes:
     """Raises: CommandFailed."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(DOCUMENT_BYTES_MAX + 1)  # a pipe has no size: what is longer is refused where it is read
     except OSError as error:
         raise CommandFailed(f"{path} cannot be read: {error.strerror}", exit_code=2) from error
 

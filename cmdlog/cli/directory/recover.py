@@ -227,7 +227,7 @@ def _look_or_copy(wanted: Wanted) -> None:
             _around_damage(wanted, damage)
             return
     the_plan = planned.plan
-    keep_plan(wanted.files, wanted.plan_file, the_plan)
+    keep_plan(wanted.plan_file, the_plan)
     if wanted.plan_only:
         out.result(plan_json(the_plan), lambda: show_plan(the_plan))
         return
@@ -310,7 +310,7 @@ def _carry_out_jointly(wanted: Wanted, plan: JointPlan) -> None:
     from replay.errors import Incomplete
     from replay.recover.from_cluster import rebuild_jointly
 
-    keep_plan(wanted.files, wanted.plan_file, plan)
+    keep_plan(wanted.plan_file, plan)
     if wanted.plan_only:
         out.result(joint_plan_json(plan), lambda: show_joint_plan(plan))
         if plan.incomplete and not wanted.accept_data_loss:
@@ -383,7 +383,7 @@ def _in_place(files: Any, directory: str, *, app: str | None, plan_file: Path | 
             ProgressDisplay("replay") as tell,
         ):
             found = plan_in_place(files, wal, target.trust, given=given)
-            keep_plan(files, plan_file, found.plan)
+            keep_plan(plan_file, found.plan)
             report = replay_in_place(target, found, live=live, progress=tell)
             target.trust.seal(part.partition for part in found.plan.partitions)
     finally:

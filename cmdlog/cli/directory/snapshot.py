@@ -16,7 +16,16 @@ from cmdlog.cli.directory import export
 from cmdlog.cli.directory.owner import act_as_owner
 from cmdlog.cli.directory.points import damaged_points, rows_of
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, patience, server
+from cmdlog.cli.server.server_options import (
+    DEFAULT_URL,
+    CaOption,
+    TimeoutOption,
+    TokenOption,
+    UrlOption,
+    patience,
+    server,
+    understood,
+)
 
 if TYPE_CHECKING:
     from snapshot.catalog import Snapshot
@@ -114,6 +123,7 @@ def take(
 ) -> None:
     """One of every partition; waits until they are verified. With --consistent, prints the transaction id to recover to."""
     with (
+        understood(url),
         server(url, token_file, timeout, ca_file) as client,
         patience(client, url, timeout, doing="waiting for its snapshots"),
     ):
@@ -121,7 +131,7 @@ def take(
             _show(client.take_snapshot(), "Taken")
             return
         taken = client.take_point()
-    txn_id = taken["point"]["txn_id"]
+        txn_id = taken["point"]["txn_id"]
     out.result(taken, lambda: out.text(f"recovery point {txn_id}: `cmdlog recover DIR --until {txn_id} --to OUT` restores it"))
 
 

@@ -22,6 +22,7 @@ from cmdlog.cli.server.server_options import (
     UrlOption,
     patience,
     server,
+    understood,
 )
 
 if TYPE_CHECKING:
@@ -108,11 +109,13 @@ def call(
         with patience(client, url, timeout):
             catalog = _catalog(client)
         if not name:
-            out.result(list(catalog.values()), lambda: _show_catalog(list(catalog.values())))
+            with understood(url):
+                out.result(list(catalog.values()), lambda: _show_catalog(list(catalog.values())))
             return
         if name not in catalog:
             raise CommandFailed(f"there is no procedure {name}", hint=_known_names(name, catalog), exit_code=2)
-        body = read_params(params or [], catalog[name]["parameters"]["properties"])
+        with understood(url):
+            body = read_params(params or [], catalog[name]["parameters"]["properties"])
         with patience(client, url, timeout):
             result = client.invoke(name, body, idempotency_key=NEW_KEY if key is None else key)
     answer = {"txn_id": str(result.txn_id), "partition": result.partition, "result": result.value}

@@ -13,7 +13,16 @@ import typer
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.load_app import load_application
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TimeoutOption, TokenOption, UrlOption, patience, server
+from cmdlog.cli.server.server_options import (
+    DEFAULT_URL,
+    CaOption,
+    TimeoutOption,
+    TokenOption,
+    UrlOption,
+    patience,
+    server,
+    understood,
+)
 
 DEPLOY_S: Final = 600.0  # the server imports the code and runs its workload twice, beside the calls that it answers
 
@@ -62,7 +71,8 @@ def deploy(
     order = _order_of(app, rollback=rollback, to=to)
     with server(url, token_file, timeout, ca_file) as client, patience(client, url, timeout, doing="waiting for its check"):
         answer = client.deploy(**order, migrate=migrate, plan=plan, timeout_s=timeout)
-    out.result(answer, lambda: _show(answer, plan=plan))
+    with understood(url):
+        out.result(answer, lambda: _show(answer, plan=plan))
 
 
 def _order_of(app: str | None, *, rollback: bool, to: int | None) -> dict[str, Any]:

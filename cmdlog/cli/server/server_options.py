@@ -161,16 +161,27 @@ def _stalls_of(client: Client) -> str:
     return "; ".join(str(stall.get("message")) for stall in stalled) if isinstance(stalled, list) else ""
 
 
+@contextlib.contextmanager
+def understood(source: str) -> Iterator[None]:
+    """Around what takes an answer apart: one in an unknown form is no defect of this program. Raises: CommandFailed."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise CommandFailed(
+            f"{source} answered in an unknown form: {type(error).__name__}: {error}", hint=HINTS["bad_answer"]
+        ) from None
+
+
 def check_certificates(ca_file: Path | None) -> None:
     """Those that verify the server, and the one that is shown to it. Raises: CommandFailed, naming the file."""
     import ssl
 
-    from cmdlog.client.options import CERT_VARIABLE, show_certificate
+    from cmdlog.client.options import own_certificate, show_certificate
 
     try:
         if ca_file is not None:
             ssl.create_default_context(cafile=str(ca_file))
-        if cert := os.environ.get(CERT_VARIABLE):
+        if cert := own_certificate():
             show_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), cert)
     except OSError as error:  # ssl.SSLError is one
         raise CommandFailed(f"{ca_file} cannot be read as certificates: {error.strerror or error}", exit_code=2) from None

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
+from cmdlog.cli.disk_errors import write_output
 from cmdlog.cli.load_app import load_application
 from cmdlog.cli.output import out
-from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption, patience, server
+from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption, patience, server, understood
 
 SourceArgument = Annotated[
     str,
@@ -63,12 +64,10 @@ def write_stubs(
     if not is_class_prefix(name):
         hint = "give another --name: a letter first, then letters, digits and _"
         raise CommandFailed(f"no class of the module can be called {name}Client", hint=hint, exit_code=USAGE)
-    try:
+    with understood(source):
         text = stub_module(procedures, name=name, source=source)
-    except (AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise CommandFailed(f"{source} describes its procedures in an unknown form: {type(error).__name__}: {error}") from None
     if output is None:
         out.document(text.removesuffix("\n"))
         return
-    output.write_text(text, encoding="utf-8")
+    write_output(output, text.encode())
     out.text(f"{len(procedures)} procedures in {output}")

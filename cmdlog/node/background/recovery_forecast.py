@@ -15,12 +15,9 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import orjson
-
-from snapshot.restore_speed import NAME, read_speeds, restore_speeds_of, write_speeds
+from snapshot.restore_speed import read_measured, read_speeds, restore_speeds_of, write_speeds
 
 FIRST_S: Final = 50e-6  # of a call of which nothing is known
 CALL_S_MIN: Final = 1e-8  # a clock may be coarse; also what the file can say
@@ -41,9 +38,8 @@ def restore_seconds(size_bytes: int, bytes_per_s: Mapping[str, float]) -> float:
 def read_call_times(folder: str) -> dict[str, float]:
     """Procedure -> seconds per call, as a node measured them; {} without a file that makes sense."""
     try:
-        value: Mapping[str, Any] = orjson.loads(Path(folder, NAME).read_bytes())
-        times = {str(name): float(us) / 1e6 for name, us in value["call_us"].items()}
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+        times = {str(name): float(us) / 1e6 for name, us in read_measured(folder)["call_us"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
         return {}
     return times if all(0 < s < CALL_S_MAX for s in times.values()) else {}
 
@@ -137,8 +133,8 @@ class Speeds:
 
 def _read_behind(folder: str) -> dict[int, tuple[str, Counter[str]]]:
     """Partition -> newest snapshot, and procedure -> calls after it, as the last life saved them."""
-    with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
-        stated: Mapping[str, Any] = orjson.loads(Path(folder, NAME).read_bytes())["behind"]
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        stated = read_measured(folder)["behind"]
         return {
             int(p): (str(name), Counter({str(procedure): int(count) for procedure, count in calls.items()}))
             for p, (name, calls) in stated.items()

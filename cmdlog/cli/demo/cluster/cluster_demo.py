@@ -42,6 +42,7 @@ from cmdlog.cli.demo.proof import ClientAnswer, DemoCall, ProofVerdict, Rows, di
 from cmdlog.cli.demo.server import run_command
 from cmdlog.cli.demo.shown_state import table_rows
 from cmdlog.cli.demo.stage_history import DemoStage, draw_svg, draw_text
+from cmdlog.cli.disk_errors import write_output
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.signal_handlers import undisturbed
 
@@ -128,7 +129,7 @@ def cluster_demo(  # noqa: PLR0917 - typer reads options from the signature
         run = ClusterDemo(options, folder, display)
         report = run.run()
     if plot is not None:
-        plot.write_text(draw_svg(run.stages, f"cmdlog cluster demo, seed {options.seed}"), encoding="utf-8")
+        write_output(plot, draw_svg(run.stages, f"cmdlog cluster demo, seed {options.seed}").encode())
     if data is not None or keep:
         report.data = str(folder)
     out.result(asdict(report), lambda: display.report("cmdlog cluster demo", report, figures(report), draw_text(run.stages)))
