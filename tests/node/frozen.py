@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ class SteppedClock:
     """A monotonic clock that stands until it is moved."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.now = time.monotonic()  # work that began by the real one is no older, and not from the future
 
     def __call__(self) -> float:
         return self.now

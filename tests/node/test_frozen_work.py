@@ -116,7 +116,8 @@ class FrozenNode:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.node = open_node(folder / "data", app=make_version(folder, 1)[0], **{"partitions": 2, "sites": 1, **settings})
         self.clock = SteppedClock()
-        monkeypatch.setattr(self.node.overview.work, "_now", self.clock)
+        for timed in (self.node.overview.work, *self.node.overview.work._under_way()):  # the scrub has begun with the node
+            monkeypatch.setattr(timed, "_now", self.clock)
         self._exposition = Exposition(RequestStats(slow_call_ms=1000), lambda: self.node.overview)
 
     def stands(self, kind: str) -> list[str]:
