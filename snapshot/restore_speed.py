@@ -52,7 +52,9 @@ def write_speeds(folder: str, value: dict[str, Any]) -> None:
     path = os.path.join(folder, NAME)
     temporary = f"{path}.{os.getpid()}.tmp"
     with contextlib.suppress(OSError):
-        Path(temporary).write_bytes(orjson.dumps(value))
+        Path(temporary).unlink(missing_ok=True)
+        with open(temporary, "xb") as file:  # "x" follows no link that somebody has put there
+            file.write(orjson.dumps(value))
         os.replace(temporary, path)
 
 

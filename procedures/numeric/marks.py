@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import apsw
 
-_MARK: Final = re.compile(r'CONSTRAINT "numeric\(([0-9]+),([0-9]+)\) ((?:[^"]|"")+)" CHECK')
+# A Numeric has 18 digits at most. A foreign state that claims a billion would cost its reader a gigabyte of zeros for each value.
+_MARK: Final = re.compile(r'CONSTRAINT "numeric\(([0-9]{1,2}),([0-9]{1,2})\) ((?:[^"]|"")+)" CHECK')
 
 
 def marked_numerics(connection: apsw.Connection, table: str) -> dict[str, tuple[int, int]]:

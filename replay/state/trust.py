@@ -142,7 +142,9 @@ class Trust:
     def _save(self) -> None:
         temporary = f"{self._path}.tmp"
         value = {"boot_id": self._boot_id, "files": self._files, "seals": self._seals}
-        Path(temporary).write_bytes(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+        Path(temporary).unlink(missing_ok=True)
+        with open(temporary, "xb") as file:  # "x" follows no link that somebody has put there
+            file.write(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
         os.rename(temporary, self._path)
 
 

@@ -110,6 +110,7 @@ def test_comments_alone_are_a_list_of_nobody() -> None:
         (f"shop read sha256:{HASH} 2027-01-31", 1),
         (f"shop read sha256:{HASH} 2027-03-31T00:00:00", 1),
         (f"shop read sha256:{HASH} 2027-02-30T00:00:00Z", 1),
+        (f"shop read sha256:{HASH} 0001-01-01T00:00:00+23:59", 1),
         (f"a read sha256:{HASH}\n\n# x\nb read sha256:{HASH}", 4),
         ("# x\ncaf\u00e9 read", 2),
         ("x" * 70_000, 0),

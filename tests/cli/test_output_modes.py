@@ -12,9 +12,12 @@ import pytest
 
 from cmdlog.cli.disk_errors import write_output
 from cmdlog.file_lock import open_locked
+from cmdlog.node.scrub.scrub_progress import ScrubProgress, write_progress
 from cmdlog.wal.directory.lock import refuse_link
 from cmdlog.wal.errors import WalError, WrongDirectory
 from cmdlog.wal.files import RealFiles
+from replay.state.trust import Trust
+from snapshot.restore_speed import write_speeds
 from tests.api import every_type
 from tests.api.running import Running
 from tests.commands import Command
@@ -164,3 +167,19 @@ def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "instance.json")
     with pytest.raises((OSError, WalError)):
         RealFiles().read_file(str(tmp_path / "instance.json"))
+
+
+def test_files_beside_the_states_follow_no_link(tmp_path: Path) -> None:
+    """A link in the place of their temporary files is removed, and what it leads to is kept."""
+    state = tmp_path / "state"
+    state.mkdir()
+    (tmp_path / "victim").write_text("kept")
+    for name in ("trust.json.tmp", "scrub.json.tmp", f"speeds.json.{os.getpid()}.tmp"):
+        (state / name).symlink_to(tmp_path / "victim")
+    (state / "p0000.sqlite").touch()
+    Trust(RealFiles(), str(tmp_path)).grant(0)
+    write_speeds(str(state), {})
+    write_progress(str(state), ScrubProgress())
+    assert {path.name for path in state.iterdir()} == {"p0000.sqlite", "trust.json", "scrub.json", "speeds.json"}
+    assert not any(path.is_symlink() for path in state.iterdir())
+    assert (tmp_path / "victim").read_text() == "kept"

@@ -92,14 +92,14 @@ def read_roles(text: str) -> frozenset[str]:
 
 
 def read_time(text: str) -> float:
-    """An RFC 3339 time as Unix time. Raises: ValueError."""
+    """An RFC 3339 time as Unix time. Raises: ValueError; OverflowError, before the year 1 or after 9999 in UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None or "T" not in text.upper():
         raise ValueError(f"{text!r} is not a time with an offset, such as 2027-01-31T00:00:00Z")
-    return moment.timestamp()
+    return moment.astimezone(UTC).timestamp()
 
 
 def write_time(seconds: float) -> str:

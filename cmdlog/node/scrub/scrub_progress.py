@@ -106,5 +106,7 @@ def write_progress(folder: str, progress: ScrubProgress) -> None:
     path = os.path.join(folder, NAME)
     temporary = f"{path}.tmp"
     with contextlib.suppress(OSError):
-        Path(temporary).write_bytes(encode_manifest_fields({"format": FORMAT, **asdict(progress)}))
+        Path(temporary).unlink(missing_ok=True)
+        with open(temporary, "xb") as file:  # "x" follows no link that somebody has put there
+            file.write(encode_manifest_fields({"format": FORMAT, **asdict(progress)}))
         os.replace(temporary, path)

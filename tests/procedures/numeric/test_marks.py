@@ -27,6 +27,13 @@ def test_marks_are_read_from_the_schema() -> None:
     assert marked_numerics(connection, "nothing") == {}
 
 
+def test_a_mark_of_more_digits_than_a_numeric_has_is_none() -> None:
+    """A state from elsewhere may claim any; each value would be written with as many zeros."""
+    connection = apsw.Connection(":memory:")
+    connection.execute('CREATE TABLE t (a INTEGER CONSTRAINT "numeric(18,999999999) a" CHECK (1))')
+    assert marked_numerics(connection, "t") == {}
+
+
 @given(st.integers(-(10**18), 10**18), st.integers(0, 18))
 def test_digits_are_the_number(units: int, scale: int) -> None:
     """With all decimals, and back."""
