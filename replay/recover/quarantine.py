@@ -140,7 +140,7 @@ class QuarantineFile:
         """Durable on return. Raises: OSError."""
         data = b"".join(orjson.dumps(call.to_json(), option=orjson.OPT_APPEND_NEWLINE) for call in calls)
         new = not os.path.exists(self.path)
-        with open(self.path, "ab", buffering=0) as file:
+        with open(self.path, "ab", buffering=0, opener=_open_no_link) as file:
             lock(file, wait_s=FOREVER)
             file.seek(0, os.SEEK_END)
             begin, rest = file.tell(), memoryview(data)
@@ -167,7 +167,7 @@ class QuarantineFile:
             return
         kept = [call for call in self.read() if call.partition not in partitions]
         temporary = f"{self.path}.tmp"
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=_open_no_link) as file:
             file.writelines(orjson.dumps(call.to_json(), option=orjson.OPT_APPEND_NEWLINE) for call in kept)
             file.flush()
             os.fsync(file.fileno())
@@ -177,6 +177,11 @@ class QuarantineFile:
             os.unlink(temporary)
             os.unlink(self.path)
         RealFiles().fsync_dir(os.path.dirname(self.path))
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """A link would choose another file to write to."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o640)
 
 
 def _touch_json(touch: Touch) -> dict[str, Any]:

@@ -369,3 +369,13 @@ def test_divergence_in_a_new_node_is_set_aside_by_a_worker(rig: Rig, tmp_path: P
     assert report.results[0].calls == 0, "the other partition went on from its end"
     assert balances_of(str(tmp_path / "out")) == rig.balances
     Log.open(rig.files, str(tmp_path / "out")).close()
+
+
+def test_the_list_of_calls_follows_no_link(tmp_path: Path) -> None:
+    """What a link in its place leads to is kept."""
+    (tmp_path / "victim").write_text("kept")
+    file = QuarantineFile(str(tmp_path))
+    Path(file.path).symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic links"):
+        file.append([])
+    assert (tmp_path / "victim").read_text() == "kept"
