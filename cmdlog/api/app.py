@@ -33,6 +33,7 @@ from cmdlog.api.gate.request import (
     check_twice,
     pick_headers,
     prefers_redirect,
+    stated_bytes,
 )
 from cmdlog.api.gate.request_trace import REQUEST_ID, SCOPE_KEY, Trace
 from cmdlog.api.gate.route_table import LEADERS, Entry, Methods, allowed, methods_of
@@ -48,6 +49,7 @@ from cmdlog.node.settings import Settings
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
+TRANSFER_ENCODING: Final = b"transfer-encoding"
 PATH_CHARS_SHOWN: Final = 200
 ADMITTED_MAX: Final = 256  # sets of headers; clients of one kind send the same ones
 FRAMES_LOGGED: Final = 8  # the innermost ones
@@ -107,18 +109,31 @@ class Api:
         if entry is None:
             await self._serve_other_method(methods, scope, picked, receive, send)
             return
+        incoming = Incoming(path, caller, picked, scope[SCOPE_KEY], scope.get("query_string", b""))
+        size = self._counted_bytes(entry, scope)
+        async with self.service.holding_body(caller.name, size) if size else contextlib.nullcontext():
+            await self._serve_entry(entry, incoming, scope, receive, send)
+
+    def _counted_bytes(self, entry: Entry, scope: Scope) -> int:
+        """What the body of a call or query may take, 0 of a short one; a batch counts its lines."""
+        if entry.kind != "call" and entry.name != "query":
+            return 0
+        limit = self.service.settings.call_bytes_max
+        size = limit if any(name == TRANSFER_ENCODING for name, _ in scope["headers"]) else stated_bytes(scope)
+        return size if UNCOUNTED_BYTES < size <= limit else 0
+
+    async def _serve_entry(self, entry: Entry, incoming: Incoming, scope: Scope, receive: Receive, send: Send) -> None:
         if entry.kind == "call":
-            incoming = Incoming(path, caller, picked, scope[SCOPE_KEY], scope["query_string"])
             await call_procedure(self.service, incoming, scope, receive, send)
         elif entry.kind == "batch":
-            await BatchStream(self.service, Incoming(path, caller, picked, scope[SCOPE_KEY]), receive, send).run()
+            await BatchStream(self.service, incoming, receive, send).run()
         elif entry.kind == "events":
-            still_allowed = partial(self._check_role, entry, picked.get(AUTHORIZATION))
+            caller, still_allowed = incoming.caller, partial(self._check_role, entry, incoming.headers.get(AUTHORIZATION))
             await send_events(self.service, scope, receive, send, caller=caller, still_allowed=still_allowed)
         elif entry.name == "query":
             await self._serve_cold(scope, receive, send)
         else:
-            await self._serve_cold(scope, receive, _within_share(send, self.service.unread, caller.name))
+            await self._serve_cold(scope, receive, _within_share(send, self.service.unread, incoming.caller.name))
 
     def admit(self, method: str, path: str, picked: Picked) -> tuple[Credential, Methods, Entry | None]:
         """The gate: who asks, for which route; None for one with other methods. Raises: Problem."""

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from cmdlog.api.app import create_app
-from cmdlog.api.routes.query import QueryTurns
+from cmdlog.api.app import Api, create_app
+from cmdlog.api.gate.problem import Problem
+from cmdlog.api.routes.query import Turns
 from cmdlog.node.placing.shares import Shares
 from cmdlog.node.queries.pool import PIECE_BYTES, QueryAnswer
+from cmdlog.node.queries.query import QueryRefused
 from cmdlog.node.settings import Settings
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 WHOLE = 100 * PIECE_BYTES
 
 
-async def given(turns: QueryTurns, *names: str) -> list[asyncio.Task[None]]:
+async def given(turns: Turns, *names: str) -> list[asyncio.Task[None]]:
     """Tasks that want a turn, after whatever can happen now has happened."""
     tasks = [asyncio.create_task(turns.take_turn(name), name=name) for name in names]
     for _ in range(5):
@@ -36,7 +39,7 @@ def test_one_credential_leaves_a_turn_to_others() -> None:
     """However many queries it sends first; and the others share the reserve in rotation, not by the order of arrival."""
 
     async def scenario() -> None:
-        turns = QueryTurns(Shares(WHOLE), each=2)
+        turns = Turns(Shares(WHOLE), each=2)
         greedy = await given(turns, *["greedy"] * 8)
         assert of_done(greedy) == ["greedy", "greedy"]
         others = await given(turns, "a", "a", "a", "b")
@@ -61,7 +64,7 @@ def test_turn_that_nobody_waits_for_is_not_lost() -> None:
 
     async def scenario() -> None:
         unread = Shares(WHOLE)
-        turns = QueryTurns(unread, each=1)
+        turns = Turns(unread, each=1)
         first, second, third = await given(turns, "a", "a", "a")
         second.cancel()
         turns.end_turn("a")
@@ -79,7 +82,7 @@ def test_query_waits_while_its_credential_holds_all_that_it_may() -> None:
 
     async def scenario() -> None:
         unread = Shares(WHOLE)
-        turns = QueryTurns(unread, each=2)
+        turns = Turns(unread, each=2)
         assert unread.take_share("a", WHOLE // 2)
         of_a, of_b = await given(turns, "a", "b")
         assert (of_a.done(), of_b.done()) == (False, True)
@@ -89,6 +92,52 @@ def test_query_waits_while_its_credential_holds_all_that_it_may() -> None:
         assert of_a.done()
 
     asyncio.run(scenario())
+
+
+def test_large_bodies_are_read_in_rotation() -> None:
+    """One at a time; who sends many gets every second turn while somebody else waits."""
+
+    async def scenario() -> None:
+        turns = Turns(Shares(1))
+        order: list[str] = []
+
+        async def read_body(name: str) -> None:
+            await turns.take_turn(name, 1)
+            order.append(name)
+            await asyncio.sleep(0)
+            turns.end_turn(name, 1)
+
+        await asyncio.gather(*map(read_body, ("greedy", "greedy", "greedy", "other")))
+        assert order == ["greedy", "other", "greedy", "greedy"]
+
+    asyncio.run(scenario())
+
+
+ERRORS = (Problem, ConnectionError, QueryRefused)
+SOON_S = 5.0  # for threads to end what they are at
+BODIES: dict[str, tuple[str, Any]] = {
+    "a query that is refused": ("/v1/query", b'{"sql": "SELECT 1", "params": [2]}'),
+    "a long body that is no JSON": ("/v1/query", b'{"sql": "' + b"x" * (32 << 10)),
+    "a batch whose client leaves": ("/v1/batch", []),
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_an_error_leaves_nothing_for_the_collector(app: Api, ask_app: Any, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """It would keep all that the request holds, and the collector comes seldom."""
+
+    def refuse(*_: object) -> QueryAnswer:
+        raise QueryRefused("no such table")
+
+    monkeypatch.setattr(app.service.node(), "query_by", refuse, raising=False)
+    path, body = BODIES[kind]
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(ask_app(app, "POST", path, body))
+        assert eventually(lambda: not any(isinstance(one, ERRORS) for one in gc.get_objects()), SOON_S)
+    finally:
+        gc.enable()
 
 
 class UnreadAnswer:

@@ -34,16 +34,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @contextlib.contextmanager
-def unread(server: Running, count: int, path: str, body: bytes, token: str) -> Iterator[None]:
-    """So many connections that ask and do not read."""
+def unread(server: Running, count: int, path: str, body: bytes, token: str, *, stated_bytes: int = 0) -> Iterator[None]:
+    """So many connections that ask and do not read; their bodies are shorter than they state, if they state a length."""
     host, port = server.url.removeprefix("http://").split(":")
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n"
+    size = stated_bytes or len(body)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: {size}\r\n\r\n"
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             client = stack.enter_context(socket.socket())
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect((host, int(port)))
-            client.sendall(head.encode() + body)
+            client.settimeout(0.05 if stated_bytes else None)
+            with contextlib.suppress(TimeoutError):  # the server does not take all of it
+                client.sendall(head.encode() + body)
         yield
 
 
@@ -106,6 +109,36 @@ def test_call_of_a_caller_that_does_not_read_is_refused_before_it_runs(server: R
         assert "leaves unread" in refused["detail"]
         small = server.post("/v1/query", {"sql": "SELECT 1", "partition": 0}, token=TOKENS[READ])
         assert small.json()["rows"] == [[1]]
+
+
+LATE_BYTES = 1 << 20
+LATE = {
+    "queries": ("/v1/query", b'{"sql": "', READ),
+    "calls": ("/v1/procedures/read_long", b'{"item": ', READ),
+    "lines": ("/v1/batch", b'{"procedure": "', INVOKE),
+}
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_bodies_that_stay_incomplete_take_bounded_memory(server: Running, kind: str) -> None:
+    """And others have their long bodies read."""
+    path, beginning, role = LATE[kind]
+    before = server.rss_bytes()
+    body = beginning + b" " * (LATE_BYTES - 1000)
+    with unread(server, 200, path, body, TOKENS[role], stated_bytes=LATE_BYTES - 1):
+        for _ in range(3):
+            padding = b" " * (LATE_BYTES // 2)
+            assert server.post("/v1/query", content=b'{"sql": "SELECT 1", "partition": 0}' + padding).json()["rows"] == [[1]]
+            assert server.post("/v1/batch", content=padding + WRITES[:100], token=OTHER).status_code == 200
+            assert server.rss_bytes() - before < UNREAD_BYTES_MAX + SLACK_BYTES
+
+
+def test_problems_of_a_body_are_listed_up_to_a_limit(server: Running) -> None:
+    """A body of a MiB can have 100,000, which would take a hundred times as much to answer."""
+    answer = server.post("/v1/procedures/read_long", {f"x{number}": 1 for number in range(50_000)}, token=TOKENS[READ])
+    assert answer.status_code == 422
+    assert len(answer.content) < 8192
+    assert "more problems" in answer.json()["problems"][-1]["problem"]
 
 
 ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"

@@ -90,6 +90,7 @@ OUTCOME_CODES: Final[Mapping[int, str]] = {
     Status.SESSION_EXPIRED: "session_expired",
     Status.SESSIONS_FULL: "sessions_full",
 }
+LISTED_MAX: Final = 32  # problems of one request that are listed: a body of a MiB can have 100,000, which nobody reads
 SESSIONS_FULL_RETRY_S: Final = 60  # keys expire by the hour, not by the second
 
 Headers = list[tuple[bytes, bytes]]
@@ -173,7 +174,9 @@ def preference_applied(durability: Durability) -> tuple[bytes, bytes]:
 
 
 def invalid(problems: Sequence[tuple[str, str]]) -> Problem:
-    """422 with every field at fault: `(field, problem)`."""
+    """422 with the fields at fault, at least the first of them: `(field, problem)`."""
+    if len(problems) > LISTED_MAX:
+        problems = [*problems[:LISTED_MAX], ("…", f"and {len(problems) - LISTED_MAX} more problems")]
     listed = [{"field": field, "problem": problem} for field, problem in problems]
     return Problem("invalid_parameters", "; ".join(f"{field}: {problem}" for field, problem in problems), problems=listed)
 

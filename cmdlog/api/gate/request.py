@@ -212,7 +212,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int) -> byte
     One that is stated to be too large is not waited for, nor is the rest of one that has become so: the connection takes what
     its client still sends. How long a body may take is its affair, too: its `receive` raises TimeoutError.
     """
-    if _stated_bytes(scope) > limit_bytes:
+    if stated_bytes(scope) > limit_bytes:
         raise body_too_large(limit_bytes)
     parts: list[bytes] = []
     size = 0
@@ -233,7 +233,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int) -> byte
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _stated_bytes(scope: Scope) -> int:
+def stated_bytes(scope: Scope) -> int:
     """Length of the body by its head, where the parser has let but one pass; 0 of a chunked one."""
     return next((int(value) for name, value in scope["headers"] if name == CONTENT_LENGTH), 0)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -25,7 +25,7 @@ from cmdlog.api.gate.spans import make_call_spans
 from cmdlog.api.gate.strict_json import read_resting
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.batch_window import Traffic
-from cmdlog.api.routes.query import Queries
+from cmdlog.api.routes.query import Queries, Turns
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
 from cmdlog.node.placing.shares import Shares
 from cmdlog.node.settings import Settings
@@ -45,6 +45,7 @@ T = TypeVar("T")
 STREAMS_SHARE: Final = 0.8  # of `drain_timeout_s`; in the rest what was read is answered
 SLOW_THREADS: Final = 4  # for what blocks: status, snapshots
 VIEWERS_MAX: Final = 16  # of the status page
+OPERATOR: Final = ""  # stands for all who change code, members or snapshots
 LARGE_BODY_BYTES: Final = 16 << 10  # beyond it a body is read aside: its types may check each of 100,000 values in Python
 UNREAD_BYTES_MAX: Final = 64 << 20  # of answers that clients have not taken
 UNREAD_BYTES_MIN: Final = 2 * RESULT_BYTES_MAX  # of a process that speaks HTTP: one credential can have the longest result
@@ -122,7 +123,9 @@ class Service:
         self.unread = Shares(max(UNREAD_BYTES_MIN, UNREAD_BYTES_MAX // (1 + settings.http_processes)))
         self.front.show_unread(lambda: self.unread.total)
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
-        self.bodies = ThreadPoolExecutor(1, thread_name_prefix="cmdlog-bodies")  # one: large bodies take turns
+        self.bodies = ThreadPoolExecutor(1, thread_name_prefix="cmdlog-bodies")
+        self._reading = Turns(Shares(1))  # large bodies are read one at a time, in rotation over the credentials
+        self.body_room = Turns(Shares(max(self.unread.whole, 4 * settings.call_bytes_max)))  # of bodies that are under way
         self.queries = Queries(settings, self.unread)
         self.traffic = Traffic()
         self.spans = make_call_spans()
@@ -201,11 +204,30 @@ class Service:
         """Who takes calls. Raises: Problem (not_ready)."""
         return self.node() if self._calls is None else self._calls
 
-    async def read_aside(self, body: bytes, read: Callable[[bytes], T]) -> T:
+    async def read_aside(self, body: bytes, read: Callable[[bytes], T], caller: str = OPERATOR) -> T:
         """What `read` makes of a body, which is pure: of a large one in a thread, where calls have the loop between its steps."""
         if len(body) <= LARGE_BODY_BYTES:
             return read(body)
-        return await asyncio.get_running_loop().run_in_executor(self.bodies, read_resting, read, body)
+        await self._reading.take_turn(caller, 1)
+        reading = asyncio.get_running_loop().run_in_executor(self.bodies, read_resting, read, body)
+        reading.add_done_callback(lambda _: self._reading.end_turn(caller, 1))
+        try:
+            return await asyncio.shield(reading)
+        finally:
+            del reading  # its error knows this frame: together they would stay, with the body
+
+    @contextlib.asynccontextmanager
+    async def holding_body(self, caller: str, size: int) -> AsyncIterator[None]:
+        """Waits until the credential has room for a body of so many bytes, and holds it. Raises: Problem (not_ready)."""
+        try:
+            async with asyncio.timeout(self.settings.body_timeout_s):
+                await self.body_room.take_turn(caller, size)
+        except TimeoutError:
+            raise Problem("not_ready", "bodies of the credential take all the room that it may have", retry_after_s=1) from None
+        try:
+            yield
+        finally:
+            self.body_room.end_turn(caller, size)
 
     async def run_slowly(self, work: Callable[[], T]) -> T:
         """Runs blocking work aside. Raises: Problem."""

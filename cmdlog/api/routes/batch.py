@@ -36,6 +36,7 @@ from cmdlog.api.routes.app_state import LARGE_BODY_BYTES, CallTaker, Service
 from cmdlog.api.routes.batch_lines import LINE_BYTES, Group, LineSplitter, Prepared, error_line
 from cmdlog.api.routes.batch_window import BatchWindow
 from cmdlog.node.outcome import CallRefused, Durability, Overloaded, UnknownOutcome
+from cmdlog.node.placing.shares import UNCOUNTED_BYTES
 from cmdlog.operator_error import full_text
 from cmdlog.wal.errors import WalError
 from procedures import InvalidParameters
@@ -79,7 +80,8 @@ class BatchStream:
         self._session = None if session is None else window_of_lines(self._scope, session)  # of lines that do not say themselves
         self._name_line = line_names(self._session or (b"", 0), self._settings.session_window)
         self._receive, self._send = receive, send
-        self._read_aside: Any = service.read_aside
+        self._read_aside: Any = partial(service.read_aside, read=self._parse, caller=incoming.caller.name)
+        self._holding_body = partial(service.holding_body, incoming.caller.name)
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._under_way = 0  # calls of groups that are not sent yet
         self._open = 0  # of them, calls that are not answered yet
@@ -104,15 +106,17 @@ class BatchStream:
         with self._traffic.stream(), self._span or contextlib.nullcontext():
             try:
                 await asyncio.wait((reader, writer), return_when=asyncio.FIRST_EXCEPTION)
-                for task in (writer, reader):
-                    if task.done():
-                        task.result()
+                if writer.done():
+                    writer.result()
+                if reader.done():
+                    reader.result()
             finally:
                 self._streams.discard(end_reading)
                 reader.cancel()
                 writer.cancel()
                 for group in self._unsent:
                     group.end()
+                del reader, writer  # their errors know this frame: together they would stay, with half a line
 
     def _end_reading(self) -> None:
         """What was read is answered, and the answer ends as a whole; a line that is not complete was not read."""
@@ -127,11 +131,18 @@ class BatchStream:
         try:
             while (chunk := await self._next_chunk()) is not None:
                 await self._take_lines(splitter.feed(chunk))
+                if splitter.rest_bytes > UNCOUNTED_BYTES:
+                    await self._take_long_line(splitter)
             if not self._ending:
                 await self._take_lines(splitter.finish())
         except Problem as problem:
             self._put_error(problem)
         self._groups.put_nowait(None)
+
+    async def _take_long_line(self, splitter: LineSplitter) -> None:
+        async with self._holding_body(splitter.limit_bytes):
+            while splitter.rest_bytes > UNCOUNTED_BYTES and (chunk := await self._next_chunk()) is not None:
+                await self._take_lines(splitter.feed(chunk))
 
     async def _next_chunk(self) -> bytes | None:
         """None at the end. Raises: Problem; ConnectionError."""
@@ -149,7 +160,7 @@ class BatchStream:
             reader.uncancel()
             return None
         finally:
-            self._receiving = None
+            self._receiving = reader = None  # as in `run`
         if message["type"] == "http.disconnect":
             raise ConnectionError("the client left before its stream was complete")
         self._more = message.get("more_body", False)
@@ -208,7 +219,7 @@ class BatchStream:
                 plain = read_plain(line)
                 if plain is None or (plain[2] is not None and self._session is None):
                     long = line is not None and len(line) > LARGE_BODY_BYTES
-                    route, params, key, durability = await self._read_aside(line, self._parse) if long else self._parse(line)
+                    route, params, key, durability = await self._read_aside(line) if long else self._parse(line)
                 else:
                     route, params, number = plain
                     durability, key = preferred, b"" if number is None else name_line(number)

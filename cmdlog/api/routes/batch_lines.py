@@ -37,9 +37,14 @@ class LineSplitter:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._rest = bytearray()
         self._skipping = False
+
+    @property
+    def rest_bytes(self) -> int:
+        """Bytes of the line that has no end yet."""
+        return len(self._rest)
 
     def feed(self, chunk: bytes) -> list[bytes | None]:
         """Lines that end in this chunk, without their newline; None stands for one over the limit."""
@@ -56,7 +61,7 @@ class LineSplitter:
         return self.feed(b"\n")
 
     def _within(self, pieces: Iterable[bytes]) -> Iterator[bytes | None]:
-        limit = self._limit_bytes
+        limit = self.limit_bytes
         return (piece if len(piece) <= limit else None for piece in pieces)
 
     def _take_line(self) -> bytes | None:
@@ -66,7 +71,7 @@ class LineSplitter:
         return line
 
     def _keep_piece(self, piece: bytes) -> None:
-        if not self._skipping and len(self._rest) + len(piece) <= self._limit_bytes:
+        if not self._skipping and len(self._rest) + len(piece) <= self.limit_bytes:
             self._rest += piece
             return
         self._skipping = True

@@ -67,7 +67,7 @@ async def call_procedure(service: Service, incoming: Incoming, scope: Scope, rec
     """Serves one call. Raises: Problem."""
     node, route = find_route(service, incoming)
     body = await read_body(scope, receive, limit_bytes=service.settings.call_bytes_max)
-    call = await service.read_aside(body, partial(prepare, service, incoming, node, route))
+    call = await service.read_aside(body, partial(prepare, service, incoming, node, route), incoming.caller.name)
     waiter = Waiter()
     partition = place(call, waiter.done)
     reply, room_bytes = take_room(service, incoming, call, await waiter.future)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -25,6 +26,7 @@ from cmdlog.api.routes.deploy import deploy_handlers
 from cmdlog.api.routes.docs_page import docs_page
 from cmdlog.api.routes.events import dashboard_page
 from cmdlog.api.routes.openapi import Description
+from cmdlog.api.routes.query import read_arguments
 from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
@@ -62,9 +64,11 @@ def _data_handlers(service: Service) -> dict[str, Handler]:
         stale = wants_stale(request.scope["query_string"])
         headers = pick_headers(request.scope)
         caller, txn = service.gatekeeper.authenticate(headers.get(AUTHORIZATION)).name, echoed_txn(headers.get(TXN))
-        body = await read_body(request.scope, request.receive, limit_bytes=limits.call_bytes_max)
-        given = await service.read_aside(body, json_object)
-        return await service.queries.run(node, given, request.receive, caller=caller, stale=stale, txn=txn)
+        read = partial(read_arguments, partitions=limits.partitions)
+        asked = await service.read_aside(
+            await read_body(request.scope, request.receive, limit_bytes=limits.call_bytes_max), read, caller
+        )
+        return await service.queries.run(node, asked, request.receive, caller=caller, stale=stale, txn=txn)
 
     async def procedures(_: Request) -> Response:
         return json_answer({"procedures": service.node().catalog()})

@@ -12,70 +12,81 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
-from cmdlog.api.gate.request import only_fields
+from cmdlog.api.gate.request import json_object, only_fields
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.placing.shares import Shares
 from cmdlog.node.queries.pool import PIECE_BYTES, QueryAnswer, QueryCancelled, QueryPool, Ticket
 from cmdlog.node.queries.query import QueryLimit, QueryRefused
 from cmdlog.node.settings import Settings
-from cmdlog.procedure_calls import QueryParameters
 
 if TYPE_CHECKING:
     from cmdlog.node.node import Node
 
 T = TypeVar("T")
 
+Asked = tuple[str, orjson.Fragment, int | None]
+"""SQL, parameters as JSON, and the partition."""
 FIELDS: Final = frozenset(("sql", "params", "partition"))
 RESERVE_TURNS: Final = 1  # beyond those of one credential
 
 
-class QueryTurns:
-    """Who runs a query, and who is next. Only the event loop's thread.
+class Turns:
+    """Who runs a query, or has a large body read, and who is next. Only the event loop's thread.
 
-    Invariant: a turn holds PIECE_BYTES of `unread`; nobody waits whose turn could begin.
+    Invariant: a turn holds its bytes of `shares`; nobody waits whose turn could begin.
     """
 
-    def __init__(self, unread: Shares, *, each: int) -> None:
-        self._unread, self._each = unread, each
+    def __init__(self, shares: Shares, *, each: float = inf) -> None:
+        """`each`: turns that a credential has at a time; all have RESERVE_TURNS more."""
+        self._shares, self._each = shares, each
         self._running: Counter[str] = Counter()  # by name of the credential
-        self._waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
+        self._waiting: defaultdict[str, OrderedDict[asyncio.Future[None], int]] = defaultdict(OrderedDict)  # with their bytes
         self._given: Counter[str] = Counter()  # number of the turn that the credential got last
         self._numbers = itertools.count(1)
-        unread.on_room[self._give_turns] = None
+        shares.on_room[self._give_turns] = None
 
-    async def take_turn(self, name: str) -> None:
-        """Returns when it is the turn of this credential's query; the caller then calls `end_turn`."""
+    async def take_turn(self, name: str, amount: int = PIECE_BYTES) -> None:
+        """Returns when it is the turn of one that waits for this credential; the caller then calls `end_turn`."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[name].append(turn)
+        self._waiting[name][turn] = amount
         self._give_turns()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.end_turn(name)
+                self.end_turn(name, amount)
+            else:
+                self._remove(name, turn)
             raise
 
-    def end_turn(self, name: str) -> None:
-        """The query's client has its answer."""
+    def end_turn(self, name: str, amount: int = PIECE_BYTES) -> None:
+        """The query's client has its answer, or the body is read."""
         self._running[name] -= 1
-        self._unread.give_back(name, PIECE_BYTES)  # which gives turns
+        self._shares.give_back(name, amount)  # which gives turns
+
+    def _remove(self, name: str, turn: asyncio.Future[None]) -> None:
+        waiting = self._waiting[name]
+        waiting.pop(turn, None)
+        if not waiting:
+            del self._waiting[name]
 
     def _give_turns(self) -> None:
-        while name := min(filter(self._may_run, self._waiting), key=self._given.__getitem__, default=""):
-            turn = self._waiting[name].popleft()
-            if not self._waiting[name]:
-                del self._waiting[name]
-            if not turn.done() and self._unread.take_share(name, PIECE_BYTES):
+        while (name := min(filter(self._may_run, self._waiting), key=self._given.__getitem__, default=None)) is not None:
+            turn, amount = next(iter(self._waiting[name].items()))
+            self._remove(name, turn)
+            if not turn.done() and self._shares.take_share(name, amount):
                 self._running[name] += 1
                 self._given[name] = next(self._numbers)
                 turn.set_result(None)
@@ -84,7 +95,7 @@ class QueryTurns:
         running = self._running[name]
         if running >= self._each or self._running.total() >= self._each + RESERVE_TURNS:
             return False
-        return self._unread.allows(name, PIECE_BYTES)
+        return self._shares.allows(name, next(iter(self._waiting[name].values())))
 
 
 class Queries:
@@ -92,15 +103,15 @@ class Queries:
 
     def __init__(self, settings: Settings, unread: Shares) -> None:
         self._settings = settings
-        self._turns = QueryTurns(unread, each=settings.queries_max)
+        self._turns = Turns(unread, each=settings.queries_max)
         self._threads = ThreadPoolExecutor(settings.queries_max + RESERVE_TURNS, thread_name_prefix="cmdlog-query")
         self.pool = QueryPool(memory_bytes_max=settings.query_memory_bytes_max, start_timeout_s=settings.start_timeout_s)
 
     async def run(
-        self, node: Node, given: dict[str, Any], receive: Receive, *, caller: str, stale: bool = False, txn: int | None = None
+        self, node: Node, asked: Asked, receive: Receive, *, caller: str, stale: bool = False, txn: int | None = None
     ) -> Response:
         """The answer. `caller`: name of the credential; `stale`: of what this node has, if it holds `txn`. Raises: Problem."""
-        sql, params, partition = read_arguments(given, self._settings.partitions)
+        sql, params, partition = asked
         ticket = Ticket()
         read = partial(self.pool.run, ticket=ticket, dated=stale)
         work = partial(partial(node.stale.query, txn=txn) if stale else node.query_by, read, sql, params, partition)
@@ -115,6 +126,7 @@ class Queries:
             ticket.cancel()
             left.cancel()
             running.cancel()
+            del running, left  # a task's error knows this frame: together they would stay, with all that the query holds
 
     async def _run_in_turn(self, work: Callable[[], QueryAnswer], caller: str) -> Response:
         try:
@@ -136,6 +148,8 @@ class Queries:
             raise left_early() from None
         except CallRefused as refused:
             raise of_refused(refused) from None
+        finally:
+            del future, work  # as above
 
     def run_aside(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Runs what blocks in a thread of the turn."""
@@ -200,8 +214,12 @@ async def _until_left(receive: Receive) -> None:
         pass
 
 
-def read_arguments(given: dict[str, Any], partitions: int) -> tuple[str, QueryParameters, int | None]:
-    """SQL, parameters and partition of a request's body. Raises: Problem."""
+def read_arguments(body: bytes, partitions: int) -> Asked:
+    """SQL, parameters and partition of a request's body. Raises: Problem.
+
+    The parameters are encoded again for the query's process: while the query waits, their values would take ten times as much.
+    """
+    given = json_object(body)
     only_fields(given, FIELDS)
     sql, params, partition = given.get("sql"), given.get("params"), given.get("partition")
     problems = []
@@ -214,7 +232,7 @@ def read_arguments(given: dict[str, Any], partitions: int) -> tuple[str, QueryPa
         problems.append(("partition", f"must be an integer from 0 to {partitions - 1}"))
     if problems:
         raise invalid(problems)
-    return str(sql), params or [], partition
+    return str(sql), orjson.Fragment(orjson.dumps(params or [])), partition
 
 
 def _is_scalar(value: Any) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+import orjson
 import structlog
 
 from cmdlog.child_process import DEVNULL, ChildProcess, describe_end, describe_late_start
@@ -111,7 +112,7 @@ class QueryPool:
         self,
         paths: Mapping[int, str],
         sql: str,
-        params: QueryParameters,
+        params: QueryParameters | orjson.Fragment,
         limits: QueryLimits,
         *,
         ticket: Ticket | None = None,

@@ -71,11 +71,13 @@ class AnswerKind(IntEnum):
 
 
 def encode_request(
-    paths: Mapping[int, str], sql: str, params: QueryParameters, limits: QueryLimits, *, dated: bool = False
+    paths: Mapping[int, str], sql: str, params: QueryParameters | orjson.Fragment, limits: QueryLimits, *, dated: bool = False
 ) -> bytes:
     """A request as its JSON."""
     limited = [limits.rows_max, limits.bytes_max, limits.timeout_s, limits.wal_bytes_max]
-    return orjson.dumps([list(paths.items()), sql, params if isinstance(params, dict) else list(params), dated, *limited])
+    return orjson.dumps(
+        [list(paths.items()), sql, params if isinstance(params, dict | orjson.Fragment) else list(params), dated, *limited]
+    )
 
 
 class EncodedRows:
