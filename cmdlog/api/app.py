@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cmdlog.api.connections.request_cycle import AWAITS
 from cmdlog.api.gate.login_page import send_sign_in
 from cmdlog.api.gate.problem import Headers, Problem, redirected
 from cmdlog.api.gate.request import (
@@ -111,7 +112,8 @@ class Api:
             return
         incoming = Incoming(path, caller, picked, scope[SCOPE_KEY], scope.get("query_string", b""))
         size = self._counted_bytes(entry, scope)
-        async with self.service.holding_body(caller.name, size) if size else contextlib.nullcontext():
+        awaits = scope.get(AWAITS, _ignore)
+        async with self.service.holding_body(caller.name, size, awaits) if size else contextlib.nullcontext():
             await self._serve_entry(entry, incoming, scope, receive, send)
 
     def _counted_bytes(self, entry: Entry, scope: Scope) -> int:
@@ -199,6 +201,10 @@ class Api:
             raise Problem(
                 "method_not_allowed", f"{scope['method'][:PATH_CHARS_SHOWN]} is not served here", allow=allowed(methods)
             )
+
+
+def _ignore(_: float) -> None:
+    """A relayed request waits where its connection is."""
 
 
 def _within_share(send: Send, unread: Shares, caller: str) -> Send:

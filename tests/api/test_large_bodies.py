@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import Any
 
@@ -16,9 +17,11 @@ from cmdlog.api.gate.route_table import TABLE, Entry
 from cmdlog.api.gate.strict_json import loads_strict
 from cmdlog.api.routes import batch
 from cmdlog.api.routes.app_state import LARGE_BODY_BYTES
+from cmdlog.api.routes.query import Turns
+from cmdlog.node.placing.shares import Shares
 from tests.api.conftest import local_token
 from tests.api.served import served
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_for
 
 WITH_BODIES = [entry for entry in TABLE if entry.body != "none"]
 
@@ -75,3 +78,17 @@ def test_call_is_answered_while_a_large_body_is_read(app: Api, monkeypatch: pyte
         answered.set()
         sender.join(PATIENCE_S)
     assert statuses == [200]
+
+
+@pytest.mark.slow
+def test_connection_that_waits_for_room_makes_room(app: Api) -> None:
+    """For another client: of its body nothing is held, and it may never come."""
+    app.service.body_room = Turns(Shares(1))
+    head = b"POST /v1/procedures/put HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{"
+    with served(app, connections_max=2) as server, contextlib.ExitStack() as opened:
+        for _ in range(2):
+            client = opened.enter_context(server.connect())
+            client.sendall(head)
+        wait_for(lambda: len(server.roster.open) == 2, PATIENCE_S)
+        answer = httpx.post(f"http://127.0.0.1:{server.port}/v1/procedures/put", content=b'{"item": 8}', timeout=PATIENCE_S)
+        assert answer.status_code == 200

@@ -31,6 +31,7 @@ CONTENT_LENGTH: Final = b"content-length"
 CONNECTION: Final = b"connection"
 CLOSE: Final = (CONNECTION, b"close")
 OK: Final = 200
+AWAITS: Final = "cmdlog.awaits"  # in the scope: `Exchange.await_room`
 RESULT_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\ncmdlog-txn: %d\r\nx-request-id: %b\r\n%b\r\n"
 )
@@ -203,7 +204,12 @@ class Exchange:
             "headers": request.headers,
             "client": connection.client,
             "server": connection.server,
+            AWAITS: self.await_room,
         }
+
+    def await_room(self, deadline: float) -> None:
+        """The body is not read before there is room for it: until then the connection may have to make room. Inf: no longer."""
+        self._connection.wait_until(self, deadline)
 
     async def receive(self) -> Message:
         """The next of the request's body. Raises: TimeoutError.

@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -217,11 +218,13 @@ class Service:
             del reading  # its error knows this frame: together they would stay, with the body
 
     @contextlib.asynccontextmanager
-    async def holding_body(self, caller: str, size: int) -> AsyncIterator[None]:
+    async def holding_body(self, caller: str, size: int, awaits: Callable[[float], None] = lambda _: None) -> AsyncIterator[None]:
         """Waits until the credential has room for a body of so many bytes, and holds it. Raises: Problem (not_ready)."""
+        awaits(asyncio.get_running_loop().time() + 2 * self.settings.body_timeout_s)
         try:
             async with asyncio.timeout(self.settings.body_timeout_s):
                 await self.body_room.take_turn(caller, size)
+            awaits(inf)
         except TimeoutError:
             raise Problem("not_ready", "bodies of the credential take all the room that it may have", retry_after_s=1) from None
         try:
