@@ -94,7 +94,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     gauge_row("cmdlog_largest_share", "part of keys_max or sessions_max that one credential holds, 0.8 at most", "of"),
     counter_row("cmdlog_http_requests_total", "requests by route and status; empty route: an unknown one", "route", "status"),
     gauge_row("cmdlog_http_connections", "open connections"),
-    gauge_row("cmdlog_http_unread_bytes", "bytes held of answers that clients have not taken, or room kept for them"),
+    gauge_row("cmdlog_http_held_bytes", "bytes of answers that clients have not taken, and of bodies that are under way", "of"),
     counter_row("cmdlog_http_cut_connections_total", "connections that the server refused or closed", "code"),
     gauge_row("cmdlog_token_file_invalid", "1 while the token file is invalid and the previous tokens stay in force"),
     counter_row("cmdlog_log_lines_dropped_total", "lines of the node's process dropped because nobody read its output"),
@@ -166,7 +166,7 @@ def _of_front(front: RequestStats) -> dict[str, Samples]:
         "cmdlog_slow_calls_total": [((), front.slow_calls)],
         "cmdlog_http_requests_total": [((route, str(status)), n) for (route, status), n in list(front.requests.items())],
         "cmdlog_http_connections": [((), front.connections())],
-        "cmdlog_http_unread_bytes": [((), front.unread_bytes())],
+        "cmdlog_http_held_bytes": [((of,), size) for of, size in front.held_bytes().items()],
         "cmdlog_http_cut_connections_total": [((code,), count) for code, count in front.cut().items()],
         "cmdlog_token_file_invalid": [((), int(front.token_file_refused()))],
     }

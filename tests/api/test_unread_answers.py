@@ -50,9 +50,9 @@ def unread(server: Running, count: int, path: str, body: bytes, token: str, *, s
         yield
 
 
-def held_bytes(server: Running) -> int:
+def held_bytes(server: Running, of: str = "answers") -> int:
     """What the node counts."""
-    (found,) = re.findall(r"^cmdlog_http_unread_bytes (\S+)$", server.get("/metrics").text, re.MULTILINE)
+    (found,) = re.findall(rf'^cmdlog_http_held_bytes{{of="{of}"}} (\S+)$', server.get("/metrics").text, re.MULTILINE)
     return int(float(found))
 
 
@@ -131,6 +131,8 @@ def test_bodies_that_stay_incomplete_take_bounded_memory(server: Running, kind: 
             assert server.post("/v1/query", content=b'{"sql": "SELECT 1", "partition": 0}' + padding).json()["rows"] == [[1]]
             assert server.post("/v1/batch", content=padding + WRITES[:100], token=OTHER).status_code == 200
             assert server.rss_bytes() - before < UNREAD_BYTES_MAX + SLACK_BYTES
+        assert 0 < held_bytes(server, "bodies") <= UNREAD_BYTES_MAX
+    ask_for(lambda: held_bytes(server, "bodies") == 0)
 
 
 def test_problems_of_a_body_are_listed_up_to_a_limit(server: Running) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -66,8 +67,8 @@ class ProcessSet:
         front.show_connections(
             lambda: sum(stats.connections for stats in self._stats()), cut=lambda: self._lost.cut(lambda: list(self._stats()))
         )
-        of_node = front.unread_bytes
-        front.show_unread(lambda: of_node() + sum(stats.unread_bytes for stats in self._stats()))
+        of_node = front.held_bytes
+        front.show_held(lambda: sum((Counter(stats.held_bytes) for stats in self._stats()), Counter(of_node())))
 
     def start(self, listener: socket.socket) -> None:
         """Starts all; they take connections from this socket, which the set owns."""

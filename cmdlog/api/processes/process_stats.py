@@ -26,7 +26,7 @@ def encode_totals(front: RequestStats, *, streams: int) -> bytes:
         "latency_s": front.latency.total,
         "slow_calls": front.slow_calls,
         "connections": front.connections(),
-        "unread_bytes": front.unread_bytes(),
+        "held_bytes": front.held_bytes(),
         "cut": dict(front.cut()),
         "errors": front.errors(),
         "streams": streams,
@@ -45,7 +45,7 @@ class ProcessStats:
         self._latency: list[int] = []
         self._latency_s, self._slow_calls = 0.0, 0
         self.connections = 0
-        self.unread_bytes = 0
+        self.held_bytes: Mapping[str, int] = {}
         self.streams = 0
         self.cut: Mapping[str, int] = {}
 
@@ -61,7 +61,7 @@ class ProcessStats:
         front.add_slow(told["slow_calls"] - self._slow_calls)
         self._slow_calls = told["slow_calls"]
         self.connections, self.cut, self.streams = told["connections"], told["cut"], told["streams"]
-        self.unread_bytes = told["unread_bytes"]
+        self.held_bytes = told["held_bytes"]
         for error in told["errors"]:
             self._add_error(error)
 

@@ -122,11 +122,12 @@ class Service:
         self.front = RequestStats(slow_call_ms=settings.slow_call_ms)
         self.front.show_token_file(lambda: "problem" in self.gatekeeper.describe())
         self.unread = Shares(max(UNREAD_BYTES_MIN, UNREAD_BYTES_MAX // (1 + settings.http_processes)))
-        self.front.show_unread(lambda: self.unread.total)
         self.slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="cmdlog-slow")
         self.bodies = ThreadPoolExecutor(1, thread_name_prefix="cmdlog-bodies")
         self._reading = Turns(Shares(1))  # large bodies are read one at a time, in rotation over the credentials
-        self.body_room = Turns(Shares(max(self.unread.whole, 4 * settings.call_bytes_max)))  # of bodies that are under way
+        bodies = Shares(max(self.unread.whole, 4 * settings.call_bytes_max))  # those that are under way
+        self.body_room = Turns(bodies)
+        self.front.show_held(lambda: {"answers": self.unread.total, "bodies": bodies.total})
         self.queries = Queries(settings, self.unread)
         self.traffic = Traffic()
         self.spans = make_call_spans()

@@ -66,7 +66,7 @@ class RequestStats:
         self.refused: dict[tuple[str, str], int] = {}  # calls by procedure and code: nothing of them was logged
         self.slow_calls = 0
         self.connections: Callable[[], int] = lambda: 0
-        self.unread_bytes: Callable[[], int] = lambda: 0
+        self.held_bytes: Callable[[], Mapping[str, int]] = dict  # of "answers" and of "bodies"
         self.token_file_refused: Callable[[], bool] = lambda: False
         self.paths: Sequence[tuple[bytes, bytes]] = ()  # that errors name and callers do not see, and what stands for them
         self.cut: Callable[[], Mapping[str, int]] = dict  # connections that were refused or ended by the server, by code
@@ -82,9 +82,9 @@ class RequestStats:
         """How many are open, and how many were refused or ended by the server, by code."""
         self.connections, self.cut = connections, cut
 
-    def show_unread(self, unread_bytes: Callable[[], int]) -> None:
-        """How much is held of answers that their clients have not taken."""
-        self.unread_bytes = unread_bytes
+    def show_held(self, held_bytes: Callable[[], Mapping[str, int]]) -> None:
+        """How much is held of "answers" that their clients have not taken, and of "bodies" that are under way."""
+        self.held_bytes = held_bytes
 
     def hide_paths(self, paths: Mapping[Path, str]) -> None:
         """Callers see names in place of these; of a relative one errors show no more than is in the settings."""
