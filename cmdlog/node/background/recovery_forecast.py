@@ -14,7 +14,7 @@ import contextlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from snapshot.restore_speed import read_measured, read_speeds, restore_speeds_of, write_speeds
@@ -55,6 +55,11 @@ class Speeds:
         self._call_s = read_call_times(self._folder)  # also of procedures that only older code has
         self._behind: list[Counter[str]] = [Counter() for _ in range(partitions)]  # procedure -> calls since the newest snapshot
         self._saved = _read_behind(self._folder)
+        self._take_measured: Callable[[], None] = lambda: None
+
+    def measured_by(self, take_measured: Callable[[], None]) -> None:
+        """`take_measured` adds the batches that were measured and not added yet."""
+        self._take_measured = take_measured
 
     def serve_procedures(self, names: Sequence[str]) -> None:
         """Batches are of other code from now on; `names` of its procedures, by number."""
@@ -95,7 +100,8 @@ class Speeds:
             self._behind[partition].update(Counter(replayed) | (calls if name == newest else Counter[str]()))
 
     def mark(self, partition: int) -> Counter[str]:
-        """The calls not yet in a snapshot when an image begins; `settle` takes it away once the snapshot counts."""
+        """The calls not yet in a snapshot when an image begins; `settle_snapshot` takes them away once it counts."""
+        self._take_measured()  # what is added later counts as missing in the snapshot that holds it
         with self._lock:
             return self._behind[partition].copy()
 

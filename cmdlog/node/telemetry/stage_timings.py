@@ -148,6 +148,7 @@ class StageTimings:
         self.slow_s = slow_s  # of a batch, placed until answered: above it, its stages are kept for a while
         self.slow: deque[tuple[Sequence[int], Sequence[float]]] = deque(maxlen=SLOW_KEPT)  # transaction ids, ends of the stages
         self.speeds = speeds or Speeds("", self.names, partitions)
+        self.speeds.measured_by(self.drain)
         self.busy_s = [0.0] * partitions  # in which a site had something of the partition to execute
 
     def serve_procedures(self, names: Sequence[str]) -> None:
