@@ -104,6 +104,15 @@ def log_streams_closed() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def same_umask() -> Iterator[None]:
+    """A test that runs the program in its process leaves the modes of other tests' files as they were."""
+    before = os.umask(0)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture(autouse=True)
 def same_priority() -> Iterator[None]:
     """A test leaves its process the share of the processor that it had: whatever runs behind it would lose its races."""
     before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)

@@ -64,6 +64,7 @@ def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
     context, root = put_context(tmp_path / "context"), tmp_path / "root"
     put_wheel(context)
     root.mkdir()
+    root.chmod(0o755)
     program = [*apart, sys.executable, "-m", "tests.cli.image_steps", str(context), str(root)]
     done = subprocess.run(program, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     if done.returncode == NO_MOUNTS:

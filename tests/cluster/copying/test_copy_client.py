@@ -37,6 +37,7 @@ from cmdlog.cluster.transport.framed_connection import FramedConnection
 from tests.cluster.copying.copykit import LIFE, RECIPIENT, REQUEST, SECRET, SOURCE, WISH
 from tests.cluster.copying.test_copy_values import MANIFEST, STANDING
 from tests.cluster.transport.netkit import CLUSTER
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # sockets
 
@@ -130,6 +131,8 @@ def test_answers_that_were_not_asked_for_end_the_connection() -> None:
 
     with scripted(answer) as client:
         client.connect()
+        client.end(COPY, CopyEnding.DONE)
+        wait_for(lambda: client._connection is not None and client._connection.closed.is_set())
         ends = map(client.end, [COPY] * 2 * ANSWERS_MAX, [CopyEnding.DONE] * 2 * ANSWERS_MAX)
         with pytest.raises(SourceLost, match="not asked for"):
             list(ends)
