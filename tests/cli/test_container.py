@@ -61,10 +61,10 @@ def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
     apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
         pytest.skip("mounting is not allowed here")
+    os.umask(0o022)  # of who builds: the image's user reads what is in the context
     context, root = put_context(tmp_path / "context"), tmp_path / "root"
     put_wheel(context)
     root.mkdir()
-    root.chmod(0o755)
     program = [*apart, sys.executable, "-m", "tests.cli.image_steps", str(context), str(root)]
     done = subprocess.run(program, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     if done.returncode == NO_MOUNTS:
