@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cmdlog.node.assembly import MACHINE
+from cmdlog.node.member.member_node import MemberNode
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.plan.cluster_plan import JointPlan
 from replay.plan.cluster_planner import make_joint_plan
@@ -42,8 +44,13 @@ def replace_disk(cluster: Members, node: int, to: str) -> None:
     (cluster.folder / f"n{node}").rename(cluster.folder / to)
     cluster.leader().membership.request("replace", node)
     cluster.join(node)
-    leader = cluster.leader()
-    wait_for(lambda: {row["state"] for row in leader.membership.members()["members"]} == {"member"}, why=cluster.told)
+    for one in cluster.nodes.values():  # also those that hear of it from the leader
+        wait_for(partial(knows_members_alone, one), why=cluster.told)
+
+
+def knows_members_alone(one: MemberNode) -> bool:
+    """Whether the change is over, as far as this node has heard."""
+    return {row["state"] for row in one.membership.members()["members"]} == {"member"}
 
 
 def planned(cluster: Members, *names: str) -> JointPlan:
