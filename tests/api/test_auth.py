@@ -247,7 +247,7 @@ def test_file_that_lets_nobody_in_is_refused_at_start(tmp_path: Path, text: str)
 
 
 def test_file_that_others_may_write_keeps_what_was(file: Path, clocks: Clocks) -> None:
-    """At a start nobody is let in by it; while the server runs, what it holds then counts for nothing until that is mended."""
+    """At a start it admits nobody; while the server runs, what it holds then counts for nothing until that is mended."""
     credentials = opened(file, clocks)
     file.write_text(line("shop", b"token-of-shop", "invoke") + line("evil", b"token-of-evil", "admin"))
     file.chmod(0o666)

@@ -439,10 +439,10 @@ def test_result_without_room_is_dropped_and_its_call_is_not(app: Api, node: Any,
     huge = b'"%b"' % (b"x" * (10 << 20))
     node.outcome = lambda route, params: (0, huge)
     reads = b'{"procedure": "get", "params": {"item": 9}}\n'
-    told = [entry.get("error", {"code": "a result"}) for entry in post("/v1/batch", (line(1) + reads) * 8).lines()]
-    assert {error["code"] for error in told[::2]} == {"a result", "outcome_unknown"}
-    assert {error["code"] for error in told[1::2]} == {"a result", "not_ready"}
-    (dropped,) = {re.sub(r"\d+", "N", error["detail"]) for error in told[::2] if error["code"] == "outcome_unknown"}
+    errors = [entry.get("error", {"code": "a result"}) for entry in post("/v1/batch", (line(1) + reads) * 8).lines()]
+    assert {error["code"] for error in errors[::2]} == {"a result", "outcome_unknown"}
+    assert {error["code"] for error in errors[1::2]} == {"a result", "not_ready"}
+    (dropped,) = {re.sub(r"\d+", "N", error["detail"]) for error in errors[::2] if error["code"] == "outcome_unknown"}
     assert "was executed as transaction N" in dropped
     assert app.service.unread.total == 0
 

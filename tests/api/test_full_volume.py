@@ -150,10 +150,10 @@ def test_full_volume_is_said_refuses_at_once_and_heals_by_itself(full: Full) -> 
     looks = itertools.count()
     wait_for(lambda: refused_at_once() == 100)  # through a try of the site
     assert full.accounts() == before == full.opened
-    told = full.client.get("/v1/status").json()
-    assert (told["ready"], told["disk_full"]["path"]) == (False, "<directory>")
-    assert told["disk_full"]["free_bytes"] < 1 << 20
-    assert "disk_full" in {part["state"] for part in told["partitions"].values()}
+    status = full.client.get("/v1/status").json()
+    assert (status["ready"], status["disk_full"]["path"]) == (False, "<directory>")
+    assert status["disk_full"]["free_bytes"] < 1 << 20
+    assert "disk_full" in {part["state"] for part in status["partitions"].values()}
     assert "\ncmdlog_disk_full 1.0\n" in full.client.get("/metrics").text
     (full.volume / "fill").unlink()
     wait_for(lambda: full.client.get("/readyz").status_code == 200)

@@ -289,7 +289,7 @@ def test_a_caller_gets_its_share_of_a_table_and_leaves_one_to_others() -> None:
     index.tables.rows = [{}, {}]
     index.pass_s(2 * WINDOW_S)
     assert len(index) == 0
-    assert fill(index, 5, 0) == 801, "and one that is let in"
+    assert fill(index, 5, 0) == 801, "and one that is admitted beyond them"
 
 
 def test_a_call_a_minute_is_let_in_where_a_share_is_taken() -> None:

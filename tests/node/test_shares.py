@@ -40,11 +40,11 @@ def test_holder_of_nothing_may_take_what_is_free() -> None:
 
 def test_what_is_given_back_is_told() -> None:
     """Those that wait for room look again."""
-    shares, told = Shares(64), list[str]()
-    shares.on_room[lambda: told.append("room")] = None
+    shares, heard = Shares(64), list[str]()
+    shares.on_room[lambda: heard.append("room")] = None
     assert shares.take_share("one", 32)
     shares.give_back("one", 32)
-    assert (told, shares.held, shares.total) == (["room"], {}, 0)
+    assert (heard, shares.held, shares.total) == (["room"], {}, 0)
 
 
 def test_credential_alone_may_get_more_than_half() -> None:

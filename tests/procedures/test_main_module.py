@@ -100,10 +100,10 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_main_module_of_a_process_that_it_starts_is_the_same(tmp_path: Path) -> None:
-    """`multiprocessing` runs it anew, as `__mp_main__`: its code, and what it raises, have the same names."""
+    """`multiprocessing` runs it again, as `__mp_main__`: its code, and what it raises, have the same names."""
     (tmp_path / "spawning.py").write_text(SPAWNING)
-    told = subprocess.run([sys.executable, "spawning.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
-    first, *others = told.stdout.splitlines()
+    ran = subprocess.run([sys.executable, "spawning.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    first, *others = ran.stdout.splitlines()
     assert first.startswith("__main__:db ")
     assert "True" in first
     assert "__main__.Lost" in first

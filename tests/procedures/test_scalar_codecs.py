@@ -5,14 +5,13 @@ from __future__ import annotations
 from datetime import datetime, time, timedelta
 from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from procedures.wire.scalar_codecs import INT_MAX, INT_MIN, WireError
 from procedures.wire.type_codecs import codec_for
-
-pd = pytest.importorskip("pandas")
 
 
 @given(st.timedeltas(timedelta(microseconds=INT_MIN), timedelta(microseconds=INT_MAX)))

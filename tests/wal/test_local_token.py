@@ -89,6 +89,6 @@ def test_another_user_finds_nothing(port: int) -> None:
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        assert told.read() == "''"
+    with os.fdopen(reader) as output:
+        assert output.read() == "''"
     os.waitpid(child, 0)

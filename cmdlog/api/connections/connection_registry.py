@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from starlette.types import ASGIApp
@@ -155,9 +156,9 @@ class Roster:
         payers = sorted((holder for holder in self._holders.values() if holder.waiting), key=lambda holder: -len(holder.open))
         if payers and len(payers[0].open) * len(self._holders) > self._max:
             del payers[1:]
-        waiting = [connection for holder in payers for connection in holder.waiting]
-        at_rest = next((connection for connection in waiting if connection.phase != "working"), None)
-        return at_rest or min(waiting, key=lambda connection: connection.read_deadline, default=None)
+        waiting = [holder.waiting for holder in payers]
+        at_rest = next((connection for connection in chain.from_iterable(waiting) if connection.phase != "working"), None)
+        return at_rest or min(chain.from_iterable(waiting), key=lambda connection: connection.read_deadline, default=None)
 
     def begin_request(self, connection: Connection, headers: Headers) -> Problem | None:
         """A request is under way, see `busy`; why it is not served, if its credential has too many at work."""

@@ -51,18 +51,18 @@ class ProcessStats:
 
     def take_totals(self, body: bytes) -> None:
         """What `encode_totals` made."""
-        told = orjson.loads(body)
+        totals = orjson.loads(body)
         front = self._front
-        for route, status, count in told["requests"]:
+        for route, status, count in totals["requests"]:
             _add_new(front.requests, self._requests, (route, status), count)
-        for procedure, code, count in told["refused"]:
+        for procedure, code, count in totals["refused"]:
             _add_new(front.refused, self._refused, (procedure, code), count)
-        self._add_latency(told["latency"], told["latency_s"])
-        front.add_slow(told["slow_calls"] - self._slow_calls)
-        self._slow_calls = told["slow_calls"]
-        self.connections, self.cut, self.streams = told["connections"], told["cut"], told["streams"]
-        self.held_bytes = told["held_bytes"]
-        for error in told["errors"]:
+        self._add_latency(totals["latency"], totals["latency_s"])
+        front.add_slow(totals["slow_calls"] - self._slow_calls)
+        self._slow_calls = totals["slow_calls"]
+        self.connections, self.cut, self.streams = totals["connections"], totals["cut"], totals["streams"]
+        self.held_bytes = totals["held_bytes"]
+        for error in totals["errors"]:
             self._add_error(error)
 
     def calls(self, where: tuple[str, int]) -> int:
@@ -75,12 +75,12 @@ class ProcessStats:
         self._front.latency.add_counts(new, seconds - self._latency_s)
         self._latency, self._latency_s = counts, seconds
 
-    def _add_error(self, told: dict[str, Any]) -> None:
-        where, count = (told["code"], told["procedure"]), told["count"]
+    def _add_error(self, error: dict[str, Any]) -> None:
+        where, count = (error["code"], error["procedure"]), error["count"]
         new = count - self._errors.get(where, 0)  # one that was forgotten in between begins again at 1
         if new:
             self._errors[where] = count
-            self._front.add_error(RecentError(**{**told, "count": new if new > 0 else count}))
+            self._front.add_error(RecentError(**{**error, "count": new if new > 0 else count}))
 
 
 class LostCounts:

@@ -244,9 +244,9 @@ class Service:
         except WalError as error:
             raise Problem("not_ready", full_text(error), retry_after_s=5) from None
 
-    def shown_to(self, caller: Credential, told: Any) -> bytes:
+    def shown_to(self, caller: Credential, value: Any) -> bytes:
         """What the node says of itself, as JSON. Where its files are is for `admin`."""
-        data = orjson.dumps(told, option=orjson.OPT_NON_STR_KEYS)
+        data = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
         return data if ADMIN in caller.roles else conceal(data, self.front.paths)
 
     def leader_elsewhere(self) -> str:

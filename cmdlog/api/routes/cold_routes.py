@@ -127,8 +127,8 @@ def _health_handlers(service: Service) -> dict[str, Handler]:
         caller = service.gatekeeper.authenticate(pick_headers(request.scope).get(AUTHORIZATION))
         await service.fronts.gather_counts()
         credentials = service.gatekeeper.describe()
-        told = {**await service.run_slowly(service.node().status), **service.fronts.describe()}
-        shown = service.shown_to(caller, {**told, "token_file": credentials} if credentials else told)
+        found = {**await service.run_slowly(service.node().status), **service.fronts.describe()}
+        shown = service.shown_to(caller, {**found, "token_file": credentials} if credentials else found)
         return Response(shown, media_type="application/json")
 
     async def healthz(_: Request) -> Response:

@@ -25,9 +25,7 @@ from procedures.idempotency.session_calls import ENDED, SENT
 from procedures.idempotency.session_row import Stage, stored_rows
 
 EVERYWHERE: Final = -1  # owner of a name that was used on a multi-partition call
-FULL: Final = (
-    -2
-)  # a claim's answer: the key or session is new on the partition, and its credential has no share left of the table
+FULL: Final = -2  # a claim's answer: new on the partition, in whose table the credential has no share left
 TABLE_TIMES: Final = 4  # one credential gets four fifths of a table, and most nodes have one (`cmdlog.node.placing.shares`)
 EXPIRED: Final = -3  # a claim's answer: what the name stood for may have been forgotten
 NUMBERS_SLACK: Final = 4  # numbers that a session may hold, beside twice those above the floor: many sessions hold it each

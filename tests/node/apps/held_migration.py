@@ -24,7 +24,7 @@ def pass_gate(partition: int) -> None:
         return
     with open(f"{folder}/runs", "ab", buffering=0) as runs:
         line = runs.write(b"%d\n" % partition)
-        number = runs.tell() // line  # two partitions may run at once: each is told of the end of its own line
+        number = runs.tell() // line  # two partitions may run at once: each gets the end of its own line
     if str(number) in Path(folder, "held").read_text().split():
         Path(folder, f"at-{number}").write_text(str(os.getpid()))
         while True:

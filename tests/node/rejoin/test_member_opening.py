@@ -192,5 +192,5 @@ def test_start_warns_of_peers_beyond_loopback_without_tls(
 
     with capture_logs() as lines:
         before_opening = join(str(tmp_path / "n1"), member)
-    told = [line["host"] for line in lines if (line["event"], line["log_level"]) == ("not_encrypted", "warning")]
-    assert (told, before_opening) == (warned, len(warned))
+    hosts = [line["host"] for line in lines if (line["event"], line["log_level"]) == ("not_encrypted", "warning")]
+    assert (hosts, before_opening) == (warned, len(warned))

@@ -64,10 +64,10 @@ def encode_reply(call: int, reply: Reply, trace: FailureTrace | None = None) -> 
         if len(reply.body) + len(more) <= PARAMS_BYTES_MAX:
             return AnswerRow(call, reply.status, reply.txn_id, reply.body, more)
         reply = UnknownOutcome(f"the result of transaction {reply.txn_id} is too large to pass between nodes: ask the leader")
-    told: dict[str, Any] = {"kind": _kind_of(reply), "text": str(reply)}
+    refusal: dict[str, Any] = {"kind": _kind_of(reply), "text": str(reply)}
     if isinstance(reply, NotLeading):
-        told |= {"leader": reply.leader, "node": reply.node}
-    return AnswerRow(call, REFUSED, 0, orjson.dumps(told), b"")
+        refusal |= {"leader": reply.leader, "node": reply.node}
+    return AnswerRow(call, REFUSED, 0, orjson.dumps(refusal), b"")
 
 
 def encode_replies(replies: Sequence[tuple[int, Reply]], encode_one: Callable[[int, Reply], AnswerRow]) -> list[AnswerRow]:
@@ -88,9 +88,9 @@ def decode_reply(status: int, txn: int, body: bytes, more: bytes) -> Reply:
             return CallOutcome(
                 status, txn, body, FailureTrace(**read_document(more, bytes_max=PARAMS_BYTES_MAX)) if more else None
             )
-        told = read_document(body, bytes_max=PARAMS_BYTES_MAX)
-        kind = KINDS.get(told["kind"], UnknownOutcome)
-        return NotLeading(told["text"], told["leader"], told["node"]) if kind is NotLeading else kind(told["text"])
+        refusal = read_document(body, bytes_max=PARAMS_BYTES_MAX)
+        kind = KINDS.get(refusal["kind"], UnknownOutcome)
+        return NotLeading(refusal["text"], refusal["leader"], refusal["node"]) if kind is NotLeading else kind(refusal["text"])
     except (ValueError, KeyError, TypeError) as error:
         return UnknownOutcome(f"the answer of the leading node cannot be read ({type(error).__name__})")
 
