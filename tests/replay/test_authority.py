@@ -1,8 +1,7 @@
-"""Authority on plain values: every rule by an example, the contract's own ones first; then a model of a group by many seeds."""
+"""Authority on plain values: every rule by an example, the contract's own ones first."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -11,11 +10,11 @@ import pytest
 from cmdlog.wal.fault_log import FaultRecord, make_record
 from cmdlog.wal.format.cluster_record import FaultSet
 from cmdlog.wal.ids import CLUSTER_GROUP
-from replay.errors import ConflictingCommits, ForeignDirectory, ForkedFaultLogs, NoLogs, ReplayError, TwoCopies
+from replay.errors import ConflictingCommits, ForeignDirectory, ForkedFaultLogs, NoLogs, TwoCopies
 from replay.log.evidence import BlockRun, DirectoryFault, GroupEvidence, NodeEvidence, SnapshotEvidence, StatedConfiguration
-from replay.plan.authority import ClusterVerdict, GroupVerdict, Use, decide
-from tests.replay.groupmodel import CLUSTER, Group
+from replay.plan.authority import GroupVerdict, Use, decide
 
+CLUSTER = b"cluster-number-1"
 A, B, C, D, E = 1, 2, 3, 4, 5
 
 
@@ -413,70 +412,3 @@ def test_logs_that_know_different_entries_committed_are_refused() -> None:
         decide([node(A, log(9, 9, conf(4, A, B))), node(B, log(8, 8, conf(3, A, B, C)))])
     accepted = decide([one, node(B, log(5, 5, checksum=78, term=2))], accept_data_loss=True).groups[0]
     assert (accepted.chosen, accepted.proved) == ("B", False)
-
-
-# -- any history -----------------------------------------------------------------------------------------------------------------
-
-
-def check_seed(seed: int) -> tuple[int, int]:
-    """(verdicts, proved ones) of some choices of directories at the end of a random history."""
-    chance = random.Random(seed)
-    count = chance.choice([1, 2, 3, 3, 4, 5, 5, 6])
-    group = Group(seed, count, chance.randint(max(1, count - 2), count))
-    for _ in range(chance.choice([30, 100, 300, 600])):
-        group.step()
-    found = [check_choice(group, chance, number) for number in range(6)]
-    return sum(of is not None for of in found), sum(of is not None and of.proved for of in found)
-
-
-def check_choice(group: Group, chance: random.Random, number: int) -> GroupVerdict | None:
-    """The first choice is all directories; one of the others may be an old copy, which nothing may show."""
-    given = {f"n{n.id}": n for n in group.nodes.values() if number == 0 or chance.random() < 0.6}
-    old = chance.choice(group.copies) if group.copies and number and chance.random() < 0.3 else None
-    if old is not None:
-        given[f"n{old.id}"] = old
-    earlier = {f"n{n.id} life {n.life}": n for n in group.replaced if chance.random() < 0.4}
-    given |= {name: n for name, n in earlier.items() if all(n.id != o.id or (o.log and n.life != o.life) for o in given.values())}
-    try:
-        verdict: ClusterVerdict = decide([each.directory(name) for name, each in given.items()])
-    except NoLogs:
-        assert not any(each.log for each in given.values())
-        return None
-    of = verdict.groups[0]
-    complete = group.holds_all(given[of.chosen])
-    hidden = old is not None and of.uses[f"n{old.id}"][0] is not Use.UNUSABLE
-    if not hidden and any(group.holds_all(each) for each in given.values()):
-        assert complete, f"what is on a log at hand is passed over: {of.why}"
-    for name in earlier.keys() & of.uses.keys():
-        now = given.get(f"n{earlier[name].id}")
-        counts = of.uses[name][0] is Use.AGREES or (of.uses[name][0] is Use.CHOSEN and of.proved)
-        assert not counts or now is None or now.empty or now is old, f"{name} counts beside the life that took its place"
-    assert complete or hidden or not of.proved, f"proved without what was acknowledged: {of.why}"
-    if number == 0 and not any(each.empty or each.marked for each in given.values()):
-        assert of.proved, f"all directories are there: {of.why}"
-    return of
-
-
-def check_seeds(seeds: Iterable[int]) -> None:
-    """Names the seed that fails; enough is judged, and neither all nor nothing is proved."""
-    judged = proved = 0
-    for seed in seeds:
-        try:
-            verdicts, of_them = check_seed(seed)
-        except (AssertionError, ReplayError) as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-        judged, proved = judged + verdicts, proved + of_them
-    assert judged * 0.5 < proved < judged * 0.9
-
-
-@pytest.mark.slow
-def test_what_is_proved_is_complete_and_what_is_at_hand_is_found() -> None:
-    """Over random histories: nothing acknowledged is missing from what is proved, and a log that has it all is chosen."""
-    check_seeds(range(1000, 1200))
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("first", range(0, 20_000, 2000))
-def test_what_is_proved_is_complete_for_minutes(first: int) -> None:
-    """The same with more seeds."""
-    check_seeds(range(first, first + 2000))
