@@ -163,7 +163,7 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
 
 SESSION = "tests/spark with the session"
 CLUSTERS = "clusters of real processes"
-REAL_CLUSTERS = re.compile(r"\b(?:Served|Nemesis|Member)Cluster\b|\bDemoCluster\(|\bClusterDemo\(")
+REAL_CLUSTERS = re.compile(r"\b(?:Served|Nemesis)Cluster\b|\bDemoCluster\(|\bClusterDemo\(")
 FIRST = (
     CLUSTERS, SESSION, "tests/project/", "tests/cli/test_demo.py",
     "tests/node/rejoin/test_copied_members.py", "tests/api/test_schemathesis.py",
@@ -173,7 +173,7 @@ FIRST = (
     "tests/testing/test_hashseed.py", "tests/procedures/test_check.py", "tests/cli/test_reload.py",
     "tests/replay/test_pitr.py", "tests/raft/test_sim.py", "tests/node/test_opening.py",
     "tests/client/test_client.py", "tests/procedures/test_migrations.py", "tests/api/test_flood.py",
-    "tests/node/migrating/test_evolution.py", "tests/raft/test_mutants.py",
+    "tests/raft/test_mutants.py",
 )  # fmt: skip
 """Files that take longest, which are handed out first: the processes then end together."""
 

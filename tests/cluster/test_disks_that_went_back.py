@@ -49,49 +49,6 @@ def run(cluster: ServedCluster, *arguments: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
-def test_who_holds_more_than_the_leader_is_named_and_never_leads(tmp_path: Path) -> None:
-    """Two of three took the calls; the disk of one of them goes back, and it starts with the third. When the first is back,
-    `cluster status` names it, its status says `diverged`, a transfer to it is refused, and calls are taken all the time."""
-    cluster = ServedCluster(tmp_path)
-    account = {"branch": 1, "customer": 1}
-    try:
-        cluster.start()
-        cluster.leader()
-        cluster.call("open_account", {**account, "savings": 0, "checking": 0}, "open")
-        ask_for(lambda: len(set(cluster.positions().values())) == 1 and len(cluster.positions()) == 3, why=cluster.logs)
-        cluster.kill(ABSENT)
-        cluster.leader([HOLDER, BACK])
-        cluster.pause(BACK)
-        image = take_image(tmp_path / f"n{BACK}")  # of the volume of a machine that runs
-        cluster.pause(BACK, over=True)
-        for number in range(LOST):
-            assert (
-                cluster.call("deposit_checking", {**account, "amount": 1}, f"lost{number}", only=[HOLDER, BACK])["status"] == 200
-            )
-        ask_for(lambda: len(set(cluster.positions().values())) == 1, why=cluster.logs)
-        for node in (HOLDER, BACK):
-            cluster.kill(node)
-        put_back(tmp_path / f"n{BACK}", image)
-        cluster.start(BACK, ABSENT)
-        leader = cluster.leader([BACK, ABSENT])
-        assert cluster.call("balance", account, "", only=[leader])["result"] == 0  # consensus cannot keep what two disks lost
-        cluster.start(HOLDER)
-        ask_for(lambda: cluster.status(HOLDER).get("cluster", {}).get("diverged"), why=cluster.logs)
-        ask_for(lambda: "diverged" in cluster.status(HOLDER)["cluster"]["unfit"], why=cluster.logs)
-        ask_for(lambda: cluster.status(HOLDER)["cluster"]["state"] == "diverged", why=cluster.logs)
-        assert "history_diverged" in (tmp_path / f"log{HOLDER}").read_text()
-        told = json.loads(run(cluster, "status", "--cluster", "cluster.json", "--json").stdout)["health"]["findings"]
-        assert "diverged" in {finding["code"] for finding in told if finding["node"] == HOLDER}
-        refused = run(cluster, "transfer", str(HOLDER), "--url", cluster.urls[leader])
-        assert refused.returncode != 0
-        assert "should not lead" in refused.stderr
-        answer = cluster.call("deposit_checking", {**account, "amount": 5}, "new", only=[BACK, ABSENT])
-        assert answer["status"] == 200
-        assert cluster.leader([BACK, ABSENT]) in (BACK, ABSENT)
-    finally:
-        cluster.close()
-
-
 class Went:
     """Three nodes, of which `ABSENT` lacks the last calls."""
 

@@ -81,13 +81,6 @@ def swap(one: str, other: str) -> None:
     os.rename(f"{one}.swap", other)
 
 
-def damage_snapshot(directory: str, name: str, offset: int = 5000) -> str:
-    """A byte of the snapshot's data turns."""
-    path = os.path.join(directory, "snapshots", name, "image.sqlite")
-    flip(path, min(offset, os.path.getsize(path) - 1))
-    return path
-
-
 def damage_fault_log(directory: str, *copies: int) -> None:
     """These copies (0, 1) of the fault log are unreadable."""
     for copy in copies:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +95,3 @@ def read(*directories: str, **options: Any) -> list[tuple[Any, ...]]:
 def txns(rows: Sequence[tuple[Any, ...]]) -> list[int]:
     """TxnIds, ascending."""
     return sorted(row[1] for row in rows)
-
-
-def without_end(plan: ReadPlan, task: int) -> ReadPlan:
-    """The plan without one of its tasks."""
-    return replace(plan, tasks=plan.tasks[:task] + plan.tasks[task + 1 :])

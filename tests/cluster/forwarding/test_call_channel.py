@@ -6,7 +6,6 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from cmdlog.cluster.transport.peer_tls import PeerTls, make_peer_tls
 from cmdlog.cluster.transport.peer_transport import Address, TransportSettings
 from cmdlog.raft.configuration import NodeId
 from tests.cluster.forwarding.callkit import ROOM, Answers, Placer, calls, credentials
-from tests.cluster.proxy import HOLD, PASS, Proxy
 from tests.cluster.transport.netkit import QUICK, joined, make_node, running
 from tests.cluster.transport.test_peer_tls import is_hung_up_on, tls_files
 from tests.waiting import PATIENCE_S, wait_for
@@ -163,29 +161,6 @@ def test_nobody_listens(make: Make) -> None:
     wait_for(lambda: one.settled("a") == ["unsent"])
 
 
-def test_silent_link_is_lost(make: Make) -> None:
-    """Bytes that pass no more, on a connection that stays: the calls that were sent are lost; a new link works."""
-    one, two = make(1, settings=replace(QUICK, silence_s=1.0)), make(2, placer=Placer(waits=True))
-    with Proxy(two.address) as proxy:
-        make.addresses[2] = proxy.address  # type: ignore[attr-defined]
-        one.channel.send(2, calls("a"))
-        wait_for(lambda: two.placer.held)
-        proxy.set_rules(back=HOLD)
-        wait_for(lambda: proxy.rules["back"] == HOLD)
-        two.placer.release()
-        wait_for(lambda: one.settled("a") == ["lost"])
-        proxy.set_rules(back=PASS)
-        two.placer.waits = False
-
-        def answered() -> bool:
-            with contextlib.suppress(LinkOver):
-                one.channel.send(2, calls("b"))
-            return "answered" in one.settled("b")
-
-        wait_for(answered)
-    assert two.placer.placed[0] == b"a"
-
-
 def test_stop_settles_everyone(make: Make) -> None:
     """Of the caller; and the called end's answers leave before it hangs up."""
     one, two = make(1), make(2, placer=Placer(waits=True))
@@ -198,23 +173,6 @@ def test_stop_settles_everyone(make: Make) -> None:
     with pytest.raises(LinkOver):
         one.channel.send(2, calls("c"))
     one.channel.stop()
-
-
-def test_strangers_cost_a_socket_each_and_the_oldest_makes_room(make: Make) -> None:
-    """Garbage is hung up on; who says nothing is hung up on when others come; nodes still get through."""
-    quick = TransportSettings(strangers_max=3)
-    two = make(2, settings=quick)
-    one = make(1, settings=quick)
-    with contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection(two.address, timeout=PATIENCE_S)) for _ in range(3)]
-        for sock in silent:
-            sock.sendall(CALL_CHANNEL.preface)
-        garbage = stack.enter_context(socket.create_connection(two.address, timeout=PATIENCE_S))
-        garbage.sendall(CALL_CHANNEL.preface + b"\xff" * 200)
-        assert is_hung_up_on(garbage)
-        assert is_hung_up_on(silent[0])
-        one.channel.send(2, calls("a"))
-        wait_for(lambda: one.settled("a") == ["answered"])
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import threading
@@ -14,20 +13,17 @@ import pytest
 from cmdlog.cluster.transport.peer_network import CannotListen, Endpoint, PeerNetwork
 from cmdlog.cluster.transport.peer_transport import NoticeKind
 from cmdlog.cluster.transport.ticker import Ticker
-from cmdlog.raft.wire.control_frames import ControlKind, ProcessStart, RefusalReason
-from cmdlog.raft.wire.secure_frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, LENGTH, Peer, Secret
+from cmdlog.raft.wire.control_frames import ControlKind, ProcessStart
+from cmdlog.raft.wire.secure_frames import Peer, Secret
 from tests.cluster.proxy import HOLD, PASS, SWALLOW, Proxy, Rule
 from tests.cluster.transport.netkit import (
-    CLUSTER,
     ONE,
     QUICK,
     SECRET,
-    THREE,
     TWO,
     RawPeer,
     Recorder,
     appended,
-    beats,
     identity_of,
     joined,
     make_node,
@@ -64,55 +60,12 @@ def test_a_stranger_is_answered_nothing(tmp_path: Path, change: dict[str, object
         assert one.book.records == {}
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [b"GET / HTTP/1.1\r\n\r\n", bytes(200), os.urandom(500), LENGTH.pack(HELLO_BYTES_MAX + 1), b"\xff\xff\xff\xff"],
-)
-def test_garbage_on_the_port_is_refused(tmp_path: Path, garbage: bytes) -> None:
-    """Also a length beyond a hello: a stranger is given no memory."""
-    one = make_node(tmp_path, 1)
-    with running(one), socket.create_connection(one.address, timeout=PATIENCE_S) as stranger:
-        stranger.sendall(garbage)
-        wait_for(lambda: sum(one.network.status().faults.values()) == 1)
-
-
-def test_a_crowd_of_silent_strangers_keeps_no_peer_out(tmp_path: Path) -> None:
-    """Those that wait longest make room, so their number is bounded and a peer comes through at once."""
-    one, two = make_node(tmp_path, 1, settings=replace(QUICK, strangers_max=50)), make_node(tmp_path, 2)
-    strangers = []
-    with running(one, two):
-        for _ in range(300):
-            strangers.append(socket.create_connection(one.address, timeout=PATIENCE_S))
-        wait_for(lambda: one.network.status().strangers_evicted >= 200)
-        assert one.network.status().strangers <= 50
-        one.network.set_peers({TWO: two.address})
-        two.network.set_peers({ONE: one.address})
-        wait_for(lambda: one.connected(TWO))
-    for stranger in strangers:
-        stranger.close()
-
-
 def test_a_stranger_that_says_nothing_is_hung_up_on(tmp_path: Path) -> None:
     """After `hello_s`."""
     one = make_node(tmp_path, 1, settings=replace(QUICK, hello_s=0.05))
     with running(one), socket.create_connection(one.address, timeout=PATIENCE_S) as stranger:
         assert stranger.recv(1) == b""
         wait_for(lambda: one.network.status().strangers == 0)
-
-
-def test_a_recorded_hello_changes_nothing(tmp_path: Path) -> None:
-    """It is authentic, and answered; but without the session nobody is pinned, and no later frame is taken."""
-    one = make_node(tmp_path, 1)
-    with running(one):
-        one.network.set_peers({TWO: NOWHERE})
-        with RawPeer(one.address) as peer:
-            assert peer.introduce().kind == ControlKind.PINNED
-            peer.say(peer.sealed(1))
-            wait_for(lambda: one.handler.indexes_of(TWO))
-        with socket.create_connection(one.address, timeout=PATIENCE_S) as attacker:
-            attacker.sendall(peer.said)
-            wait_for(lambda: one.network.status().faults == {"session": 1})
-        assert one.handler.indexes_of(TWO) == [1]
 
 
 def test_a_hello_alone_pins_nobody(tmp_path: Path) -> None:
@@ -147,38 +100,6 @@ def test_frames_of_another_connection_are_refused(tmp_path: Path) -> None:
             assert second.hung_up()
         assert wait_for(lambda: one.peer(TWO).faults) == {"session": 1}
         assert one.handler.indexes_of(TWO) == [1]
-
-
-@pytest.mark.parametrize(
-    ("damage", "fault"),
-    [
-        (lambda frame: frame + frame, "sequence"),
-        (lambda frame: frame[:90] + bytes([frame[90] ^ 1]) + frame[91:], "checksum"),
-        (lambda frame: frame[:-1] + bytes([frame[-1] ^ 1]), "mac"),
-        (lambda frame: LENGTH.pack(len(frame) - 5) + frame[4:-5], "mac"),
-        (lambda _: LENGTH.pack(FRAME_BYTES_MAX + 1), "length"),
-        (lambda _: LENGTH.pack(3) + bytes(200), "length"),
-        (lambda frame: frame[:4] + b"XX" + frame[6:], "magic"),
-    ],
-    ids=["repeated", "bit of meta", "bit of payload", "truncated", "oversized", "undersized", "magic"],
-)
-def test_a_damaged_frame_ends_the_connection(tmp_path: Path, damage: object, fault: str) -> None:
-    """Nothing of it is taken, the reason is counted, and the peer may connect again."""
-    one = make_node(tmp_path, 1)
-    with running(one):
-        one.network.set_peers({TWO: NOWHERE})
-        with RawPeer(one.address) as peer:
-            peer.introduce()
-            peer.say(damage(peer.sealed(1)))  # type: ignore[operator]
-            assert peer.hung_up()
-        faults = wait_for(lambda: one.peer(TWO).faults)
-        assert sum(faults.values()) == 1
-        assert set(faults) <= {fault, "malformed", "checksum"}
-        heard = one.handler.indexes_of(TWO)
-        assert heard == ([1] if fault == "sequence" else [])
-        with RawPeer(one.address) as again:
-            again.process = peer.process
-            assert again.introduce().kind == ControlKind.PINNED
 
 
 def test_a_peer_that_only_calls_is_sent_nothing(tmp_path: Path) -> None:
@@ -218,42 +139,6 @@ def test_a_flipped_bit_on_the_line_is_survived(tmp_path: Path) -> None:
 # -- peers that are slow, gone or back -----------------------------------------------------------------------------------
 
 
-def test_a_slow_peer_costs_its_window_and_delays_nobody(tmp_path: Path) -> None:
-    """Of what does not fit, the rest is dropped and counted; other peers hear everything; heartbeats come before the rest."""
-    settings = replace(QUICK, queue_bytes_max=1 << 20, silence_s=60.0)
-    one, two, three = (make_node(tmp_path, number, settings=settings) for number in (1, 2, 3))
-    with running(one, two, three), Proxy(two.address) as proxy:
-        one.network.set_peers({TWO: proxy.address, THREE: three.address})
-        two.network.set_peers({ONE: one.address})
-        three.network.set_peers({ONE: one.address})
-        wait_for(lambda: one.connected(TWO) and one.connected(THREE))
-        proxy.set_rules(there=HOLD)
-        size = 64 << 10
-        for index in range(1, 401):
-            one.network.send([appended(ONE, TWO, index, size), appended(ONE, THREE, index)])
-            assert one.peer(TWO).queue_bytes <= 1 << 20
-        wait_for(lambda: three.handler.indexes_of(ONE) == list(range(1, 401)))
-        assert one.peer(TWO).dropped_messages > 100
-        sent = 400
-
-        def is_full() -> bool:  # the kernel takes more and more while nobody reads
-            nonlocal sent
-            one.network.send([appended(ONE, TWO, 400, size)])
-            sent += 1
-            return one.peer(TWO).queue_messages > 8
-
-        wait_for(is_full, every_s=0.001)
-        one.network.send([beats(ONE, TWO, {0: 1})])
-        one.network.send([beats(ONE, TWO, {0: 2, 1: 2})])
-        waiting = one.peer(TWO).queue_messages
-        assert waiting
-        proxy.set_rules(there=PASS)
-        wait_for(lambda: sent - one.peer(TWO).dropped_messages == len(two.handler.indexes_of(ONE)))
-        order = [type(message).__name__ for _, message in two.handler.heard[ONE]]
-        assert order.count("HeartbeatBundle") == 1  # the later one has taken the place of the earlier one
-        assert order.index("HeartbeatBundle") < len(order) - waiting
-
-
 def test_a_one_way_cut_is_noticed_and_heals(tmp_path: Path) -> None:
     """The answers do not come: the caller drops the connection, says so, and calls again until it is heard."""
     settings = replace(QUICK, silence_s=0.2)
@@ -284,69 +169,7 @@ def test_a_half_open_connection_is_dropped(tmp_path: Path) -> None:
         wait_for(lambda: one.connected(TWO))
 
 
-def test_a_throttled_line_is_no_silence(tmp_path: Path) -> None:
-    """A frame that takes longer than `silence_s` does not cost its connection, as long as bytes come in."""
-    settings = replace(QUICK, silence_s=1.0)
-    one, two = make_node(tmp_path, 1, settings=settings), make_node(tmp_path, 2, settings=settings)
-    with running(one, two), Proxy(two.address) as proxy:
-        one.network.set_peers({TWO: proxy.address})
-        two.network.set_peers({ONE: one.address})
-        wait_for(lambda: one.connected(TWO))
-        connections = proxy.connections
-        proxy.set_rules(there=Rule(bytes_per_s=3e6))
-        one.network.send([appended(ONE, TWO, 1, 4 << 20)])
-        wait_for(lambda: two.handler.indexes_of(ONE))
-        assert proxy.connections == connections
-
-
-def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
-    """Reset in the middle, then refused for a while."""
-    one, two = make_node(tmp_path, 1), make_node(tmp_path, 2)
-    with running(one, two), Proxy(two.address) as proxy:
-        one.network.set_peers({TWO: proxy.address})
-        two.network.set_peers({ONE: one.address})
-        wait_for(lambda: one.connected(TWO))
-        proxy.close_connections(accepts=False)
-        wait_for(lambda: one.handler.has(NoticeKind.DISCONNECTED, TWO))
-        proxy.close_connections(accepts=True)
-        wait_for(lambda: one.connected(TWO))
-        assert one.peer(TWO).last_error == ""
-
-
-def test_a_peer_that_moves_is_called_elsewhere(tmp_path: Path) -> None:
-    """`set_peers` with another address ends the old connection."""
-    one, two = make_node(tmp_path, 1), make_node(tmp_path, 2)
-    with running(one, two), Proxy(two.address) as proxy:
-        one.network.set_peers({TWO: NOWHERE})
-        two.network.set_peers({ONE: one.address})
-        wait_for(lambda: one.peer(TWO).last_error)
-        one.network.set_peers({TWO: proxy.address})
-        wait_for(lambda: one.connected(TWO))
-        one.network.set_peers({TWO: two.address})
-        wait_for(lambda: one.peer(TWO).address.endswith(str(two.address[1])) and one.connected(TWO))
-
-
 # -- who may be a peer ---------------------------------------------------------------------------------------------------
-
-
-def test_a_node_that_is_no_peer_is_refused_by_name(tmp_path: Path) -> None:
-    """It holds the secret, and is told why nobody speaks with it."""
-    one = make_node(tmp_path, 1)
-    with running(one), RawPeer(one.address) as raw:
-        said = raw.introduce()
-        assert (said.kind, said.value) == (ControlKind.REFUSED, RefusalReason.NOT_A_MEMBER)
-        assert raw.read() == b""
-        assert one.book.records == {}
-
-
-def test_another_node_at_a_peers_address_is_refused(tmp_path: Path) -> None:
-    """An address that was given to the wrong node."""
-    one, three = make_node(tmp_path, 1), make_node(tmp_path, 3)
-    with running(one, three):
-        three.network.set_peers({ONE: one.address})
-        one.network.set_peers({TWO: three.address})
-        wait_for(lambda: one.peer(TWO).last_error)
-        assert TWO not in one.book.records
 
 
 def copy_of(folder: Path, node: int) -> Path:
@@ -354,21 +177,6 @@ def copy_of(folder: Path, node: int) -> Path:
     target = folder / "copy"
     shutil.copytree(folder / f"node-{node}", target / f"node-{node}")
     return target
-
-
-def test_a_copy_of_a_running_node_never_takes_its_place(tmp_path: Path) -> None:
-    """Both have one identity. The one that is connected answers, so the other is refused, however often it calls; all see it."""
-    with joined(tmp_path, 3) as (one, two, three):
-        copy = make_node(copy_of(tmp_path, 2), 2)
-        with running(copy):
-            copy.network.set_peers({ONE: one.address, THREE: three.address})
-            wait_for(lambda: one.network.status().duplicates and three.network.status().duplicates)
-            wait_for(lambda: copy.handler.has(NoticeKind.DUPLICATE, ONE) and copy.handler.has(NoticeKind.DUPLICATE, THREE))
-            assert {"duplicate"} == set(copy.handler.details(NoticeKind.REFUSED_BY_PEER))
-            assert copy.handler.heard == {}
-            two.network.send([appended(TWO, ONE, 1)])
-            wait_for(lambda: one.handler.indexes_of(TWO) == [1])
-            assert one.book.records[TWO].start == two.book.start
 
 
 def test_two_copies_do_not_take_turns(tmp_path: Path) -> None:
@@ -515,18 +323,3 @@ def test_many_threads_may_send(tmp_path: Path) -> None:
         heard = two.handler.indexes_of(ONE)
         for number in range(4):
             assert [index for index in heard if index // 1000 == number] == list(range(1 + 1000 * number, 201 + 1000 * number))
-
-
-def test_the_status_counts_what_goes_each_way(tmp_path: Path) -> None:
-    """Bytes and frames, out at one end and in at the other; the round trip is measured."""
-    with joined(tmp_path, 2) as (one, two):
-        one.network.send([appended(ONE, TWO, 1, 5000)])
-        wait_for(lambda: two.handler.indexes_of(ONE))
-        sent, got = one.peer(TWO), two.peer(ONE)
-        assert sent.out_frames == got.in_frames == 1
-        assert (sent.out_messages, got.in_messages, sent.connections) == (1, 1, 1)
-        assert min(sent.out_bytes, got.in_bytes) > 5000
-        assert (sent.queue_bytes, sent.queue_messages, sent.dropped_messages, sent.faults) == (0, 0, 0, {})
-        assert (sent.confirmed, sent.incarnation) == (True, identity_of(2).incarnation.hex())
-        wait_for(lambda: one.peer(TWO).round_trip_s)
-        assert one.book.identity.cluster_id == CLUSTER
