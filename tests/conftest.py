@@ -166,8 +166,8 @@ CLUSTERS = "clusters of real processes"
 REAL_CLUSTERS = re.compile(r"\b(?:Served|Nemesis)Cluster\b|\bDemoCluster\(|\bClusterDemo\(")
 FIRST = (
     CLUSTERS, SESSION, "tests/project/", "tests/cli/test_demo.py",
-    "tests/node/rejoin/test_copied_members.py", "tests/api/test_schemathesis.py",
-    "tests/node/test_member_scrub.py", "tests/node/rejoin/test_rejoin_steps.py",
+    "tests/member/rejoin/test_copied_members.py", "tests/api/test_schemathesis.py",
+    "tests/member/test_member_scrub.py", "tests/member/rejoin/test_rejoin_steps.py",
     "tests/cluster/sim/members/test_member_stories.py", "tests/node/test_deployer.py", "tests/node/test_scrubber.py",
     "tests/node/test_killed_deploy.py", "tests/api/test_dashboard.py", "tests/cli/test_limits.py",
     "tests/testing/test_hashseed.py", "tests/procedures/test_check.py", "tests/cli/test_reload.py",

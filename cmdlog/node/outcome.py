@@ -42,6 +42,35 @@ class NotReady(CallRefused, errors.Unavailable):
     """The node is starting, stopping, or the call's partition is being restored."""
 
 
+class NoLeader(NotReady):
+    """No node of the cluster is known to take calls at present."""
+
+    code = "no_quorum"
+    retry_after_s = 0.5
+
+
+class NoMajority(NoLeader):
+    """A node leads, and too few others take entries for a call to be committed."""
+
+    retry_after_s = 1.0
+
+
+class NotLeading(NotReady):
+    """Another node takes the calls: `leader` is its URL for clients, "" while it takes over; `node` its number, 0 if unknown."""
+
+    retry_after_s = 0.05  # a take-over is a few writes
+
+    def __init__(self, message: str, leader: str = "", node: int = 0) -> None:
+        super().__init__(message)
+        self.leader, self.node = leader, node
+
+    def more(self) -> dict[str, Any]:
+        return {"leader": self.leader} if self.leader else {}
+
+    def again(self) -> NotLeading:
+        return NotLeading(str(self), self.leader, self.node)
+
+
 class LogFullRefusal(CallRefused, errors.Unavailable):
     """No room in the log until a snapshot lets a segment go."""
 

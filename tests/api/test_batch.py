@@ -12,8 +12,7 @@ import pytest
 from cmdlog.api.app import Api
 from cmdlog.api.gate.strict_json import DEPTH_MAX
 from cmdlog.api.routes import batch
-from cmdlog.node.member.member_ground import NotLeading
-from cmdlog.node.outcome import CallRefused, CallTooLarge, LogFullRefusal, Overloaded, UnknownOutcome
+from cmdlog.node.outcome import CallRefused, CallTooLarge, LogFullRefusal, NotLeading, Overloaded, UnknownOutcome
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import make_routes
 from procedures import Database, Transaction

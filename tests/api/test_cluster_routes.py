@@ -14,7 +14,7 @@ from cmdlog.api.gate.problem import CODES
 from cmdlog.api.gate.route_table import CHANGES
 from cmdlog.api.routes.cluster.cluster_routes import CODE_OF, of_operator_error
 from cmdlog.cluster.membership.refusals import RefusedBecause
-from cmdlog.node.member.member_ground import NoLeader, NotLeading
+from cmdlog.node.outcome import NoLeader, NotLeading
 from cmdlog.operator_error import OperatorError
 from tests.api.conftest import local_token
 from tests.api.fake_desk import COPY, FAULTS, FakeDesk, clustered, refused

@@ -14,8 +14,7 @@ from cmdlog.api.app import Api
 from cmdlog.api.fast_path import QuickCalls
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.token_file import Credential
-from cmdlog.node.member.member_ground import NoLeader, NotLeading
-from cmdlog.node.outcome import CallRefused
+from cmdlog.node.outcome import CallRefused, NoLeader, NotLeading
 from tests.api.served import served
 
 LEADER = "http://10.0.0.2:8642"

@@ -18,8 +18,8 @@ from cmdlog.cli.server.settings_sources import load_settings
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.cluster.transport.cluster_secret import BadSecret, read_secret
 from cmdlog.cluster.transport.peer_tls import BadPeerCertificate
+from cmdlog.member.member_ground import MemberGround
 from cmdlog.node.boot import OtherApplication
-from cmdlog.node.member.member_ground import MemberGround
 from cmdlog.raft.wire.secure_frames import Secret
 from cmdlog.wal.errors import Foreign
 from tests.client.scripted import ScriptedServer, Step, http, problem
@@ -209,8 +209,8 @@ def test_other_program_and_other_cluster_are_refused(tmp_path: Path) -> None:
 
 def run_member_start(folder: Path) -> None:
     """Makes the directory of node 1, as a first start does."""
+    from cmdlog.member.member_start import ensure_member
     from cmdlog.node.assembly import MACHINE
-    from cmdlog.node.member.member_start import ensure_member
     from cmdlog.node.settings import Settings
     from procedures.samples.bank import db
 

@@ -12,7 +12,7 @@ import typer
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster import change_progress, cluster_options
 from cmdlog.cluster.membership.refusals import RefusedBecause
-from cmdlog.node.member.member_ground import NotLeading
+from cmdlog.node.outcome import NotLeading
 from tests.api.fake_desk import COPY, refused
 from tests.cli.member_server import MemberServer, exit_code, member_server, run
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.node.member.rejoin.quarantine_folder import NotInQuarantine
+from cmdlog.member.rejoin.quarantine_folder import NotInQuarantine
 from tests.cli.member_server import run
 
 NAME = "20260131T120000Z-damaged"

@@ -15,14 +15,14 @@ DRIVER, MARKS, GATE = "cluster/replication.py", "cluster/executed_marks.py", "cl
 COMMITS, RESTORED, RECORDS = "cluster/commit_marks.py", "cluster/restored_groups.py", "cluster/entry_records.py"
 VERDICT = "wal/term_table.py"
 MACHINE, LEADERSHIP, STEPS = (
-    "node/member/sequenced_machine.py",
-    "node/member/leadership.py",
-    "node/member/leading/leader_steps.py",
+    "member/sequenced_machine.py",
+    "member/leadership.py",
+    "member/leading/leader_steps.py",
 )
-TAKEOVER, READS, READER = "node/member/takeover.py", "node/member/leader_reads.py", "node/member/entry_reader.py"
-ROUNDS, TRANSFER = "node/member/read_rounds.py", "node/member/leading/leadership_transfer.py"
+TAKEOVER, READER = "member/takeover.py", "member/entry_reader.py"
+ROUNDS, TRANSFER = "member/read_rounds.py", "member/leading/leadership_transfer.py"
 PIPELINES, PIPELINE = "node/sequencing/replicated_pipelines.py", "node/sequencing/partition_pipeline.py"
-SEQUENCER, EVENTS, DESK = "node/sequencing/sequencer.py", "node/member/peer_events.py", "node/site_events.py"
+SEQUENCER, EVENTS, DESK = "node/sequencing/sequencer.py", "member/peer_events.py", "node/site_events.py"
 BOOK, ADMISSION, NETWORK = (
     "cluster/transport/peer_book.py",
     "cluster/transport/peer_admission.py",
@@ -331,8 +331,8 @@ OF_MACHINE: Final = (
     ),
     Mutant(
         "read-is-not-confirmed",
-        READS,
-        "        self.rounds.add(confirmed)\n",
+        ROUNDS,
+        "        self.add(confirmed)\n",
         "        confirmed(True)\n",
         "reads ask nobody",
     ),

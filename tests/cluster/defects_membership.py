@@ -9,8 +9,8 @@ from tests.raft.defects_members import Mutant
 PLAN, CHANGES = "cluster/membership/member_plan.py", "cluster/membership/group_changes.py"
 REQUESTS, WISHES = "cluster/membership/member_requests.py", "cluster/membership/copy_wishes.py"
 FAULTS, SIGHT = "cluster/membership/fault_sets.py", "cluster/membership/leader_sight.py"
-RECONCILER, FOLLOWER = "cluster/membership/reconciler.py", "node/member/membership/roll_follower.py"
-PARTS: Final = "node/member/membership/membership_parts.py"
+RECONCILER, FOLLOWER = "cluster/membership/reconciler.py", "member/membership/roll_follower.py"
+PARTS: Final = "member/membership/membership_parts.py"
 
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     PLAN: ("cluster/membership/test_member_plan.py",),
@@ -20,8 +20,8 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     FAULTS: ("cluster/membership/test_fault_sets.py",),
     SIGHT: ("cluster/membership/test_leader_sight.py",),
     RECONCILER: ("cluster/membership/test_reconciler.py",),
-    FOLLOWER: ("node/membership/test_roll_follower.py",),
-    PARTS: ("node/membership/test_membership_parts.py",),
+    FOLLOWER: ("member/membership/test_roll_follower.py",),
+    PARTS: ("member/membership/test_membership_parts.py",),
 }
 
 OF_MEMBERS: Final = (

@@ -8,9 +8,9 @@ from tests.raft.defects_members import Mutant
 
 PLAN, CHANGES, SIGHT = (f"cluster/membership/{name}.py" for name in ("member_plan", "group_changes", "leader_sight"))
 REQUESTS, SETS = (f"cluster/membership/{name}.py" for name in ("member_requests", "fault_sets"))
-RECONCILER, FOLLOWER = "cluster/membership/reconciler.py", "node/member/membership/roll_follower.py"
-GROUPS, PLACES, DIRECTORY = "cluster/copying/copied_groups.py", "cluster/rounds.py", "node/member/rejoin/copied_directory.py"
-VOTES, QUARANTINE = "node/member/rejoin/kept_votes.py", "node/member/rejoin/quarantine_folder.py"
+RECONCILER, FOLLOWER = "cluster/membership/reconciler.py", "member/membership/roll_follower.py"
+GROUPS, PLACES, DIRECTORY = "cluster/copying/copied_groups.py", "cluster/rounds.py", "member/rejoin/copied_directory.py"
+VOTES, QUARANTINE = "member/rejoin/kept_votes.py", "member/rejoin/quarantine_folder.py"
 
 OF_STORIES: Final = (
     Mutant(
@@ -191,9 +191,9 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     RECONCILER: ("cluster/sim/members/test_member_stories.py",),
     SETS: ("cluster/membership/test_fault_sets.py",),
     FOLLOWER: ("cluster/sim/members/test_member_stories.py",),
-    DIRECTORY: ("node/rejoin/test_rejoin_steps.py", "cluster/sim/members/test_member_stories.py"),
+    DIRECTORY: ("member/rejoin/test_rejoin_steps.py", "cluster/sim/members/test_member_stories.py"),
     GROUPS: ("cluster/copying/test_copied_groups.py",),
-    VOTES: ("node/rejoin/test_kept_votes.py",),
-    QUARANTINE: ("node/rejoin/test_quarantine_folder.py", "node/rejoin/test_rejoin_steps.py"),
+    VOTES: ("member/rejoin/test_kept_votes.py",),
+    QUARANTINE: ("member/rejoin/test_quarantine_folder.py", "member/rejoin/test_rejoin_steps.py"),
     PLACES: ("cluster/sim/members/test_member_stories.py",),
 }

@@ -12,8 +12,8 @@ from typing import cast
 
 import pytest
 
-from cmdlog.node.member.read_rounds import ReadRounds
-from cmdlog.node.member.sequenced_machine import SequencedMachine
+from cmdlog.member.read_rounds import ReadRounds
+from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.raft.messages import Bundle, Message
 from cmdlog.raft.ready import ReadResult
 from cmdlog.wal.ids import CLUSTER_GROUP, PartitionId

@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from cmdlog.cluster.replicated_machine import Machine, Watcher
-from cmdlog.node.member.leadership import Leadership
-from cmdlog.node.member.sequenced_machine import SequencedMachine
+from cmdlog.member.leadership import Leadership
+from cmdlog.member.sequenced_machine import SequencedMachine
 from tests.cluster.world import ListMachine
 
 

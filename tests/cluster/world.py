@@ -17,8 +17,8 @@ from cmdlog.cluster.genesis import Genesis
 from cmdlog.cluster.replicated_machine import GroupStanding
 from cmdlog.cluster.replication import Replication, standing_of
 from cmdlog.cluster.restored_groups import restore_groups
-from cmdlog.node.member.entry_reader import EntryRequest, read_entries
-from cmdlog.node.member.member_ground import MEMBER_RAFT
+from cmdlog.member.entry_reader import EntryRequest, read_entries
+from cmdlog.member.member_ground import MEMBER_RAFT
 from cmdlog.raft import CopyOutcome, InvariantBroken, RaftCore, SnapshotDescriptor
 from cmdlog.raft.messages import Bundle, Entries, Fitness, Message
 from cmdlog.raft.multi_raft import Parcel

@@ -10,7 +10,7 @@ import pytest
 from cmdlog.node.telemetry.cluster_metrics import CLUSTER_METRICS, ClusterReading, cluster_samples
 from cmdlog.node.telemetry.stage_timings import SECONDS, Histogram
 from cmdlog.wal.ids import CLUSTER_GROUP
-from tests.node.members import members
+from tests.member.members import members
 from tests.node.test_prometheus import scrape
 from tests.waiting import wait_for
 

@@ -11,7 +11,7 @@ from cmdlog.node.scrub.cluster_peers import TURN_S, ClusterPeers, ScrubGroup, Sc
 from cmdlog.raft.configuration import Configuration, nodes
 from cmdlog.raft.wire.secure_frames import Secret
 from cmdlog.wal.ids import CLUSTER_GROUP
-from tests.node.members import free_addresses
+from tests.member.members import free_addresses
 
 CREDENTIALS = copy_credentials(bytes(16), 2, os.urandom(8), Secret(b"a secret of a cluster in these tests"))
 

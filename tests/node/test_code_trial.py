@@ -18,8 +18,8 @@ from cmdlog.wal.directory.instance import LOCK_NAME
 from cmdlog.wal.errors import NotEmpty
 from procedures import Database
 from procedures.bundle import capture_bundle
+from tests.member.members import Members
 from tests.node.deployed import make_version
-from tests.node.members import Members
 from tests.node.rig import SMALL, ask, open_node
 
 BESIDE: Final = "from pathlib import Path\nLINES = Path('rates.txt').read_text().split()"

@@ -9,11 +9,10 @@ import pytest
 
 from cmdlog.cluster.forwarding.call_rows import CallColumns, CallName
 from cmdlog.node.clock import ClockAhead
-from cmdlog.node.member.forwarding.call_sender import name_of
-from cmdlog.node.member.forwarding.forwarded_calls import ForwardedCalls, Placing
-from cmdlog.node.member.forwarding.forwarded_replies import OtherDeclaration, TxnAhead
-from cmdlog.node.member.member_ground import NoLeader, NotLeading
-from cmdlog.node.outcome import CallOutcome, LogFullRefusal, Overloaded, Reply, UnknownOutcome
+from cmdlog.node.forwarding.call_sender import name_of
+from cmdlog.node.forwarding.forwarded_calls import ForwardedCalls, Placing
+from cmdlog.node.forwarding.forwarded_replies import OtherDeclaration, TxnAhead
+from cmdlog.node.outcome import CallOutcome, LogFullRefusal, NoLeader, NotLeading, Overloaded, Reply, UnknownOutcome
 from cmdlog.node.placing.router import Encoded
 from cmdlog.node.slot_map import SlotMap, make_routes
 from cmdlog.wal.errors import WalError

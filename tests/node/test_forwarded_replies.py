@@ -7,8 +7,7 @@ import pytest
 
 from cmdlog.api.gate.problem import of_outcome, of_refused
 from cmdlog.cluster.forwarding.call_rows import REFUSED, AnswerRow
-from cmdlog.node.member.forwarding.forwarded_replies import KINDS, OtherDeclaration, TxnAhead, decode_reply, encode_reply
-from cmdlog.node.member.member_ground import NoLeader, NotLeading
+from cmdlog.node.forwarding.forwarded_replies import KINDS, OtherDeclaration, TxnAhead, decode_reply, encode_reply
 from cmdlog.node.outcome import (
     CallOutcome,
     CallRefused,
@@ -17,6 +16,8 @@ from cmdlog.node.outcome import (
     DiskFullRefusal,
     LogFullRefusal,
     MigratingRefusal,
+    NoLeader,
+    NotLeading,
     NotReady,
     Overloaded,
     Reply,

@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from cmdlog.member.takeover import Takeover
 from cmdlog.node.background.drill_scheduler import Drills
 from cmdlog.node.background.page_checks import PageChecks
 from cmdlog.node.background.running_work import STALLED_AFTER_S, RunningWork
-from cmdlog.node.member.takeover import Takeover
 from cmdlog.node.node import Node
 from cmdlog.node.prometheus import Exposition
 from cmdlog.node.scrub import scrubber
 from cmdlog.node.telemetry.request_stats import RequestStats
+from tests.member.test_takeover import TERMS, Steps
 from tests.node.deployed import make_version
 from tests.node.frozen import Freezer, SteppedClock, frozen_starts
 from tests.node.rig import ask, open_node, send, when_there_is_room
-from tests.node.test_takeover import TERMS, Steps
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow

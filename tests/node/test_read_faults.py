@@ -21,7 +21,7 @@ from cmdlog.node.outcome import CallOutcome, NotReady, Reply
 from cmdlog.wal.format.record import RecordKind
 from procedures import Database, Transaction
 from procedures.idempotency.known_outcome import Status
-from tests.node.members import ask_retried, members
+from tests.member.members import ask_retried, members
 from tests.node.rig import Pending, ask, open_node, partition, send
 from tests.waiting import wait_for
 

@@ -9,7 +9,7 @@ import pytest
 from tests.project.test_repository import functions, sources, syntax_nodes
 
 PARAMETERS_MAX = 8
-WIRED = (Path("cmdlog/node"), Path("cmdlog/api"))
+WIRED = (Path("cmdlog/member"), Path("cmdlog/node"), Path("cmdlog/api"))
 
 FOREIGN_ASSIGNMENTS = {
     "cmdlog/node/queries/exact_columns.py": {"connection.authorizer"},  # apsw's way

@@ -23,7 +23,7 @@ from cmdlog.api.processes.relay_receiver import RelayReceiver
 from cmdlog.child_process import ChildProcess, describe_end, encode_order
 from cmdlog.cluster.forwarding.call_receiver import CallReceiver
 from cmdlog.cluster.forwarding.call_rows import CallWindow
-from cmdlog.node.member.forwarding.forwarded_calls import FoundCall
+from cmdlog.node.forwarding.forwarded_calls import FoundCall
 from cmdlog.node.outcome import Reply
 from cmdlog.node.telemetry.request_stats import RequestStats
 

@@ -13,8 +13,8 @@ import orjson
 
 from cmdlog.api.processes.process_calls import STAGES
 from cmdlog.cluster.forwarding.call_link import CallLink, LinkOver, WindowFull
-from cmdlog.node.member.forwarding.call_sender import CallSender, WaitingCaller, refuse_large
-from cmdlog.node.member.forwarding.forwarded_replies import decode_reply
+from cmdlog.node.forwarding.call_sender import CallSender, WaitingCaller, refuse_large
+from cmdlog.node.forwarding.forwarded_replies import decode_reply
 from cmdlog.node.outcome import CallOutcome, Done, Durability, NotReady, Overloaded, UnknownOutcome
 from cmdlog.node.placing.router import Placed
 from cmdlog.node.slot_map import Route, SlotMap, make_routes

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from cmdlog.cluster.forwarding.call_rows import AnswerRow, CallColumns
-from cmdlog.node.member.forwarding.forwarded_calls import ForwardedCalls, FoundCall, Placing
-from cmdlog.node.member.forwarding.forwarded_replies import OtherDeclaration
+from cmdlog.node.forwarding.forwarded_calls import ForwardedCalls, FoundCall, Placing
+from cmdlog.node.forwarding.forwarded_replies import OtherDeclaration
 from cmdlog.node.outcome import CallOutcome, CallRefused, CodeChanged, Done, Reply
 
 if TYPE_CHECKING:

@@ -128,8 +128,8 @@ def cluster_init(
 def _new_cluster(app: str, members: tuple[Any, ...], partitions: int) -> Any:
     """All nodes begin with the same entries. Raises: NotReplayable, when no log could load the program."""
     from cmdlog.cluster.cluster_file import ClusterFile
+    from cmdlog.member.member_start import make_genesis
     from cmdlog.node.deploying.load_check import check_loads
-    from cmdlog.node.member.member_start import make_genesis
     from cmdlog.node.settings import Settings
     from procedures.bundle import capture_bundle
 

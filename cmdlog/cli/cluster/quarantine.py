@@ -43,7 +43,7 @@ def register_quarantine(group: typer.Typer) -> None:
 
 def list_entries(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     """Reads names and sizes."""
-    from cmdlog.node.member.rejoin.quarantine_folder import list_quarantine
+    from cmdlog.member.rejoin.quarantine_folder import list_quarantine
     from cmdlog.wal.files import RealFiles
 
     rows = [entry.to_json() for entry in list_quarantine(RealFiles(), _existing(directory))]
@@ -53,7 +53,7 @@ def list_entries(directory: DirectoryArgument, json: JsonFlag = False) -> None:
 
 def remove_entry(directory: DirectoryArgument, name: NameArgument, *, yes: YesFlag = False, json: JsonFlag = False) -> None:
     """Raises: NotInQuarantine, CommandFailed."""
-    from cmdlog.node.member.rejoin.quarantine_folder import remove_quarantined
+    from cmdlog.member.rejoin.quarantine_folder import remove_quarantined
     from cmdlog.wal.files import RealFiles
 
     path = _existing(directory)

@@ -30,7 +30,7 @@ from cmdlog.wal.system.line_queue import end_output
 
 if TYPE_CHECKING:
     from cmdlog.cluster.transport.peer_tls import PeerTls
-    from cmdlog.node.member.member_ground import MemberGround
+    from cmdlog.member.member_ground import MemberGround
     from cmdlog.node.node import Node
 
 USUAL: Final = frozenset(("host", "port", "partitions", "sites", "durability", "token_file", "tls_cert_file", "tls_key_file"))
@@ -196,7 +196,7 @@ def _member_ground(
     """Which node of which cluster this is."""
     from cmdlog.cluster.cluster_file import ClusterFile
     from cmdlog.cluster.transport.cluster_secret import read_secret
-    from cmdlog.node.member.member_ground import MemberGround
+    from cmdlog.member.member_ground import MemberGround
 
     cluster = ClusterFile.load(join)
     if node is None or secret is None:
@@ -236,7 +236,7 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
     def open_node(progress: Callable[[Any], None]) -> Node:
         start.announce_creation()
         if member is not None:
-            from cmdlog.node.member.member_node import MemberNode
+            from cmdlog.member.member_node import MemberNode
 
             return MemberNode.join(str(data), db, settings, member, target=app, progress=progress)
         return Node.open(str(data), db, settings, target=app, progress=progress)
@@ -263,7 +263,7 @@ def _serve(app: str, data: Path, config: Path | None, flags: Mapping[str, Any], 
 @contextlib.contextmanager
 def restarted_for_copy() -> Iterator[None]:
     """A node that has to be copied has ended in order, and said so on disk: this very command is run again in this process."""
-    from cmdlog.node.member.rejoin.life_end import CopyNeeded
+    from cmdlog.member.rejoin.life_end import CopyNeeded
 
     try:
         yield

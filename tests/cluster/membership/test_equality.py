@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from cmdlog.member.member_node import MemberNode
 from cmdlog.node.assembly import MACHINE
-from cmdlog.node.member.member_node import MemberNode
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.plan.cluster_plan import JointPlan
 from replay.plan.cluster_planner import make_joint_plan
 from replay.recover.from_cluster import rebuild_jointly
 from replay.state.trust import state_path
 from snapshot.table_digest import open_image
-from tests.node.members import Members, ask_retried, members, number_of
+from tests.member.members import Members, ask_retried, members, number_of
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # sites and sockets

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from cmdlog.cluster.membership.member_desk import MemberDesk
-from cmdlog.node.member.membership.membership_parts import MembershipParts
+from cmdlog.member.membership.membership_parts import MembershipParts
 
 
 @pytest.mark.parametrize("name", ["request", "take_wish", "members"])

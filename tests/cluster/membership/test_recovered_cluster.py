@@ -10,16 +10,16 @@ import pytest
 import cmdlog
 from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
 from cmdlog.cluster.membership.recovered_cluster import NotRecovered, recovered_cluster
+from cmdlog.member.member_node import MemberNode
 from cmdlog.node.assembly import MACHINE
-from cmdlog.node.member.member_node import MemberNode
 from cmdlog.wal.ids import CLUSTER_GROUP
 from replay.errors import NotSoleVoter
 from replay.log.collect_evidence import gather
 from replay.plan.cluster_planner import make_joint_plan
 from replay.recover.from_cluster import rebuild_jointly
 from tests.commands import Command
+from tests.member.members import Members, ask_retried, free_addresses, leads, members
 from tests.node.apps.faulty import db
-from tests.node.members import Members, ask_retried, free_addresses, leads, members
 from tests.node.rig import counters
 from tests.waiting import wait_for
 

@@ -202,7 +202,7 @@ class SimCluster:
         if not member.believes(sender, stamp):
             return
         member.receive([of for of in messages if (sender, int(of[0])) not in self.unheard])
-        member.reads.rounds.begin_waiting()
+        member.reads.begin_waiting()
 
     def run_log(self) -> None:
         """Some log that has been woken takes a block."""

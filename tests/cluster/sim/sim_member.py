@@ -1,6 +1,6 @@
 """One member of a simulated cluster: everything between the log and the sites is the product's own.
 
-One rule: it is wired as `cmdlog.node.member.member_node` wires it; disk, clock, network and sites are the world's.
+One rule: it is wired as `cmdlog.member.member_node` wires it; disk, clock, network and sites are the world's.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.log_reserve import LogReserve
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.restored_groups import Place, restore_groups
+from cmdlog.member.entry_reader import EntryRequest, read_entries
+from cmdlog.member.leadership import Leadership, Standing
+from cmdlog.member.leading.commit_checks import CommitChecks
+from cmdlog.member.leading.leader_steps import LeaderSteps
+from cmdlog.member.leading.leadership_events import LeadershipEvents
+from cmdlog.member.leading.leadership_transfer import LeadershipTransfer
+from cmdlog.member.member_code import MemberCode
+from cmdlog.member.member_start import make_genesis, terms_of_states
+from cmdlog.member.peer_events import LOOK_TICKS
+from cmdlog.member.read_rounds import ReadRounds
+from cmdlog.member.sequenced_machine import SequencedMachine
+from cmdlog.member.takeover import take_over
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.boot import Boot
 from cmdlog.node.clock import HybridClock
-from cmdlog.node.member.entry_reader import EntryRequest, read_entries
-from cmdlog.node.member.leader_reads import LeaderReads
-from cmdlog.node.member.leadership import Leadership, Standing
-from cmdlog.node.member.leading.commit_checks import CommitChecks
-from cmdlog.node.member.leading.leader_steps import LeaderSteps
-from cmdlog.node.member.leading.leadership_events import LeadershipEvents
-from cmdlog.node.member.leading.leadership_transfer import LeadershipTransfer
-from cmdlog.node.member.member_code import MemberCode
-from cmdlog.node.member.member_ground import NoLeader
-from cmdlog.node.member.member_start import make_genesis, terms_of_states
-from cmdlog.node.member.peer_events import LOOK_TICKS
-from cmdlog.node.member.sequenced_machine import SequencedMachine
-from cmdlog.node.member.takeover import take_over
-from cmdlog.node.outcome import CallOutcome, Done, Reply
+from cmdlog.node.outcome import CallOutcome, Done, NoLeader, Reply
 from cmdlog.node.placing.key_owners import make_owners
 from cmdlog.node.placing.router import Router
 from cmdlog.node.sequencing.partition_pipeline import Limits, PartitionPipeline
@@ -206,7 +205,7 @@ class SimMember:
             directory="", missing=self.missing_members,
         )  # fmt: skip
         self.steps.listed = machine.states
-        self.reads = LeaderReads(self.driver, self.sequenced, reads_max=10_000)
+        self.reads = ReadRounds(self.driver, self.sequenced, reads_max=10_000)
         self.transfer = LeadershipTransfer(
             self.driver, self.fitness, drained=lambda: self.sequencer.replicated.idle, send=self._send,
             peers=lambda: [NodeId(other) for other in world.peers_of(node)],
@@ -276,7 +275,7 @@ class SimMember:
             self.driver.ask(group, answer)
         for _ in range(ticks):
             self.driver.tick()
-        self.reads.rounds.tick(ticks)
+        self.reads.tick(ticks)
         self.events.name_leader(ticks=ticks)
         for _ in range(ticks):
             self.transfer.note_tick()
@@ -288,7 +287,7 @@ class SimMember:
     def receive(self, messages: list[tuple[int, Message | Bundle]]) -> None:
         """From a peer."""
         self.driver.receive(self.reserve.take_fitting(cast(Any, messages), self.log.room_bytes - self.driver.pending_bytes))
-        self.reads.rounds.begin_waiting()
+        self.reads.begin_waiting()
 
     def turn(self) -> None:
         """The log takes a block, if there is one. Raises: SimCrash."""

@@ -9,9 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from cmdlog.cluster.leader_fitness import FIT, Unfitness
-from cmdlog.node.member.leading.commit_checks import GIVE_UP_S
-from cmdlog.node.member.member_ground import NoMajority
-from cmdlog.node.outcome import CallOutcome, Reply
+from cmdlog.member.leading.commit_checks import GIVE_UP_S
+from cmdlog.node.outcome import CallOutcome, NoMajority, Reply
 from tests.cluster.sim.cluster_faults import ClusterFaults
 from tests.cluster.sim.cluster_run import Ran, run_history
 from tests.cluster.sim.joint_recovery import recover_states

@@ -14,7 +14,7 @@ from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
 from cmdlog.cluster.copying.copied_groups import GroupReach, cluster_state, partition_state
 from cmdlog.cluster.copying.copy_values import CopyManifest, CopyPlace, LogShape
 from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal
-from cmdlog.node.member.rejoin.rejoin_record import RejoinReason
+from cmdlog.member.rejoin.rejoin_record import RejoinReason
 from cmdlog.raft import RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.secure_frames import Peer

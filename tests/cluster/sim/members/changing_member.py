@@ -1,6 +1,6 @@
 """One member of a simulated cluster whose members change: what every member has, and book of peers, fault log and reconciler.
 
-One rule: as `tests.cluster.sim.sim_member`; membership is wired as `cmdlog.node.member.member_node` wires it.
+One rule: as `tests.cluster.sim.sim_member`; membership is wired as `cmdlog.member.member_node` wires it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from cmdlog.cluster.membership.refusals import MembershipRefused
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
 from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.cluster.transport.peer_transport import Address
-from cmdlog.node.member.member_roll import MemberRoll
-from cmdlog.node.member.membership.membership_parts import MembershipGround, MembershipParts
-from cmdlog.node.member.rejoin.rejoin_record import RejoinReason
+from cmdlog.member.member_roll import MemberRoll
+from cmdlog.member.membership.membership_parts import MembershipGround, MembershipParts
+from cmdlog.member.rejoin.rejoin_record import RejoinReason
 from cmdlog.raft import CopyOutcome
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import SnapshotDescriptor

@@ -1,6 +1,6 @@
 """A simulated node that is made again from a copy, one step after the other; it may die after each, and in the middle of any.
 
-One rule: record, votes, quarantine, first records and fault log are the product's (`cmdlog.node.member.rejoin`), and what they
+One rule: record, votes, quarantine, first records and fault log are the product's (`cmdlog.member.rejoin`), and what they
 leave on the disk decides what the next start does. Only the files travel otherwise: as bytes of simulated snapshots.
 """
 
@@ -17,7 +17,7 @@ import google_crc32c
 import orjson
 
 from cmdlog.cluster.copying.copy_values import CopyManifest
-from cmdlog.node.member.rejoin.copied_directory import (
+from cmdlog.member.rejoin.copied_directory import (
     MADE_BY,
     begin_directory,
     bring_peers,
@@ -25,9 +25,9 @@ from cmdlog.node.member.rejoin.copied_directory import (
     first_records,
     is_complete,
 )
-from cmdlog.node.member.rejoin.kept_votes import read_votes
-from cmdlog.node.member.rejoin.quarantine_folder import quarantine_parts
-from cmdlog.node.member.rejoin.rejoin_record import RejoinFile, RejoinReason, RejoinRecord, RejoinState
+from cmdlog.member.rejoin.kept_votes import read_votes
+from cmdlog.member.rejoin.quarantine_folder import quarantine_parts
+from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason, RejoinRecord, RejoinState
 from cmdlog.wal.directory.instance import Identity, load_instance
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.fault_log import FaultLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cmdlog.node.member.rejoin.rejoin_record import RejoinReason
+from cmdlog.member.rejoin.rejoin_record import RejoinReason
 from cmdlog.wal.format.cluster_record import MemberStage
 from cmdlog.wal.ids import CLUSTER_GROUP
 from tests.cluster.sim.list_sites import ListState

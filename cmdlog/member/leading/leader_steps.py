@@ -1,0 +1,159 @@
+"""The steps of a take-over on the parts of a node: `cmdlog.member.takeover.TakeoverSteps`.
+
+One rule: whatever looks at the terms and acts on them does both under the driver's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import structlog
+
+from cmdlog.cluster.replication import Replication
+from cmdlog.member.leadership import Leadership, Standing
+from cmdlog.member.member_code import MemberCode
+from cmdlog.member.sequenced_machine import SequencedMachine
+from cmdlog.node.outcome import Reply
+from cmdlog.node.placing.key_owners import KeyOwners
+from cmdlog.node.sequencing.sequencer import Sequencer
+from cmdlog.wal.format.cluster_record import ClusterMember
+from cmdlog.wal.format.control_record import skip_value
+from cmdlog.wal.format.record import RecordKind
+from cmdlog.wal.ids import txn_tick
+from procedures.storage.state import open_reader
+from replay.state.trust import state_path
+
+SKIPPED_BEFORE: Final = "the leader before has skipped the call, and did not finish"
+
+log = structlog.get_logger("cmdlog.cluster")
+
+
+def _ignore(_reply: Reply) -> None:
+    """Entries before the last of several: it is committed after them."""
+
+
+class LeaderSteps:
+    """Called by the take-over's thread."""
+
+    def __init__(
+        self,
+        driver: Replication,
+        machine: SequencedMachine,
+        leadership: Leadership,
+        sequencer: Sequencer,
+        keys: KeyOwners,
+        *,
+        code: MemberCode,
+        directory: str,
+        missing: Callable[[], Iterable[ClusterMember]],
+    ) -> None:
+        """`directory`: the node's, with the states; `missing` gives the members that the log does not state."""
+        self._driver, self._machine, self._leadership, self._sequencer = driver, machine, leadership, sequencer
+        self._keys, self._code, self._directory, self._missing = keys, code, directory, missing
+
+    def still(self, terms: tuple[int, ...]) -> bool:
+        """Whether these terms are the present leadership's."""
+        with self._driver.lock:
+            return self._leadership.standing is not Standing.FOLLOWING and self._leadership.terms == terms
+
+    def lift_clock(self, terms: tuple[int, ...]) -> bool:
+        """Ticks are above every TxnId of the logs."""
+        with self._driver.lock:
+            self._sequencer.clock.lift(txn_tick(self._driver.last_txn))
+            return self.still(terms)
+
+    def give_places(self, terms: tuple[int, ...]) -> bool:
+        """The sequencer numbers entries from the logs' ends on."""
+        with self._driver.lock:
+            if not self.still(terms):
+                return False
+            self._machine.lead(self._driver.ends(), catalog=self._code.versions.newest)
+            return True
+
+    def finish_skips(self, terms: tuple[int, ...]) -> bool:
+        """States the skips of calls on all partitions where the leader before did not; False when the terms are over.
+
+        Under one lock with the look at the terms: in later ones the same skip may be on its way.
+        """
+        with self._driver.lock:
+            if not self.still(terms):
+                return False
+            entries: list[tuple[int, RecordKind, dict[str, Any]]] = [
+                (p, RecordKind.SKIP, skip_value(half.everywhere[p], 0, SKIPPED_BEFORE, half.everywhere))
+                for half in self._machine.half_skips()
+                for p in half.missing
+            ]
+            self._sequencer.add_entries(entries, _ignore)
+            return True
+
+    def skips_finished(self) -> bool:
+        """Whether every skip of a call on all partitions is committed in all of them."""
+        with self._driver.lock:
+            return not self._machine.half_skips()
+
+    def run_committed(self, terms: tuple[int, ...]) -> bool:
+        """The sites get what is committed, and nothing waits for another leader; False when the terms are over."""
+        with self._driver.lock:
+            if not self.still(terms):
+                return False
+            self._machine.run_committed()
+            return True
+
+    def all_run(self) -> bool:
+        """Whether everything committed is run."""
+        with self._driver.lock:
+            return self._machine.all_run
+
+    def state_code(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
+        """States this program, where the log lacks it; how many entries that takes. `done` is called when they are committed.
+
+        Raises: SchemaConflict, MigrationFailed, before anything is stated."""
+        if self.still(terms):
+            self._code.try_tables(self._directory, self._sequencer.clock.reserve(1))
+        with self._driver.lock:
+            missing = self._code.missing_entries() if self.still(terms) else ()
+            for number, (kind, value) in enumerate(missing, 1):
+                log.info("code_proposed", kind=kind.name, catalog_version=value.get("version"))
+                self._machine.state(kind, value, done if number == len(missing) else _ignore)
+        self._driver.wake()
+        return len(missing)
+
+    def add_tables(self, terms: tuple[int, ...], done: Callable[[Reply], None]) -> int:
+        """Adds the tables of the newest code that the states lack, tried out on each; how many entries that takes. As
+        `state_code`. Raises: SchemaConflict, BundleError."""
+        entries = self._code.missing_tables(self._directory, self._sequencer.clock.reserve(1))
+        with self._driver.lock:
+            if not entries or not self.still(terms):
+                return 0
+            self._sequencer.add_entries(entries, done)
+        return len(entries)
+
+    def run_newest_code(self, terms: tuple[int, ...]) -> bool:
+        """Calls are bound to the newest code and run it; False when the terms are over. Raises: BundleError."""
+        self._code.run_newest()
+        with self._driver.lock:
+            if not self.still(terms):
+                return False
+            self._sequencer.replicated.run_catalog(self._code.versions.newest)
+        return True
+
+    def load_keys(self) -> None:
+        """The states say which keys were used; blocking."""
+        self._keys.clear()
+        for partition in self._machine.partitions:
+            connection, _ = open_reader(state_path(self._directory, partition))
+            with contextlib.closing(connection):
+                self._keys.load(connection, partition)
+
+    def take_calls(self, terms: tuple[int, ...]) -> bool:
+        """Calls are taken; False when the terms are over."""
+        with self._driver.lock:
+            if not self._leadership.take_calls(terms):
+                return False
+            self._sequencer.replicated.accept_calls()
+            for member in self._missing():
+                self._machine.state(RecordKind.MEMBER, member.to_json(), _ignore)
+        self._driver.wake()
+        return True

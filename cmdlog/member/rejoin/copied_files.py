@@ -1,0 +1,177 @@
+"""The files of a copy as they arrive in `copying/`.
+
+One rule: a file has its name only when all of it is durable and has the checksum that the manifest states. Before that it lies in
+`copying/parts/`, and what is there is read again when the copy is resumed: nobody synced it.
+
+    copying/parts/<crc32c>-<size>            the first bytes of a file
+    copying/snapshots/<snapshot>/<file>      a whole file, under the name that it has in a node's directory
+    copying/manifest.json                    all of the copy is here: what the source said of it
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import google_crc32c
+
+from cmdlog.cluster.copying.copy_client import ChunkDamaged
+from cmdlog.cluster.copying.copy_values import CopyFile, CopyManifest
+from cmdlog.member.rejoin.checked_json import read_checked_json, write_checked_json
+from cmdlog.wal.errors import Corrupt, DiskFull
+from cmdlog.wal.files import File, Files, parent
+from cmdlog.wal.format.record import BadRecord
+from snapshot.catalog import FOLDER as SNAPSHOTS
+from snapshot.manifest import MANIFEST_NAME
+
+COPYING_FOLDER: Final = "copying"
+PARTS_FOLDER: Final = "parts"
+READ_BYTES: Final = 1 << 20
+
+ReadFrom = Callable[[int], Iterator[bytes]]
+"""The bytes of a file from an offset on."""
+
+
+class CopiedFiles:
+    """Of one directory. One thread."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files, self._directory = files, directory
+        self.folder = os.path.join(directory, COPYING_FOLDER)
+        self._parts = os.path.join(self.folder, PARTS_FOLDER)
+        self._snapshots = os.path.join(self.folder, SNAPSHOTS)
+        self._whole: set[CopyFile] = set()  # that were checked by this process; without their numbers
+
+    def begin_copy(self) -> None:
+        """Makes the folders. Raises: DiskFull, WriteFailed."""
+        for folder in (self.folder, self._parts, self._snapshots):
+            if not self._files.exists(folder):
+                self._files.mkdir(folder)
+            self._files.fsync_dir(parent(folder))
+
+    def check_room(self, manifest: CopyManifest) -> None:
+        """Whether the volume can take what is missing, and the states that are made of it. Raises: DiskFull."""
+        arrived = sum(file.size for file in manifest.files if self._files.exists(self._path(file)))
+        needed = 2 * manifest.size - arrived
+        volume = os.statvfs(self.folder)
+        if (free := volume.f_bavail * volume.f_frsize) < needed:
+            raise DiskFull(
+                f"the copy needs {needed} bytes in {self._directory} and its volume has {free}",
+                hint="free space on that volume, then start again: what was copied stays, and the copy is resumed",
+            )
+
+    def is_whole(self, file: CopyFile) -> bool:
+        """Whether the file is here: with this name, size and checksum. Reads it once."""
+        key = _without_number(file)
+        if key in self._whole:
+            return True
+        path = self._path(file)
+        if not self._files.exists(path):
+            return False
+        opened = self._files.open(path, read_only=True)
+        try:
+            matches = opened.size() == file.size and _crc_of(opened, file.size) == file.crc32c
+        finally:
+            opened.close()
+        if matches:
+            self._whole.add(key)
+        return matches
+
+    def fetch_file(self, file: CopyFile, read_from: ReadFrom, arrived: Callable[[int], None]) -> None:
+        """Brings the file here, from where an earlier run was interrupted; durable on return with its name.
+
+        `arrived` gets the number of bytes after each piece, those of the earlier run first.
+        Raises: ChunkDamaged when the whole has another checksum, and then nothing of it is kept; DiskFull, WriteFailed, and then
+        what has arrived is kept; what `read_from` and `arrived` raise.
+        """
+        part = os.path.join(self._parts, f"{file.crc32c:08x}-{file.size}")
+        opened = self._files.open(part, create=True)
+        try:
+            done = min(opened.size(), file.size)
+            crc = _crc_of(opened, done)
+            arrived(done)
+            if done < file.size:
+                for piece in read_from(done):
+                    opened.pwrite(piece, done)
+                    crc, done = int(google_crc32c.extend(crc, piece)), done + len(piece)
+                    arrived(len(piece))
+            if (done, crc) == (file.size, file.crc32c):
+                opened.truncate(file.size)
+                self._sync_part(opened)
+        finally:
+            opened.close()
+        if (done, crc) != (file.size, file.crc32c):
+            self._files.unlink(part)
+            raise ChunkDamaged(
+                f"{file.name} arrived with {done} bytes and CRC-32C {crc:08x}, not {file.size} and {file.crc32c:08x}"
+            )
+        self._name_file(part, file)
+
+    def _sync_part(self, opened: File) -> None:
+        try:
+            opened.fsync()
+        except BaseException:  # a second sync would succeed and prove nothing
+            self._files.unlink(opened.path)
+            raise
+
+    def _name_file(self, part: str, file: CopyFile) -> None:
+        path = self._path(file)
+        if not self._files.exists(folder := parent(path)):
+            self._files.mkdir(folder)
+            self._files.fsync_dir(parent(folder))
+        self._files.rename(part, path)
+        self._files.fsync_dir(self._parts)
+        self._files.fsync_dir(folder)
+        self._whole.add(_without_number(file))
+
+    def end_copy(self, manifest: CopyManifest) -> None:
+        """All of the copy is here: what belongs to another one goes, and the manifest is written. Durable on return."""
+        self._keep_only(manifest.files)
+        write_checked_json(self._files, os.path.join(self.folder, MANIFEST_NAME), manifest.to_json())
+
+    def read_manifest(self) -> CopyManifest:
+        """Of the copy that is here whole. Raises: Corrupt."""
+        path = os.path.join(self.folder, MANIFEST_NAME)
+        value = read_checked_json(self._files, path)
+        if value is None:
+            raise Corrupt("the manifest of the copy is missing", path=path)
+        try:
+            return CopyManifest.from_json(value)
+        except (ValueError, KeyError, TypeError, BadRecord) as error:
+            raise Corrupt(f"the manifest of the copy cannot be read ({error!r})", path=path) from error
+
+    def remove_copy(self) -> None:
+        """Removes the folder with all that is left in it."""
+        self._whole.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._files.fsync_dir(self._directory)
+
+    def _keep_only(self, wanted: Iterable[CopyFile]) -> None:
+        """Removes snapshots of another copy, and parts."""
+        names = {file.name for file in wanted}
+        shutil.rmtree(self._parts, ignore_errors=True)
+        for snapshot in self._files.listdir(self._snapshots):
+            folder = os.path.join(self._snapshots, snapshot)
+            for name in self._files.listdir(folder):
+                if f"{snapshot}/{name}" not in names:
+                    self._files.unlink(os.path.join(folder, name))
+            if not self._files.listdir(folder):
+                os.rmdir(folder)
+        self._files.fsync_dir(self._snapshots)
+
+    def _path(self, file: CopyFile) -> str:
+        return os.path.join(self._snapshots, *file.name.split("/"))
+
+
+def _without_number(file: CopyFile) -> CopyFile:
+    return CopyFile(0, file.partition, file.name, file.size, file.crc32c)
+
+
+def _crc_of(file: File, size: int) -> int:
+    """Of the first `size` bytes."""
+    crc = offset = 0
+    while offset < size and (piece := file.pread(min(READ_BYTES, size - offset), offset)):
+        crc, offset = int(google_crc32c.extend(crc, piece)), offset + len(piece)
+    return crc

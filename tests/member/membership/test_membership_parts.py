@@ -1,0 +1,205 @@
+"""Membership of running nodes: the failure set in every fault log, requests of operators, wishes of disks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.cluster.cluster_file import MemberAddress
+from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal
+from cmdlog.cluster.membership.member_desk import RequestKind
+from cmdlog.cluster.membership.refusals import MembershipRefused, RefusedBecause
+from cmdlog.member.member_node import MemberNode
+from cmdlog.node.assembly import MACHINE
+from cmdlog.wal.fault_log import read_faults
+from replay.log.collect_evidence import gather
+from tests.member.members import Members, ask_retried, free_addresses, leads, members, number_of
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow  # sites and sockets
+
+SILENCE_S = 0.6
+PEER, CLIENT = "127.0.0.1:7999", "http://node4"
+
+
+@pytest.fixture
+def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members]:
+    """Three nodes that run; a silent one soon loses its vote."""
+    with members(tmp_path, monkeypatch, count=3, failure_after_s=SILENCE_S) as made:
+        made.join_all()
+        wait_for(lambda: all(set(node._roll.stated) == {1, 2, 3} for node in made.nodes.values()), why=made.told)
+        yield made
+
+
+def fault_logs(cluster: Members) -> dict[int, list[tuple[int, list[int]]]]:
+    """Of every node sequence and set of each record."""
+    folders = {node: str(cluster.folder / f"n{node}") for node in cluster.cluster.nodes}
+    return {
+        node: [(record.sequence, sorted(record.failed)) for record in read_faults(MACHINE.files, folder)]
+        for node, folder in folders.items()
+    }
+
+
+def seat(node: MemberNode, other: int) -> str:
+    """What the node knows of another one's seat."""
+    return str(next(row["seat"] for row in node.membership.members()["members"] if row["node"] == other))
+
+
+def state(node: MemberNode, other: int) -> str:
+    """How far it has come, as the node knows."""
+    return str(next((row["state"] for row in node.membership.members()["members"] if row["node"] == other), ""))
+
+
+def refusal(node: MemberNode, *arguments: Any, **options: Any) -> RefusedBecause:
+    """Why the request is refused."""
+    with pytest.raises(MembershipRefused) as caught:
+        node.membership.request(*arguments, **options)
+    return caught.value.code
+
+
+def test_a_silent_node_is_declared_failed_and_well_again_in_every_fault_log(three: Members) -> None:
+    """Set 1 is in the logs of those that live, sets 1 and 2 in all once it is back; status and calls go on."""
+    away = number_of(three.followers()[0])
+    three.close(away)
+    leader = three.leader()
+    three.wait_hurried(lambda: [log for log in fault_logs(three).values() if log == [(1, [away])]][1:])
+    wait_for(lambda: seat(leader, away) == "learner", why=three.told)
+    assert leader.overview.status()["failure_set"] == {"sequence": 1, "nodes": [away]}
+    ask_retried(three.leader, "bump", key="k1", id=1, amount=1)
+    logged = gather(MACHINE.files, str(three.folder / f"n{number_of(leader)}")).logged_faults
+    assert logged is not None
+    assert (logged.sequence, logged.failed) == (1, (away,))
+    three.join(away)
+    whole = {node: [(1, [away]), (2, [])] for node in three.cluster.nodes}
+    wait_for(lambda: fault_logs(three) == whole, why=lambda: fault_logs(three))
+    wait_for(lambda: seat(leader, away) == "voter", why=three.told)
+    assert [row["failed"] for row in leader.membership.failure_sets()] == [[away], []]
+    assert leader.membership.failure_sets()[0]["demotions"]
+
+
+def test_a_removed_node_leaves_every_group_and_stays_stated(three: Members) -> None:
+    """Learned by all from the log; a repetition is no error, a request for an older state is refused."""
+    leader = three.leader()
+    gone = number_of(three.followers()[0])
+    version = leader.membership.members()["version"]
+    assert refusal(leader, "remove", gone, base=version - 1) is RefusedBecause.STALE_BASE
+    planned = leader.membership.request("remove", gone, plan=True)
+    assert [stage["survives"] for stage in planned["plan"]["stages"]] == [1, 0]
+    begun = leader.membership.request("remove", gone, base=version)
+    assert (begun["already"], begun["state"]) == (False, "leaving")
+    wait_for(lambda: (state(leader, gone), seat(leader, gone)) == ("removed", ""), why=three.told)
+    assert leader.membership.request("remove", gone)["already"]
+    other = next(node for number, node in three.nodes.items() if number != gone and not leads(node))
+    wait_for(lambda: state(other, gone) == "removed", why=three.told)
+    assert refusal(other, "remove", gone) is RefusedBecause.NOT_LEADING
+
+
+def test_leadership_is_given_on_request_and_by_a_leader_that_leaves(three: Members) -> None:
+    """The next leader continues the removal of the one before."""
+    first = three.leader()
+    second = number_of(three.followers()[0])
+    assert refusal(first, "transfer", 9) is RefusedBecause.UNKNOWN_NODE
+    assert first.membership.request("transfer", second)["plan"]["refusal"] is None
+    leader = wait_for(lambda: next((node for node in three.nodes.values() if leads(node) and number_of(node) == second), None))
+    assert leader is not None
+    assert leader.membership.request("transfer", second)["already"]
+    leader.membership.request("remove", second)
+    third = wait_for(lambda: next((n for n in three.nodes.values() if leads(n) and number_of(n) != second), None), why=three.told)
+    assert third is not None
+    wait_for(lambda: state(third, second) == "removed", why=three.told)
+
+
+def test_a_disk_joins_where_it_is_expected_and_nowhere_else(three: Members) -> None:
+    """By the place that an operator has prepared; as a learner in every group it is admitted, with the places."""
+    leader = three.leader()
+    wish = CopyWish(4, b"new disk", b"", "it is new", PEER, CLIENT)
+    assert leader.membership.take_wish(wish).refusal is WishRefusal.NOT_EXPECTED
+    assert refusal(leader, "add", 4) is RefusedBecause.BAD_REQUEST
+    assert leader.membership.request("add", 4, peer=PEER, client=CLIENT)["state"] == "expected"
+    assert leader.membership.request("add", 4, peer=PEER, client=CLIENT)["already"]
+    follower = three.followers()[0]
+    assert follower.membership.take_wish(wish).refusal is WishRefusal.NOT_LEADING
+    leader.membership.take_wish(wish)
+
+    def admitted() -> bool:
+        member = leader.membership.take_wish(wish).member
+        return member is not None and set(member.admitted) == {0, 1, 1022}
+
+    wait_for(admitted, why=three.told)
+    assert seat(leader, 4) == "learner"
+    assert leader.membership.members()["operation"] == {"node": 4, "state": "admitted"}
+    other = CopyWish(4, b"another1", b"", "it is new", PEER, CLIENT)
+
+    def leader_refuses(call: Callable[[MemberNode], Any], wanted: Any) -> None:  # another may lead by now
+        wait_for(lambda: call(three.leader()) is wanted, why=three.told)
+
+    leader_refuses(lambda node: refusal(node, "remove", number_of(three.followers()[0])), RefusedBecause.OPERATION_UNDER_WAY)
+    leader_refuses(lambda node: node.membership.take_wish(other).refusal, WishRefusal.REPLACE_NEEDED)
+    three.leader().membership.request("remove", 4)
+    wait_for(lambda: state(three.leader(), 4) == "removed", why=three.told)
+    leader_refuses(lambda node: node.membership.take_wish(wish).refusal, WishRefusal.REMOVED)
+
+
+def test_a_disk_that_gives_up_its_life_takes_its_own_place(three: Members) -> None:
+    """It names the life that the cluster has pinned: no operator is needed. The old life is refused from then on."""
+    leader = three.leader()
+    away = number_of(three.followers()[0])
+    life = three.nodes[away]._wal.instance.identity.incarnation
+    three.close(away)
+    stranger = CopyWish(away, b"new disk", b"", "it is empty", "", "")
+    wait_for(lambda: leader.membership.take_wish(stranger).refusal is WishRefusal.REPLACE_NEEDED)
+    wish = CopyWish(away, b"new disk", life, "its log is damaged", "", "")
+    leader.membership.take_wish(wish)
+
+    def admitted() -> bool:
+        member = leader.membership.take_wish(wish).member
+        return member is not None and member.incarnation == wish.incarnation and bool(member.admitted)
+
+    wait_for(admitted, why=three.told)
+    member = leader.membership.take_wish(wish).member
+    assert member is not None
+    assert member.former == (life,)
+    assert leader.membership.members()["failed"]["nodes"] == [away]
+    wait_for(lambda: leader._network.book.records[away].incarnation == wish.incarnation)  # type: ignore[index]
+    assert leader._network.book.records[away].former == (life,)  # type: ignore[index]
+
+
+def ask_leader(cluster: Members, kind: RequestKind, node: int, **options: Any) -> MemberNode:
+    """Makes the request at whichever node leads; the one that took it."""
+
+    def attempt() -> MemberNode | None:
+        leader = next((of for of in cluster.nodes.values() if leads(of)), None)
+        with contextlib.suppress(MembershipRefused):
+            if leader is not None:
+                leader.membership.request(kind, node, **options)
+                return leader
+        return None
+
+    taken = wait_for(attempt, why=cluster.told)
+    assert taken is not None
+    return taken
+
+
+def test_a_fourth_node_joins_and_a_first_one_leaves(three: Members) -> None:
+    """Under calls: it copies, votes by itself, and may lead; the one that leaves is in no group, and learns of it."""
+    (address,) = free_addresses(1)
+    four = MemberAddress(4, address, "http://node4")
+    for number in range(20):
+        ask_retried(three.leader, "bump", key=f"k{number}", id=number, amount=1)
+    ask_leader(three, "add", 4, peer=f"{address[0]}:{address[1]}", client=four.client)
+    three.join(4, cluster=replace(three.cluster, members=(*three.cluster.members, four)))
+    wait_for(lambda: {(state(of, 4), seat(of, 4)) for of in three.nodes.values()} == {("member", "voter")}, why=three.told)
+    ask_retried(three.leader, "bump", key="more", id=1, amount=1)
+    leader = three.leader()
+    gone = number_of(leader)
+    ask_leader(three, "retire", gone)
+    three.wait_hurried(lambda: leader.error is not None)
+    assert (three.folder / f"n{gone}" / "cluster" / "tombstone.json").exists()
+    stay = [of for number, of in three.nodes.items() if number != gone]
+    wait_for(lambda: {state(of, gone) for of in stay} == {"removed"}, why=three.told)
+    ask_retried(lambda: three.leader(other_than=gone), "bump", key="last", id=1, amount=1)

@@ -1,0 +1,59 @@
+"""`rejoin.json` says what is to be done, whatever happens to the process."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cmdlog.cluster.cluster_file import MemberAddress
+from cmdlog.member.rejoin.checked_json import write_checked_json
+from cmdlog.member.rejoin.rejoin_record import RejoinFile, RejoinReason, RejoinRecord, RejoinState
+from cmdlog.wal.errors import Corrupt
+from tests.wal.sim.simfiles import SimFiles
+
+WANTED = RejoinRecord(RejoinState.WANTED, RejoinReason.DAMAGED, "a block has changed", former=b"life-one")
+
+
+def a_disk() -> SimFiles:
+    """With a node's folder."""
+    files = SimFiles(1)
+    files.mkdir("/node")
+    files.fsync_dir("/")
+    return files
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        WANTED,
+        WANTED.drawn(b"life-two", {0: (3, None), 65534: (4, 2)}),
+        RejoinRecord(
+            RejoinState.QUARANTINED, RejoinReason.EMPTY, "", b"", b"life-two", {},
+            (MemberAddress(1, ("::1", 7001), "http://one"),), "20260101T000000Z-empty",
+        ),
+    ],
+)  # fmt: skip
+def test_a_record_survives_a_power_cut(record: RejoinRecord) -> None:
+    """Every field of it."""
+    files = a_disk()
+    RejoinFile(files, "/node").write_record(record)
+    assert RejoinFile(files.power_cut(random.Random(7)), "/node").read_record() == record
+
+
+def test_without_a_file_no_copy_is_wanted() -> None:
+    """Before the first record, and after it was removed."""
+    file = RejoinFile(a_disk(), "/node")
+    assert file.read_record() is None
+    file.write_record(WANTED)
+    file.remove_record()
+    assert file.read_record() is None
+
+
+def test_a_record_that_says_something_else_is_refused() -> None:
+    """The directory may be half of one node and half of another."""
+    files = a_disk()
+    file = RejoinFile(files, "/node")
+    write_checked_json(files, file.path, {**WANTED.to_json(), "state": "copied"})
+    with pytest.raises(Corrupt, match="names no copy"):
+        file.read_record()

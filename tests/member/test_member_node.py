@@ -1,0 +1,237 @@
+"""Nodes of one cluster in one process: who takes calls, what a start and an orderly stop do, and what a follower refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.member.member_ground import MemberState
+from cmdlog.member.member_node import ANCHOR, MemberNode
+from cmdlog.node.assembly import MACHINE
+from cmdlog.node.boot import OtherApplication
+from cmdlog.node.outcome import NotLeading, NotReady
+from cmdlog.raft import RaftSettings
+from cmdlog.raft.configuration import NodeId
+from cmdlog.raft.messages import Campaign, VoteRequest
+from cmdlog.wal.errors import Foreign, Locked
+from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId, Term
+from cmdlog.wal.log import Log
+from procedures.samples.bank import db as bank
+from snapshot.errors import PointRefused
+from tests.member.members import Members, a_cluster, ask_retried, leads, members, number_of
+from tests.node.rig import ask, counters, rows, send
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow  # sites and sockets
+
+COUNTERS = "SELECT id, n FROM counters ORDER BY id"
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members]:
+    """A cluster of one node, which is not opened."""
+    with members(tmp_path, monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
+    """Three nodes that run. A test leaves them so."""
+    with pytest.MonkeyPatch.context() as patch, members(tmp_path_factory.mktemp("three"), patch, count=3) as made:
+        made.join_all()
+        yield made
+
+
+def log_of(directory: Path) -> dict[int, Any]:
+    """Of every group what its log ends with: term, vote, entries, code, commit."""
+    log = Log.open(MACHINE.files, str(directory))
+    try:
+        groups = log.recovered.groups
+        return {group: (state, groups.votes.get(group)) for group, state in groups.by_partition.items()}
+    finally:
+        log.close()
+
+
+def refusals(node: MemberNode) -> list[NotReady]:
+    """What it answers to a call, a read and a query."""
+    found = []
+    for refused in (lambda: send(node, "bump", id=1, amount=1), lambda: send(node, "peek", id=1), lambda: counters(node)):
+        with pytest.raises(NotReady) as told:
+            refused()
+        found.append(told.value)
+    return found
+
+
+def level(cluster: Members) -> object:
+    """All nodes have committed and run the same; the newest index of each partition."""
+    found = {
+        tuple((part["committed"], part["applied"]) for part in node.status()["partitions"].values())
+        for node in cluster.nodes.values()
+    }
+    return len(found) == 1 and all(committed == applied for committed, applied in next(iter(found))) and found
+
+
+# -- a cluster of one ----------------------------------------------------------------------------------------------------------
+
+
+def test_calls_wait_for_a_leader(alone: Members) -> None:
+    """Before it has one a node refuses calls, reads and queries by name; then it takes them."""
+    node = alone.join(1, attached=False)
+    assert node.member_state.value == "configuring"
+    node.attach(None)
+    alone.leader()
+    assert node.member_state is MemberState.RUNNING
+    assert ask(node, "bump", id=1, amount=3) == 3
+    assert counters(node) == {1: 3}
+
+
+def test_node_that_has_met_nobody_neither_answers_nor_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`no_quorum`, for calls, reads and queries; ticks of any number make it no candidate, and nobody gets its vote."""
+    with members(tmp_path, monkeypatch, count=3) as made:
+        node = made.join(1)
+        node._events.on_tick(100)
+        for group in (PartitionId(0), PartitionId(CLUSTER_GROUP)):
+            wanted = VoteRequest(NodeId(2), NodeId(1), Term(5), Campaign.REAL, Index(9), Term(4))
+            node._events.on_messages(NodeId(2), [(group, wanted)])
+        assert [refusal.code for refusal in refusals(node)] == ["no_quorum"] * 3
+        assert node.cluster_status()["leader"] is None
+        assert node.cluster_status()["state"] == "configuring"
+        made.close(1)
+        assert {(state.term, vote) for state, vote in log_of(tmp_path / "n1").values()} == {(1, (1, None))}
+
+
+def test_start_and_stop_write_nothing(alone: Members, tmp_path: Path) -> None:
+    """A node that is opened, and closed before it speaks with anybody: the log says what it said."""
+    alone.join_all()
+    for number in range(5):
+        ask(alone.leader(), "bump", id=number, amount=number)
+    alone.close(1)
+    before = log_of(tmp_path / "n1")
+    alone.join(1, attached=False)
+    alone.close(1)
+    assert log_of(tmp_path / "n1") == before
+
+
+def test_executed_calls_and_keys_survive_a_restart(alone: Members) -> None:
+    """The key of a call finds its outcome, and nothing runs twice."""
+    ask(alone.join_all(), "bump", key="k", id=1, amount=3)
+    alone.close(1)
+    node = alone.join_all()
+    assert ask(node, "bump", key="k", id=1, amount=3) == 3
+    assert counters(node) == {1: 3}
+
+
+def test_recovery_points_are_refused(alone: Members) -> None:
+    """The log of a cluster states none; nothing of it is logged."""
+    node = alone.join_all()
+    before = node.status()["partitions"]
+    with pytest.raises(PointRefused, match="--until"):
+        node.take_point()
+    assert node.status()["partitions"] == before
+
+
+def test_directory_that_does_not_fit_is_refused_and_freed(alone: Members) -> None:
+    """Another cluster's file, another program: the lock is given back, so the right one opens."""
+    alone.join(1, attached=False)
+    with pytest.raises(Locked):
+        alone.join(1, attached=False)
+    alone.close(1)
+    with pytest.raises(Foreign):
+        alone.join(1, cluster=a_cluster())
+    with pytest.raises(OtherApplication):
+        alone.join(2, cluster=a_cluster(2), app=bank)
+    assert alone.join_all().member_state is MemberState.RUNNING
+
+
+def test_log_is_held_where_no_mark_calls_it_committed(alone: Members) -> None:
+    """The anchor follows the commit marks: segments come free while the node runs."""
+    node = alone.join_all()
+    ask(node, "bump", id=1, amount=1)
+    wait_for(lambda: ANCHOR in node._wal.anchors.status())
+    held = node._wal.anchors.status()[ANCHOR]["block"]
+    ask(node, "bump", id=1, amount=1)
+    wait_for(lambda: node._wal.anchors.status()[ANCHOR]["block"] > held)
+
+
+# -- three nodes ---------------------------------------------------------------------------------------------------------------
+
+
+def test_follower_refuses_queries_and_names_the_leader(three: Members) -> None:
+    """What a follower has may be old; calls and reads go to the leader (`test_member_calls`)."""
+    leader = three.leader()
+    ask_retried(three.leader, "bump", key="named", id=5, amount=1)
+    url = f"http://node{number_of(leader)}"
+
+    def refusal(node: MemberNode) -> NotReady:
+        with pytest.raises(NotReady) as told:
+            counters(node)
+        return told.value
+
+    for node in three.followers():
+        wait_for(lambda node=node: refusal(node).more() == {"leader": url})  # type: ignore[misc]
+        assert type(refusal(node)) is NotLeading
+
+
+def test_followers_hold_what_the_leader_holds(three: Members) -> None:
+    """Same entries, same rows; calls on one partition and on all."""
+    for number in range(10):
+        ask_retried(three.leader, "bump", key=f"hold{number}", id=100 + number, amount=number)
+    ask_retried(three.leader, "set_rate", key="rate", name="base", value=7)
+    wait_for(lambda: level(three), why=three.told)
+    for partition in range(2):
+        for sql in (COUNTERS, "SELECT name, value FROM rates"):
+            held = [rows(three.folder / f"n{node}", partition, sql) for node in three.nodes]
+            assert held[0]
+            assert held[0] == held[1] == held[2]
+    assert [node.cluster_status()["diverged"] for node in three.nodes.values()] == [{}, {}, {}]
+
+
+def test_leader_that_is_cut_off_answers_no_read(three: Members) -> None:
+    """It may have been deposed: its reads end in a refusal. The others go on, and it follows when it is back."""
+    old = three.leader()
+    ask_retried(three.leader, "bump", key="before", id=7, amount=1)
+    number = number_of(old)
+    peers = {NodeId(m.node): m.peer for m in three.cluster.members if m.node != number}
+    old._network.set_peers({})
+    try:
+        new = three.leader(other_than=number)
+        assert ask_retried(lambda: new, "bump", key="meanwhile", id=7, amount=1) == 2
+        with pytest.raises(NotReady):
+            counters(old)
+        three.wait_hurried(lambda: not leads(old))
+    finally:
+        old._network.set_peers(peers)
+    wait_for(lambda: old.cluster_status()["leader"] == number_of(three.leader()) != number, why=three.told)
+    wait_for(lambda: level(three), why=three.told)
+
+
+def test_status_shows_the_cluster(three: Members) -> None:
+    """Who this is, who leads, every member and group, and the peers as this node sees them."""
+    leader = number_of(three.leader())
+    for number, node in three.nodes.items():
+        wait_for(lambda node=node: node.cluster_status()["leader"] == leader)  # type: ignore[misc]
+        told = node.status()["cluster"]
+        assert (told["state"], told["node"], told["leader"]) == ("running", number, leader)
+        assert told["standing"] == ("leading" if number == leader else "following")
+        assert [{name: member[name] for name in ("node", "client", "peer")} for member in told["members"]] == [
+            {"node": m.node, "client": m.client, "peer": f"{m.peer[0]}:{m.peer[1]}"} for m in three.cluster.members
+        ]
+        assert set(told["groups"]) == {"0", "1", str(int(CLUSTER_GROUP))}
+        assert {group["leader"] for group in told["groups"].values()} == {leader}
+        assert [peer["node"] for peer in told["peers"]] == [n for n in three.nodes if n != number]
+
+
+def test_leader_that_stops_hands_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others never campaign of themselves here, so only an offer makes one of them the leader."""
+    with members(tmp_path, monkeypatch, count=3) as made:
+        for node in made.cluster.nodes:
+            made.join(node, raft=RaftSettings(election_ticks=200 if node == 1 else 100_000))  # no slow disk makes 1 hand over
+        assert number_of(made.leader()) == 1
+        ask_retried(made.leader, "bump", key="k", id=1, amount=3)
+        made.close(1)
+        assert number_of(made.leader()) in {2, 3}
+        assert ask_retried(made.leader, "bump", key="k", id=1, amount=3) == 3, "it was run once"
+        assert counters(made.leader()) == {1: 3}

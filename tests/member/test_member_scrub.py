@@ -1,0 +1,174 @@
+"""The scrub of members: their logs are compared by sums, and one that is damaged is made whole by its peers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmdlog.cluster.copying.log_sums import SumsRequest
+from cmdlog.member.member_node import MemberNode
+from cmdlog.member.rejoin.life_end import CopyNeeded
+from cmdlog.node.outcome import NotReady
+from cmdlog.node.scrub.cluster_peers import TURN_S
+from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES
+from cmdlog.node.scrub.reader_process import ReaderProcess, SliceRead
+from cmdlog.wal.ids import BlockNumber, Lsn
+from tests.member.members import Members, ask_retried, members, number_of
+from tests.node.rig import counters, send
+from tests.node.scrubbed import FAR, RAW, flip_bit, items_of, run_pass, scrub_of
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+KEEP: dict[str, Any] = {"snapshot_age_max_s": 0.0, "recovery_budget_s": 0.0}  # else a slow machine lets go what is compared
+CALLS = 150
+
+
+@pytest.fixture
+def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members]:
+    """Three nodes that run and have the same entries; their scrubs are stepped by hand."""
+    with members(tmp_path, monkeypatch, count=3, partitions=1, scrub_every_s=0.0, batch_calls_max=1, segments=32, **KEEP) as made:
+        made.join_all()
+        write_entries(made, CALLS)
+        yield made
+
+
+def write_entries(made: Members, upto: int) -> None:
+    """Calls until every node has run so many entries; the calls of a leader that lost its place do not count."""
+    while applied(made.leader()) < upto:
+        left = upto - applied(made.leader())
+        with contextlib.suppress(NotReady):
+            for pending in [send(made.leader(), "bump", id=n % 20, amount=n) for n in range(left)]:
+                pending.wait()
+    end = applied(made.leader())
+    for node in made.nodes.values():
+        wait_for(partial(_has_applied, node, end))
+
+
+def _has_applied(node: MemberNode, end: int) -> bool:
+    return applied(node) >= end
+
+
+def applied(node: MemberNode) -> int:
+    """Entries of the partition that it has run."""
+    return int(node.status()["partitions"]["0"]["applied"])
+
+
+def step_until(node: MemberNode, condition: Callable[[], bool]) -> None:
+    """Steps, while time passes quickly."""
+    times = count(FAR, TURN_S)
+    wait_for(lambda: scrub_of(node).step(next(times)) is not None and condition(), why=lambda: scrub_of(node).status())
+
+
+def summed(node: MemberNode) -> dict[int, int]:
+    """The sums that passes have found; what is committed may be so in the log a moment later than in memory."""
+    passes = count(FAR, 2 * TURN_S)
+
+    def look() -> dict[int, int]:
+        run_pass(scrub_of(node), next(passes))
+        return dict(scrub_of(node).known_sums(SumsRequest(0, 0, 9, RANGE_ENTRIES)))
+
+    return wait_for(look, why=lambda: scrub_of(node).status())
+
+
+def compare(node: MemberNode, now: float = FAR) -> dict[str, object]:
+    """A pass and its comparison; what it says then."""
+    before = scrub_of(node).status()["compared"]
+    run_pass(scrub_of(node), now)
+    wait_for(lambda: scrub_of(node).step(now) is not None and scrub_of(node).status()["compared"] is not before)
+    compared: dict[str, object] = scrub_of(node).status()["compared"]
+    return compared
+
+
+def test_logs_are_compared_and_the_one_that_differs_is_copied_anew(three: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the real channel. Blocks that read well and hold something else are found the second time; the node wants a copy."""
+    write_entries(three, RANGE_ENTRIES + 10)
+    known = [summed(node) for node in three.nodes.values()]
+    assert set(known[0]) == {0}
+    assert known[0] == known[1] == known[2]
+    follower = three.followers()[0]
+    compared = compare(follower)
+    assert (compared["nodes"], compared["ranges"], compared["differing"]) == ([1, 2, 3], 1, [])
+    read = ReaderProcess.read
+
+    def read_other(reader: ReaderProcess, order: object) -> SliceRead:
+        found = read(reader, order)  # type: ignore[arg-type]
+        return SliceRead(found.scanned, [(g, n, None if value is None else value ^ 1) for g, n, value in found.sums])
+
+    monkeypatch.setattr(ReaderProcess, "read", read_other)
+    mine = number_of(follower)
+    run_pass(scrub_of(follower))  # it may have been under way
+    assert compare(follower)["differing"] == [{"group": 0, "indexes": [1, RANGE_ENTRIES - 1], "nodes": [mine]}]
+    step_until(follower, lambda: follower.error is not None)
+    assert isinstance(follower.error, CopyNeeded)
+    assert "differ from those of the majority" in str(follower.error)
+
+
+def test_a_damaged_segment_that_nobody_needs_is_let_go(three: Members) -> None:
+    """Every node has its entries: two rounds of snapshots, and the ring recycles it; no copy is needed."""
+    for seq in range(110):  # so that the ring has more than the one that it writes to
+        raw = {"id": seq, "amount": "1.5", "at": "2026-01-01T00:00:00Z", "raw": RAW}
+        ask_retried(three.leader, "mixed", key=f"raw{seq}", **raw)
+    follower = three.followers()[0]
+    path = items_of(follower)["log"][0].path
+    flip_bit(path, seed=5, begin=SEGMENT_BEGIN, end=60_000)
+    run_pass(scrub_of(follower))
+    step_until(follower, lambda: not scrub_of(follower).status()["findings"])
+    assert [over["path"] for over in scrub_of(follower).status()["repaired"]] == [path]
+    assert not os.path.exists(path)
+    assert follower.error is None
+
+
+def test_a_damaged_segment_that_is_needed_is_healed_by_the_peers(three: Members) -> None:
+    """Wanted when a quorum is safe, copied at the next start; then its log reads well and the rows are all there."""
+    expected = counters(three.leader())
+    follower = three.followers()[0]
+    number, path = number_of(follower), items_of(follower)["log"][0].path
+    follower.overview.wal.anchors.set("somebody", Lsn(BlockNumber(1), 0))
+    flip_bit(path, seed=5, begin=SEGMENT_BEGIN, end=60_000)
+    (found,) = run_pass(scrub_of(follower))["findings"]
+    assert found["path"] == path
+    step_until(follower, lambda: follower.error is not None)
+    assert path in str(follower.error)
+    three.close(number)
+    healed = three.join(number)
+    wait_for(lambda: applied(healed) >= CALLS)
+    assert ask_retried(three.leader, "bump", key="after", id=1, amount=0) == expected[1]
+    assert run_pass(scrub_of(healed))["findings"] == []
+    assert os.path.isdir(os.path.join(healed.directory, "quarantine"))
+    wait_for(lambda: healed.cluster_status()["leader"] is not None)
+
+
+def test_nobody_goes_while_a_quorum_needs_it(three: Members) -> None:
+    """With one node down a damaged one stays, takes snapshots, and says what it waits for."""
+    follower, other = three.followers()
+    gone = number_of(other)
+    three.close(gone)
+    follower.overview.wal.anchors.set("somebody", Lsn(BlockNumber(1), 0))
+    flip_bit(items_of(follower)["log"][0].path, seed=6, begin=SEGMENT_BEGIN, end=60_000)
+    wait_for(lambda: gone not in scrub_peers_of(follower))
+    run_pass(scrub_of(follower))
+    step_until(follower, lambda: "quorum" in words_of(follower))
+    assert follower.error is None
+
+
+def words_of(node: MemberNode) -> str:
+    """What is done about its only finding."""
+    (found,) = scrub_of(node).status()["findings"]
+    return str(found["repair"])
+
+
+SEGMENT_BEGIN = 8192
+
+
+def scrub_peers_of(node: MemberNode) -> set[int]:
+    """Peers that it is connected with."""
+    peers = node.cluster_status()["peers"]
+    return {peer["node"] for peer in peers if peer["connected_since_s"] is not None and peer["calls_since_s"] is not None}
