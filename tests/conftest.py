@@ -54,7 +54,6 @@ def pytest_configure(config: pytest.Config) -> None:
     also into what a test captures.
     """
     os.environ.setdefault("CMDLOG_PREALLOCATE", "ahead")  # a gibibyte for each of some hundred servers would fill the volume
-    os.environ.setdefault("CMDLOG_BUSY_POLL_US", "0")  # tests beside each other would wait for processors that look for input
     os.environ.setdefault("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # for each pytest that a test starts: the imports take seconds
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(

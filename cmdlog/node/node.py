@@ -37,7 +37,6 @@ from cmdlog.node.queries.query import QueryResult, RunQuery, run_query
 from cmdlog.node.scrub.log_comparison import ScrubPeers
 from cmdlog.node.sequencing.log_wakeup import make_waker
 from cmdlog.node.settings import Settings
-from cmdlog.node.sites.busy_poll import busy_poll_s
 from cmdlog.node.sites.inline_sites import InlineSites
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.slot_map import Route, describe_routes, make_routes
@@ -100,7 +99,7 @@ class Node:
             checks=self._checks, troubles=self._desk.troubles, failures=parts.failures,
         )  # fmt: skip
         self._positions: dict[int, int] = {}  # of the sites, when they started
-        self._waker = make_waker(self._wal, self.sequencer, settings, lone=ground.writes_lone_calls)
+        self._waker = make_waker(self._wal, self.sequencer, lone=ground.writes_lone_calls)
         self._opened = threading.Event()  # the log has what the start adds, or it failed
         self._housekeeping = Housekeeping(
             directory, self.sequencer, self._snapshots, self._keys, speeds,
@@ -163,7 +162,7 @@ class Node:
         wal.start(
             sequencer, threads=settings.log_threads, sync=sync, async_window_s=settings.async_window_ms / 1000,
             waits=lambda: sequencer.waits, lax=lambda: sequencer.lax, early=True, timed=self.meter.syncs.add,
-            whole_ring=settings.preallocate == "ring", busy_poll_s=busy_poll_s(settings),
+            whole_ring=settings.preallocate == "ring",
         )  # fmt: skip
         if left:
             catch_up(self._desk, left, settings)
@@ -246,7 +245,8 @@ class Node:
         if txn is not None:
             self.clock.observe(txn)
         partition = self._placing.place(route, params, key, done, durability)
-        (self._waker.expect_read if route.read_only else self._waker.wake)()
+        if not route.read_only:
+            self._waker.wake()
         return partition
 
     def call_many(self, calls: Sequence[Placed]) -> list[int | None]:

@@ -145,10 +145,6 @@ class Settings:
         60.0, "longest start of a site, HTTP or query process, or code check", unit="s", lowest=10, highest=86_400
     )
     traceback_locals: bool = _setting(False, "show values of locals in tracebacks of procedures: for development")
-    busy_poll_us: int = _setting(
-        500, "longest wait without sleep for the next step of a caller that is alone, which keeps a core busy; 0 = none",
-        unit="us", lowest=0, highest=10_000,
-    )  # fmt: skip
     digest_rows: bool = _setting(
         True, "checksum changed rows of each batch to detect non-determinism; costs up to 30 % of a site"
     )

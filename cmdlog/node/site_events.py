@@ -18,7 +18,6 @@ from cmdlog.node.boot import Boot, applied_index
 from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.sequencing.sequencer import Sequencer
 from cmdlog.node.settings import Settings
-from cmdlog.node.sites.busy_poll import busy_poll_s
 from cmdlog.node.sites.frames import BatchAnswer
 from cmdlog.node.sites.partition_health import Troubles
 from cmdlog.node.sites.prepared_changes import PreparedChanges
@@ -207,7 +206,6 @@ class Desk:
             "wal_bytes_max": self._settings.wal_bytes_max,
             "deltas": self._settings.snapshot_deltas,
             "traceback_locals": self._settings.traceback_locals,
-            "busy_poll_s": busy_poll_s(self._settings),
             "skips": self._skips,
         }
 

@@ -23,9 +23,9 @@ from cmdlog.wal.errors import Corrupt, DiskFull, ShortWrite, WriteFailed
 from cmdlog.wal.os_errors import locked, raise_read_error, raise_write_error, write_errors
 from cmdlog.wal.process_limits import await_descriptor
 from cmdlog.wal.system.direct_write import DirectWriter
-from cmdlog.wal.system.direct_writers import open_direct_writer
 from cmdlog.wal.system.file_birth import birth_ns
 from cmdlog.wal.system.machine import read_boot_id, read_machine_id
+from cmdlog.wal.system.write_thread import open_write_thread
 
 Data = bytes | bytearray | memoryview
 
@@ -145,8 +145,8 @@ class Files(Protocol):
         """Tells machines apart, over boots; "" where that is unknown."""
         return ""
 
-    def open_direct_writer(self, busy_poll_s: float = 0.0) -> DirectWriter | None:
-        """None where there is no such thing. `busy_poll_s`: how long its thread, if it has one, may look without sleeping."""
+    def open_direct_writer(self) -> DirectWriter | None:
+        """None where there is no such thing."""
         return None
 
     def read_file(self, path: str, *, bytes_max: int = FILE_BYTES_MAX) -> bytes:
@@ -367,8 +367,8 @@ class RealFiles(Files):
     def links(self, path: str) -> int:
         return os.stat(path).st_nlink
 
-    def open_direct_writer(self, busy_poll_s: float = 0.0) -> DirectWriter | None:
-        return open_direct_writer(busy_poll_s) if type(self) is RealFiles else None  # who changes `open` changes that alone
+    def open_direct_writer(self) -> DirectWriter | None:
+        return open_write_thread() if type(self) is RealFiles else None  # who changes `open` changes that alone
 
     def boot_id(self) -> str:
         return read_boot_id()

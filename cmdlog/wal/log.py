@@ -173,7 +173,6 @@ class Log:
         early: bool = False,
         timed: Callable[[float], None] = lambda seconds: None,
         whole_ring: bool = False,
-        busy_poll_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begins to take blocks from `source`. `sync` "off" is for benchmarks: it acknowledges what is only written.
@@ -182,7 +181,7 @@ class Log:
         once, else within `async_window_s`. None: always (`sync`), or never (`async`). `lax` says whether
         something of them is answered when they are only written. With `early` `RecordSource.written` is called before the sync
         of a block, not after it. `timed` gets the seconds of every sync whose end was seen, a block's own with its write. All of
-        them are called under a lock and must be quick. `busy_poll_s`: for so long may be looked for a lone caller's next block.
+        them are called under a lock and must be quick.
         `whole_ring`: the space of segments that is not in use yet is allocated in the background. With `threads=0` there are
         none: the caller runs turns and `run_background_work`, and everything happens in a stated order.
         """
@@ -191,7 +190,7 @@ class Log:
         self._space.whole = whole_ring
         settings = RingSettings(
             threads=threads, sync=sync, seal_after_s=seal_after_s, async_window_s=async_window_s,
-            settle=self._hard.save_changes, waits=waits, lax=lax, early=early, timed=timed, busy_poll_s=busy_poll_s, clock=clock,
+            settle=self._hard.save_changes, waits=waits, lax=lax, early=early, timed=timed, clock=clock,
         )  # fmt: skip
         self._ring = Ring(self._files, self._tail, self._space, source, settings)
         if threads:

@@ -12,13 +12,12 @@ import httpx
 import pytest
 
 from cmdlog.node.sequencing.log_wakeup import ALONE_BEFORE
-from cmdlog.wal.system.direct_writers import open_direct_writer
+from cmdlog.wal.system.write_thread import open_write_thread
 from tests.api.bankserver import Server
 from tests.skips import NO_DIRECT_WRITES
 
 pytestmark = pytest.mark.slow
 ACCOUNT = 7
-AWAKE = ("--busy-poll-us", "500")  # as by default; other tests leave the processors to each other
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def can_write_directly(folder: Path) -> bool:
     """Whether this system and the folder's file system can."""
     probe = folder / "probe"
     probe.write_bytes(bytes(4096))
-    writer = open_direct_writer()
+    writer = open_write_thread()
     return writer is not None and writer.can_start(str(probe), 4096)
 
 
@@ -64,7 +63,7 @@ def test_kills_take_no_answer_of_a_lone_caller(folder: Path, options: tuple[str,
         pytest.skip(NO_DIRECT_WRITES)
     answered = 0
     for life in range(3):
-        server = Server(folder, *AWAKE, *options).wait_ready()
+        server = Server(folder, *options).wait_ready()
         with httpx.Client(base_url=server.url) as client:
             if life == 0:
                 client.post("/v1/procedures/open_account", json={"account": ACCOUNT, "amount": 0}).raise_for_status()
@@ -99,7 +98,7 @@ def test_kills_take_no_answer_of_a_lone_caller(folder: Path, options: tuple[str,
 
 def test_lone_calls_and_company_take_turns(folder: Path) -> None:
     """One caller, then several, then one again: the ways of writing change, and every call has its one effect."""
-    server = Server(folder, *AWAKE, "--partitions", "1").wait_ready()
+    server = Server(folder, "--partitions", "1").wait_ready()
     with httpx.Client(base_url=server.url) as client:
         client.post("/v1/procedures/open_account", json={"account": ACCOUNT, "amount": 0}).raise_for_status()
         total = 0

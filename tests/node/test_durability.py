@@ -288,7 +288,7 @@ def is_ahead():
     marks = node.sequencer.watermarks()[0]
     return marks["applied"] > marks["durable"]
 
-files.open_direct_writer = lambda busy_poll_s: Late()
+files.open_write_thread = lambda: Late()
 node = open_node(Path(sys.argv[1]), inline=True, partitions=1)
 embedded = Embedded(node)
 print(embedded.call("bump", id=1, amount=1), flush=True)

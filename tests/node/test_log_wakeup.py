@@ -8,9 +8,7 @@ import threading
 
 import pytest
 
-from cmdlog.node.sequencing import log_wakeup
 from cmdlog.node.sequencing.log_wakeup import ALONE_BEFORE, Waker
-from cmdlog.node.sites.busy_poll import Spinning
 from cmdlog.wal.errors import WalError
 from tests.waiting import PATIENCE_S
 
@@ -117,42 +115,6 @@ async def woken(waker: Waker, times: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="needs Linux")
-def test_the_loop_stays_awake_for_the_answer_of_a_lone_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it has come, or the time is over; calls meanwhile do not multiply its turns."""
-    log, alone, now, turns = LoneLog(), [True], [1.0], [0]
-    spinning = Spinning(0.5, clock=lambda: now[0], give_way=lambda: turns.__setitem__(0, turns[0] + 1))
-    monkeypatch.setattr(log_wakeup, "Spinning", lambda _limit_s: spinning)
-
-    async def awake(loop_turns: int) -> int:
-        """How often it looked in so many turns."""
-        turns[0] = 0
-        for _ in range(loop_turns):
-            await asyncio.sleep(0)
-        return turns[0]
-
-    async def place() -> None:
-        waker = Waker(Kicks(), log, lambda: alone[0], busy_poll_s=0.5)
-        waker.attach(asyncio.get_running_loop())
-        await asyncio.sleep(0)
-        await woken(waker, ALONE_BEFORE)
-        assert await awake(5) == 0, "a thread writes these"
-        await woken(waker, 1)
-        assert await awake(5) == 5
-        await woken(waker, 3)
-        assert await awake(5) == 5
-        alone[0] = False
-        assert await awake(5) == 0, "it is answered"
-        alone[0] = True
-        await woken(waker, 1)
-        assert await awake(5) == 5
-        now[0] += 0.5
-        assert await awake(5) == 0
-        waker.close()
-
-    asyncio.run(place())
-
-
-@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="needs Linux")
 def test_a_caller_that_stays_alone_is_served_by_the_loop() -> None:
     """After some calls in a row that were alone no thread is woken; one call beside it, and they are again."""
     kicks, log, alone = Kicks(), LoneLog(), [True]
@@ -180,43 +142,6 @@ def test_a_caller_that_stays_alone_is_served_by_the_loop() -> None:
             os.eventfd_write(log.eventfd, 1)
 
     asyncio.run(place())
-
-
-def test_reads_of_a_caller_that_is_alone_keep_the_loop_awake_and_the_log_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As calls do after some in a row; a read in another thread does nothing."""
-    kicks, alone, looks = Kicks(), [True], [0]
-    spinning = Spinning(0.5, clock=lambda: 1.0, give_way=lambda: looks.__setitem__(0, looks[0] + 1))
-    monkeypatch.setattr(log_wakeup, "Spinning", lambda _limit_s: spinning)
-    waker = Waker(kicks, None, lambda: alone[0], busy_poll_s=0.5)
-    waker.expect_read()
-
-    async def read() -> None:
-        waker.attach(asyncio.get_running_loop())
-        await asyncio.sleep(0)
-        for _ in range(ALONE_BEFORE):
-            waker.expect_read()
-            await asyncio.sleep(0)
-        assert looks == [0]
-        thread = threading.Thread(target=waker.expect_read)
-        thread.start()
-        thread.join()
-        for _ in range(2):
-            waker.expect_read()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert looks == [2], "one chain of turns, however many were expected"
-        alone[0] = False
-        await asyncio.sleep(0)
-        waker.expect_read()
-        await asyncio.sleep(0)
-        assert looks == [2]
-        alone[0] = True
-        waker.expect_read()
-        await asyncio.sleep(0)
-        assert looks == [2], "some in a row again"
-
-    asyncio.run(read())
-    assert kicks.count == 0
 
 
 def test_without_such_writes_threads_serve_everybody() -> None:

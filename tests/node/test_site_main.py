@@ -11,7 +11,6 @@ from typing import Any, NoReturn, cast
 import orjson
 import pytest
 
-from cmdlog.node.sites.busy_poll import BusyPoll
 from cmdlog.node.sites.frames import FrameKind, FrameReader, encode_frame
 from cmdlog.node.sites.site_child import BUSY, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ
 from cmdlog.node.sites.site_executor import Site
@@ -89,45 +88,6 @@ class Reading:
     def step_captures(self) -> list[tuple[int, int, dict[str, Any]]]:
         self.note("step")
         return []
-
-
-class Answering:
-    """A site without a capture."""
-
-    capturing = False
-    idle_pause_s = None
-
-    def read(self, _partition: int, _call: object) -> tuple[int, list[tuple[int, bytes]]]:
-        return 70, [(0, b"1")]
-
-    def read_traces(self) -> tuple[()]:
-        return ()
-
-
-class Wakeful:
-    """Says what the site waits for."""
-
-    def __init__(self) -> None:
-        self.alone: list[bool] = []
-
-    def wait(self, look: Callable[[], bytes | None], sleep: Callable[[], bytes], *, alone: bool) -> bytes:
-        self.alone.append(alone)
-        found = look()
-        return sleep() if found is None else found
-
-
-def test_site_looks_for_the_next_call_of_a_caller_that_is_alone() -> None:
-    """What it looks for is what it would be woken by, and the end of its node."""
-    ours, theirs = socket.socketpair()
-    process = SiteProcess(theirs, memoryview(bytearray(PROGRESS_BYTES)).cast("Q"))
-    process._site, poll = cast(Site, Answering()), Wakeful()
-    process._poll = cast(BusyPoll, poll)
-    assert process._receive_now() is None
-    with ours, theirs:
-        ours.sendall(encode_frame(FrameKind.READ, b"[[0, []]]", ident=5))
-        ours.shutdown(socket.SHUT_WR)
-        process.run()
-    assert poll.alone == [False, True]
 
 
 class Applying:

@@ -165,7 +165,7 @@ class CrowdedFiles(SimFiles):
 
     meanwhile: Callable[[], None] = staticmethod(lambda: None)
 
-    def open_direct_writer(self, busy_poll_s: float = 0.0) -> SimDirectWriter:
+    def open_direct_writer(self) -> SimDirectWriter:
         files = self
 
         class Crowded(SimDirectWriter):
@@ -311,7 +311,7 @@ class SlowWriter(SimDirectWriter):
 class SlowFiles(SimFiles):
     """Whose direct writer takes its time."""
 
-    def open_direct_writer(self, busy_poll_s: float = 0.0) -> SlowWriter:
+    def open_direct_writer(self) -> SlowWriter:
         return SlowWriter(self)
 
 
@@ -442,7 +442,7 @@ class StruckWriter(SimDirectWriter):
 class StruckFiles(SimFiles):
     """Whose direct writer is struck."""
 
-    def open_direct_writer(self, busy_poll_s: float = 0.0) -> StruckWriter:
+    def open_direct_writer(self) -> StruckWriter:
         return StruckWriter(self)
 
 

@@ -1,4 +1,4 @@
-"""Writes that are durable when they end, beside their caller: the contract, over both real writers and the simulated one."""
+"""Writes that are durable when they end, while their caller works: the contract, over the real writer and the simulated one."""
 
 from __future__ import annotations
 
@@ -15,23 +15,18 @@ import pytest
 from cmdlog.wal.errors import DiskFull, ShortWrite, WriteFailed
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.native import steps
-from cmdlog.wal.system.aio_writer import open_aio_writer
 from cmdlog.wal.system.direct_write import DIRECT_BYTES_MAX, DirectFile, DirectWriter
 from cmdlog.wal.system.write_thread import open_write_thread
 from tests.skips import NO_DIRECT_WRITES
 from tests.wal.sim.simfiles import SimFiles
 from tests.wal.writers import FILE_BYTES, PAGE, opened, start_at, zeros
 
-REAL: Final[dict[str, Callable[[], DirectWriter | None]]] = {
-    "the kernel's queue": open_aio_writer,
-    "a thread": lambda: open_write_thread(0.0),
-    "a thread that looks": lambda: open_write_thread(0.001),
-}
+REAL: Final[dict[str, Callable[[], DirectWriter | None]]] = {"a thread": open_write_thread}
 
 
 def open_real(name: str) -> DirectWriter:
     """One of those, or the reason why there is none."""
-    return opened(REAL[name](), built=steps is not None or REAL[name] is open_aio_writer)
+    return opened(REAL[name](), built=steps is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,15 @@ from cmdlog.wal.native import steps
 from cmdlog.wal.system import write_thread
 from cmdlog.wal.system.write_thread import WriteThread, open_write_thread
 from tests.skips import NO_COMPILER, NO_DIRECT_WRITES
-from tests.waiting import wait_for
 from tests.wal.writers import FILE_BYTES, PAGE, opened, start_at, zeros
 
 THREAD_NAME = "cmdlog-log-io"
 
 
-@pytest.fixture(params=[0.0, 0.002], ids=["sleeps", "looks"])
-def writer(request: pytest.FixtureRequest) -> Iterator[WriteThread]:
+@pytest.fixture
+def writer() -> Iterator[WriteThread]:
     """One that is closed in the end."""
-    made = opened(open_write_thread(request.param), built=steps is not None)
+    made = opened(open_write_thread(), built=steps is not None)
     yield made
     made.close()
 
@@ -72,28 +71,6 @@ def test_a_second_write_is_refused_while_one_is_under_way(tmp_path: Path, writer
     assert refused
     with pytest.raises(ValueError, match="too long"):
         thread.start(writer._file.fd, bytes(65537), 0)
-
-
-PLACES_MAX = 16  # as in the thread: on more processors it tries none
-
-
-def test_the_thread_tries_its_processors_and_is_free_before_it_sleeps(tmp_path: Path) -> None:
-    """Bound to each of them for some writes; where it could run before, it may again when nobody writes."""
-    before, allowed = set(threads()), os.sched_getaffinity(0)
-    wanted, seen = allowed if 2 <= len(allowed) <= PLACES_MAX else set(), set[int]()
-    with contextlib.closing(opened(open_write_thread(0.02), built=steps is not None)) as writer:
-        path, (thread,) = zeros(tmp_path / "file"), set(threads()) - before
-
-        def write_some() -> bool:
-            for number in range(64):
-                start_at(writer, path, bytes(PAGE), number * PAGE)
-                writer.finish()
-                where = os.sched_getaffinity(thread)
-                seen.update(where if len(where) == 1 and where != allowed else ())
-            return seen == wanted
-
-        wait_for(write_some)  # while others want the processor it tries none
-        wait_for(lambda: os.sched_getaffinity(thread) == allowed)
 
 
 def test_an_error_of_the_disk_is_raised(tmp_path: Path, writer: WriteThread) -> None:
@@ -148,8 +125,8 @@ def test_a_fork_has_no_thread(tmp_path: Path, writer: WriteThread) -> None:
 def test_a_writer_that_was_forgotten_takes_its_thread_along(tmp_path: Path) -> None:
     """Even with a write under way."""
     before = len(threads())
-    for number in range(20):
-        writer = opened(open_write_thread(0.001 * (number % 2)), built=steps is not None)
+    for _ in range(20):
+        writer = opened(open_write_thread(), built=steps is not None)
         start_at(writer, zeros(tmp_path / "file"), b"x" * PAGE, 0)
         assert len(threads()) == before + 1
         del writer
@@ -168,7 +145,7 @@ def test_what_is_closed_stays_closed(writer: WriteThread) -> None:
 
 def test_a_waiting_caller_keeps_no_other_thread_from_running(tmp_path: Path, writer: WriteThread) -> None:
     """Callers that wait have let the interpreter's lock go: two writers in two threads come to their ends."""
-    other = open_write_thread(0.0)
+    other = open_write_thread()
     assert other is not None
     ends = []
 
@@ -191,7 +168,7 @@ def test_a_waiting_caller_keeps_no_other_thread_from_running(tmp_path: Path, wri
 KILLED = """
 import os, signal, sys
 from cmdlog.wal.system.write_thread import open_write_thread
-writer = open_write_thread(0.0)
+writer = open_write_thread()
 if writer is None or not writer.can_start(sys.argv[1], 65536):
     sys.exit(7)
 writer.start(b"k" * 65536, 4096)
@@ -216,21 +193,21 @@ def test_a_kill_leaves_all_of_a_write_or_nothing(tmp_path: Path) -> None:
 def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor where no thread can be started."""
     monkeypatch.setattr(write_thread, "steps", None)
-    assert open_write_thread(0.0) is None
+    assert open_write_thread() is None
 
     class Refusing:
-        def WriteThread(self, _bytes_max: int, _look_ns: int) -> None:
+        def WriteThread(self, _bytes_max: int) -> None:
             raise OSError(errno.EAGAIN, "no more threads")
 
     monkeypatch.setattr(write_thread, "steps", Refusing())
-    assert open_write_thread(0.0) is None
+    assert open_write_thread() is None
 
 
 @pytest.mark.skipif(steps is None, reason=NO_COMPILER)
 def test_it_takes_what_it_is_declared_to_take() -> None:
     """Other arguments are refused, and nothing is started."""
-    for wrong in ((), (0, 0), ("a", 0), (4096,)):
+    for wrong in ((), (0,), ("a",), (4096, 0)):
         with pytest.raises((TypeError, ValueError)):
             steps.WriteThread(*wrong)
     with pytest.raises(ValueError, match="WriteThread"):
-        steps.WriteThread(4096, 0, more=1)
+        steps.WriteThread(4096, more=1)

@@ -16,11 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cmdlog.node.sequencing.sequencer import Sequencer
-from cmdlog.node.sites.busy_poll import Spinning, busy_poll_s
 from cmdlog.wal.errors import WalError
 
 if TYPE_CHECKING:
-    from cmdlog.node.settings import Settings
     from cmdlog.wal.log import Log
 
 ALONE_BEFORE: Final = 4  # calls in a row that were alone, for the loop's thread to write the next
@@ -34,36 +32,27 @@ class LoneTurns(Protocol):
     def land(self) -> None: ...
 
 
-def make_waker(log: Log, sequencer: Sequencer, settings: Settings, *, lone: bool) -> Waker:
+def make_waker(log: Log, sequencer: Sequencer, *, lone: bool) -> Waker:
     """`lone`: the loop's thread may write calls that are alone."""
 
     def alone() -> bool:
         return sequencer.admission.inflight_calls + sequencer.reads.under_way == 1
 
-    return Waker(log.kick, log if lone else None, alone, busy_poll_s=busy_poll_s(settings))
+    return Waker(log.kick, log if lone else None, alone)
 
 
 class Waker:
     """Thread-safe."""
 
     def __init__(
-        self,
-        kick: Callable[[], None],
-        lone: LoneTurns | None = None,
-        alone: Callable[[], bool] = lambda: False,
-        *,
-        busy_poll_s: float = 0.0,
+        self, kick: Callable[[], None], lone: LoneTurns | None = None, alone: Callable[[], bool] = lambda: False
     ) -> None:
-        """`alone`: only one call is under way. After some such in a row the loop's thread writes it itself, with `lone`.
-
-        After that the loop does not sleep until the call is answered, or for `busy_poll_s`.
-        """
+        """`alone`: only one call is under way. After some such in a row the loop's thread writes it itself, with `lone`."""
         self._kick, self._lone, self._alone = kick, lone, alone
         self._loop: AbstractEventLoop | None = None
         self._thread = 0  # of the loop
         self._planned = False  # the loop's thread alone
         self._in_row = 0  # calls that were alone
-        self._spinning, self._awake = Spinning(busy_poll_s), False
         self._eventfd = -1  # where the ends of its writes are announced
 
     def attach(self, loop: AbstractEventLoop) -> None:
@@ -78,17 +67,6 @@ class Waker:
         elif not self._planned:
             self._planned = True
             self._loop.call_soon(self._turn_over)
-
-    def expect_read(self) -> None:
-        """A read was placed, which the log need not know of. For one that is alone the loop stays awake."""
-        if self._loop is None or threading.get_ident() != self._thread:
-            return
-        if not self._alone():
-            self._in_row = 0
-        elif self._in_row < ALONE_BEFORE:
-            self._in_row += 1
-        else:
-            self._stay_awake(self._loop)
 
     def close(self) -> None:
         """The loop watches nothing any more; before the log is closed."""
@@ -119,22 +97,9 @@ class Waker:
             self._in_row = 0
         elif self._in_row < ALONE_BEFORE:
             self._in_row += 1
-        elif self._loop is not None and self._start_turn():
-            self._stay_awake(self._loop)
+        elif self._start_turn():
             return
         self._wake_now()
-
-    def _stay_awake(self, loop: AbstractEventLoop) -> None:
-        """Until the call is answered, or for `busy_poll_s`, the loop looks for input without sleeping."""
-        if self._spinning.start() and not self._awake:
-            self._awake = True
-            loop.call_soon(self._look_again, loop)
-
-    def _look_again(self, loop: AbstractEventLoop) -> None:
-        """The loop does not sleep while it has something left to call."""
-        self._awake = self._alone() and self._spinning.give_way()
-        if self._awake:
-            loop.call_soon(self._look_again, loop)
 
     def _start_turn(self) -> bool:
         with contextlib.suppress(WalError):

@@ -23,7 +23,6 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from cmdlog.garbage_collection import settle_garbage_collection
-from cmdlog.node.sites.busy_poll import BusyPoll, Spinning
 from cmdlog.node.sites.frames import Frame, FrameKind, FrameReader, encode_applied, encode_frame, encode_read_answer
 from cmdlog.node.sites.site_child import BUSY, HANDLED, INDEX, NO_CALL, PARTITION, POSITION, PROGRESS_BYTES, READ, STEPS
 from cmdlog.node.sites.site_executor import TABLES_CHANGE, Site, SitePlan
@@ -57,8 +56,6 @@ class SiteProcess:
         self._locks: list[StateLock] = []
         self._site: Site | None = None
         self._tried: dict[str, Database] = {}  # by hash of its bundle: code that was loaded before the hello
-        self._poll = BusyPoll(Spinning(0.0))
-        self._alone = False  # the last frame was a single call
 
     def run(self) -> None:
         """Serves until the node stops it or goes away."""
@@ -69,23 +66,13 @@ class SiteProcess:
                 site.empty_logs()
                 self._step_captures(site)
                 continue
-            data = self._poll.wait(self._receive_now, self._receive, alone=self._alone)
+            data = self._socket.recv(READ_BYTES)
             if not data:
                 return
             for frame in self._reader.feed(data):
                 if frame.kind is FrameKind.STOP or os.getppid() != self._node_pid:
                     return
                 self._handle(frame)
-
-    def _receive(self) -> bytes:
-        return self._socket.recv(READ_BYTES)
-
-    def _receive_now(self) -> bytes | None:
-        """What has arrived; None for nothing."""
-        try:
-            return self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
 
     def close(self) -> None:
         if self._site is not None:
@@ -122,12 +109,10 @@ class SiteProcess:
         if frame.kind is FrameKind.ENTRY:
             applied = site.apply(decode_record(frame.payload), self._count_step)
             answer = b"" if applied is None else pack_applied(applied)
-            self._alone = applied is not None and len(applied.bodies) == 1
             self._send(FrameKind.APPLIED, answer, partition=frame.partition, ident=frame.ident)
         elif frame.kind is FrameKind.READ:
             as_of, replies = site.read(frame.partition, orjson.loads(frame.payload)[0])
             self._progress[READ] = 0  # neither the answer's way nor a capture's step is the read's doing
-            self._alone = True
             status, body = replies[0]
             answer = encode_read_answer(as_of, status, body, site.read_traces())
             self._send(FrameKind.READ_ANSWER, answer, partition=frame.partition, ident=frame.ident)
@@ -178,7 +163,6 @@ class SiteProcess:
             hello["deltas"],
             traceback_locals=hello["traceback_locals"],
         )
-        self._poll = BusyPoll(Spinning(hello["busy_poll_s"]))
         self._site = Site(plan, partial(self._progress.__setitem__, POSITION))
         settle_garbage_collection()
         self._send(FrameKind.READY, orjson.dumps({"positions": self._site.positions}, option=orjson.OPT_NON_STR_KEYS))

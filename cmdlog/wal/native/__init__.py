@@ -1,7 +1,7 @@
 """Steps of the log in C, where a compiler built them: the thread that writes a block beside its caller.
 
-One rule: nothing needs them. `steps` is None where the module was not built or is switched off (`CMDLOG_NATIVE=0`); then the
-kernel's queue does the same (`cmdlog.wal.system.aio_writer`).
+One rule: nothing needs them. `steps` is None where the module was not built or is switched off (`CMDLOG_NATIVE=0`); then every
+block is written and synced by the thread that took it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from typing import Any, Final
 
 from cmdlog.built_module import built_module
 
-INTERFACE: Final = 1  # what the Python here asks of the module; in write_thread.c the same
+INTERFACE: Final = 2  # what the Python here asks of the module; in write_thread.c the same
 
 steps: Any = built_module("cmdlog.wal.native.write_thread", INTERFACE)  # see write_thread.pyi

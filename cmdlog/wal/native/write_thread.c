@@ -20,7 +20,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -29,15 +28,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "looking.h"
-#include "places.h"
-
-enum { INTERFACE = 1 }; /* one more with each change that older Python, or newer, does not know */
+enum { INTERFACE = 2 }; /* one more with each change that older Python, or newer, does not know */
 
 enum { NONE, WRITE, BEGUN, DONE, CLOSE };
 
 #define STACK_BYTES (128 << 10)
-#define BEGIN_SPINS 200 /* some microseconds: a thread that looks has seen the order by then */
+#define BEGIN_SPINS 200 /* some microseconds: a thread that was awake has seen the order by then */
 
 typedef struct {
     PyObject_HEAD
@@ -53,8 +49,6 @@ typedef struct {
     size_t size;
     off_t offset;
     long result; /* bytes, or an error's negative number */
-    Looking thread_looks, caller_looks;
-    Places places; /* the thread's own */
 } WriteThread;
 
 static int sleep_on(_Atomic uint32_t *word, uint32_t seen)
@@ -72,11 +66,6 @@ static int is_order(uint32_t word)
     return word == WRITE || word == CLOSE;
 }
 
-static int is_no_order(uint32_t word)
-{
-    return !is_order(word);
-}
-
 static int is_under_way(uint32_t word)
 {
     return word == WRITE || word == BEGUN;
@@ -89,7 +78,6 @@ static uint32_t await_order(WriteThread *self)
         atomic_store(&self->thread_sleeps, 1);
         word = atomic_load(&self->order); /* given before it was seen that the thread sleeps: it wakes nobody */
         if (!is_order(word)) {
-            place_leave(&self->places);
             sleep_on(&self->order, word);
             word = atomic_load(&self->order);
         }
@@ -101,25 +89,16 @@ static uint32_t await_order(WriteThread *self)
 static void *serve(void *given)
 {
     WriteThread *self = given;
-    Places *places = &self->places;
-    long long done = 0;
     for (;;) {
         uint32_t word = await_order(self);
         if (word == CLOSE) {
             return NULL;
         }
-        long long now = now_ns();
-        int soon = now - done < self->thread_looks.limit_ns; /* the next one may be as soon */
-        if (soon && !places->bound && now >= self->thread_looks.rests_until) {
-            place_bind(places);
-        }
         atomic_store(&self->order, BEGUN);
         if (atomic_load(&self->caller_waits)) {
             wake(&self->order);
         }
-        long long began = now_ns();
         ssize_t written = pwrite(self->fd, self->memory, self->size, self->offset);
-        done = now_ns();
         self->result = written < 0 ? -errno : written;
         int eventfd = self->eventfd;
         atomic_store(&self->order, DONE);
@@ -130,12 +109,6 @@ static void *serve(void *given)
             uint64_t one = 1;
             ssize_t announced = write(eventfd, &one, sizeof one);
             (void)announced; /* it cannot be full */
-        }
-        if (places->bound && place_note(places, done - began)) {
-            place_bind(places);
-        }
-        if (soon) {
-            look(&self->thread_looks, &self->order, is_no_order);
         }
     }
 }
@@ -164,7 +137,6 @@ static int await_end(WriteThread *self)
     while (is_under_way(seen = atomic_load(&self->order))) {
         int error;
         Py_BEGIN_ALLOW_THREADS
-        look(&self->caller_looks, &self->order, is_under_way);
         error = sleep_as_caller(self, seen);
         Py_END_ALLOW_THREADS
         if (error == EINTR && PyErr_CheckSignals() < 0) {
@@ -183,10 +155,6 @@ static void await_begin(WriteThread *self)
         }
     }
     Py_BEGIN_ALLOW_THREADS
-    long long until = now_ns() + STOLEN_NS;
-    while (atomic_load(&self->order) == WRITE && now_ns() < until) {
-        sched_yield();
-    }
     while (atomic_load(&self->order) == WRITE) {
         sleep_as_caller(self, WRITE);
     }
@@ -236,12 +204,11 @@ static int start_thread(WriteThread *self)
 static PyObject *write_thread_new(PyTypeObject *type, PyObject *args, PyObject *named)
 {
     Py_ssize_t bytes_max;
-    long long look_ns;
-    if (!PyArg_ParseTuple(args, "nL:WriteThread", &bytes_max, &look_ns)) {
+    if (!PyArg_ParseTuple(args, "n:WriteThread", &bytes_max)) {
         return NULL;
     }
     if (bytes_max <= 0 || (named != NULL && PyDict_GET_SIZE(named) > 0)) {
-        PyErr_SetString(PyExc_ValueError, "WriteThread(bytes_max, look_ns)");
+        PyErr_SetString(PyExc_ValueError, "WriteThread(bytes_max)");
         return NULL;
     }
     WriteThread *self = (WriteThread *)type->tp_alloc(type, 0);
@@ -249,7 +216,6 @@ static PyObject *write_thread_new(PyTypeObject *type, PyObject *args, PyObject *
         return NULL;
     }
     self->eventfd = -1;
-    self->thread_looks = self->caller_looks = (Looking){.limit_ns = look_ns, .rest_ns = REST_MIN_NS};
     self->pid = getpid();
     self->bytes_max = (size_t)bytes_max;
     char *memory = mmap(NULL, self->bytes_max, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -16,10 +16,10 @@ from cmdlog.wal.native import steps
 from cmdlog.wal.system.direct_write import DIRECT_BYTES_MAX, DirectFile
 
 
-def open_write_thread(busy_poll_s: float) -> WriteThread | None:
+def open_write_thread() -> WriteThread | None:
     """None where it was not built, or no thread can be started."""
     try:
-        return None if steps is None else WriteThread(steps.WriteThread(DIRECT_BYTES_MAX, round(busy_poll_s * 1e9)))
+        return None if steps is None else WriteThread(steps.WriteThread(DIRECT_BYTES_MAX))
     except OSError:
         return None
 

@@ -53,7 +53,7 @@ class Ring:
         self._group = GroupCommit(lock, threads=settings.threads, times=self._times, clock=settings.clock)
         self._late = LateSync(files, lock, self._marks, self._window, self._times, clock=settings.clock, wedge=self.wedge)
         self._writes = BlockWrites(
-            lambda: files.open_direct_writer(settings.busy_poll_s), self._marks, self._window, self._times,
+            files.open_direct_writer, self._marks, self._window, self._times,
             early=settings.early, clock=settings.clock, idle=self._note_idle, wedge=self.wedge,
         )  # fmt: skip
         self._inline_file = ThreadFile(files)  # of callers' threads: with nothing else in flight one is enough

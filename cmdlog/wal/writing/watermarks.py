@@ -64,7 +64,6 @@ class RingSettings:
     lax: Callable[[], bool]
     early: bool
     timed: Callable[[float], None]
-    busy_poll_s: float
     clock: Callable[[], float]
 
 

@@ -318,7 +318,7 @@ class SimFiles(Files):
             self._locked.add(inode)
             return SimLock(file, self._locked)
 
-    def open_direct_writer(self, busy_poll_s: float = 0.0) -> SimDirectWriter:
+    def open_direct_writer(self) -> SimDirectWriter:
         return SimDirectWriter(self)
 
     def boot_id(self) -> str:
