@@ -1,11 +1,10 @@
-"""`cmdlog spark rebuild | backfill | feed | package | demo`: jobs on Spark. It translates; `replay.spark` decides.
+"""`cmdlog spark rebuild | backfill | package | demo`: jobs on Spark. It translates; `replay.spark` decides.
 
 Spark runs inside this process on all cores, or on the cluster that `--master` (or SPARK_MASTER) names.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,30 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.demo.spark import demo_it
 from cmdlog.cli.directory.recover_output import ProgressDisplay
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import DEFAULT_URL, CaOption, TokenOption, UrlOption, listed_urls
 from cmdlog.cli.spark_options import ConfOption, MasterOption, spark_session
 
 if TYPE_CHECKING:
     from replay.recover.execute import RecoveryProgress
-    from replay.spark.feeding.feed import Fed
     from replay.spark.jobs.backfill import Backfilled
     from replay.spark.jobs.rebuild import Rebuilt
 
 GROUP: Final = (
-    "Rebuild tables, replay with other code, and feed calls, on Apache Spark: on this machine, or with --master on a cluster "
-    "whose machines see the directories under the same paths."
+    "Rebuild tables and replay with other code on Apache Spark: on this machine, or with --master on a cluster whose machines "
+    "see the directories under the same paths."
 )
-FEED_HELP: Final = """Send calls from Parquet or JSON files to a running server, each executed once.
-
-Exit code 0 when every call has an outcome: done, aborted or failed by its own procedure. 1 when a call was refused and not
-executed (no such procedure, invalid parameters), or its outcome is unknown (resumed after the server's key_window_s): OUT/report
-names them. Running the same command again sends nothing and ends in the same way; corrected calls need their own --job and OUT.
-"""
-UNSETTLED: Final = frozenset(("refused", "unknown"))
 TELL_EVERY_S: Final = 1.0  # a line of progress for a scheduler
 DirectoriesArgument = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Node directories of one cluster.")]
 ToOption = Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder; an interrupted job resumes there.")]
@@ -49,7 +38,6 @@ def register(program: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help=GROUP)
     group.command("rebuild", help="Write the tables as of one or several moments as Parquet.")(rebuild_them)
     group.command("backfill", help="Replay the same calls with other code; write its tables and what differs.")(backfill_them)
-    group.command("feed", help=FEED_HELP, short_help="Send calls from files to a running server, each executed once.")(feed_them)
     group.command("package", help="Write the zip of this package for `spark-submit --py-files` and print its path.")(package_it)
     group.command("demo", help="Make calls, then query, rebuild and back-fill their log, and check the results.")(demo_it)
     program.add_typer(group, name="spark")
@@ -139,59 +127,6 @@ def backfill_them(
     out.result(_result_json(done), lambda: _show_backfilled(done))
 
 
-def feed_them(
-    calls: Annotated[
-        str,
-        typer.Argument(metavar="CALLS", help="Path or URI of Parquet or JSON lines: columns procedure, params (JSON)."),
-    ],
-    *,
-    job: Annotated[str, typer.Option("--job", help="Name of the job.")],
-    to: Annotated[Path, typer.Option("--to", metavar="OUT", help="New folder for the report and the progress of the job.")],
-    url: UrlOption = DEFAULT_URL,
-    token_file: TokenOption = None,
-    ca_file: CaOption = None,
-    give_up_after_s: Annotated[
-        float,
-        typer.Option("--give-up-after-s", min=0.1, help="Stop when the server has not answered at all for this long."),
-    ] = 60.0,
-    in_order: Annotated[
-        bool,
-        typer.Option("--in-order", help="Send the rows of a file (up to 100,000) one after another; by default on all cores."),
-    ] = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
-    json: JsonFlag = False,
-) -> None:
-    """Parameters as the user gave them."""
-    with _Bar("feed") as tell:
-        from cmdlog.client.feed_sender import Feeder
-        from replay.spark.feeding.feed import feed
-        from replay.spark.feeding.input import CallFiles
-
-        try:
-            send = Feeder(
-                tuple(listed_urls(url)),
-                token_file=os.path.abspath(token_file) if token_file is not None else None,
-                ca_file=os.path.abspath(ca_file) if ca_file is not None else None,
-                give_up_after_s=give_up_after_s,
-            )
-        except ValueError as error:
-            raise CommandFailed(str(error), exit_code=2) from None
-        given = CallFiles.at(calls)
-        done = feed(
-            given,
-            send,
-            job=job,
-            to=str(to),
-            spark=partial(spark_session, master, conf=conf),
-            rows="in order" if in_order else "side by side",
-            progress=tell,
-        )
-    out.result(_result_json(done), lambda: _show_fed(done))
-    if not UNSETTLED.isdisjoint(done.manifest["statuses"]):  # all others have an outcome, which no further run would change
-        raise typer.Exit(1)
-
-
 def package_it(
     to: Annotated[
         Path, typer.Argument(metavar="OUT", help="New file, or a folder; in a folder the file is named by version and hash.")
@@ -205,11 +140,11 @@ def package_it(
     out.result({"path": path, "version": code_version()}, lambda: out.text(path))
 
 
-def _result_json(done: Rebuilt | Backfilled | Fed) -> dict[str, Any]:
+def _result_json(done: Rebuilt | Backfilled) -> dict[str, Any]:
     return {"path": done.path, "seconds": round(done.seconds, 3), "already": done.already, **done.manifest}
 
 
-def _title(done: Rebuilt | Backfilled | Fed, what: str) -> str:
+def _title(done: Rebuilt | Backfilled, what: str) -> str:
     if done.already:
         return f"{done.path} already contains this {done.manifest['job']}, finished; nothing was done"
     return f"{what} in {done.seconds:.2f} s"
@@ -290,10 +225,3 @@ def _show_backfilled(done: Backfilled) -> None:
         out.text(f"the first of them: {call}: was {was}, now {now}")
     for of in (left for outcome in outcomes for left in outcome["left_out"]):
         out.text(f"skipped: {of['calls']} calls of {of['procedure']}, the first is {of['first_txn_id']}: {of['why']}")
-
-
-def _show_fed(done: Fed) -> None:
-    rows = [(status, count) for status, count in done.manifest["statuses"].items()]
-    out.table(_title(done, "Fed"), ("ended", "calls"), rows)
-    if done.failed:
-        out.text(f"the others, with reasons: {os.path.join(done.path, 'report')}")

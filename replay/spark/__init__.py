@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from replay.spark.base.executor_zip import ship
     from replay.spark.datasource.source import register
-    from replay.spark.feeding.feed import feed
     from replay.spark.jobs.backfill import backfill
     from replay.spark.jobs.rebuild import rebuild
     from replay.spark.session import session
 
-__all__ = ["backfill", "feed", "rebuild", "register", "session", "ship"]
+__all__ = ["backfill", "rebuild", "register", "session", "ship"]
 _MODULES: Final = {
     "backfill": "replay.spark.jobs.backfill",
-    "feed": "replay.spark.feeding.feed",
     "rebuild": "replay.spark.jobs.rebuild",
     "register": "replay.spark.datasource.source",
     "session": "replay.spark.session",

@@ -254,7 +254,6 @@ ARGUMENTS: Final[dict[str, list[str]]] = {
     "archive list": ["DATA"],
     "archive verify": ["DATA"],
     "archive prune": ["DATA", "--older-than", "1d"],
-    "spark feed": ["FILE", "--job", EVIL, "--to", "URL"],
     "token add": ["FILE", "--name", "ci", "--role", "read"],
     "token list": ["TOKENS"],
     "token remove": ["TOKENS", "--name", "default"],

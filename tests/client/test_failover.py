@@ -14,7 +14,6 @@ import pytest
 import trustme
 
 from cmdlog.client import RetryPolicy
-from cmdlog.client.feed_sender import Feeder
 from cmdlog.errors import OutcomeUnknown, Unavailable, Unreachable
 from tests.client.drives import Drive
 from tests.client.scripted import ScriptedServer, Step, problem
@@ -226,26 +225,6 @@ def test_calls_that_share_requests_survive_a_change_of_leader(drive: Drive, chan
         answers = drive.together(cluster.urls, 40, retry=CALM, auto_batch=True)
         assert sorted(answers) == list(range(1, 41))
         assert sorted(cluster.executed) == sorted(f"k{number}" for number in range(40))
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_feed_survives_a_change_of_leader(change: str) -> None:
-    """The rows of a job are answered in order, each executed once."""
-    with ScriptedCluster(lines=CHANGES[change]) as cluster:
-        rows = [("bump", {"id": 1}, f"row {number}") for number in range(100)]
-        answers = list(Feeder(tuple(cluster.urls))(rows, began_ms=1))
-        assert [answer["txn_id"] for answer in answers] == list(range(1, 101))
-        assert cluster.executed == [answer["key"] for answer in answers]
-
-
-@pytest.mark.slow
-def test_feed_gives_each_node_its_share_of_its_patience() -> None:
-    """The first node hangs: the others are asked before the job gives up."""
-    with ScriptedCluster([[Step("body read", "stall")] * 2, [], []]) as cluster:
-        for node in cluster.nodes:
-            node.forwards = True
-        rows = [("bump", {"id": 1}, "row")]
-        assert [answer["ended"] for answer in Feeder(cluster.urls, give_up_after_s=3)(rows, began_ms=1)] == ["ok"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import http.client
 import itertools
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -19,14 +18,13 @@ import orjson
 import pytest
 
 from cmdlog.client import AsyncClient, Client
-from cmdlog.client.feed_sender import Feeder
 from cmdlog.results import Result
 from tests.cluster.served import ServedCluster
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
 
-KINDS = ("call", "shared", "batch", "task", "feed")
+KINDS = ("call", "shared", "batch", "task")
 """Of callers; each has an account of its own, and deposits 1 at a time."""
 PAUSE_S = 0.02  # of a caller between two calls: the processor is for the servers
 
@@ -56,7 +54,7 @@ class Callers:
 
     def _run(self, kind: str) -> None:
         work: dict[str, Callable[[], None]] = {
-            "call": self._call, "shared": self._share, "batch": self._batch, "task": self._tasks, "feed": self._feed,
+            "call": self._call, "shared": self._share, "batch": self._batch, "task": self._tasks,
         }  # fmt: skip
         try:
             work[kind]()
@@ -106,13 +104,6 @@ class Callers:
                 await asyncio.gather(*(work() for _ in range(8)))
 
         asyncio.run(run())
-
-    def _feed(self) -> None:
-        numbers = itertools.takewhile(lambda _number: not self._over.wait(PAUSE_S / 20), itertools.count())  # many at once
-        rows = (("deposit_checking", account("feed", self._branch), f"row {number}") for number in numbers)
-        for answer in Feeder(tuple(self._urls))(rows, began_ms=int(time.time() * 1000)):
-            assert answer["ended"] == "ok", answer
-            self.answers["feed"].append(answer["txn_id"])
 
 
 def account(kind: str, branch: int) -> dict[str, Any]:

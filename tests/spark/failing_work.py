@@ -6,19 +6,15 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cmdlog.client.feed_sender import Feeder, Row
 from replay.errors import ReplayError
 from replay.spark.jobs.backfill_task import backfill_partition
 from replay.spark.jobs.rebuild_task import rebuild_partition
 from replay.spark.jobs.task_attempt import Attempt
 from tests.waiting import wait_for
-
-WAIT_BEHIND = 50  # answers
 
 
 def die_once(order: Mapping[str, Any], attempt: Attempt) -> dict[str, Any]:
@@ -135,46 +131,3 @@ def _count(order: Mapping[str, Any], what: str) -> int:
 
 def _path(staging: str | Path, what: str, key: str) -> Path:
     return Path(staging).parent / f"{what}.{key}"
-
-
-@dataclass(frozen=True, slots=True)
-class DyingFeeder:
-    """A feeder whose process ends when some calls of a file were answered, once for each file; or who gives up then."""
-
-    feeder: Feeder
-    folder: str
-    answers: int
-    gives_up: bool = False
-
-    def target(self) -> str:
-        """That of the feeder."""
-        return self.feeder.target()
-
-    def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[dict[str, Any]]:
-        name = ""
-
-        def watched() -> Iterator[Row]:
-            nonlocal name
-            for row in rows:
-                name = name or row[2].rpartition("/")[0].replace("/", ".")
-                yield row
-
-        for number, answer in enumerate(self.feeder(watched(), began_ms=began_ms)):
-            if number == self.answers and self.gives_up:
-                raise ReplayError("enough")
-            if number == self.answers and not Path(self.folder, name).exists():
-                Path(self.folder, name).touch()
-                os._exit(1)
-            yield answer
-
-
-class WaitingFeeder(Feeder):
-    """A feeder that waits for ever when some calls were answered; the file that the variable WAITS names says that it does."""
-
-    def __call__(self, rows: Iterable[Row], *, began_ms: int) -> Iterator[dict[str, Any]]:
-        for number, answer in enumerate(Feeder.__call__(self, rows, began_ms=began_ms)):
-            if number == WAIT_BEHIND:
-                Path(os.environ["WAITS"]).touch()
-                while True:
-                    time.sleep(0.05)
-            yield answer

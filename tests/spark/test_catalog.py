@@ -71,7 +71,7 @@ def test_nothing_is_written_and_a_dropped_table_leaves_the_log(catalog: SparkSes
     """INSERT says where calls go instead; DROP and TRUNCATE leave every file as it is."""
     catalog.sql(f"CREATE TABLE calls USING cmdlog OPTIONS (path '{node}')")
     before = {path: path.read_bytes() for path in Path(node).rglob("*") if path.is_file()}
-    with pytest.raises(PySparkException, match=r"written by calls alone(.*\n)*.*`cmdlog spark feed`"):
+    with pytest.raises(PySparkException, match=r"written by calls alone(.*\n)*.*foreachPartition"):
         catalog.sql("INSERT INTO calls VALUES (1, 1, 'a', now(), '')")
     for statement in ("INSERT OVERWRITE calls VALUES (1, 1, 'a', now(), '')", "TRUNCATE TABLE calls", "DELETE FROM calls"):
         with pytest.raises(PySparkException):

@@ -19,7 +19,6 @@ import pyspark
 import pytest
 
 import cmdlog
-from cmdlog.testing import Server
 from cmdlog.wal.files import RealFiles
 from replay.plan.node_plan import Planned
 from replay.plan.planner import make_plan
@@ -306,18 +305,3 @@ def test_master_that_does_not_answer_is_given_up(tmp_path: Path, cluster: Cluste
     error = json.loads(ended.stdout.splitlines()[-1])["error"]
     assert (ended.returncode, error["kind"]) == (1, "NoSession")
     assert master in error["message"]
-
-
-def test_feed_executes_each_row_once(cluster: Cluster, tmp_path: Path) -> None:
-    """Executors send rows to a running server with the client that was shipped to them."""
-    rows = [f'{{"procedure": "bump", "params": {{"id": {n % 3}, "amount": 1}}}}\n' for n in range(300)]
-    (tmp_path / "calls.jsonl").write_text("".join(rows))
-    server = Server("tests.node.apps.faulty:db", tmp_path / "server", partitions=2, key_window_s=3600)
-    try:
-        server.start()
-        arguments = [str(tmp_path / "calls.jsonl"), "--job", "add", "--to", str(tmp_path / "out"), "--url", server.url]
-        finish(start_command(cluster, "feed", *arguments))
-        counted = [row["n"] for row in server.client.query("SELECT n FROM counters ORDER BY id").dicts()]
-    finally:
-        server.close()
-    assert counted == [100, 100, 100]

@@ -7,15 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from cmdlog.cli.app import run
-from cmdlog.cli.demo.spark import Story, _compare
 from cmdlog.cli.output import out
-from cmdlog.wal.ids import make_txn_id
-from replay.spark.feeding.input import CallFiles, uri_of
 from tests.replay.ledgers import Versions, logged_calls
 from tests.spark.spark_nodes import ACCOUNTS, SHOP, make_node
 
@@ -104,23 +99,6 @@ def test_demo_refuses_a_session_that_cannot_be_before_it_makes_calls(command: An
         assert not (tmp_path / "kept").exists()
 
 
-def test_beginning_of_the_log_is_compared_by_partition() -> None:
-    """A vote that is missing in front of the last one, or is counted twice, fails the demo."""
-    ids: list[int] = [make_txn_id(millis=millis, counter=0, partition=millis % 2) for millis in range(1, 9)]
-    story = Story(ids, [(1, 1)] * len(ids))
-    assert _compare({0: (3, ids[5]), 1: (4, ids[6])}, story)["proved"]
-    assert not _compare({0: (2, ids[5]), 1: (4, ids[6])}, story)["proved"]
-    assert not _compare({0: (3, ids[5]), 1: (5, ids[6])}, story)["proved"]
-
-
-def test_calls_of_a_feed_are_a_path_or_a_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A path is one of this machine, whatever Spark's own file system is; what has a scheme goes to Spark as it is."""
-    monkeypatch.chdir(tmp_path)
-    assert uri_of("calls.json") == f"file://{tmp_path}/calls.json"
-    for uri in ("file:///data/calls.parquet", "s3a://bucket/calls", "hdfs://name:8020/calls"):
-        assert uri_of(uri) == uri
-
-
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark takes some seconds to start; bad input must not wait for it."""
@@ -131,89 +109,19 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cmdlog.cli.spark.spark_session", refuse)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "why"),
-    [
-        ("none", None, "{path} does not exist"),
-        ("empty/", None, "{path} contains no file"),
-        ("text.json", b"procedure,params\n", "{path} does not hold JSON lines: its first line is not a JSON value"),
-        ("number.json", b"\n12\n", "{path} does not hold JSON lines: its first line is not an object"),
-        ("columns.json", b'{"proc": "a", "params": {}}\n', "{path} has no column procedure; its columns are proc, params"),
-        ("text.parquet", b"procedure,params\n", "{path} is not a Parquet file"),
-    ],
-)
-@pytest.mark.usefixtures("no_spark")
-def test_calls_that_are_none_are_told_before_spark_starts(
-    command: Any, tmp_path: Path, name: str, content: bytes | None, why: str
-) -> None:
-    """The path and what is wrong with it, in one line, and nothing is left."""
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    elif name.endswith("/"):
-        path.mkdir()
-    code, lines = command("feed", str(path), "--job", "x", "--to", str(tmp_path / "fx"), "--json")
-    assert (code, len(lines)) == (2, 1)
-    assert lines[0]["error"]["message"].startswith(why.format(path=path))
-    assert not list(tmp_path.glob("fx*"))
-
-
 @pytest.mark.usefixtures("no_spark")
 def test_bad_arguments_are_told_before_spark_starts(command: Any, node: Path, tmp_path: Path) -> None:
     """A moment that is none, a directory that is not there, an output that holds something, each by name."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("do not lose")
-    calls = tmp_path / "calls.json"
-    calls.write_text('{"procedure": "a", "params": {}}\n')
     for arguments, why in (
         (("rebuild", str(node), "--to", f"{tmp_path}/out", "--until", "soon"), "soon"),
         (("backfill", str(node), "--app", "tests.node.apps.faulty:db", "--to", f"{tmp_path}/out", "--until", "soon"), "soon"),
         (("rebuild", f"{tmp_path}/nobody", "--to", f"{tmp_path}/out"), f"{tmp_path}/nobody"),
         (("backfill", f"{tmp_path}/nobody", "--app", "tests.node.apps.faulty:db", "--to", f"{tmp_path}/out"), "nobody"),
         (("rebuild", str(node), "--to", f"{tmp_path}/full"), f"{tmp_path}/full is not empty"),
-        (("feed", str(calls), "--job", "x", "--to", f"{tmp_path}/full"), f"{tmp_path}/full is not empty"),
-        (("feed", str(calls), "--job", "x", "--to", f"{tmp_path}/out", "--url", "here"), "'here' is not a server address"),
     ):
         code, lines = command(*arguments, "--json")
         assert (code != 0, len(lines)) == (True, 1), arguments
         assert why in lines[0]["error"]["message"], arguments
     assert not list(tmp_path.glob("*.unfinished"))
-
-
-@pytest.mark.parametrize("damage", ["half", "page"])
-def test_damaged_file_of_calls_is_one_error(command: Any, tmp_path: Path, damage: str) -> None:
-    """Found before Spark starts, or by Spark when it reads the rows: the file is named, and no traceback is told."""
-    (tmp_path / "calls").mkdir()
-    bad = tmp_path / "calls" / "b.parquet"
-    for path in (tmp_path / "calls" / "a.parquet", bad):
-        parquet.write_table(pyarrow.table({"procedure": ["a"] * 9, "params": ["{}"] * 9}), path)
-    data = bad.read_bytes()
-    bad.write_bytes(b"PAR1 half" if damage == "half" else data[:4] + b"\xff" * 60 + data[64:])
-    code, lines = command("feed", f"{tmp_path}/calls", "--job", "x", "--to", f"{tmp_path}/out", "--json")
-    assert (code, len(lines)) == (2 if damage == "half" else 1, 1)
-    assert str(bad) in lines[0]["error"]["message"]
-    assert "Traceback" not in lines[0]["error"]["message"]
-    assert not list(tmp_path.glob("out*"))
-
-
-def test_params_of_json_lines_come_as_they_are_written(spark: SparkSession, tmp_path: Path) -> None:
-    """An object is taken as text: no key of another row, no number by way of a float. A name with a pattern's signs is a name."""
-    written = ['{"a": 99999999999999999999}', '{"b": 0.12345678901234567890, "c": null}', "{}"]
-    rows = [f'{{"procedure": "x", "params": {params}}}\n' for params in written]
-    path = tmp_path / "[odd] *.json"
-    path.write_text("".join(rows) + '{"procedure": "x"}\n')
-    found = [row.params for row in CallFiles.at(path).read(spark).collect()]
-    assert found == [*written, None]
-
-
-def test_feed_says_that_it_waits_for_the_server(command: Any, tmp_path: Path) -> None:
-    """The lines of progress name the reason while the server is down; behind the limit one error names it and how to go on."""
-    calls = tmp_path / "calls.json"
-    calls.write_text('{"procedure": "a", "params": {}}\n')
-    arguments = ["feed", str(calls), "--job", "x", "--to", f"{tmp_path}/out", "--url", "http://127.0.0.1:9", "--json"]
-    code, lines = command(*arguments, "--give-up-after-s", "0.3")
-    told = [line["progress"].get("waiting", "") for line in lines[:-1]]
-    assert any(reason.startswith("server unreachable, retrying: ") for reason in told)
-    assert code == 1
-    assert "the server at http://127.0.0.1:9 does not name its cluster: no answer for 0.3 s" in lines[-1]["error"]["message"]
-    assert "--give-up-after-s" in lines[-1]["error"]["hint"]

@@ -15,14 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cmdlog.client.feed_sender import Feeder
-from cmdlog.testing import Server
 from replay.spark.base.scratch import sweep
-from replay.spark.feeding.feed import feed
-from replay.spark.feeding.input import CallFiles
 from replay.spark.jobs.backfill import backfill
 from replay.spark.jobs.rebuild import rebuild
-from replay.spark.jobs.staging import SUFFIX, OtherJob
+from replay.spark.jobs.staging import SUFFIX
 from tests.replay.ledgers import Versions
 from tests.spark import failing_work
 from tests.spark.failing_work import runs
@@ -34,7 +30,6 @@ if TYPE_CHECKING:
 
 UP_S_MAX = 120.0
 GONE_S_MAX = 60.0
-CALLS = 400
 QUICK = [
     "--master=local[2,4]", "--conf=spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "--conf=spark.sql.codegen.wholeStage=false", "--conf=spark.sql.codegen.factoryMode=NO_CODEGEN",
@@ -216,27 +211,3 @@ def test_backfill_of_a_dead_driver_is_gone_on_with(
             for manifest in (done.manifest, wanted.manifest)
         ]
         assert digests[0] == digests[1]
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
-def test_feed_of_a_dead_driver_executes_no_call_twice(spark: SparkSession, tmp_path: Path, number: signal.Signals) -> None:
-    """What was sent before the driver's end is answered with its outcome, what was not is sent; the sum is each call's once."""
-    calls = tmp_path / "calls.json"
-    calls.write_text("".join(f'{{"procedure":"bump","params":{{"id":{n % 5},"amount":{n}}}}}\n' for n in range(CALLS)))
-    server = Server("tests.node.apps.faulty:db", tmp_path / "server", partitions=2, key_window_s=3600)
-    try:
-        server.start()
-        out = tmp_path / "out"
-        arguments = ["feed", str(calls), "--job", "add", "--to", str(out), "--url", server.url]
-        ended = end_in_the_middle(tmp_path, number, (tmp_path / "waits").exists, *arguments)
-        check_ended(ended, number, out)
-        (tmp_path / "other.json").write_text(calls.read_text().replace('"id":0', '"id":9'))
-        with pytest.raises(OtherJob, match=rf"path: then {calls}, now {tmp_path}/other.json"):
-            feed(CallFiles.at(tmp_path / "other.json"), Feeder(server.url), job="add", to=str(out), spark=spark)
-        done = feed(CallFiles.at(calls), Feeder(server.url), job="add", to=str(out), spark=spark)
-        assert done.manifest["statuses"] == {"ok": CALLS}
-        rows = server.client.query("SELECT id, n FROM counters").dicts()
-        assert {row["id"]: row["n"] for row in rows} == {account: sum(range(account, CALLS, 5)) for account in range(5)}
-    finally:
-        server.close()

@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from cmdlog.client.feed_sender import Feeder
 from cmdlog.wal.errors import Corrupt, Locked, NotEmpty, WrongDirectory
 from replay.errors import Divergence, Interrupted
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import OtherVersions, check_versions, versions
-from replay.spark.feeding.feed import feed
-from replay.spark.feeding.input import CallFiles
 from replay.spark.jobs import job, stalled_tasks
 from replay.spark.jobs.backfill import backfill
 from replay.spark.jobs.job import SparkFailed, TaskError
@@ -121,8 +118,8 @@ def test_finished_output_answers_its_own_request_only(spark: SparkSession, sound
         OtherJob, match=r'contains a finished rebuild, but you asked for one with other tables .*then none, now \["accounts"\]'
     ):
         rebuild(no_session, str(node), to=sound.path, tables=["accounts"])
-    with pytest.raises(OtherJob, match=r"contains a finished rebuild, but you asked for a feed"):
-        feed(spark.range(1).selectExpr("'a' AS procedure", "'{}' AS params"), Feeder(), job="x", to=sound.path)
+    with pytest.raises(OtherJob, match=r"contains a finished rebuild, but you asked for a backfill"):
+        backfill(no_session, str(node), faulty.db, to=sound.path)
     assert {path: path.stat().st_mtime_ns for path in Path(sound.path).rglob("*")} == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("do not lose")
@@ -132,9 +129,6 @@ def test_finished_output_answers_its_own_request_only(spark: SparkSession, sound
 
 def test_output_in_or_around_an_input_or_a_node_is_refused(node: Path, tmp_path: Path) -> None:
     """Also by another name of the folder; a node's directory stays as it is, for jobs that do not read it, too."""
-    calls = tmp_path / "calls" / "day1"
-    calls.mkdir(parents=True)
-    (calls / "a.json").write_text('{"procedure": "a", "params": {}}\n')
     (tmp_path / "link").symlink_to(node)
     app = faulty.db
 
@@ -146,11 +140,8 @@ def test_output_in_or_around_an_input_or_a_node_is_refused(node: Path, tmp_path:
             rebuild(no_session, str(node), to=str(out))
         with pytest.raises(WrongDirectory, match="which must not be changed"):
             backfill(no_session, str(node), app, to=str(out))
-    for out in (node / "out", calls / "out", calls.parent):
-        with pytest.raises(WrongDirectory, match="which must not be changed"):
-            feed(CallFiles.at(calls), Feeder(), job="x", to=str(out), spark=no_session)
     with pytest.raises(WrongDirectory, match="the directory of a node, which must not be changed"):
-        rebuild(no_session, str(calls), to=str(node / "out"))
+        rebuild(no_session, str(tmp_path / "other"), to=str(node / "out"))
     assert not list(tmp_path.rglob("*.unfinished"))
     assert not list(node.parent.rglob("*.unfinished"))
 

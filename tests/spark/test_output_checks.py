@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cmdlog.cli.cli_errors import explain
-from cmdlog.client.feed_sender import Feeder
 from cmdlog.wal.errors import DiskFull
 from replay.spark.base.version_check import versions as versions_here
-from replay.spark.feeding.feed import feed
 from replay.spark.jobs import task_attempt
-from replay.spark.jobs.job import SparkFailed, TaskError
+from replay.spark.jobs.job import TaskError
 from replay.spark.jobs.rebuild import rebuild
 from replay.spark.jobs.staging import SUFFIX
 from replay.spark.jobs.task_attempt import carry_out
@@ -143,13 +140,3 @@ def test_input_that_disappears_is_named(spark: SparkSession, node: Path, work: A
     away.rename(node)
     work(failing_work.count_runs)
     assert rebuild(spark, str(node), to=str(tmp_path / "out")).rows > 0
-
-
-def test_rows_of_a_feed_that_find_no_room_are_not_sent(spark: SparkSession, volume: Path) -> None:
-    """The output's path is named, and nothing goes out before all rows are fixed."""
-    calls = spark.range(0, 2000, 1, 2).selectExpr("'bump' AS procedure", "struct(id AS id, 1 AS amount) AS params")
-    filler = fill(volume)
-    os.truncate(filler, filler.stat().st_size - (12 << 10))
-    with pytest.raises((DiskFull, SparkFailed), match=f"{volume}/out"):
-        feed(calls, Feeder("http://127.0.0.1:9"), job="none", to=str(volume / "out"))
-    assert not (volume / "out").exists()

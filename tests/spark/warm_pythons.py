@@ -34,7 +34,7 @@ IMPORTED: Final = (
     "pyspark.sql.worker.write_into_data_source", "pyspark.sql.streaming.python_streaming_source_runner",
     "pandas", "pyarrow.parquet", "replay.spark.base.quiet_daemon", "replay.spark.datasource.log_tables",
     "replay.spark.datasource.source", "replay.spark.datasource.state_table", "replay.spark.datasource.stream",
-    "replay.spark.discover.pyspark_cmdlog", "replay.spark.feeding.task", "replay.spark.jobs.backfill_task",
+    "replay.spark.discover.pyspark_cmdlog", "replay.spark.jobs.backfill_task",
     "replay.spark.jobs.rebuild_task", "replay.spark.reading.arrow_rows",
 )  # fmt: skip
 

@@ -100,8 +100,8 @@ class CmdlogSource(DataSource):
 
 def _refuse_to_write() -> NoReturn:
     raise BadOption(
-        "a command log is written by calls alone, so it takes no INSERT and no save(): send rows of (procedure, params) to a "
-        "running server with `cmdlog spark feed` or replay.spark.feeding.feed"
+        "a command log is written by calls alone, so it takes no INSERT and no save(): send rows to a "
+        "running server with foreachPartition and a cmdlog.Client (SPARK.md, Sending rows)"
     )
 
 

@@ -252,17 +252,16 @@ class _Meter:
 
     def end(self) -> None:
         """All is done."""
-        self._show_wait({key: int(order["calls"]) for key, order in self._orders.items()})
+        self._show({key: int(order["calls"]) for key, order in self._orders.items()})
 
     def _watch(self) -> None:
         stalled = StalledTasks()
         while not self._stop.wait(LOOK_EVERY_S):
             whole = {key: int(self._orders[key]["calls"]) for key in {*self._done, *self._folder.rows()} & self._orders.keys()}
             told = {key: of for key, of in self._folder.progress().items() if key not in whole}
-            waiting = next((of.waiting for of in told.values() if of.waiting), "") or stalled.find(told)
-            self._show_wait({key: of.calls for key, of in told.items()} | whole, waiting)
+            self._show({key: of.calls for key, of in told.items()} | whole, stalled.find(told))
 
-    def _show_wait(self, calls: Mapping[str, int], waiting: str = "") -> None:
+    def _show(self, calls: Mapping[str, int], waiting: str = "") -> None:
         elapsed = time.monotonic() - self._began
         paces = {}
         for key, order in self._orders.items():

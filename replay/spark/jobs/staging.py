@@ -57,23 +57,15 @@ class OtherJob(ReplayError):
     hint = "choose another output, or delete what is there"
 
 
-class OtherRequest(OtherJob):
-    """The output folder holds the finished or unfinished output of another request."""
-
-
 class Staging(ResumableDirectory):
     """The unfinished output of one job. One driver at a time: it holds a lock."""
 
-    def __init__(self, files: Files, out: str, beside: Sequence[str] = ()) -> None:
-        """Takes the folder, made if need be. `beside` names what else the job keeps in it until the end.
-
-        Raises: NotEmpty, Locked, WrongDirectory.
-        """
+    def __init__(self, files: Files, out: str) -> None:
+        """Takes the folder, made if need be. Raises: NotEmpty, Locked, WrongDirectory."""
         refuse_link(out)
         self.out = os.path.abspath(out)
         self.folder = f"{self.out}{SUFFIX}"
         super().__init__(files, self.folder, marker=REQUEST, report=MANIFEST)
-        self._working = (*WORKING, *beside)
         check_free(files, self.out)
         os.makedirs(self.folder, mode=0o750, exist_ok=True)
         try:
@@ -89,11 +81,6 @@ class Staging(ResumableDirectory):
 
     # -- what is to be done ------------------------------------------------------------------------------------------------
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether an earlier run has left a request here."""
-        return any(self.files.exists(self._path(name)) for name in (REQUEST, MANIFEST))
-
     def begun(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """The orders of an earlier run that was asked for the same thing; None when nothing was begun.
 
@@ -106,7 +93,7 @@ class Staging(ResumableDirectory):
             known, of, orders = found["request"], found["versions"], list(found["orders"])
         except (KeyError, TypeError) as error:
             raise OtherJob(f"{self._path(REQUEST)} is not a request of cmdlog: {error}") from error
-        check_same(self, known, wanted)
+        _check_same(self, known, wanted)
         if of != versions():
             told = ", ".join(f"{name} {of.get(name)} (now {here})" for name, here in versions().items() if of.get(name) != here)
             raise OtherVersions(f"{self.folder} was started with {told}")
@@ -115,7 +102,7 @@ class Staging(ResumableDirectory):
 
     def begin_job(self, wanted: Mapping[str, Any], orders: Sequence[Mapping[str, Any]]) -> None:
         """Durable on return. Raises: OtherJob when the folder holds what is not ours."""
-        if strange := set(os.listdir(self.folder)) - {LOCK, *self._working, f"{REQUEST}.tmp"}:
+        if strange := set(os.listdir(self.folder)) - {LOCK, *WORKING, f"{REQUEST}.tmp"}:
             raise OtherJob(f"{self.folder} holds {', '.join(sorted(strange)[:5])}, and no {REQUEST}")
         for name in WORKING:
             os.makedirs(self._path(name), mode=0o750, exist_ok=True)
@@ -149,7 +136,7 @@ class Staging(ResumableDirectory):
             for name in os.listdir(self._path(PROGRESS)):
                 with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError):
                     told = orjson.loads(Path(self._path(PROGRESS), name).read_bytes())
-                    found[name] = TaskProgress(int(told["calls"]), str(told.get("waiting", "")), str(told.get("process", "")))
+                    found[name] = TaskProgress(int(told["calls"]), str(told.get("process", "")))
         return found
 
     @contextlib.contextmanager
@@ -189,7 +176,7 @@ class Staging(ResumableDirectory):
             folders |= set(_above(target, self.folder))
         for folder in sorted(folders):
             self.files.fsync_dir(folder)
-        for name in (*self._working, REQUEST, LOCK):
+        for name in (*WORKING, REQUEST, LOCK):
             _remove(self._path(name))
         self.files.write_file_atomic(self._path(SUCCESS), b"")
         self.files.fsync_dir(self.folder)
@@ -216,22 +203,9 @@ def is_finished(out: str) -> bool:
     return os.path.exists(os.path.join(out, SUCCESS))
 
 
-def output(files: Files, folder: str) -> ResumableDirectory:
-    """An output, finished or not, as it is found."""
-    return ResumableDirectory(files, folder, marker=REQUEST, report=MANIFEST)
-
-
-def recorded(found: ResumableDirectory) -> dict[str, Any] | None:
-    """What was asked for in an output; None when nothing there says so."""
-    for value in (found.report(), found.marker()):
-        if value is not None and isinstance(value.get("request"), dict):
-            return dict(value["request"])
-    return None
-
-
 def finished(files: Files, out: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """The manifest of a finished output of the same request; None when there is none. Raises: OtherJob."""
-    return _made(output(files, out), wanted) if is_finished(out) else None
+    return _made(ResumableDirectory(files, out, marker=REQUEST, report=MANIFEST), wanted) if is_finished(out) else None
 
 
 def _made(found: ResumableDirectory, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -240,12 +214,12 @@ def _made(found: ResumableDirectory, wanted: Mapping[str, Any]) -> dict[str, Any
     manifest = found.report()
     if manifest is None or not isinstance(manifest.get("request"), dict):
         raise OtherJob(f"{found.path}/{MANIFEST} does not say what was requested")
-    check_same(found, manifest["request"], wanted)
+    _check_same(found, manifest["request"], wanted)
     return manifest
 
 
-def check_same(found: ResumableDirectory, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises: OtherRequest, which names what differs, when the earlier request was a different one."""
+def _check_same(found: ResumableDirectory, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises: OtherJob, which names what differs, when the earlier request was a different one."""
     wanted = orjson.loads(orjson.dumps(wanted))
     if known == wanted:
         return
@@ -255,7 +229,7 @@ def check_same(found: ResumableDirectory, known: Mapping[str, Any], wanted: Mapp
         told = list(_differences(known, wanted))
         more = f" and {len(told) - TOLD_MAX} more" if len(told) > TOLD_MAX else ""
         asked = f"one with other {', '.join(names)} ({'; '.join(told[:TOLD_MAX])}{more})"
-    raise found.refusal(str(known.get("job")), asked, OtherRequest, is_finished=is_finished(found.path))
+    raise found.refusal(str(known.get("job")), asked, OtherJob, is_finished=is_finished(found.path))
 
 
 def _differences(known: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -275,9 +249,9 @@ def _text(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def staging(files: Files, out: str, beside: Sequence[str] = ()) -> Iterator[Staging]:
+def staging(files: Files, out: str) -> Iterator[Staging]:
     """The folder, held until the end."""
-    found = Staging(files, output_path(out), beside)
+    found = Staging(files, output_path(out))
     try:
         yield found
     except (OSError, DiskFull) as error:

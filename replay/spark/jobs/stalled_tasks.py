@@ -18,7 +18,6 @@ class TaskProgress:
     """What a running attempt has reported last."""
 
     calls: int
-    waiting: str = ""  # for what, as the task itself says; "": for nothing
     process: str = ""  # and its machine
 
 

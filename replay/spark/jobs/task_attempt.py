@@ -35,9 +35,7 @@ from replay.spark.base.version_check import check_versions
 ATTEMPTS: Final = "attempts"
 ROWS: Final = "rows"
 PROGRESS: Final = "progress"
-GIVEN_UP: Final = ".given-up"  # in the folder of the progress, which every run begins empty
 PROGRESS_EVERY_S: Final = 0.5
-REASON_CHARS_MAX: Final = 200
 READ_BYTES: Final = 1 << 20
 MACHINE: Final = (DiskFull, WriteFailed, EnvironmentFault)  # of what is known by name; OSError and MemoryError are the others
 PROBE_BYTES: Final = 1 << 18  # a disk that does not take so much is full
@@ -54,7 +52,6 @@ class Attempt:
     process: str = field(default_factory=lambda: f"process {os.getpid()} on {socket.gethostname()}")
     _told_at: float = field(default=0.0)
     _calls: int = field(default=0)
-    _waiting: str = field(default="")
 
     def report_begin(self) -> None:
         """Reports that it runs, and where."""
@@ -63,36 +60,14 @@ class Attempt:
     def count_calls(self, calls: int) -> None:
         """So many calls of the task are done."""
         self._calls = calls
-        if not self._waiting and time.monotonic() - self._told_at < PROGRESS_EVERY_S:
-            return
-        self._waiting = ""
-        self._report_progress()
-
-    def waits(self, reason: str) -> None:
-        """Reports why it makes no progress, until the next note."""
-        if reason[:REASON_CHARS_MAX] != self._waiting:
-            self._waiting = reason[:REASON_CHARS_MAX]
+        if time.monotonic() - self._told_at >= PROGRESS_EVERY_S:
             self._report_progress()
-
-    def give_up(self, reason: str) -> None:
-        """No task can be done any more, and why: those that have not begun should end the same way, and at once."""
-        self._write(GIVEN_UP, {"reason": reason})
-
-    def given_up(self) -> str:
-        """Why a task of the same run gave up; "" while none has."""
-        try:
-            return str(orjson.loads(Path(self.staging, PROGRESS, GIVEN_UP).read_bytes())["reason"])
-        except FileNotFoundError:
-            return ""
 
     def _report_progress(self) -> None:
         self._told_at = time.monotonic()
-        self._write(self.key, {"calls": self._calls, "waiting": self._waiting, "process": self.process})
-
-    def _write(self, name: str, value: Mapping[str, Any]) -> None:
-        path = os.path.join(self.staging, PROGRESS, name)
+        path = os.path.join(self.staging, PROGRESS, self.key)
         temporary = f"{path}.{os.path.basename(self.folder)}.tmp"
-        Path(temporary).write_bytes(orjson.dumps(value))
+        Path(temporary).write_bytes(orjson.dumps({"calls": self._calls, "process": self.process}))
         os.replace(temporary, path)
 
     def sealed(self, path: str) -> dict[str, Any]:

@@ -1,1 +1,0 @@
-"""Calls from files or DataFrames into a running service, each executed once."""
