@@ -13,7 +13,7 @@ from typing import Any
 class OperatorError(Exception):
     """What happened, what to do about it, and how the command line ends. A subclass states what all of its kind share."""
 
-    exit_code: int = 1  # of the command line (OPERATING.md "Signals and exit codes")
+    exit_code: int = 1  # of the command line (RUNNING.md "Signals and exit codes")
     hint: str = ""
     kind: str = ""  # the name for machines; unless stated, that of the class
     details: Sequence[str] = ()  # lines below the message

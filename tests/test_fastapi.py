@@ -123,10 +123,8 @@ def test_an_application_without_a_database_is_told_how_to_open_one() -> None:
 
 @pytest.mark.slow
 def test_the_documented_application_runs(tmp_path: Path) -> None:
-    """The block of OPERATING.md is a complete program over the README's application."""
-    blocks = [
-        re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S) for name in ("README.md", "cmdlog/OPERATING.md")
-    ]
+    """The block of SERVING.md is a complete program over the README's application."""
+    blocks = [re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S) for name in ("README.md", "cmdlog/SERVING.md")]
     (shop,) = [block for block in blocks[0] if block.startswith("# shop.py")]
     (program,) = [block for block in blocks[1] if "cmdlog.fastapi" in block]
     (tmp_path / "shop.py").write_text(shop)

@@ -188,7 +188,7 @@ class AsyncClient(ClientCore):
         return read_object(await self._run(self._exchange(POINT, timeout_s)))
 
     async def deploy(self, *, timeout_s: float | None = None, **options: Any) -> dict[str, Any]:
-        """Other code into the server: `bundle`, or `rollback` and `to`; `plan` changes nothing (OPERATING.md "Deploys")."""
+        """Other code into the server: `bundle`, or `rollback` and `to`; `plan` changes nothing (DEPLOYING.md)."""
         return read_object(await self._run(self._exchange(deploy_ask(options), timeout_s)))
 
     async def members(self) -> dict[str, Any]:
@@ -196,11 +196,11 @@ class AsyncClient(ClientCore):
         return read_object(await self._run(self._exchange(MEMBERS)))
 
     async def change_member(self, kind: str, node: int, **options: Any) -> dict[str, Any]:
-        """`add`, `remove`, `replace`, `retire` or `transfer`. Options: peer, client, base, force, plan (OPERATING.md)."""
+        """`add`, `remove`, `replace`, `retire` or `transfer`. Options: peer, client, base, force, plan (CLUSTER.md)."""
         return read_object(await self._run(self._exchange(change_ask(kind, node, options))))
 
     async def recover_unsafely(self, **options: Any) -> dict[str, Any]:
-        """The server continues without its majority. Options: yes_lose, survivors, force (OPERATING.md "Lost majority")."""
+        """The server continues without its majority. Options: yes_lose, survivors, force (CLUSTER.md "Lost majority")."""
         return read_object(await self._run(self._exchange(recovery_ask(options))))
 
     async def cancel_copy(self, node: int) -> dict[str, Any]:

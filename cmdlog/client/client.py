@@ -218,7 +218,7 @@ class Client(ClientCore):
         return read_object(self._run(self._exchange(POINT, timeout_s)))
 
     def deploy(self, *, timeout_s: float | None = None, **options: Any) -> dict[str, Any]:
-        """Other code into the server: `bundle`, or `rollback` and `to`; `plan` changes nothing (OPERATING.md "Deploys")."""
+        """Other code into the server: `bundle`, or `rollback` and `to`; `plan` changes nothing (DEPLOYING.md)."""
         return read_object(self._run(self._exchange(deploy_ask(options), timeout_s)))
 
     def members(self) -> dict[str, Any]:
@@ -226,11 +226,11 @@ class Client(ClientCore):
         return read_object(self._run(self._exchange(MEMBERS)))
 
     def change_member(self, kind: str, node: int, **options: Any) -> dict[str, Any]:
-        """`add`, `remove`, `replace`, `retire` or `transfer`. Options: peer, client, base, force, plan (OPERATING.md)."""
+        """`add`, `remove`, `replace`, `retire` or `transfer`. Options: peer, client, base, force, plan (CLUSTER.md)."""
         return read_object(self._run(self._exchange(change_ask(kind, node, options))))
 
     def recover_unsafely(self, **options: Any) -> dict[str, Any]:
-        """The server continues without its majority. Options: yes_lose, survivors, force (OPERATING.md "Lost majority")."""
+        """The server continues without its majority. Options: yes_lose, survivors, force (CLUSTER.md "Lost majority")."""
         return read_object(self._run(self._exchange(recovery_ask(options))))
 
     def cancel_copy(self, node: int) -> dict[str, Any]:

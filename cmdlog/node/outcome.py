@@ -23,7 +23,7 @@ class CallOutcome(NamedTuple):
 
 
 class CallRefused(errors.CmdlogError):
-    """No outcome. `code` is the stable problem code of OPERATING.md "Errors"; nothing of the call is in the log."""
+    """No outcome. `code` is the stable problem code of SERVING.md "Errors"; nothing of the call is in the log."""
 
     code = "not_ready"
     status = 503

@@ -80,7 +80,7 @@ def cluster(tmp_path: Path) -> Iterator[Operated]:
 
 
 def test_node_joins_another_retires_and_one_comes_back_with_an_empty_disk(cluster: Operated) -> None:
-    """By the commands of OPERATING.md, and nothing else; calls of before are there in the end."""
+    """By the commands of CLUSTER.md, and nothing else; calls of before are there in the end."""
     cluster.leader()
     account = {"branch": 1, "customer": 1}
     assert cluster.call("open_account", {**account, "savings": 0, "checking": 7}, "open")["status"] == 200

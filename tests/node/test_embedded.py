@@ -139,7 +139,7 @@ def test_embedded_reads_have_no_consistency_to_choose(tmp_path: Path) -> None:
         for stale in calls:
             with pytest.raises(TypeError, match="consistency"):
                 stale(consistency="stale")
-    page = " ".join(Path(cmdlog.__file__).with_name("OPERATING.md").read_text().split())
+    page = " ".join(Path(cmdlog.__file__).with_name("SERVING.md").read_text().split())
     assert "What `cmdlog.open` gives has no such argument" in page
 
 

@@ -116,6 +116,6 @@ def test_only_the_newest_changes_are_kept() -> None:
 
 
 def test_every_reason_is_explained_to_operators() -> None:
-    """A reason in a log line is looked up in OPERATING.md."""
-    document = Path(cmdlog.__file__).with_name("OPERATING.md").read_text(encoding="utf-8")
+    """A reason in a log line is looked up in CLUSTER.md."""
+    document = Path(cmdlog.__file__).with_name("CLUSTER.md").read_text(encoding="utf-8")
     assert [reason.value for reason in RoleReason if f"| `{reason.value}` |" not in document] == []

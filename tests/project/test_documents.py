@@ -33,10 +33,13 @@ ROOT = Path(__file__).resolve().parents[2]
 README = "README.md"
 WRITING = "procedures/WRITING.md"
 TYPES = "procedures/TYPES.md"
-OPERATING = "cmdlog/OPERATING.md"
+SERVING = "cmdlog/SERVING.md"
+DEPLOYING = "cmdlog/DEPLOYING.md"
+CLUSTER = "cmdlog/CLUSTER.md"
+RUNNING = "cmdlog/RUNNING.md"
 RECOVERY = "replay/RECOVERY.md"
 SPARK = "replay/spark/SPARK.md"
-DOCUMENTS = (README, WRITING, TYPES, OPERATING, RECOVERY, SPARK)
+DOCUMENTS = (README, WRITING, TYPES, SERVING, DEPLOYING, CLUSTER, RUNNING, RECOVERY, SPARK)
 README_LINES_MAX = 120
 README_BYTES_MAX = 8192
 LINE_CHARS_MAX = 100
@@ -151,8 +154,8 @@ def test_documents_are_installed() -> None:
 
 
 def test_the_table_of_settings_is_the_code() -> None:
-    """OPERATING.md has the table that `python -m cmdlog.cli.server.settings_table` prints."""
-    assert between(OPERATING, "settings") == settings_table(), "put there what that prints"
+    """RUNNING.md has the table that `python -m cmdlog.cli.server.settings_table` prints."""
+    assert between(RUNNING, "settings") == settings_table(), "put there what that prints"
 
 
 def test_the_table_of_options_is_the_code() -> None:
@@ -161,8 +164,8 @@ def test_the_table_of_options_is_the_code() -> None:
 
 
 def test_every_route_and_code_has_its_row() -> None:
-    """OPERATING.md names each route of the server with the roles that may use it, and each code of an error with its status."""
-    rows = [line for line in read(OPERATING).splitlines() if line.startswith("|")]
+    """SERVING.md names each route of the server with the roles that may use it, and each code of an error with its status."""
+    rows = [line for line in read(SERVING).splitlines() if line.startswith("|")]
     for route in ROUTES:
         (row,) = [row for row in rows if row.startswith(f"| `{route.method} {route.path}` ")]
         stated = set(re.findall(r"read|invoke|admin", row.split("|")[3])) or {"admin"}
@@ -246,10 +249,10 @@ def test_no_block_of_the_readme_is_left_out() -> None:
 
 @pytest.mark.slow
 def test_the_other_examples_run(tmp_path: Path) -> None:
-    """The embedded example of OPERATING.md goes through, and so does the test of WRITING.md, with its other procedure added."""
+    """The embedded example of SERVING.md goes through, and so does the test of WRITING.md, with its other procedure added."""
     example = _Example(tmp_path)
     example.run("embedded.py")
-    (embedded,) = [block for language, block in fenced(OPERATING) if language == "python" and "cmdlog.open" in block]
+    (embedded,) = [block for language, block in fenced(SERVING) if language == "python" and "cmdlog.open" in block]
     assert example.python(embedded).split() == ["4", "0", "[(1,", "0)]"]
     blocks = [block for language, block in fenced(WRITING) if language == "python"]
     marks = (

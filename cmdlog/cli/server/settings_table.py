@@ -18,7 +18,7 @@ def describe(setting: SettingRow) -> str:
 
 
 def settings_table() -> str:
-    """Every setting as a row of Markdown; OPERATING.md holds it, `python -m cmdlog.cli.server.settings_table` prints it."""
+    """Every setting as a row of Markdown; RUNNING.md holds it, `python -m cmdlog.cli.server.settings_table` prints it."""
     lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for setting in TABLE.values():
         name = f"`{setting.name}`" + (" †" if setting.at_creation else "")

@@ -20,7 +20,7 @@ from cmdlog.raft import Franchise
 log = structlog.get_logger("cmdlog.cluster")
 
 REMEDY: Final = (
-    'stop this node, keep a copy of its directory (OPERATING, "A disk that went back"); then `cmdlog cluster replace {node}`, '
+    'stop this node, keep a copy of its directory (CLUSTER.md, "A disk that went back"); then `cmdlog cluster replace {node}`, '
     "and start it with an empty directory: it copies what it lacks"
 )
 

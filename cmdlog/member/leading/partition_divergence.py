@@ -17,7 +17,7 @@ from cmdlog.node.site_events import Desk
 from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 
 KEEP: Final = (
-    'calls that were acknowledged may be in this directory alone: keep a copy of it, see OPERATING, "A disk that went back", '
+    'calls that were acknowledged may be in this directory alone: keep a copy of it, see CLUSTER.md, "A disk that went back", '
     "then `cmdlog cluster replace`"
 )
 COMPARE: Final = "`cmdlog diff DIR1 DIR2` on copies of two nodes' directories names table and key"
