@@ -29,6 +29,10 @@ BY_NAME_ONLY = ("torture", "fuzz", "sim")
 """Markers of tests that run for minutes: left out unless `-m` names them, also under `-m 'not slow'`."""
 
 
+EXAMPLES_MAX = 40
+"""Drawn cases of a test that states no number of its own; the long suites draw more."""
+
+
 def names_long_suites(config: pytest.Config) -> list[str]:
     """Which of the long suites `-m` names."""
     return [name for name in BY_NAME_ONLY if name in config.option.markexpr]
@@ -67,7 +71,8 @@ def pytest_configure(config: pytest.Config) -> None:
     one_trust.install()
     patient_requests.install()
     warm_start.install()
-    settings.register_profile("unhurried", deadline=None)
+    examples_max = settings().max_examples if names_long_suites(config) else EXAMPLES_MAX
+    settings.register_profile("unhurried", deadline=None, max_examples=examples_max)
     settings.load_profile("unhurried")
     gc.disable()  # until everything is collected, which no pass could free
 

@@ -57,7 +57,7 @@ OF_CHECKS: Final = ("procedures.checks.check", "procedures.checks.migrations")
 SEEDS: Final = {"0": IMPORTED, "1": (*OF_REPLAYS, *OF_CHECKS), "2": OF_CHECKS}
 STARTERS: Final = {"demo", "drill", "fork", "recover", "serve"}  # commands whose processes start more of the product
 OF_TESTS: Final = (  # programs with nodes, and one with clients
-    "tests.node.apps.holder", "tests.node.deploy_victim", "tests.replay.pitrnode", "bench.soak", "bench._soaker",
+    "tests.node.apps.holder", "tests.node.deploy_victim", "bench.soak", "bench._soaker",
 )  # fmt: skip
 OBEYED: Final = ("PYTHONHASHSEED", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # variables that may differ
 AS_HERE: Final = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")  # variables that the interpreter and its libraries read at the start

@@ -119,7 +119,7 @@ REQUESTS = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(REQUESTS, min_size=1, max_size=5), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_cutting_of_any_requests_gives_the_same_reading(requests: list[bytes], data: st.DataObject) -> None:
     """However many requests come in however many pieces: as many come out, in order, with their bodies."""
     stream = b"".join(requests)
@@ -332,7 +332,7 @@ def read_or_refused(mutated: Mutated, size: int) -> None:
 
 @pytest.mark.slow
 @given(GARBAGE, st.integers(1, 50))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_garbage_is_read_or_refused(mutated: Mutated, size: int) -> None:
     """Whatever bytes come, they are understood or refused, and cutting them changes nothing."""
     read_or_refused(mutated, size)

@@ -235,7 +235,7 @@ SEEDS = st.integers(0, 2**64 - 1)
 
 
 @given(SEEDS)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=150, deadline=None)
 @pytest.mark.slow
 def test_checks_and_exact_parser_agree(seed: int) -> None:
     """For any text the verdict is the same, and so is the value, to the bit."""
@@ -262,7 +262,7 @@ def has_nul(value: Any) -> bool:
 
 
 @given(JSON)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_a_serializer_writes_is_read_back(value: Any) -> None:
     """No value that JSON can hold is refused, except for U+0000, and none is changed."""
     data = orjson.dumps(value)
@@ -371,7 +371,7 @@ def test_refused_values_of_a_long_text_are_freed_in_steps() -> None:
 
 @pytest.mark.skipif(steps is None, reason="no C compiler")
 @given(st.binary(max_size=12) | st.text('[]{}",:\\\\u0189-.e ', max_size=40).map(str.encode), st.integers(0, 3))
-@settings(max_examples=400)
+@settings(max_examples=100)
 def test_any_bytes_are_examined(text: bytes, depth_max: int) -> None:
     """Also those that are no JSON, or its beginning, which the depth is asked of: no byte beyond the end is read."""
     padded = text + b'"[[[['

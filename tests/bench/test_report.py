@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import orjson
 import pytest
 
 from bench._common import Bar, Bench
-from bench._figures import HEADLINES, Benchmark, Headline, read_benchmarks, told_bar, told_number, unmeasured
+from bench._figures import Benchmark, read_benchmarks, told_number, unmeasured
 from bench._page import page
 from bench._summary import summary
 
@@ -81,13 +80,6 @@ def test_every_figure_is_on_the_page(benchmarks: list[Benchmark]) -> None:
     assert len(root.findall(f".//{SVG}rect[@class='f-shade0']")) == 2  # the stretch, and the key
 
 
-def test_page_needs_nothing_else(benchmarks: list[Benchmark]) -> None:
-    """No script, no picture or style of another place."""
-    text = page(benchmarks, [])
-    assert re.findall(r"(?:src=|url\(|@import|<script|<link)", text) == []
-    assert {match for match in re.findall(r'href="([^"]*)"', text) if not match.startswith("#")} == set()
-
-
 def test_what_missed_its_bar_is_listed_before_the_rest(benchmarks: list[Benchmark]) -> None:
     """By script, name, value and bar; what reached it is not in the list."""
     text = page(benchmarks, [])
@@ -99,65 +91,10 @@ def test_what_missed_its_bar_is_listed_before_the_rest(benchmarks: list[Benchmar
     assert listed.count("<tr>") == 2
 
 
-def test_page_without_a_miss_says_so(benchmarks: list[Benchmark]) -> None:
-    """An empty list would look like one that was forgotten."""
-    for benchmark in benchmarks:
-        for _, figure in benchmark.ratios():
-            figure["reached"] = "bar"
-    assert "Every figure that has a bar reached it." in page(benchmarks, [])
-
-
-def test_page_says_of_what_it_is(benchmarks: list[Benchmark]) -> None:
-    """Machine and cores, and of each script the day, the commit, and whether it was quick."""
-    told = words_of(parse(page(benchmarks, ["soak"])))
-    for benchmark in benchmarks:
-        about = benchmark.about
-        assert f"cores {about['machine']['cores']}" in told
-        assert f"{about['at'][:10]}, commit {about['commit']}" in told
-    assert re.search(r"peers quick, .* other full, |other full, .* peers quick, ", told)
-    assert "Not measured: soak." in told
-
-
 @pytest.mark.parametrize("draw", [lambda found: page(found, ["x"]), summary])
 def test_same_figures_give_the_same_bytes(folder: Path, draw: Any) -> None:
     """A committed picture changes when its figures do, and not with the day."""
     assert draw(read_benchmarks(folder)) == draw(read_benchmarks(folder))
-
-
-def test_gauge_draws_the_value_beside_its_bar(benchmarks: list[Benchmark]) -> None:
-    """Left of the bar's tick when it is less, right of it when it is more; the longest are cut off and marked."""
-    root = parse(summary(benchmarks))
-    bars = [rect for rect in root.findall(f"{SVG}rect") if rect.get("class") in ("f-aim", "f-bar", "f-missed")]
-    assert [rect.get("class") for rect in bars] == ["f-aim", "f-missed", "f-bar"]
-    ticks = [line for line in root.findall(f"{SVG}line") if line.get("stroke-width") == "2.5"]
-    ends = [float(rect.get("x", "")) + float(rect.get("width", "")) for rect in bars]
-    assert [end >= float(tick.get("x1", "")) for end, tick in zip(ends, ticks, strict=True)] == [True, False, True]
-    assert len(root.findall(f"{SVG}polygon")) == 1
-
-
-def test_summary_is_small_and_readable_in_the_dark(benchmarks: list[Benchmark]) -> None:
-    """Text of a few kilobytes that holds the colours of both palettes, and says what was not measured."""
-    text = summary(benchmarks)
-    assert len(text) < 12_000
-    assert "prefers-color-scheme:dark" in text
-    assert "var(" not in text
-    told = words_of(parse(text))
-    assert told.count("not measured") == len(HEADLINES) - 3
-    assert "quick" in told
-    assert {headline.label for headline in HEADLINES if headline.label in told} == {headline.label for headline in HEADLINES}
-
-
-def test_headline_takes_the_figure_of_its_section() -> None:
-    """Two figures of one name are told apart by their tables."""
-
-    def ratio(value: float) -> dict[str, Any]:
-        return {"name": "a / b", "ratio": value, "must": 1.0, "aim": None, "at_most": False, "reached": "bar"}
-
-    figures = [{"section": "32 clients: x"}, ratio(1.0), {"section": "128 clients: y"}, ratio(2.0)]
-    about = {"benchmark": "one", "figures": figures}
-    path_free = Benchmark.parse(orjson.dumps(about))
-    found = [Headline("label", "one", "a / b", section).find([path_free]) for section in ("32 clients", "128 clients", "64")]
-    assert [figure and figure["ratio"] for figure in found] == [1.0, 2.0, None]
 
 
 def test_scripts_without_an_output_are_named(tmp_path: Path, benchmarks: list[Benchmark]) -> None:
@@ -174,13 +111,6 @@ def test_scripts_without_an_output_are_named(tmp_path: Path, benchmarks: list[Be
 def test_numbers_have_three_digits(value: float, told: str) -> None:
     """And all that stand before the point."""
     assert told_number(value) == told
-
-
-def test_bar_is_told_with_its_direction() -> None:
-    """As the script's own text has it."""
-    assert told_bar({"must": 1.1, "aim": 1.02, "at_most": True}) == "bar ≤ 1.1, aim 1.02"
-    assert told_bar({"must": 4.0, "aim": None, "at_most": False}) == "bar ≥ 4"
-    assert told_bar({"ratio": 2}) == ""
 
 
 @pytest.mark.slow

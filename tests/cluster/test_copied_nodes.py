@@ -6,7 +6,6 @@ import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -96,27 +95,9 @@ def test_copy_that_is_killed_is_resumed(cluster: ServedCluster) -> None:
     ask_for(lambda: is_level(cluster), why=cluster.logs)
 
 
-def test_replaced_node_that_runs_starts_again_and_is_copied(cluster: ServedCluster) -> None:
-    """Its process gives up its life by itself: the same process serves again, under another incarnation."""
-    node = a_follower(cluster)
-    ask_for(lambda: life_of(cluster, node).get("state") == "member", why=cluster.logs)  # an earlier replacement is over
-    before, kept = life_of(cluster, node)["incarnation"], len(quarantine(cluster, node))
-    cluster.run("cluster", "replace", str(node), "--url", url_of_leader(cluster))
-    wait_for(lambda: len(quarantine(cluster, node)) > kept, why=cluster.logs)
-    ask_for(lambda: is_level(cluster), why=cluster.logs)
-    assert cluster.is_running(node)
-    ask_for(lambda: life_of(cluster, node).get("former", [])[-1:] == [before], why=cluster.logs)
-
-
 def quarantine(cluster: ServedCluster, node: int) -> list[Path]:
     """What its directory keeps of former lives."""
     return list((cluster.folder / f"n{node}" / "quarantine").glob("*"))
-
-
-def life_of(cluster: ServedCluster, node: int) -> dict[str, Any]:
-    """What the node itself says of its place in the cluster."""
-    members = cluster.status(node).get("cluster", {}).get("members", ())
-    return next((member for member in members if member["node"] == node), {})
 
 
 def damage_log(directory: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,9 @@ from cmdlog.cluster.copying.copy_values import (
     CopyRefused,
     CopyRequest,
     CopyWait,
-    LeaderAddress,
     RefusalCode,
 )
-from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal
-from cmdlog.cluster.membership import member_plan
-from cmdlog.cluster.membership.member_steps import Wait
+from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.member.member_node import MemberNode
 from cmdlog.node.assembly import MACHINE
@@ -185,19 +181,6 @@ def test_groups_end_with_what_is_committed(cluster: Members) -> None:
     assert {group: GroupState.from_json(state.to_json()) for group, state in manifest.groups.items()} == manifest.groups
 
 
-def test_copy_waits_for_snapshots_that_are_not_there(cluster: Members) -> None:
-    """The node takes them because a copy is asked for, and the next question is answered by a manifest."""
-    node = cluster.leader()
-    admit(node)
-    assert node.snapshots() == []
-    with client_of(node) as client:
-        first = client.begin_copy(CopyRequest(NEW, LIFE))
-        assert isinstance(first, CopyWait)
-        assert "snapshots of partitions [0, 1]" in first.why
-        assert begin(client).files
-    assert len(node.snapshots()) == 2
-
-
 def test_retention_takes_nothing_from_a_copy(cluster: Members, tmp_path: Path) -> None:
     """Snapshots that are gone at the source are read to their end; what held them is gone after the copy."""
     node = cluster.leader()
@@ -214,58 +197,6 @@ def test_retention_takes_nothing_from_a_copy(cluster: Members, tmp_path: Path) -
         client.end(manifest.copy, CopyEnding.DONE)
     admit(node, MemberStage.MEMBER)
     wait_for(lambda: held(node) == ([], []))
-
-
-def test_wish_is_answered_with_what_is_committed(cluster: Members) -> None:
-    """Also to a disk that is unknown yet: what it asks for is refused by name; without a reason it only looks."""
-    node = cluster.leader()
-    with client_of(node) as client:
-        looked, refused = client.ask(replace(WISH, reason="")), client.ask(WISH)
-        assert (looked.node, looked.begun, looked.leads, looked.member, looked.refusal) == (1, True, True, None, None)
-        assert looked.leader == LeaderAddress(1, looked.roll[0].peer)
-        assert [(address.node, address.client) for address in looked.roll] == [(1, "http://node1")]
-        assert refused.refusal is not None
-        assert refused.refusal.code == WishRefusal.NOT_EXPECTED.value
-        admit(node)
-        member = client.ask(WISH).member
-    assert member is not None
-    assert (member.stage, member.incarnation) == (MemberStage.ADMITTED, LIFE)
-
-
-@pytest.mark.parametrize(
-    ("stage", "life", "code"),
-    [
-        (None, LIFE, RefusalCode.NOT_ADMITTED),
-        (MemberStage.JOINING, LIFE, RefusalCode.NOT_ADMITTED),
-        (MemberStage.MEMBER, LIFE, RefusalCode.NOT_ADMITTED),
-        (MemberStage.REMOVED, LIFE, RefusalCode.DELETED),
-        (MemberStage.ADMITTED, b"old life", RefusalCode.WRONG_RECIPIENT),
-    ],
-)
-def test_who_is_not_admitted_gets_nothing(
-    cluster: Members, stage: MemberStage | None, life: bytes, code: RefusalCode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each with a code of its own, as far as it has to do something else."""
-    monkeypatch.setattr(member_plan, "_admit", lambda _view, _member: Wait("the test holds it"))  # a joining one would go on
-    node = cluster.leader()
-    if stage is not None:
-        admit(node, stage)
-    with client_of(node, life) as client, pytest.raises(CopyRefused) as refused:
-        client.begin_copy(CopyRequest(NEW, life))
-    assert refused.value.code == code
-
-
-def test_life_that_is_replaced_during_its_copy_gets_no_more(cluster: Members) -> None:
-    """Every piece is looked up again."""
-    node = cluster.leader()
-    admit(node)
-    with client_of(node) as client:
-        manifest = begin(client)
-        assert client.read_chunk(manifest.copy, 0, 0, 1)
-        state_member(node, ClusterMember(NEW, b"next one", WISH.peer, WISH.client, MemberStage.ADMITTED, former=(LIFE,)))
-        with pytest.raises(CopyRefused) as refused:
-            client.read_chunk(manifest.copy, 0, 0, 1)
-    assert refused.value.code == RefusalCode.WRONG_RECIPIENT
 
 
 def test_node_that_stops_lets_go(cluster: Members) -> None:

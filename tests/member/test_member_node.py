@@ -13,7 +13,6 @@ from cmdlog.member.member_node import ANCHOR, MemberNode
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.boot import OtherApplication
 from cmdlog.node.outcome import NotLeading, NotReady
-from cmdlog.raft import RaftSettings
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Campaign, VoteRequest
 from cmdlog.wal.errors import Foreign, Locked
@@ -22,12 +21,10 @@ from cmdlog.wal.log import Log
 from procedures.samples.bank import db as bank
 from snapshot.errors import PointRefused
 from tests.member.members import Members, a_cluster, ask_retried, leads, members, number_of
-from tests.node.rig import ask, counters, rows, send
+from tests.node.rig import ask, counters, send
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # sites and sockets
-
-COUNTERS = "SELECT id, n FROM counters ORDER BY id"
 
 
 @pytest.fixture
@@ -175,20 +172,6 @@ def test_follower_refuses_queries_and_names_the_leader(three: Members) -> None:
         assert type(refusal(node)) is NotLeading
 
 
-def test_followers_hold_what_the_leader_holds(three: Members) -> None:
-    """Same entries, same rows; calls on one partition and on all."""
-    for number in range(10):
-        ask_retried(three.leader, "bump", key=f"hold{number}", id=100 + number, amount=number)
-    ask_retried(three.leader, "set_rate", key="rate", name="base", value=7)
-    wait_for(lambda: level(three), why=three.told)
-    for partition in range(2):
-        for sql in (COUNTERS, "SELECT name, value FROM rates"):
-            held = [rows(three.folder / f"n{node}", partition, sql) for node in three.nodes]
-            assert held[0]
-            assert held[0] == held[1] == held[2]
-    assert [node.cluster_status()["diverged"] for node in three.nodes.values()] == [{}, {}, {}]
-
-
 def test_leader_that_is_cut_off_answers_no_read(three: Members) -> None:
     """It may have been deposed: its reads end in a refusal. The others go on, and it follows when it is back."""
     old = three.leader()
@@ -206,32 +189,3 @@ def test_leader_that_is_cut_off_answers_no_read(three: Members) -> None:
         old._network.set_peers(peers)
     wait_for(lambda: old.cluster_status()["leader"] == number_of(three.leader()) != number, why=three.told)
     wait_for(lambda: level(three), why=three.told)
-
-
-def test_status_shows_the_cluster(three: Members) -> None:
-    """Who this is, who leads, every member and group, and the peers as this node sees them."""
-    leader = number_of(three.leader())
-    for number, node in three.nodes.items():
-        wait_for(lambda node=node: node.cluster_status()["leader"] == leader)  # type: ignore[misc]
-        told = node.status()["cluster"]
-        assert (told["state"], told["node"], told["leader"]) == ("running", number, leader)
-        assert told["standing"] == ("leading" if number == leader else "following")
-        assert [{name: member[name] for name in ("node", "client", "peer")} for member in told["members"]] == [
-            {"node": m.node, "client": m.client, "peer": f"{m.peer[0]}:{m.peer[1]}"} for m in three.cluster.members
-        ]
-        assert set(told["groups"]) == {"0", "1", str(int(CLUSTER_GROUP))}
-        assert {group["leader"] for group in told["groups"].values()} == {leader}
-        assert [peer["node"] for peer in told["peers"]] == [n for n in three.nodes if n != number]
-
-
-def test_leader_that_stops_hands_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others never campaign of themselves here, so only an offer makes one of them the leader."""
-    with members(tmp_path, monkeypatch, count=3) as made:
-        for node in made.cluster.nodes:
-            made.join(node, raft=RaftSettings(election_ticks=200 if node == 1 else 100_000))  # no slow disk makes 1 hand over
-        assert number_of(made.leader()) == 1
-        ask_retried(made.leader, "bump", key="k", id=1, amount=3)
-        made.close(1)
-        assert number_of(made.leader()) in {2, 3}
-        assert ask_retried(made.leader, "bump", key="k", id=1, amount=3) == 3, "it was run once"
-        assert counters(made.leader()) == {1: 3}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -19,10 +18,9 @@ from cmdlog.node.outcome import NotReady
 from cmdlog.node.scrub.cluster_peers import TURN_S
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES
 from cmdlog.node.scrub.reader_process import ReaderProcess, SliceRead
-from cmdlog.wal.ids import BlockNumber, Lsn
-from tests.member.members import Members, ask_retried, members, number_of
-from tests.node.rig import counters, send
-from tests.node.scrubbed import FAR, RAW, flip_bit, items_of, run_pass, scrub_of
+from tests.member.members import Members, members, number_of
+from tests.node.rig import send
+from tests.node.scrubbed import FAR, run_pass, scrub_of
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -109,66 +107,3 @@ def test_logs_are_compared_and_the_one_that_differs_is_copied_anew(three: Member
     step_until(follower, lambda: follower.error is not None)
     assert isinstance(follower.error, CopyNeeded)
     assert "differ from those of the majority" in str(follower.error)
-
-
-def test_a_damaged_segment_that_nobody_needs_is_let_go(three: Members) -> None:
-    """Every node has its entries: two rounds of snapshots, and the ring recycles it; no copy is needed."""
-    for seq in range(110):  # so that the ring has more than the one that it writes to
-        raw = {"id": seq, "amount": "1.5", "at": "2026-01-01T00:00:00Z", "raw": RAW}
-        ask_retried(three.leader, "mixed", key=f"raw{seq}", **raw)
-    follower = three.followers()[0]
-    path = items_of(follower)["log"][0].path
-    flip_bit(path, seed=5, begin=SEGMENT_BEGIN, end=60_000)
-    run_pass(scrub_of(follower))
-    step_until(follower, lambda: not scrub_of(follower).status()["findings"])
-    assert [over["path"] for over in scrub_of(follower).status()["repaired"]] == [path]
-    assert not os.path.exists(path)
-    assert follower.error is None
-
-
-def test_a_damaged_segment_that_is_needed_is_healed_by_the_peers(three: Members) -> None:
-    """Wanted when a quorum is safe, copied at the next start; then its log reads well and the rows are all there."""
-    expected = counters(three.leader())
-    follower = three.followers()[0]
-    number, path = number_of(follower), items_of(follower)["log"][0].path
-    follower.overview.wal.anchors.set("somebody", Lsn(BlockNumber(1), 0))
-    flip_bit(path, seed=5, begin=SEGMENT_BEGIN, end=60_000)
-    (found,) = run_pass(scrub_of(follower))["findings"]
-    assert found["path"] == path
-    step_until(follower, lambda: follower.error is not None)
-    assert path in str(follower.error)
-    three.close(number)
-    healed = three.join(number)
-    wait_for(lambda: applied(healed) >= CALLS)
-    assert ask_retried(three.leader, "bump", key="after", id=1, amount=0) == expected[1]
-    assert run_pass(scrub_of(healed))["findings"] == []
-    assert os.path.isdir(os.path.join(healed.directory, "quarantine"))
-    wait_for(lambda: healed.cluster_status()["leader"] is not None)
-
-
-def test_nobody_goes_while_a_quorum_needs_it(three: Members) -> None:
-    """With one node down a damaged one stays, takes snapshots, and says what it waits for."""
-    follower, other = three.followers()
-    gone = number_of(other)
-    three.close(gone)
-    follower.overview.wal.anchors.set("somebody", Lsn(BlockNumber(1), 0))
-    flip_bit(items_of(follower)["log"][0].path, seed=6, begin=SEGMENT_BEGIN, end=60_000)
-    wait_for(lambda: gone not in scrub_peers_of(follower))
-    run_pass(scrub_of(follower))
-    step_until(follower, lambda: "quorum" in words_of(follower))
-    assert follower.error is None
-
-
-def words_of(node: MemberNode) -> str:
-    """What is done about its only finding."""
-    (found,) = scrub_of(node).status()["findings"]
-    return str(found["repair"])
-
-
-SEGMENT_BEGIN = 8192
-
-
-def scrub_peers_of(node: MemberNode) -> set[int]:
-    """Peers that it is connected with."""
-    peers = node.cluster_status()["peers"]
-    return {peer["node"] for peer in peers if peer["connected_since_s"] is not None and peer["calls_since_s"] is not None}

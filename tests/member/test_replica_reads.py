@@ -16,7 +16,7 @@ from cmdlog.node.queries.query import QueryResult, run_query
 from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.errors import WalError
 from tests.member.asked_consensus import AskedConsensus, as_driver
-from tests.member.members import Members, ask_retried, leads, members, number_of
+from tests.member.members import Members, ask_retried, members, number_of
 from tests.node.rig import Pending, partition, send
 from tests.waiting import wait_for
 
@@ -204,28 +204,3 @@ def test_replica_whose_code_changes_answers_no_stale_read(three: Members, monkey
     with pytest.raises(NotReady, match="code"):
         follower.stale.call(other, [20], done=lambda _reply: None)
     read(follower, "peek", id=20)
-
-
-@pytest.mark.slow
-def test_reads_in_a_batch_are_confirmed(three: Members) -> None:
-    """By a leader that was deposed without hearing of it they are refused, as reads one by one are."""
-    leader = three.leader()
-    ask_retried(three.leader, "bump", key="batch", id=9, amount=1)
-    peek, bump = leader.routes["peek"], leader.routes["bump"]
-    read_, logged = Pending(), Pending()
-    partitions = leader.call_many([(peek, [9], b"", read_.done, None), (bump, [9, 1], b"", logged.done, "async")])
-    assert partitions == [partition(leader, 9)] * 2
-    assert read_.value() in {1, 2}
-    assert logged.value() == 2
-    number = number_of(leader)
-    peers = {NodeId(m.node): m.peer for m in three.cluster.members if m.node != number}
-    leader._network.set_peers({})
-    try:
-        new = three.leader(other_than=number)
-        ask_retried(lambda: new, "bump", key="batch2", id=9, amount=1)
-        refused = Pending()
-        leader.call_many([(peek, [9], b"", refused.done, None)])
-        assert isinstance(refused.wait(), NotReady)
-    finally:
-        leader._network.set_peers(peers)
-    wait_for(lambda: not leads(leader) and leader.cluster_status()["leader"] == number_of(three.leader()), why=three.told)

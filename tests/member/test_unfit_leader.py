@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cmdlog.cluster.leader_fitness import Unfitness
-from cmdlog.member.leading import leadership_transfer
-from cmdlog.member.leading.leadership_transfer import PAUSE_TICKS
 from cmdlog.member.member_node import MemberNode
-from cmdlog.node.outcome import NotReady
-from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.files import RealFiles
 from replay.diff.diff import diff
 from replay.diff.state_reader import open_sides
@@ -83,45 +76,6 @@ def test_diff_of_two_members_names_what_diverged(tmp_path: Path, monkeypatch: py
         with open_sides(RealFiles(), *directories) as sides:
             (table,) = diff(*sides, limit=9).tables
         assert [(change.kind, change.old, change.new) for change in table.examples] == [("changed", (1, 1), (1, 0))]
-
-
-def test_leader_whose_site_stands_still_gives_leadership_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process is stopped by a signal: calls go on at another node, long before the site is killed for it."""
-    with members(tmp_path, monkeypatch, count=3, call_timeout_s=60.0) as made:
-        made.join_all()
-        old = made.leader()
-        (pid,) = old._sites.pids()
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            waiting = send(old, "bump", id=1, amount=1)
-            new = made.leader(other_than=number_of(old))
-            assert ask_retried(lambda: new, "bump", key="k", id=2, amount=3) == 3
-            assert "stuck" in old._leading.transfer._fitness.own.names
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        assert not isinstance(waiting.wait(), NotReady)
-        wait_for(lambda: old._leading.transfer._fitness.own == 0, why=made.told)
-
-
-def test_leader_without_room_gives_leadership_to_one_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls go on; when no node has room leadership stays where it is."""
-    with members(tmp_path, monkeypatch, count=3) as made:
-        made.join_all()
-        old = made.leader()
-        monkeypatch.setattr(old._leading.checks, "_is_full", lambda: True)
-        new = made.leader(other_than=number_of(old))
-        assert ask_retried(lambda: new, "bump", key="k", id=2, amount=3) == 3
-        for node in made.nodes.values():
-            monkeypatch.setattr(node._leading.checks, "_is_full", lambda: True)
-        known = [(node._leading.transfer._fitness, peer) for node in made.nodes.values() for peer in made.nodes]
-        wait_for(
-            lambda: all(Unfitness.LOG_FULL in fitness.of_peer(NodeId(peer)) for fitness, peer in known if peer != fitness.node)
-        )
-        offers: list[object] = []
-        monkeypatch.setattr(leadership_transfer, "offer_groups", lambda _groups, target: offers.append(target))
-        seen = [(node._leading.transfer, node._leading.transfer._ticks) for node in made.nodes.values()]
-        wait_for(lambda: all(transfer._ticks > ticks + 2 * PAUSE_TICKS for transfer, ticks in seen))
-        assert offers == []
 
 
 def test_rows_are_equal_after_leaders_that_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,8 @@ import pytest
 from cmdlog.node.assembly import MACHINE
 from cmdlog.node.embedded import Embedded
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import Durability, NotReady, UnknownOutcome
+from cmdlog.node.outcome import Durability, UnknownOutcome
 from cmdlog.node.queries.query import run_query
-from cmdlog.node.settings import TABLE
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import File, RealFiles
 from tests.node.rig import Pending, ask, counters, open_node, send
@@ -166,38 +165,6 @@ def wait_until_executed(node: Node) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("inline", [True, False])
-def test_calls_are_executed_while_the_disk_syncs_and_nobody_hears(tmp_path: Path, files: HeldFiles, inline: bool) -> None:
-    """Not their callers, reads, queries, counts or snapshots; a power cut then takes them all, with the states that have them."""
-    node = open_node(tmp_path / "data", inline=inline, partitions=2)
-    for n in range(6):
-        ask(node, "bump", id=n, amount=1)
-    close_gate(node, files)
-    counted = node.meter.calls_total()
-    calls = [place(node, "bump", None, id=n, amount=10) for n in range(6)]
-    wait_until_executed(node)
-    reads = [place(node, "peek", None, id=n) for n in range(6)]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        query = pool.submit(counters, node)
-        snapshot = pool.submit(node.take_snapshot, 0)
-        assert unanswered(*calls, *reads)
-        assert not query.done()
-        assert not snapshot.done()
-        assert node.meter.calls_total() == counted + len(reads)
-        cut = files.cut_into(tmp_path / "data", tmp_path / "cut")
-        files.gate.set()
-        assert [call.value() for call in (*calls, *reads)] == [11] * 12
-        assert query.result(30) == dict.fromkeys(range(6), 11)
-        assert snapshot.result(90)
-    later = files.cut_into(tmp_path / "data", tmp_path / "later")
-    node.close()
-    for directory, expected in ((cut, 1), (later, 11)):
-        again = open_node(directory, inline=True)
-        assert counters(again) == dict.fromkeys(range(6), expected)
-        again.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("inline", [True, False])
 def test_what_a_failed_sync_leaves_is_unknown_and_undone(tmp_path: Path, files: HeldFiles, inline: bool) -> None:
     """Calls that were executed beside a sync that fails are answered `outcome_unknown`; what the log lost, states lose too."""
     node = open_node(tmp_path / "data", inline=inline, partitions=1)
@@ -313,23 +280,6 @@ def test_a_state_ahead_of_a_block_that_a_kill_took_is_discarded(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_query_hears_of_the_failure_it_waited_through(tmp_path: Path, files: HeldFiles) -> None:
-    """A query that has read what never became durable is refused, and may be asked again."""
-    node = open_node(tmp_path / "data", inline=True, partitions=1)
-    close_gate(node, files)
-    assert place(node, "bump", "async", id=1, amount=10).value() == 10
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        query = pool.submit(node.query, "SELECT n FROM counters")
-        wait_for(lambda: bool(node.sequencer._streams[0].held))
-        files.broken = True
-        files.gate.set()
-        with pytest.raises(NotReady):
-            query.result(PATIENCE_S)
-    with pytest.raises(WalError):
-        node.close()
-
-
-@pytest.mark.slow
 def test_no_snapshot_counts_before_its_entries_are_durable(tmp_path: Path, files: HeldFiles) -> None:
     """An image that holds what a power cut may take has no name before that is durable."""
     node = open_node(tmp_path / "data", inline=True, partitions=1)
@@ -348,47 +298,6 @@ def test_no_snapshot_counts_before_its_entries_are_durable(tmp_path: Path, files
     node.close()
     again = open_node(cut, inline=True)
     assert counters(again) == {1: 1}
-    again.close()
-
-
-@pytest.mark.slow
-def test_a_strict_call_of_a_lax_node_does_not_wait_for_the_window(
-    tmp_path: Path, files: HeldFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With durability=async and a window beyond all patience, a strict call or read syncs at once, and lax ones do not at all."""
-    window_ms = 10_000 * int(PATIENCE_S)
-    monkeypatch.setitem(TABLE, "async_window_ms", replace(TABLE["async_window_ms"], highest=window_ms))
-    node = open_node(tmp_path / "data", inline=True, partitions=1, durability="async", async_window_ms=window_ms)
-    ask(node, "bump", id=1, amount=1)
-    before = sum(node.meter.syncs.counts)
-    assert place(node, "bump", None, id=1, amount=10).value() == 11
-    assert sum(node.meter.syncs.counts) == before
-    assert place(node, "bump", "sync", id=1, amount=100).wait()
-    assert sum(node.meter.syncs.counts) == before + 1
-    assert place(node, "bump", None, id=1, amount=1000).value() == 1111
-    assert place(node, "peek", "sync", id=1).wait()
-    assert sum(node.meter.syncs.counts) == before + 2
-    cut = files.cut_into(tmp_path / "data", tmp_path / "cut")
-    node.close()
-    again = open_node(cut, inline=True)
-    assert counters(again) == {1: 1111}
-    again.close()
-
-
-@pytest.mark.slow
-def test_a_multi_partition_call_may_be_lax(tmp_path: Path, files: HeldFiles) -> None:
-    """Answered by all partitions while the disk hangs; a strict one behind it waits; after a cut it is nowhere."""
-    node = open_node(tmp_path / "data", inline=True, partitions=3)
-    close_gate(node, files)
-    assert place(node, "set_rate", "async", name="r", value=1).value() == [0, 0, 0]
-    strict = place(node, "set_rate", None, name="r", value=2)
-    assert unanswered(strict)
-    cut = files.cut_into(tmp_path / "data", tmp_path / "cut")
-    files.gate.set()
-    assert strict.value() == [1, 1, 1]
-    node.close()
-    again = open_node(cut, inline=True)
-    assert [value for value, _ in ask(again, "look_everywhere", name="r")] == [0, 0, 0]
     again.close()
 
 

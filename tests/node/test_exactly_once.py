@@ -15,11 +15,8 @@ from typing import Any
 
 import pytest
 
-from cmdlog.api.gate.problem import of_outcome
-from cmdlog.node.assembly import Outside
-from cmdlog.node.clock import HybridClock, TimeSource
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import CallOutcome, NotReady, Overloaded
+from cmdlog.node.outcome import CallOutcome, NotReady
 from cmdlog.wal.files import RealFiles
 from procedures.idempotency.known_outcome import KeyPolicy, Status, key_fingerprint
 from procedures.idempotency.session_calls import sent_name
@@ -31,7 +28,6 @@ from replay.state.trust import Trust, state_path
 from tests.node.rig import Pending, ask, counters, kill, open_node, send
 from tests.waiting import wait_for
 
-NOW = 1_700_000_000.0
 HOUR, DAY = 3600.0, 86_400.0
 TOO_LONG = KeyPolicy().stored_result_bytes_max + 1
 
@@ -222,177 +218,9 @@ def test_of_calls_that_race_with_one_key_to_two_partitions_one_runs(tmp_path: Pa
         assert {number: n for number, n in counters(node).items() if n} == {number: n for number, n in ran.items() if n}
 
 
-class World:
-    """Clocks of the node: wall, which jumps, and boot, which does not."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.wall, self.boot = NOW, 1000.0
-        monkeypatch.setattr(
-            "cmdlog.node.assembly.HybridClock",
-            lambda **more: HybridClock(**{**more, "wall": lambda: self.wall, "boot": lambda: self.boot}),
-        )
-
-    def pass_s(self, node: Node, seconds: float, *, step_s: float = 59.0) -> None:
-        """Time goes by, with a call on every partition now and then."""
-        while seconds > 0:
-            step = min(step_s, seconds)
-            self.wall += step
-            self.boot += step
-            seconds -= step
-            for number in (1, elsewhere(node)):
-                ask(node, "bump", id=number, amount=0)
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """The clocks that nodes of this test see."""
-    return World(monkeypatch)
-
-
 def uuid7(seconds: float, tail: int) -> str:
     """A UUID of version 7 with a stated time."""
     return str(uuid.UUID(int=int(seconds * 1000) << 80 | 7 << 76 | 2 << 62 | tail))
-
-
-def strobe(world: World) -> Iterator[float]:
-    """Wall clocks that jump to and fro."""
-    for n in range(6):
-        yield world.boot + NOW - 1000 + (HOUR if n % 2 else -HOUR)
-
-
-JUMPS: dict[str, Callable[[World], list[float]]] = {
-    "a day ahead": lambda world: [world.wall + DAY],
-    "an hour back": lambda world: [world.wall - HOUR],
-    "to 1970": lambda _: [60.0],
-    "to 2040": lambda _: [2_209_000_000.0],
-    "strobe": lambda world: list(strobe(world)),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
-@pytest.mark.parametrize("jump", JUMPS)
-def test_a_clock_that_jumps_expires_nothing_and_runs_nothing_twice(
-    tmp_path: Path, world: World, jump: str, restart: bool
-) -> None:
-    """While it jumps, after starts under the wrong clock and the right one again, and when keys then expire by real use."""
-    data = tmp_path / "data"
-    settings: dict[str, Any] = {"partitions": 2, "key_window_s": 1200, "key_forget_s": 3600}
-    node = open_node(data, inline=True, **settings)
-    timed = uuid7(world.wall, 1)
-    first = [outcome(send(node, "bump", key=key, id=1, amount=1)) for key in ("opaque", timed)]
-    everywhere = outcome(send(node, "set_rate", key="all", name="r", value=3))
-
-    def same() -> bool:
-        again = [outcome(send(node, "bump", key=key, id=1, amount=1)) for key in ("opaque", timed)]
-        return [*again, outcome(send(node, "set_rate", key="all", name="r", value=3))] == [*first, everywhere]
-
-    served = 0
-
-    def serves_new_keys() -> None:
-        nonlocal served
-        for key in (f"new {served}", uuid7(NOW + world.boot - 1000, 100 + served)):
-            assert outcome(send(node, "bump", key=key, id=1, amount=0)).status == Status.OK
-        served += 1
-
-    world.pass_s(node, 200)
-    for wall in [*JUMPS[jump](world), None]:
-        world.wall = NOW + world.boot - 1000 if wall is None else wall  # at last the right time again
-        if restart:
-            node.close()
-            node = open_node(data, inline=True, **settings)
-        assert same()
-        serves_new_keys()
-        world.pass_s(node, 60)
-        assert same()
-    world.pass_s(node, 3 * 1200)  # also at half speed that is more than the window
-    for key in ("opaque", timed):
-        expired = outcome(send(node, "bump", key=key, id=1, amount=1))
-        assert expired.status == Status.SESSION_EXPIRED
-    assert outcome(send(node, "set_rate", key="all", name="r", value=3)) == everywhere  # such calls were few: no time for them
-    serves_new_keys()
-    assert counters(node)[1] == 2
-    node.close()
-
-
-@pytest.mark.slow
-def test_a_flood_of_keys_fills_the_table_and_drains_from_it(tmp_path: Path, world: World) -> None:
-    """New keys are refused with a time to come back; known ones and calls without a key go on; then the window passes."""
-    settings = {"partitions": 2, "keys_max": 50, "key_window_s": 600, "key_forget_s": 600}
-    outside = Outside(RealFiles(), TimeSource(lambda: world.wall, lambda: world.boot))
-    with opened(tmp_path / "data", outside=outside, **settings) as node:
-        known = outcome(send(node, "bump", key="known", id=1, amount=1))
-        flood = [outcome(send(node, "bump", key=f"flood {n}", id=1, amount=1)) for n in range(200)]
-        assert Counter(answer.status for answer in flood) == {Status.OK: 39, Status.SESSIONS_FULL: 161}
-        assert (of_outcome(flood[-1], None).code, of_outcome(flood[-1], None).status) == ("sessions_full", 503)
-        assert (of_outcome(flood[-1], None).retry_after_s or 0) > 0
-        assert len(node._keys) == 40  # refused keys leave nothing behind
-        assert outcome(send(node, "bump", key="known", id=1, amount=1)) == known
-        assert outcome(send(node, "bump", key="flood 38", id=1, amount=1)) == flood[38]
-        assert ask(node, "bump", id=1, amount=0) == 40
-        other = key_fingerprint("another", "key")
-        assert ask(node, "bump", key=other, id=1, amount=0) == 40, "one credential leaves room to others"
-        assert ask(node, "bump", key="far", id=elsewhere(node), amount=1) == 1
-        world.pass_s(node, 700)
-        assert outcome(send(node, "bump", key="known", id=1, amount=1)).status == Status.SESSION_EXPIRED
-        assert ask(node, "bump", key="one a minute", id=1, amount=1) == 41, (
-            "or a table that nobody else calls would forget nothing"
-        )
-        assert outcome(send(node, "bump", key="new", id=1, amount=1)).status == Status.SESSIONS_FULL  # tombstones count
-        world.pass_s(node, 1200)
-        while len(node._keys) > 5:  # the index looks up what the tables have forgotten
-            world.pass_s(node, 60)
-        for n in range(30):
-            assert ask(node, "bump", key=f"new {n}", id=1, amount=1) == 42 + n
-
-
-@pytest.mark.slow
-def test_keys_of_refused_calls_are_free_again(tmp_path: Path) -> None:
-    """Whoever is refused for want of room may use the key for another call; a flood of refusals fills nothing."""
-    node = open_node(tmp_path / "data", partitions=2, inflight_calls_max=1)
-    far = elsewhere(node)
-    napping = send(node, "nap", id=1, seconds=0.6)
-    for n in range(100):
-        with pytest.raises(Overloaded):
-            send(node, "bump", key=f"k{n}", id=1, amount=1)
-        with pytest.raises(Overloaded):
-            send(node, "set_rate", key=f"all {n}", name="r", value=1)
-    assert len(node._keys) == 0
-    route = node.routes["bump"]
-    many = [Pending() for _ in range(20)]
-    calls = [
-        (route, route.procedure.bind({"id": 1, "amount": 1}), key_fingerprint("", f"k{n}"), pending.done, None)
-        for n, pending in enumerate(many)
-    ]
-    with pytest.raises(Overloaded):
-        node.call_many(calls)
-    assert len(node._keys) == 0
-    napping.value()
-    wait_for(lambda: node.sequencer.idle)
-    assert ask(node, "bump", key="k1", id=far, amount=1) == 1
-    assert len(node._keys) == 1
-    node.close()
-
-
-@pytest.mark.slow
-def test_a_key_that_its_table_has_forgotten_is_free_on_every_partition(tmp_path: Path) -> None:
-    """The index of keys follows the tables: what they still know wanders nowhere, what they forgot is looked up and dropped."""
-    settings: dict[str, Any] = {"partitions": 2, "key_window_s": 1, "key_forget_s": 1, "clock_lead_max_ms": 600_000}
-    with opened(tmp_path / "data", **settings) as node:
-        far = elsewhere(node)
-        ask(node, "bump", key="k", id=1, amount=1)
-        assert outcome(send(node, "bump", key="k", id=far, amount=1)).status == Status.KEY_REUSED
-        now = node._keys._clock
-        node._keys._clock = lambda: now() + 2  # it looks the key up, and the idle partition still knows it
-        wait_for(lambda: len(node._keys._old) == 1 and node._keys._sweep is None)
-        assert outcome(send(node, "bump", key="k", id=far, amount=1)).status == Status.KEY_REUSED
-
-        def drained() -> bool:
-            ask(node, "bump", id=1, amount=0)
-            return len(node._keys) == 0
-
-        wait_for(drained)
-        assert ask(node, "bump", key="k", id=far, amount=1) == 1
 
 
 def test_a_lost_key_is_found_by_the_next_replay(tmp_path: Path) -> None:

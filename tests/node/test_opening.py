@@ -158,7 +158,7 @@ def test_read_only_volume(attempt: Attempt, node: Path, lost: bool) -> None:
 def test_volume_that_fills_while_states_are_rebuilt(attempt: Attempt, node: Path, folder: Path) -> None:
     """However little room is left, the error says that the disk is full; with enough the same directory opens."""
     lose_states(node)
-    for spare_kib in (0, 4, 16, 64, 128, 256, 512, 1024, 2048):
+    for spare_kib in (0, 64, 512, 2048):
         volume = folder / "volume"
         volume.mkdir(exist_ok=True)
         taken_kib = sum(path.stat().st_blocks for path in node.rglob("*") if path.is_file()) // 2
@@ -173,7 +173,7 @@ def test_volume_that_fills_while_states_are_rebuilt(attempt: Attempt, node: Path
     assert attempt(node)["ended"] == "opened"
 
 
-@pytest.mark.parametrize("size", [0, 100, 4096, 8192, 20_000, 65_536, 200_000, 500_000, 1_000_000])
+@pytest.mark.parametrize("size", [0, 8192, 65_536, 1_000_000])
 def test_file_size_limit(attempt: Attempt, node: Path, folder: Path, size: int) -> None:
     """A limit on files is a full disk, at creation and while states are rebuilt."""
     lose_states(node)
@@ -184,10 +184,10 @@ def test_file_size_limit(attempt: Attempt, node: Path, folder: Path, size: int) 
             assert answer["kind"] not in ("FileTooLarge", "WriteFailed") or "RLIMIT_FSIZE" in answer["message"]
 
 
-def test_every_number_of_open_files(attempt: Attempt, node: Path) -> None:
+def test_too_few_open_files(attempt: Attempt, node: Path) -> None:
     """From none to enough: too few is named as that, never by what failed for want of them."""
     ended = []
-    for number in range(8, 80, 3):
+    for number in (8, 12, 17, 24, 32, 44, 77):
         answer = attempt(node, limits={"RLIMIT_NOFILE": number})
         ended.append(answer["ended"])
         if answer["ended"] != "opened":
@@ -196,10 +196,10 @@ def test_every_number_of_open_files(attempt: Attempt, node: Path) -> None:
     assert ended[-1] == "opened"
 
 
-def test_every_size_of_the_address_space(attempt: Attempt, node: Path) -> None:
+def test_too_small_address_space(attempt: Attempt, node: Path) -> None:
     """Too little memory is named with what was given and what is needed."""
     ended = []
-    for mib in (160, 280, 400, 640, 1000, 1960):
+    for mib in (160, 400, 1960):
         answer = attempt(node, limits={"RLIMIT_AS": mib << 20})
         ended.append(answer["ended"])
         if answer["ended"] != "opened":

@@ -12,10 +12,9 @@ import pytest
 from cmdlog.node.node import Node
 from cmdlog.node.scrub.damage_repair import RETRY_S
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.block import SECTOR_BYTES
 from cmdlog.wal.ids import Lsn
 from cmdlog.wal.opening.home import adopt
-from tests.node.rig import ask, counters, open_node
+from tests.node.rig import counters, open_node
 from tests.node.scrubbed import (
     FAR,
     SHAPE,
@@ -112,43 +111,6 @@ def test_the_log_is_held_when_the_snapshot_to_fall_back_to_is_damaged(full_node:
     assert mine[-1] >= before
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_damaged_archived_segment_is_named_and_set_aside(full_node: Node, seed: int) -> None:
-    """File, offset and block; where the bytes still show it also partition, entry and transaction."""
-    damaged = items_of(full_node)["archive_log"][seed]
-    offset = flip_bit(damaged.path, seed=seed, begin=SECTOR_BYTES + 4096)
-    status = run_pass(scrub_of(full_node))
-    (found,) = status["repaired"]
-    assert (found["kind"], found["path"]) == ("archive_log", damaged.path)
-    assert 0 <= offset - found["offset"] < 32_000
-    assert found["block"] > 0
-    assert status["findings"] == []
-    assert not os.path.exists(damaged.path)
-    assert len(list(Path(full_node.directory, "quarantine").rglob("*.seg/*.seg"))) == 1
-
-
-def test_damaged_manifest_of_an_archived_segment_is_reported_and_the_segment_kept(full_node: Node) -> None:
-    """A recovery reads a segment whose manifest is lost, so it stays where it is."""
-    damaged = items_of(full_node)["archive_log"][1]
-    flip_bit(damaged.path.replace(".seg", ".json"), seed=5)
-    run_pass(scrub_of(full_node))
-    (found,) = run_repairs(scrub_of(full_node))["findings"]
-    assert found["path"] == damaged.path.replace(".seg", ".json")
-    assert "still reads it" in found["repair"]
-    assert os.path.exists(damaged.path)
-
-
-def test_a_damaged_archived_snapshot_is_set_aside(full_node: Node) -> None:
-    """What is left says how far back one can go."""
-    damaged = items_of(full_node)["archive_snapshot"][0]
-    flip_bit(Path(damaged.path) / "image.sqlite", seed=3)
-    status = run_pass(scrub_of(full_node))
-    (found,) = status["repaired"]
-    assert found["path"] == os.path.join(damaged.path, "image.sqlite")
-    assert status["findings"] == []
-    assert not os.path.exists(damaged.path)
-
-
 def test_all_kinds_at_once(full_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """One pass finds damage in every kind of file, each by its own name."""
     items = items_of(full_node)
@@ -195,41 +157,3 @@ def test_damaged_segment_of_a_node_alone_is_needed_no_more(tmp_path: Path, seed:
     node = open_node(tmp_path / "node", inline=True, **{**SHAPE, "retention_window_s": 0.0})
     assert counters(node) == before
     node.close()
-
-
-def test_a_pass_continues_after_a_restart(full_node: Node) -> None:
-    """What was read is not read again, and a finding is kept."""
-    damaged = items_of(full_node)["archive_log"][0]
-    flip_bit(damaged.path.replace(".seg", ".json"), seed=1)
-    scrub = scrub_of(full_node)
-    while scrub.status()["pass"] is None or scrub.status()["pass"]["files"] < 5:
-        scrub.step(FAR)
-    before = scrub.status()
-    full_node.close()
-    node = open_node(Path(full_node.directory), inline=True, **SHAPE)
-    try:
-        again = scrub_of(node)
-        assert again.status()["pass"]["bytes"] == before["pass"]["bytes"]
-        assert found_paths(again.status()["findings"]) == found_paths(before["findings"])
-        status = run_pass(again)
-        assert status["last"]["began"] == FAR
-        assert status["last"]["damaged"] == 1
-        total = run_pass(again, FAR + 1)["last"]["bytes"]
-        assert abs(status["last"]["bytes"] - total) < SHAPE["segment_bytes"]
-    finally:
-        node.close()
-
-
-def test_what_the_log_lets_go_while_it_is_read_is_no_damage(full_node: Node) -> None:
-    """The ring moves on under a pass: segments and snapshots leave, others come, and nothing is found."""
-    scrub = scrub_of(full_node)
-    scrub.step(FAR)
-    first = 10_000
-    while scrub.status()["passes"] == 0:
-        scrub.step(FAR)
-        if scrub.status()["pass"] is not None and scrub.status()["pass"]["files"] % 6 == 5:
-            first = write_segments(full_node, 1, first=first)
-            full_node.take_snapshot()
-    status = scrub.status()
-    assert (status["findings"], status["repaired"]) == ([], [])
-    assert ask(full_node, "bump", id=1, amount=0) > 0

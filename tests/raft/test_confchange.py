@@ -102,7 +102,7 @@ def test_consecutive_configurations_never_decide_apart(changes: list[Configurati
 
 @pytest.mark.slow
 @given(st.lists(CHANGES, max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_sequence_of_changes_keeps_the_invariants(changes: list[ConfigurationChange]) -> None:
     """Each result is built anew, so its own checks hold; beyond them, it has voters and nobody has two roles."""
     config = voters(1, 2, 3)

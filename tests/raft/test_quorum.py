@@ -40,7 +40,7 @@ def committed_by_trial(config: Configuration, match: Mapping[NodeId, Index]) -> 
 
 @pytest.mark.slow
 @given(CONFIGURATIONS, MATCHES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_commit_is_the_highest_index_that_deciding_nodes_hold(config: Configuration, match: dict[NodeId, Index]) -> None:
     """Of one half, of two, of odd and even sets, whoever has not answered yet."""
     assert joint_committed(config, match) == committed_by_trial(config, match)
@@ -59,7 +59,7 @@ def test_commit_never_falls_when_a_match_rises(
 
 @pytest.mark.slow
 @given(CONFIGURATIONS, VOTES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_an_election_is_over_when_no_further_vote_can_change_it(config: Configuration, votes: dict[NodeId, bool]) -> None:
     """Won and lost hold for every way in which the others may still vote; open means that both are possible."""
     silent = tuple(node for node in NODES if node not in votes)

@@ -68,7 +68,7 @@ def histories(draw: st.DrawFn) -> list[Snapshot]:
 
 @pytest.mark.slow
 @given(histories(), st.integers(0, 600), st.integers(0, 700))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_moment_of_the_window_can_be_restored_from_what_stays(found: list[Snapshot], begin: int, moment: int) -> None:
     """For any moment in the window: a snapshot at or before it stays with its chain, and all of the log behind it."""
     needed = needs(found, range(2), begin=begin)
@@ -84,7 +84,7 @@ def test_every_moment_of_the_window_can_be_restored_from_what_stays(found: list[
 
 @pytest.mark.slow
 @given(histories(), st.integers(0, 600), st.integers(0, 600))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_begin_that_goes_back_needs_no_less(found: list[Snapshot], one: int, other: int) -> None:
     """A clock that is set back, or a longer window, never lets go of what the shorter one needs."""
     longer, shorter = (needs(found, range(2), begin=begin) for begin in sorted((one, other)))
@@ -96,7 +96,7 @@ def test_a_begin_that_goes_back_needs_no_less(found: list[Snapshot], one: int, o
 
 @pytest.mark.slow
 @given(histories(), st.integers(0, 5), st.integers(0, 400))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_points_need_what_they_name(found: list[Snapshot], which: int, block: int) -> None:
     """Without any window the snapshots of a point stay, with their chains, and its blocks, and nothing else."""
     if not found:
@@ -112,7 +112,7 @@ def test_points_need_what_they_name(found: list[Snapshot], which: int, block: in
 
 @pytest.mark.slow
 @given(histories(), st.integers(2, 4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_retention_by_count_keeps_chains(found: list[Snapshot], kept: int) -> None:
     """The newest ones that count stay with everything that they stand on; each other one is handed over once."""
     handed: list[Snapshot] = []

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from replay.spark.base.scratch import sweep
-from replay.spark.jobs.backfill import backfill
 from replay.spark.jobs.rebuild import rebuild
 from replay.spark.jobs.staging import SUFFIX
 from tests.replay.ledgers import Versions
 from tests.spark import failing_work
 from tests.spark.failing_work import runs
-from tests.spark.spark_nodes import SHOP, make_node
+from tests.spark.spark_nodes import make_node
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -176,38 +175,3 @@ def go_on_rebuild(spark: SparkSession, node: Path, tmp_path: Path, number: signa
 def test_killed_driver_of_a_rebuild_is_followed_up(spark: SparkSession, node: Path, tmp_path: Path) -> None:
     """SIGKILL: its java and Pythons go, the next run does what is left, and its scratch folder goes with the next sweep."""
     go_on_rebuild(spark, node, tmp_path, signal.SIGKILL)
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-def test_rebuild_that_is_asked_to_end_says_how_to_go_on(
-    spark: SparkSession, node: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    """The exit code is the signal's, the message names what is kept, and the next run goes on."""
-    go_on_rebuild(spark, node, tmp_path, number)
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=["kill", "ctrl-c", "sigterm"])
-def test_backfill_of_a_dead_driver_is_gone_on_with(
-    spark: SparkSession, node: Path, versions: Versions, tmp_path: Path, number: signal.Signals
-) -> None:
-    """The same with other code, which the second run must name again: changed code is another job."""
-    db = versions.load("shop_lost", SHOP, factor="amount * 2")
-    home = str(Path(str(sys.modules["shop_lost"].__file__)).parent)
-    wanted = backfill(spark, str(node), db, to=str(tmp_path / "sound"))
-    out = tmp_path / "out"
-    arguments = ["backfill", str(node), "--app", "shop_lost:db", "--to", str(out)]
-    ended = end_in_the_middle(tmp_path, number, half_done(out), *arguments, path=home)
-    check_ended(ended, number, out)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["replay.spark.jobs.backfill"], "backfill_partition", failing_work.count_whatifs)
-        done = backfill(spark, str(node), db, to=str(out), target="shop_lost:db")
-    assert [runs(out, "ran", key) for key in ("p0000", "p0001")] == [1, 1]
-    assert done.changes == wanted.changes
-    for kind in ("state", "diff"):
-        digests = [
-            {name: [(f["path"], f["rows"], f.get("digest")) for f in of["files"]] for name, of in manifest[kind].items()}
-            for manifest in (done.manifest, wanted.manifest)
-        ]
-        assert digests[0] == digests[1]

@@ -209,35 +209,3 @@ def _port(log: Path, process: subprocess.Popen[bytes]) -> int:
     found = wait_for(look, UP_S_MAX)
     assert found is not None
     return int(found[1])
-
-
-@pytest.mark.torture
-def test_s3_is_read_by_table_and_jobs(
-    spark: SparkSession, node: Path, bucket: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Over the S3 protocol: the table and its metadata tables, and a rebuild, as of the local directory."""
-    query, endpoint = bucket
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-        monkeypatch.setitem(spark.sparkContext.environment, name, "testing")
-    remote = fs.S3FileSystem(
-        access_key="testing", secret_key="testing", endpoint_override=endpoint, scheme="http", region="us-east-1",
-        allow_bucket_creation=True, allow_delayed_open=True,  # old servers do not take small files in parts
-    )  # fmt: skip
-    remote.create_dir("logs")
-    upload(remote, node, "logs/node")
-    uri = f"s3://logs/node?{query}"
-    wanted = {}
-    for place in (str(node), uri):
-        tables = {}
-        for table in ("", "segments", "snapshots", "gaps", "faults"):
-            reader = spark.read.format("cmdlog")
-            rows = (reader.option("table", table) if table else reader).load(place).collect()
-            tables[table] = len(rows) if table else sorted(tuple(row) for row in rows)
-        wanted[place] = tables
-    assert wanted[uri] == wanted[str(node)]
-    rebuilt = []
-    for number, place in enumerate((str(node), uri)):
-        done = rebuild(spark, place, to=str(tmp_path / f"out{number}"))
-        rebuilt.append(read_tables(dict(done.manifest), tmp_path / f"out{number}"))
-    assert rebuilt[0] == rebuilt[1]

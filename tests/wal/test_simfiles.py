@@ -95,7 +95,7 @@ def test_truncation_never_brings_old_bytes_back() -> None:
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_power_cut_leaves_only_what_was_there(data: st.DataObject) -> None:
     """Each sector and the size are those of some moment since the last sync; what was synced is never older than that."""
     files = SimFiles()

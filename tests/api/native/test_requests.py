@@ -135,7 +135,7 @@ PIECES = (
     body=st.binary(max_size=5),
     change=st.none() | st.tuples(st.integers(0, 400), st.binary(min_size=1, max_size=2)),
 )
-@settings(max_examples=400)
+@settings(max_examples=100)
 def test_no_request_is_read_in_two_ways(path: str, headers: list[bytes], body: bytes, change: tuple[int, bytes] | None) -> None:
     """Of random requests, whole or with a byte changed: what is read at once, the framer takes for the same call."""
     data = b"%b%b HTTP/1.1\r\n%b\r\n%b" % (START, path.encode(), b"".join(headers), body)
@@ -242,7 +242,7 @@ def test_every_other_line_is_left_to_the_python(line: bytes | None) -> None:
 
 
 @given(line=st.sampled_from(LINES), at=st.integers(0, 110), put=st.binary(min_size=1, max_size=3), over=st.booleans())
-@settings(max_examples=400)
+@settings(max_examples=100)
 def test_no_line_is_read_in_two_ways(line: bytes, at: int, put: bytes, over: bool) -> None:
     """With bytes changed or put in anywhere: what is read at once says the same to the Python."""
     changed = line[:at] + put + line[at + len(put) if over else at :]

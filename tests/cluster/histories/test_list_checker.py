@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -68,103 +69,50 @@ def test_lost_append(story: Story) -> None:
         check_history(story.history.operations)
 
 
-def test_append_that_was_read_and_is_gone(story: Story) -> None:
-    """Also when nobody was told that it was done."""
-    story.append("unknown", 1, "x")
-    story.saw("r", x=[1])
-    story.saw("end", x=[])
-    assert story.told() == "prefix r end"
+STORIES = [
+    # An append that was read, or seen by the first round of final reads, is there for ever, acknowledged or not.
+    ("unknown?1x r:x1 end:x", "prefix r end"),
+    ("unknown?1x end1:x1 end2:x", "prefix end1 end2"),
+    # It took effect twice, for good or for a while; a value that nobody appended to that list; a refused append that took effect.
+    ("a+1x end:x11", "values a end"),
+    ("a+1x r:x11 end:x1", "values a r; prefix r end"),
+    ("a+1x b+2y end:x12,y2", "values end"),
+    ("refused!1x a+2x end:x12", "values refused end"),
+    ("refused!1x a+2x end:x2", ""),
+    # Two appends overlap, and two reads see them in different orders.
+    ("a?1x b?2x r:x21 a. b. end:x12", "prefix r end"),
+    # A read that began after an append was acknowledged, or after another read had seen it; one that ended before it began.
+    ("a+1x b+2x stale:x1 end:x12", "time b stale"),
+    ("unknown?1x r1:x1 r2:x end:x1", "time r1 r2"),
+    ("early:x1 a+1x end:x1", "time early a"),
+    # Real time alone orders appends, of which none takes effect before it began.
+    ("a+1x b+2x end:x21", "time a b"),
+    ("a+1x unknown?2x end:x21", "time a unknown"),
+    # Half an append to all, whatever is known of it; two of them in two orders; reads that saw a moment that was none.
+    ("all?1xy end:x1,y", "whole all end"),
+    ("all+1xy end:x1,y", "lost all end"),
+    ("one?1xy other?2xy end:x12,y21", "whole one other"),
+    ("all?1xy half:x1,y end:x1,y1", "whole all half"),
+    ("a?1x b?2y r1:x1,y r2:x,y2 end:x1,y2", "whole r2 r1"),
+    # Each list by itself is in order; but an append to all lies between a later operation and an earlier one.
+    ("all?1xy a+2x b+3y end:x12,y31", "time a all b"),
+]
 
 
-def test_append_that_vanishes_between_the_two_rounds_of_final_reads(story: Story) -> None:
-    """What the first round saw is there for ever."""
-    story.append("unknown", 1, "x")
-    story.saw("end 1", x=[1])
-    story.saw("end 2", x=[])
-    assert story.told() == "prefix end 1 end 2"
-
-
-def test_append_that_took_effect_twice(story: Story) -> None:
-    """A retry was not recognized."""
-    story.appended("a", 1, "x")
-    story.saw("end", x=[1, 1])
-    assert story.told() == "values a end"
-
-
-def test_append_that_took_effect_twice_for_a_while(story: Story) -> None:
-    """A read saw it twice, and the last one does not."""
-    story.appended("a", 1, "x")
-    story.saw("r", x=[1, 1])
-    story.saw("end", x=[1])
-    assert story.told().startswith("values a r")
-
-
-def test_value_of_nobody(story: Story) -> None:
-    """Of another list is as bad."""
-    story.appended("a", 1, "x")
-    story.appended("b", 2, "y")
-    story.saw("end", x=[1, 2], y=[2])
-    assert story.told() == "values end"
-
-
-def test_refused_append_that_took_effect(story: Story) -> None:
-    """Its client may have done something else instead."""
-    story.history.refused(story.append("refused", 1, "x"))
-    story.appended("a", 2, "x")
-    story.saw("end", x=[1, 2])
-    assert story.told() == "values refused end"
-
-
-def test_read_of_another_order(story: Story) -> None:
-    """Two appends overlap, and two reads see them in different orders."""
-    one, other = story.append("a", 1, "x"), story.append("b", 2, "x")
-    story.saw("r", x=[2, 1])
-    story.history.done(one)
-    story.history.done(other)
-    story.saw("end", x=[1, 2])
-    assert story.told() == "prefix r end"
-
-
-def test_stale_read(story: Story) -> None:
-    """It began after an append had been acknowledged, and does not see it."""
-    story.appended("a", 1, "x")
-    story.appended("b", 2, "x")
-    story.saw("stale", x=[1])
-    story.saw("end", x=[1, 2])
-    assert story.told() == "time b stale"
-
-
-def test_read_that_goes_back(story: Story) -> None:
-    """The append is not acknowledged; but one read has seen it, and a later one does not."""
-    story.append("unknown", 1, "x")
-    story.saw("r1", x=[1])
-    story.saw("r2", x=[])
-    story.saw("end", x=[1])
-    assert story.told() == "time r1 r2"
-
-
-def test_read_of_the_future(story: Story) -> None:
-    """It ended before the append began."""
-    story.saw("early", x=[1])
-    story.appended("a", 1, "x")
-    story.saw("end", x=[1])
-    assert story.told() == "time early a"
-
-
-def test_append_that_is_ordered_before_an_earlier_one(story: Story) -> None:
-    """Nobody read in between: real time alone says it."""
-    story.appended("a", 1, "x")
-    story.appended("b", 2, "x")
-    story.saw("end", x=[2, 1])
-    assert story.told() == "time a b"
-
-
-def test_unknown_append_cannot_take_effect_before_it_began(story: Story) -> None:
-    """It is after everything that had ended by then."""
-    story.appended("a", 1, "x")
-    story.append("unknown", 2, "x")
-    story.saw("end", x=[2, 1])
-    assert story.told() == "time a unknown"
+@pytest.mark.parametrize(("told", "wrong"), STORIES)
+def test_what_is_wrong_with_a_history(story: Story, told: str, wrong: str) -> None:
+    """`a+1x` appends 1 to x and is acknowledged, `a?1x` is not until `a.`, `a!1x` is refused; `r:x12,y` sees 1, 2 and nothing."""
+    for word in told.split():
+        name, what, rest = re.split(r"([+?!:.])", word)
+        if what == ".":
+            story.history.done(story.by_name[name])
+        elif what == ":":
+            story.saw(name, **{seen[0]: list(map(int, seen[1:])) for seen in rest.split(",")})
+        else:
+            made = story.append(name, int(rest[0]), *rest[1:])
+            if what != "?":
+                (story.history.done if what == "+" else story.history.refused)(made)
+    assert story.told() == wrong
 
 
 def test_answer_that_says_another_place(story: Story) -> None:
@@ -174,63 +122,6 @@ def test_answer_that_says_another_place(story: Story) -> None:
     story.history.done(other, lengths={"x": 1})
     story.saw("end", x=[1, 2])
     assert story.told() == "values b"
-
-
-def test_half_an_append_to_all(story: Story) -> None:
-    """Also when its outcome is unknown."""
-    story.append("all", 1, "x", "y")
-    story.saw("end", x=[1], y=[])
-    assert story.told() == "whole all end"
-
-
-def test_acknowledged_append_to_all_that_one_list_lacks(story: Story) -> None:
-    """That is a lost append, whatever the other lists have."""
-    story.appended("all", 1, "x", "y")
-    story.saw("end", x=[1], y=[])
-    assert story.told() == "lost all end"
-
-
-def test_appends_to_all_in_two_orders(story: Story) -> None:
-    """They overlap, and each list has both."""
-    for name, value in (("one", 1), ("other", 2)):
-        story.append(name, value, "x", "y")
-    story.saw("end", x=[1, 2], y=[2, 1])
-    assert story.told() == "whole one other"
-
-
-def test_read_of_all_that_sees_half_an_append(story: Story) -> None:
-    """The append is whole in the end; but the read saw a moment that was none."""
-    story.append("all", 1, "x", "y")
-    story.saw("half", x=[1], y=[])
-    story.saw("end", x=[1], y=[1])
-    assert story.told() == "whole all half"
-
-
-def test_reads_of_all_that_disagree(story: Story) -> None:
-    """Each saw one of two appends to different lists."""
-    story.append("a", 1, "x")
-    story.append("b", 2, "y")
-    story.saw("r1", x=[1], y=[])
-    story.saw("r2", x=[], y=[2])
-    story.saw("end", x=[1], y=[2])
-    assert "whole" in story.told()
-
-
-def test_time_runs_backwards_between_two_lists(story: Story) -> None:
-    """Each list by itself is in order; but an append to all lies between a later operation and an earlier one."""
-    story.append("all", 1, "x", "y")
-    story.appended("a", 2, "x")
-    story.appended("b", 3, "y")
-    story.saw("end", x=[1, 2], y=[3, 1])
-    assert story.told() == "time a all b"
-
-
-def test_refusal_is_no_end_that_others_follow(story: Story) -> None:
-    """What has no effect has no place."""
-    story.history.refused(story.append("refused", 1, "x"))
-    story.appended("a", 2, "x")
-    story.saw("end", x=[2])
-    assert story.told() == ""
 
 
 def test_history_without_a_last_read_is_not_judged(story: Story) -> None:

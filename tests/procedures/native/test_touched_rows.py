@@ -113,7 +113,7 @@ batches = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(batches)
 def test_random_changes_are_noted_as_in_python(program: list[Any]) -> None:
     """Batches on tables with every kind of key: the same rows, in the same order, digests, checks, errors and reports."""
@@ -140,7 +140,7 @@ values = numbers | texts | st.none() | st.floats(allow_nan=False) | st.binary(ma
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=100)
 @given(
     st.lists(st.sampled_from([numbers, texts, numbers | texts | st.floats(-2, 2)]), min_size=1, max_size=3).flatmap(
         lambda kinds: st.lists(st.tuples(st.tuples(*kinds), st.none() | values, st.none() | values), max_size=40)

@@ -212,7 +212,7 @@ def _two_values(named_alike: bool) -> tuple[Any, Any]:
 KEYS = StructureKeys()  # one for all examples: what an earlier statement left must not change a later key
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(recipes=st.lists(ANYTHING, min_size=2, max_size=5))
 @pytest.mark.filterwarnings("ignore")
 def test_keys_are_equal_exactly_where_those_of_sqlalchemy_are(recipes: list[Any]) -> None:
