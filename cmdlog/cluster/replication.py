@@ -280,7 +280,7 @@ class Replication:
                 continue
             _, group, term, index = place_of(record)
             placed = self._groups.ask(PartitionId(group), partial(RaftCore.propose, payloads=[record]))
-            if placed is None or (placed.term, placed.first) != (term, index):
+            if (placed.term, placed.first) != (term, index):
                 raise InvariantBroken("an entry is where the sequencer put it", f"{group}/{term}/{index}, proposed as {placed}")
         round_ = self._groups.collect()
         if round_ is None:

@@ -24,7 +24,6 @@ from cmdlog.raft.messages import (
     AppendReply,
     Campaign,
     Entries,
-    Forward,
     HardState,
     Heartbeat,
     HeartbeatReply,
@@ -40,7 +39,6 @@ from cmdlog.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from cmdlog.raft.progress import Sending
 from cmdlog.raft.ready import EntriesWanted, PlacedProposals, Ready, RoleReason
 from cmdlog.raft.roles import candidate, fetching, follower, leader, membership, transfer, voting
 from cmdlog.raft.roles.membership import MembershipGuard
@@ -77,7 +75,6 @@ HANDLERS: Final[dict[Role, dict[type[Message], Handler]]] = {
         HeartbeatReply: leader.on_heartbeat_reply,
         SnapshotCopyFailed: leader.on_snapshot_failed,
         ReadRequest: leader.on_read_request,
-        Forward: leader.on_forward,
     },
 }
 
@@ -181,8 +178,8 @@ class RaftCore(State):
 
     # Requests of the caller
 
-    def propose(self, payloads: list[bytes]) -> PlacedProposals | None:
-        """Asks for entries, in this order. Returns where they stand if they stay, or None when they were forwarded to the leader.
+    def propose(self, payloads: list[bytes]) -> PlacedProposals:
+        """Appends entries to this leader's log, in this order. Returns where they stand if they stay.
 
         The list now belongs to the log. Whether the entries are committed is known when `committed` passes their index; after a
         change of leader their outcome is unknown until then, not failed. Raises: ProposalRefused (nothing was appended),
@@ -191,15 +188,11 @@ class RaftCore(State):
         self._check_alive()
         if not payloads:
             raise ValueError("nothing is proposed")
-        if self.role is _LEADER:
-            placed = leader.propose(self, payloads)
-            self.dirty = True
-            return placed
-        if self.leader is None or not self.settings.forwarding:
+        if self.role is not _LEADER:
             raise ProposalRefused(Refusal.NOT_LEADER, leader=self.leader)
-        self.now.append(Forward(self.id, self.leader, self.term, payloads))
+        placed = leader.propose(self, payloads)
         self.dirty = True
-        return None
+        return placed
 
     def read_index(self, context: int) -> None:
         """Asks for an index that covers everything acknowledged before this call, on the leader or on a follower. The answer is a
@@ -218,14 +211,6 @@ class RaftCore(State):
         if not self.promotable:
             raise ProposalRefused(Refusal.NO_SUCH_VOTER, f"node {self.id} itself", leader=self.leader)
         candidate.on_timeout(self, RoleReason.CAMPAIGN)
-
-    def report_unreachable(self, peer: NodeId) -> None:
-        """The connection to a peer is gone, and with it what was under way: the leader probes it instead of sending ahead."""
-        self._check_alive()
-        progress = self.progress.get(peer)
-        if progress is not None and progress.sending is Sending.REPLICATE:
-            progress.probe()
-            progress.paused = True  # until it is heard from
 
     def set_patience(self, patience: int) -> None:
         """How many election time-outs this node leaves to the others, from its next wait on (`RaftSettings.patience`)."""
@@ -246,12 +231,6 @@ class RaftCore(State):
         """
         self._check_alive()
         return membership.change(self, wanted, base=base, guard=guard)
-
-    def promote(self, learners: Iterable[NodeId]) -> None:
-        """Names the learners that become voters, one after the other, as soon as they have caught up, in place of those named
-        before. The leader does it, so name them on every node. Learners that are not named stay what they are."""
-        self._check_alive()
-        self.to_promote = frozenset(learners)
 
     def force_recovery(self, learners: Iterable[NodeId] = (), *, epoch: int | None = None) -> PlacedProposals:
         """See `membership.force_recovery`."""

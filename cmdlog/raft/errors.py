@@ -83,7 +83,7 @@ class Drop(enum.Enum):
     BAD_CONFIGURATION = "bad_configuration"  # a configuration entry or manifest that does not decode
     BEYOND_LOG = "beyond_log"  # speaks of entries that do not exist
     NO_FRANCHISE = "no_franchise"  # to a node that may have forgotten what it promised
-    PROPOSAL_REFUSED = "proposal_refused"  # forwarded, and refused here; its client gets "unknown" by its time-out
+    READS_PENDING = "reads_pending"  # a follower's reads, beyond the limit: they end by their time-out
     NO_ROOM = "no_room"  # entries, while too many bytes of all groups wait for this node's disk
     CONTRADICTED = "contradicted"  # its leader has other entries where this log has committed ones
     STOPPED = "stopped"  # this group ended on a broken invariant, or is no more

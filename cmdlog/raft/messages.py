@@ -89,7 +89,6 @@ class MessageKind(enum.IntEnum):
     TIMEOUT_NOW = 9
     READ_REQUEST = 10
     READ_REPLY = 11
-    FORWARD = 12
     HEARTBEAT_BUNDLE = 13
     HEARTBEAT_REPLY_BUNDLE = 14
     REMOVED = 15
@@ -224,14 +223,6 @@ class ReadReply(Message):
     kind = MessageKind.READ_REPLY
     index: Index
     contexts: tuple[int, ...]
-
-
-@value
-class Forward(Message):
-    """Proposals that a follower passes on to its leader, when that is switched on."""
-
-    kind = MessageKind.FORWARD
-    payloads: list[bytes]
 
 
 @value

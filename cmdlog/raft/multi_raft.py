@@ -7,8 +7,7 @@ was built on a write leaves, group by group, only when that round and all before
     round = groups.collect()              -> write round.records in one block, send round.send_now, apply round.committed
     parcels = groups.durable(round.number)  -> send them; they were built on what is durable now
 
-A group that breaks one of its invariants is ended and named in `failed`; the others continue. A removed group leaves a tombstone
-with its term and vote, so that a late message cannot bring it back with its vote forgotten.
+A group that breaks one of its invariants is ended and named in `failed`; the others continue.
 
 Heartbeats of all groups to one peer, and the answers to them, travel as columns of one bundle: a thousand groups cost one message
 per peer and tick. Quiet groups cost one call of `tick` each.
@@ -25,7 +24,7 @@ from typing import Any, Final
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import payload_bytes
-from cmdlog.raft.errors import Drop, InvariantBroken, ProposalRefused, Refusal
+from cmdlog.raft.errors import Drop, InvariantBroken
 from cmdlog.raft.messages import (
     Append,
     Bundle,
@@ -38,21 +37,13 @@ from cmdlog.raft.messages import (
     Message,
     SnapshotDescriptor,
 )
-from cmdlog.raft.ready import EntriesWanted, PlacedProposals, ReadResult, Ready, SoftState
-from cmdlog.wal.ids import Index, PartitionId, Term
+from cmdlog.raft.ready import EntriesWanted, ReadResult, Ready, SoftState
+from cmdlog.wal.ids import Index, PartitionId
 
 GroupId = PartitionId
 ROUND_BYTES_MAX: Final = 16 << 20  # a few blocks of the log: what one group writes must not make the others wait for long
 
 UNDURABLE_BYTES_MAX: Final = 256 << 20  # of all groups: what a disk that stalls may cost in memory
-
-
-@dataclass(frozen=True, slots=True)
-class Tombstone:
-    """What must outlive a removed group: a node that comes back must not vote twice in a term."""
-
-    term: Term
-    vote: NodeId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +88,6 @@ class RaftGroups:
         self.node, self.round_bytes_max, self.undurable_bytes_max = node, round_bytes_max, undurable_bytes_max
         self.undurable_bytes = 0  # of the entries in rounds that are not durable yet
         self.cores: dict[GroupId, RaftCore] = {}  # ascending by group
-        self.tombstones: dict[GroupId, Tombstone] = {}
         self.failed: dict[GroupId, InvariantBroken] = {}
         self.drops: Counter[Drop] = Counter()  # messages for groups that are not here
         # Not durable yet: (number, bytes of entries, what was taken).
@@ -107,25 +97,11 @@ class RaftGroups:
         self._begin_with: GroupId | None = None  # the first group that the last round had no room for
 
     def add(self, group: GroupId, core: RaftCore) -> None:
-        """Takes over a group. One that has a tombstone must come back with at least its term, and its vote.
-
-        Raises: ValueError.
-        """
-        grave = self.tombstones.get(group)
+        """Takes over a group. Raises: ValueError."""
         if group in self.cores or core.id != self.node:
             raise ValueError(f"group {group} of node {core.id} is here already, or is another node's than {self.node}")
-        if grave is not None and (core.term < grave.term or (core.term == grave.term and core.vote != grave.vote)):
-            raise ValueError(f"group {group} comes back at term {core.term} with vote {core.vote}, but had {grave}")
-        self.tombstones.pop(group, None)
         self.failed.pop(group, None)
         self.cores = dict(sorted([*self.cores.items(), (group, core)]))
-
-    def remove(self, group: GroupId) -> Tombstone:
-        """Forgets a group, but for its term and vote. The caller makes the tombstone durable before it deletes anything."""
-        core = self.cores.pop(group)
-        self._touched.add(group)
-        self.tombstones[group] = Tombstone(core.term, core.vote)
-        return self.tombstones[group]
 
     def tick(self) -> None:
         """One unit of time for every group."""
@@ -169,16 +145,6 @@ class RaftGroups:
         except InvariantBroken as error:
             self._end(group, error)
             raise
-
-    def propose(self, group: GroupId, payloads: list[bytes]) -> PlacedProposals | None:
-        """`RaftCore.propose` of one group, while the node's disk keeps up with all of them.
-
-        Raises: KeyError as `ask`; ProposalRefused.
-        """
-        if self.undurable_bytes >= self.undurable_bytes_max:
-            raise ProposalRefused(Refusal.UNDURABLE_BYTES, f"{self.undurable_bytes} bytes of all groups wait for the disk")
-        placed: PlacedProposals | None = self.ask(group, lambda core: core.propose(payloads))
-        return placed
 
     def collect(self) -> Round | None:
         """What all groups want now, or None. Take it again until there is none: a group that is its own majority may continue.
@@ -237,7 +203,7 @@ class RaftGroups:
             self.undurable_bytes -= written
             for group, core, ready in taken:
                 if self.cores.get(group) is not core:
-                    continue  # ended or removed meanwhile: nothing may leave in its name
+                    continue  # it ended meanwhile: nothing may leave in its name
                 released += [(group, message) for message in ready.send_after_fsync]
                 try:
                     core.advance(ready.completion)

@@ -7,11 +7,6 @@ Rounds are numbered; every heartbeat carries the latest number and every answer 
 came before it and a late answer confirms only its own round. A leader knows the true commit index only once it has committed an
 entry of its own term; reads that come earlier are parked. With the role or the leader, all of it is forgotten and
 reported as lost.
-
-A *lease* (off by default) saves the round: a majority that answered a round shields the leader for an election time-out from the
-moment at which that round was sent. It holds as far as clock rates agree within the difference of `lease_ticks` and
-`election_ticks`, and as long as the caller gives all ticks that have passed, after a pause too, before anything else. It is void
-for the rest of the term once leadership was offered to another node, and while a change of members is not committed.
 """
 
 from __future__ import annotations
@@ -51,11 +46,8 @@ class Reads:
         "asked",
         "commit_sent",
         "count",
-        "lease_from",
-        "lease_void",
         "parked",
         "round",
-        "rounds_sent",
         "to_ask",
         "waiting",
     )
@@ -70,9 +62,6 @@ class Reads:
             int, tuple[int, int]
         ] = {}  # at a follower: number on the wire -> (context, tick at which it is given up)
         self.to_ask: list[int] = []
-        self.rounds_sent: deque[tuple[int, int]] = deque()  # with leases: (round, tick) not confirmed yet
-        self.lease_from: int | None = None  # tick at which the latest confirmed round was sent
-        self.lease_void = False
 
     def contexts(self, node: NodeId) -> list[int]:
         """The node's own reads that have no answer."""
@@ -90,8 +79,6 @@ def take_reads(state: State, requester: NodeId, contexts: tuple[int, ...]) -> No
     if not state.term_committed:
         reads.parked.append((requester, contexts))
         reads.count += len(contexts)
-    elif _lease_holds(state):
-        _answer(state, state.log.commit, requester, contexts)
     else:
         reads.waiting.append(Waiting(reads.round + 1, state.log.commit, requester, contexts))
         reads.count += len(contexts)
@@ -119,8 +106,6 @@ def begin_round(state: State) -> None:
     reads, commit = state.reads, state.log.commit
     reads.round += 1
     reads.commit_sent = commit
-    if state.settings.lease_ticks:
-        reads.rounds_sent.append((reads.round, state.ticks))
     for peer, progress in state.progress.items():
         state.now.append(Heartbeat(state.id, peer, state.term, min(progress.match, commit), reads.round))
     confirm(state)  # a leader that is a majority by itself asks nobody
@@ -129,13 +114,11 @@ def begin_round(state: State) -> None:
 def confirm(state: State) -> None:
     """Answers the reads whose round a majority has confirmed."""
     reads = state.reads
-    if not reads.waiting and not reads.rounds_sent:
+    if not reads.waiting:
         return
     acked = {peer: Index(progress.acked_round) for peer, progress in state.progress.items()}
     acked[state.id] = Index(reads.round)
     confirmed = joint_committed(state.configuration, acked)
-    while reads.rounds_sent and reads.rounds_sent[0][0] <= confirmed:
-        reads.lease_from = reads.rounds_sent.popleft()[1]
     while reads.waiting and reads.waiting[0].round <= confirmed:
         read = reads.waiting.popleft()
         reads.count -= len(read.contexts)
@@ -149,16 +132,6 @@ def _answer(state: State, index: Index, requester: NodeId, contexts: tuple[int, 
         state.read_results += [ReadResult(context, index) for context in contexts]
     else:
         state.now.append(ReadReply(state.id, requester, state.term, index, contexts))
-
-
-def _lease_holds(state: State) -> bool:
-    reads = state.reads
-    return (
-        reads.lease_from is not None
-        and not reads.lease_void
-        and state.ticks - reads.lease_from < state.settings.lease_ticks
-        and state.configuration_index <= state.log.commit
-    )
 
 
 # At any node

@@ -14,14 +14,12 @@ REMEMBERED_TICKS: Final = 300  # half a minute: the next election may come long 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftSettings:
-    """The same on all nodes of a group, except `patience`; mixed values cost liveness at most, but for `lease_ticks`."""
+    """The same on all nodes of a group, except `patience`; mixed values cost liveness at most."""
 
     election_ticks: int = 10  # a follower waits for between one and two of these before it campaigns
     heartbeat_ticks: int = 1  # must be well below election_ticks, so that one lost heartbeat costs no election
     pre_vote: bool = True  # ask before a term is spent on a campaign (dissertation, section 9.6)
     check_quorum: bool = True  # a leader that hears no majority steps down; voters shield a leader that they hear from
-    lease_ticks: int = 0  # above 0: reads without a round for so long after a confirmed one; trusts clock rates, so off
-    forwarding: bool = False  # a follower passes proposals on; a refusal over there is a silence here
     patience: int = 0  # election time-outs to wait longer than others: a hint where leaders should rather not be
     append_entries_max: int = 1024  # of one message: bounds the work of one step
     append_bytes_max: int = 1 << 20  # of one message, unless its first entry alone is larger
@@ -48,9 +46,6 @@ class RaftSettings:
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ticks < self.election_ticks:
             raise ValueError(f"heartbeat_ticks {self.heartbeat_ticks} must be below election_ticks {self.election_ticks}")
-        # A voter shields its leader from just after the heartbeat came, counted in its own ticks: one of them may pass at once.
-        if self.lease_ticks and not (self.check_quorum and 0 < self.lease_ticks < self.election_ticks - 1):
-            raise ValueError(f"lease_ticks {self.lease_ticks} needs check_quorum and to be below {self.election_ticks - 1}")
 
 
 class Pace:

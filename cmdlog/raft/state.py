@@ -123,7 +123,6 @@ class State:
         "term",
         "ticks",
         "timeout",
-        "to_promote",
         "vote",
         "votes",
     )
@@ -149,7 +148,6 @@ class State:
         self.completion = Completion(rng.getrandbits(48), self.log.last, self.log.last_term)
         self.leader: NodeId | None = None
         self.role, self.reason = Role.FOLLOWER, RoleReason.STARTED
-        self.to_promote: frozenset[NodeId] = frozenset()  # learners that are to vote as soon as they have caught up
         self.removed_at = Index(0)  # a peer knows of a committed configuration there, and that this node is in none from there on
         self.removed = False  # whether the committed configuration `judged` is without this node
         self.handed_soft = SoftState(self.role, self.leader, self.removed, self.reason)  # what the caller knows

@@ -60,20 +60,12 @@ OF_GROUPS: Final = (
         "        if term is None:\n",
         "a snapshot stands for entries that its state does not have",
     ),
-    # pitfall 38: tombstones
     Mutant(
-        "tombstone-without-effect",
-        "multi_raft.py",
-        "        if grave is not None and (core.term",
-        "        if False and (core.term",
-        "a group comes back without the vote that it gave",
-    ),
-    Mutant(
-        "removed-group-speaks",
+        "ended-group-speaks",
         "multi_raft.py",
         "                if self.cores.get(group) is not core:\n",
         "                if False:\n",
-        "messages leave in the name of a group that was removed",
+        "messages leave in the name of a group that has ended",
     ),
     # pitfall 39: groups are independent
     Mutant(

@@ -6,7 +6,7 @@ import pytest
 
 from cmdlog.raft import Drop, InvariantBroken, Message, ProposalRefused, RaftSettings, Refusal, Role
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Append, AppendReply, Forward, Heartbeat
+from cmdlog.raft.messages import Append, AppendReply, Heartbeat
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, column, lead, solo
 
@@ -52,18 +52,6 @@ def test_a_follower_refuses_proposals_and_names_the_leader() -> None:
     with pytest.raises(ProposalRefused) as refused:
         cluster.core(2).propose([b"x"])
     assert refused.value.leader == A
-
-
-def test_a_follower_forwards_proposals_when_it_may() -> None:
-    """They end up in the leader's log; what the leader refuses is a silence."""
-    cluster = Cluster(settings=RaftSettings(forwarding=True, entry_bytes_max=3))
-    leader = cluster.elect(1)
-    assert cluster.core(2).propose([b"x", b"y"]) is None
-    assert cluster.core(2).propose([b"long"]) is None
-    cluster.settle()
-    leader.step(Forward(B, A, leader.term, []))
-    assert cluster.applied(1) == [b"x", b"y"]
-    assert (leader.drops[Drop.PROPOSAL_REFUSED], leader.drops[Drop.BAD_ENTRIES]) == (1, 1)
 
 
 def test_proposals_beyond_the_bytes_in_flight_are_refused_until_some_are_committed() -> None:

@@ -12,7 +12,6 @@ import pytest
 from cmdlog.raft.messages import (
     Append,
     AppendReply,
-    Forward,
     Heartbeat,
     InstallSnapshot,
     MessageKind,
@@ -139,7 +138,7 @@ IMPOSSIBLE: dict[str, tuple[int, bytes, bytes]] = {
     "run of gigabytes": (MessageKind.APPEND, append_body(1, field(Tag.TERM_RUNS, b"\xff" * 4 + bytes(8))), b""),
     "run of a term too large": (MessageKind.APPEND, append_body(4, field(Tag.TERM_RUNS, U32 + b"\xff" * 8)), b""),
     "runs of fewer entries": (MessageKind.APPEND, append_body(5, field(Tag.TERM_RUNS, U32 + U64)), b""),
-    "forward of too many": (MessageKind.FORWARD, fixed(MessageKind.FORWARD, ENTRIES_MAX + 1), b""),
+    "append of too many": (MessageKind.APPEND, append_body(ENTRIES_MAX + 1), b""),
     "manifest without configuration": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(), b""),
     "manifest of no configuration": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(field(Tag.CONFIGURATION, b"[1")), b""),
     "file head cut": (
@@ -222,8 +221,7 @@ def test_messages_beyond_one_frame_go_into_the_next() -> None:
     assert [len(opener.open(frame)) for frame in sealer.seal([BEAT] * (MESSAGES_MAX + 1))] == [MESSAGES_MAX, 1]
     half = ENTRIES_MAX // 2
     empty: list[Addressed] = [(GROUP, append([b""] * count, first=1)) for count in (half, half, 1, ENTRIES_MAX)]
-    empty.append((GROUP, Forward(ME, PEER, TERM, [b""])))
-    assert [len(opener.open(frame)) for frame in sealer.seal([*empty, BEAT])] == [2, 1, 1, 2], "entries may be empty"
+    assert [len(opener.open(frame)) for frame in sealer.seal([*empty, BEAT])] == [2, 1, 2], "entries may be empty"
     assert sealer.seal([]) == []
 
 
@@ -232,13 +230,12 @@ def test_messages_beyond_one_frame_go_into_the_next() -> None:
     [
         append([bytes(FRAME_BYTES_MAX)]),
         append([b""] * (ENTRIES_MAX + 1)),
-        Forward(ME, PEER, TERM, [b""] * (ENTRIES_MAX + 1)),
         InstallSnapshot(ME, PEER, TERM, SnapshotDescriptor(segments=(Segment("n" * (NAME_BYTES_MAX + 1), 0, 0),))),
         InstallSnapshot(ME, PEER, TERM, SnapshotDescriptor(segments=(Segment("n", 0, 0),) * (SEGMENTS_MAX + 1))),
     ],
-    ids=["bytes", "entries", "forwarded", "name", "files"],
+    ids=["bytes", "entries", "name", "files"],
 )
-def test_a_message_that_no_peer_would_take_is_not_sent(message: Append | Forward | InstallSnapshot) -> None:
+def test_a_message_that_no_peer_would_take_is_not_sent(message: Append | InstallSnapshot) -> None:
     """It is our own limit that is set too high; no sequence is used up by it."""
     sealer, opener = FrameSealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)), Opener(LINK_HEADS, SECRET)
     with pytest.raises(MessageTooLarge):
@@ -327,7 +324,6 @@ def test_a_frame_makes_no_more_than_a_small_multiple_of_its_size() -> None:
     bodies = [append_body(ENTRIES_MAX), append_body(0xFFFFFFFF), append_body(9, field(Tag.TERM_RUNS, b"\xff" * 12))]
     frames = [sealed_by_hand(meta_of(MessageKind.APPEND, body)) for body in bodies]
     frames.append(sealed_by_hand(meta_of(MessageKind.APPEND, append_body(ENTRIES_MAX)) * 1000))
-    frames.append(sealed_by_hand(meta_of(MessageKind.FORWARD, fixed(MessageKind.FORWARD, ENTRIES_MAX)) * 1000))
     frames.append(sealed_by_hand(meta_of(MessageKind.READ_REQUEST, FIELD.pack(Tag.CONTEXTS, 0x7FFFFFFF))))
     opener = Opener(LINK_HEADS, SECRET)
     tracemalloc.start()

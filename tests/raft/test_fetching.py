@@ -19,10 +19,10 @@ from cmdlog.raft import (
 )
 from cmdlog.raft.configuration import NodeId, nodes
 from cmdlog.raft.entries import EntryLog
-from cmdlog.raft.invariants import check_invariants
 from cmdlog.raft.progress import Sending
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, column, read_entries
+from tests.raft.invariants import check_invariants
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 SMALL = RaftSettings(log_bytes_max=200, fetch_bytes_max=90, append_bytes_max=50)

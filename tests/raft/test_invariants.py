@@ -20,11 +20,11 @@ from cmdlog.raft import (
 )
 from cmdlog.raft.configuration import NodeId, nodes
 from cmdlog.raft.entries import Write
-from cmdlog.raft.invariants import INVARIANTS, check_group, check_invariants
 from cmdlog.raft.progress import Sending
 from cmdlog.raft.reads import Waiting
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, Disk, column, solo
+from tests.raft.invariants import INVARIANTS, check_group, check_invariants
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 PAIR = Configuration(voters=nodes((1, 2)))

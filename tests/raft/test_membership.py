@@ -524,25 +524,6 @@ def test_a_forced_survivor_leaves_the_terms_and_the_cluster_of_the_others() -> N
     assert changed.configuration.epoch == epochs[0]
 
 
-def test_named_learners_become_voters_when_they_have_caught_up() -> None:
-    """One after the other, by the leader; a learner that is silent, lags or is not named stays one."""
-    cluster = Cluster(others=(4, 5, 6), settings=RaftSettings(promotion_entries_max=5))
-    leader = cluster.elect(1)
-    cluster.tick()
-    leader.change(ConfigurationChange(tuple(MemberChange(Act.ADD_LEARNER, each) for each in nodes((4, 5, 6)))))
-    cluster.settle()
-    for member in (1, 2, 3):
-        cluster.core(member).promote((D, E))
-    cluster.cut(5)
-    leader.propose([b"x"] * 20)
-    cluster.tick(30)
-    assert (leader.configuration.voters, leader.configuration.learners) == (nodes((1, 2, 3, 4)), nodes((5, 6)))
-    cluster.heal()
-    cluster.core(1).transfer(B)
-    cluster.tick(30)
-    assert cluster.core(2).configuration == Configuration(voters=nodes((1, 2, 3, 4, 5)), learners=nodes((6,)))
-
-
 def test_what_a_former_life_acknowledged_counts_no_more() -> None:
     """A learner that seemed level is one from nothing again; the others keep what they have."""
     member = solo(learners=(4,), terms=(1, 1))

@@ -13,10 +13,8 @@ from cmdlog.raft import (
     Drop,
     HardState,
     InvariantBroken,
-    ProposalRefused,
     RaftCore,
     RaftSettings,
-    Refusal,
     Restored,
     Role,
     SnapshotDescriptor,
@@ -209,32 +207,6 @@ def test_a_group_may_break_at_any_moment(moment: str) -> None:
     assert own.cores[GroupId(1)].role is Role.LEADER
 
 
-def test_a_group_that_was_removed_says_nothing_more() -> None:
-    """What it wanted to send after its write does not leave."""
-    own = RaftGroups(A)
-    own.add(GroupId(0), a_core(A, 0))
-    own.step(GroupId(0), VoteRequest(B, A, Term(1), Campaign.REAL, Index(0), Term(0)))
-    taken = own.collect()
-    assert taken is not None
-    tombstone = own.remove(GroupId(0))
-    assert (tombstone.term, tombstone.vote) == (1, B)
-    assert own.durable(taken.number) == []
-
-
-def test_a_removed_group_is_not_revived_by_messages_nor_without_its_vote() -> None:
-    """The tombstone keeps term and vote, so that no term has two votes."""
-    own = RaftGroups(A)
-    own.add(GroupId(0), a_core(A, 0, hard=HardState(Term(5), B)))
-    own.remove(GroupId(0))
-    own.step(GroupId(0), Heartbeat(B, A, Term(9), Index(0), 0))
-    assert (own.cores, own.drops[Drop.STOPPED]) == ({}, 1)
-    for hard in (HardState(), HardState(Term(5), C)):
-        with pytest.raises(ValueError, match="comes back"):
-            own.add(GroupId(0), a_core(A, 0, hard=hard))
-    own.add(GroupId(0), a_core(A, 0, hard=HardState(Term(5), B)))
-    assert own.tombstones == {}
-
-
 def test_a_group_is_added_once_and_only_to_its_node() -> None:
     """A mistake of the caller, told before anything happens."""
     own = RaftGroups(A)
@@ -254,7 +226,7 @@ def test_quiet_groups_want_nothing() -> None:
 
 
 def test_touched_groups_are_those_that_may_have_changed() -> None:
-    """A group that rests is not among them; one that votes, ends or is removed is, once."""
+    """A group that rests is not among them; one that votes or ends is, once."""
     own = RaftGroups(A)
     for number in range(3):
         own.add(GroupId(number), a_core(A, number))
@@ -264,7 +236,8 @@ def test_touched_groups_are_those_that_may_have_changed() -> None:
     own.tick()
     own.step(GroupId(1), VoteRequest(B, A, Term(1), Campaign.REAL, Index(0), Term(0)))
     own.collect()
-    own.remove(GroupId(2))
+    with pytest.raises(InvariantBroken):
+        own.ask(GroupId(2), lambda core: core.become_follower(Term(core.term - 1), None))
     assert own.take_touched() == {1, 2}
     assert own.take_touched() == set()
 
@@ -289,18 +262,15 @@ def test_a_round_is_bounded_in_bytes_and_groups_take_turns() -> None:
     assert all(core.log.stable == core.log.last for core in leading.cores.values())
 
 
-def test_a_node_whose_disk_stalls_takes_no_more_entries_of_any_group() -> None:
-    """Memory is bounded over all groups, on leaders and on followers; votes and heartbeats are still taken."""
+def test_a_follower_whose_disk_stalls_takes_no_more_entries_of_any_group() -> None:
+    """Memory is bounded over all groups; votes and heartbeats are still taken."""
     network = Network(3)
     network.elect(3)
     leading, following = network.nodes[A], network.nodes[B]
-    leading.undurable_bytes_max = following.undurable_bytes_max = 100
-    leading.propose(GroupId(0), [b"x" * 120])
+    following.undurable_bytes_max = 100
+    leading.ask(GroupId(0), lambda core: core.propose([b"x" * 120]))
     taken = leading.collect()
     assert taken is not None
-    with pytest.raises(ProposalRefused) as refused:
-        leading.propose(GroupId(1), [b"y"])
-    assert refused.value.reason is Refusal.UNDURABLE_BYTES
     (append,) = (message for parcel in taken.send_now if parcel.receiver == B for _, message in parcel.messages)
     following.step(GroupId(0), append)
     writing = following.collect()
@@ -315,4 +285,3 @@ def test_a_node_whose_disk_stalls_takes_no_more_entries_of_any_group() -> None:
     following.durable(writing.number)
     leading.durable(taken.number)
     assert (leading.undurable_bytes, following.undurable_bytes) == (0, 0)
-    leading.propose(GroupId(1), [b"y"])

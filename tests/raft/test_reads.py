@@ -1,31 +1,24 @@
-"""Reads without an entry: rounds, leases, followers, and what is lost with a leader."""
+"""Reads without an entry: rounds, followers, and what is lost with a leader."""
 
 from __future__ import annotations
 
 import pytest
 
 from cmdlog.raft import (
-    Act,
-    ConfigurationChange,
     Drop,
-    MemberChange,
-    MembershipGuard,
     Message,
     ProposalRefused,
     RaftCore,
     RaftSettings,
     ReadResult,
     Refusal,
-    Role,
 )
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, ReadReply, ReadRequest, VoteRequest
-from cmdlog.raft.messages import Campaign as For
+from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, ReadReply, ReadRequest
 from cmdlog.wal.ids import Index, Term
-from tests.raft.cluster import Cluster, Member, lead, node, solo
+from tests.raft.cluster import Cluster, Member, lead, solo
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
-LEASE = RaftSettings(lease_ticks=5)
 
 
 def a_leader(settings: RaftSettings | None = None) -> Member:
@@ -192,96 +185,16 @@ def test_reads_are_refused_without_a_leader_and_beyond_their_limit() -> None:
         core.read_index(2)
     assert refused.value.reason is Refusal.READS_PENDING
     core.step(ReadRequest(C, A, core.term, (8,)))
-    assert core.drops[Drop.PROPOSAL_REFUSED] == 1
-
-
-# Leases
-
-
-def test_leases_are_off_by_default() -> None:
-    """Without a round, no read, however fresh the last confirmation is."""
-    member = a_leader()
-    member.core.tick()
-    member.take()
-    confirm(member.core, B)
-    member.core.read_index(1)
-    assert member.core.reads.waiting
-    assert RaftSettings().lease_ticks == 0
-
-
-def a_leaseholder() -> Member:
-    """A leader whose round of the present tick a majority has confirmed."""
-    member = a_leader(LEASE)
-    member.core.tick()
-    member.take()
-    confirm(member.core, B)
-    return member
-
-
-def test_a_lease_answers_at_once_until_it_ends() -> None:
-    """It counts from the moment at which the confirmed round was sent, not from the answer."""
-    member = a_leaseholder()
-    for context in range(7):
-        member.core.read_index(context)
-        member.core.tick()
-    assert [read.context for read in member.core.read_results] == [0, 1, 2, 3, 4]
-    assert member.core.reads.count == 2
-
-
-def test_a_new_leader_has_no_lease() -> None:
-    """Only a confirmed round of this term begins one."""
-    member = a_leader(LEASE)
-    member.core.read_index(1)
-    assert member.core.reads.waiting
-
-
-def test_an_offer_of_leadership_voids_the_lease_for_the_term() -> None:
-    """The target's election is not held up by voters that shield this leader, and may come late."""
-    member = a_leaseholder()
-    core = member.core
-    core.transfer(B)
-    for _ in range(20):
-        core.tick()
-        confirm(core, B)
-        member.take()
-    assert (core.handover, core.role) == (None, Role.LEADER)
-    core.read_index(1)
-    assert core.reads.waiting
-
-
-def test_a_change_of_members_voids_the_lease_until_it_is_committed() -> None:
-    """The majority that confirmed might not be one any more."""
-    member = a_leaseholder()
-    core = member.core
-    core.change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, node(4)),)), guard=MembershipGuard.FORCED)
-    core.read_index(1)
-    assert core.reads.waiting
-    member.take()
-    core.step(AppendReply(B, A, core.term, Index(2)))
-    confirm(core, B)
-    core.read_index(2)
-    assert [read.context for read in core.read_results] == [1, 2]
-
-
-def test_a_voter_that_has_just_started_shields_whom_it_may_have_shielded_before() -> None:
-    """With leases in use, a restart must not free a voter from what it promised by answering a heartbeat."""
-    member = solo(settings=LEASE)
-    request = VoteRequest(C, A, Term(1), For.REAL, Index(9), Term(1))
-    member.core.step(request)
-    assert member.core.drops[Drop.LEADER_ALIVE] == 1
-    for _ in range(LEASE.election_ticks):
-        member.core.tick()
-    member.core.step(request)
-    assert member.core.vote == C
+    assert core.drops[Drop.READS_PENDING] == 1
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"lease_ticks": 9}, {"lease_ticks": 5, "check_quorum": False}, {"heartbeat_ticks": 10}, {"heartbeat_ticks": 0}],
+    [{"heartbeat_ticks": 10}, {"heartbeat_ticks": 0}],
 )
 def test_settings_that_cannot_be_safe_are_refused(wrong: dict[str, int]) -> None:
-    """A lease must end before a voter's shield; heartbeats must come within an election time-out."""
-    with pytest.raises(ValueError, match=r"must be below|needs check_quorum"):
+    """Heartbeats must come within an election time-out."""
+    with pytest.raises(ValueError, match="must be below"):
         RaftSettings(**wrong)  # type: ignore[arg-type]
 
 

@@ -149,23 +149,6 @@ def test_a_node_campaigns_when_it_is_asked_to() -> None:
     assert refused.value.reason is Refusal.NO_SUCH_VOTER
 
 
-def test_an_unreachable_peer_is_probed() -> None:
-    """What was under way to it is lost: nothing more is sent ahead until it answers."""
-    cluster = Cluster()
-    leader = cluster.elect(1)
-    cluster.cut(2)
-    leader.propose([b"x"])
-    cluster.settle()
-    leader.report_unreachable(B)
-    leader.report_unreachable(NodeId(9))
-    leader.propose([b"y"])
-    sent = [message for message in cluster.members[A].take() if message.receiver == B]
-    assert sent == []
-    cluster.heal()
-    cluster.tick(2)
-    assert cluster.core(2).log.last == leader.log.last
-
-
 def test_a_change_of_role_or_leader_is_told_once() -> None:
     """A caller needs no comparison of its own; an unchanged state is not repeated."""
     member = solo(2)

@@ -180,8 +180,8 @@ def test_payloads_with_a_forged_checksum_are_refused_where_the_link_is_sealed_wh
 
 def test_a_link_sealed_whole_wants_a_digest() -> None:
     """A peer that leaves it out has not proved its payloads."""
-    body = FIXED[MessageKind.FORWARD].pack(1)
-    assert fault_of(sealed_by_hand(meta_of(MessageKind.FORWARD, body, b"x"), b"x", link=LINK_WHOLE), LINK_WHOLE) is FrameFault.MAC
+    body = FIXED[MessageKind.APPEND].pack(1, 0, 0, 1, 1)
+    assert fault_of(sealed_by_hand(meta_of(MessageKind.APPEND, body, b"x"), b"x", link=LINK_WHOLE), LINK_WHOLE) is FrameFault.MAC
 
 
 def test_a_frame_that_is_refused_counts_for_nothing() -> None:

@@ -7,19 +7,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from cmdlog.raft import NodeId, RaftSettings
 from tests.raft.sim.__main__ import repeat
-from tests.raft.sim.clients import Clients
 from tests.raft.sim.history import FAULTY_UNITS, HAPPENINGS, Outcome, run
-from tests.raft.sim.oracle import Oracle, Violation
-from tests.raft.sim.swarm import Swarm, draw
-from tests.raft.sim.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 SLICE_SEEDS: Final = 90
@@ -85,63 +79,3 @@ def test_seed_is_a_history_whatever_the_hash_seed() -> None:
         for hash_seed in ("1", "2", "random")
     }
     assert told == {f"{[run(seed).hash for seed in (1, 2, 4)]}\n"}
-
-
-LEASE_SEEDS, LEASE_ROUNDS = 5, 4
-SLOW = NodeId(1)
-
-
-def _run_leases(*, lease_ticks: int, slow: float, fast: float) -> int:
-    """Hands leadership to the node with the slow clock, cuts it off, and lets clients go on, on both sides. Returns how many
-    reads were served by leases. Raises: Violation."""
-    served = 0
-    for seed in range(LEASE_SEEDS):
-        world = World(seed, _calm(lease_ticks, (slow, fast, fast)), Oracle())
-        clients = Clients(world)
-        for _ in range(LEASE_ROUNDS):
-            _run_units(world, 120)
-            for node in world.leaders():
-                if node.core is not None and node.id != SLOW:
-                    node.core.transfer(SLOW)
-                    world.drain(node)
-            _run_units(world, 60)
-            world.blocked = {pair for other in world.nodes for pair in ((SLOW, other), (other, SLOW))}
-            _run_units(world, 120)
-            world.blocked = set()
-        clients.judge_history()
-        served += world.oracle.counts["reads by lease"]
-    return served
-
-
-def _run_units(world: World, units: int) -> None:
-    for _ in range(units):
-        world.run_unit()
-
-
-def _calm(lease_ticks: int, rates: tuple[float, ...]) -> Swarm:
-    """Three nodes, many clients of one key, and nothing that goes wrong by itself."""
-    faults = dict.fromkeys(("partitions", "crashes", "pauses", "transfers", "changes", "snapshots", "wipes"), 0.0)
-    network = dict.fromkeys(("loss", "doubling", "stray", "copy_failure", "torn_rounds"), 0.0)
-    sizes = {"voters": 3, "nodes": 3, "clients": 8, "keys": 1, "delay_units_max": 1, "sync_units_max": 1}
-    settings = RaftSettings(lease_ticks=lease_ticks)
-    return replace(draw(0), **faults, **network, **sizes, settings=settings, patience=(0,) * 3, rates=rates, seal=None)  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_leases_hold_within_the_bound_of_clock_rates() -> None:
-    """Clocks that differ by less than (election_ticks - 1) / lease_ticks = 9/7 break no lease, and leases are served all the
-    time."""
-    assert _run_leases(lease_ticks=7, slow=0.9, fast=1.12) > 100
-
-
-@pytest.mark.slow
-def test_leases_beyond_the_bound_of_clock_rates_are_seen() -> None:
-    """Too much skew is what leases cannot stand, and the judge sees it: the test above is not blind."""
-    with pytest.raises(Violation, match="not linearizable"):
-        _run_leases(lease_ticks=7, slow=0.25, fast=1.0)
-
-
-@pytest.mark.slow
-def test_skew_without_leases_is_harmless() -> None:
-    """Clocks that differ as much as above break nothing where every read asks a majority."""
-    assert _run_leases(lease_ticks=0, slow=0.25, fast=1.0) == 0

@@ -21,11 +21,11 @@ from cmdlog.raft import (
     SnapshotDescriptor,
 )
 from cmdlog.raft.configuration import NodeId, nodes
-from cmdlog.raft.invariants import check_invariants
 from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, InstallSnapshot, SnapshotCopyFailed
 from cmdlog.raft.progress import Sending
 from cmdlog.wal.ids import Index, Term
 from tests.raft.cluster import Cluster, Member, column, lead, node, solo
+from tests.raft.invariants import check_invariants
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 FILES = (Segment("0001.snap", 4_096, 7),)

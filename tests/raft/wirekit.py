@@ -17,7 +17,6 @@ from cmdlog.raft.messages import (
     Entries,
     Executed,
     Fitness,
-    Forward,
     Heartbeat,
     HeartbeatBundle,
     HeartbeatReply,
@@ -70,7 +69,6 @@ MESSAGES: Final[list[Addressed]] = [
     (GROUP, TimeoutNow(ME, PEER, TERM)),
     (GROUP, ReadRequest(ME, PEER, TERM, (1, (1 << 64) - 1))),
     (GROUP, ReadReply(ME, PEER, TERM, Index(10), (1,))),
-    (GROUP, Forward(ME, PEER, TERM, [b"one", b"three"])),
     (NO_GROUP, HeartbeatBundle(ME, PEER, [PartitionId(0), GROUP], [TERM, Term(9)], [Index(10), Index(0)], [4, 1])),
     (NO_GROUP, HeartbeatReplyBundle(ME, PEER, [PartitionId(0), GROUP], [TERM, Term(9)], [4, 1])),
     (GROUP, Append(ME, PEER, TERM, TERM, Index(19), EVEN)),
@@ -78,7 +76,6 @@ MESSAGES: Final[list[Addressed]] = [
     (GROUP, Append(ME, PEER, TERM, TERM, Index(22), Entries(Index(23), [], b"", []))),
     (GROUP, Append(ME, PEER, TERM, TERM, Index(22), Entries(Index(23), [TERM, TERM], bytes(2), [b"", b""]))),
     (GROUP, InstallSnapshot(ME, PEER, TERM, SnapshotDescriptor(Index(1), Term(1), Configuration(voters=nodes([1]))))),
-    (GROUP, Forward(ME, PEER, TERM, [])),
     (GROUP, ReadRequest(ME, PEER, TERM, ())),
     (GROUP, Removed(ME, PEER, TERM, Index(12))),
     (

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from cmdlog.raft.messages import Append, Bundle, Forward, HeartbeatBundle, HeartbeatReplyBundle, InstallSnapshot, Message
+from cmdlog.raft.messages import Append, Bundle, HeartbeatBundle, HeartbeatReplyBundle, InstallSnapshot, Message
 from cmdlog.raft.multi_raft import GroupId, Parcel
 from cmdlog.raft.wire.layout import NO_GROUP, Addressed
 
@@ -24,13 +24,10 @@ def estimate_bytes(message: Message) -> int:
     """About what it takes in a frame; payloads exactly."""
     if isinstance(message, Append):
         payloads = message.entries.payloads
-    elif isinstance(message, Forward):
-        payloads = message.payloads
-    elif isinstance(message, InstallSnapshot):
+        return MESSAGE_BYTES + ENTRY_BYTES * len(payloads) + sum(map(len, payloads))
+    if isinstance(message, InstallSnapshot):
         return 8 * MESSAGE_BYTES + SEGMENT_BYTES * len(message.manifest.segments)
-    else:
-        return MESSAGE_BYTES
-    return MESSAGE_BYTES + ENTRY_BYTES * len(payloads) + sum(map(len, payloads))
+    return MESSAGE_BYTES
 
 
 class Outbox:

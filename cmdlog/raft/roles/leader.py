@@ -20,7 +20,6 @@ from cmdlog.raft.messages import (
     Append,
     AppendReply,
     Entries,
-    Forward,
     HeartbeatReply,
     InstallSnapshot,
     ReadRequest,
@@ -61,21 +60,10 @@ def propose(state: State, payloads: list[bytes]) -> PlacedProposals:
     return PlacedProposals(first, term)
 
 
-def on_forward(state: State, message: Forward) -> None:
-    """Proposals of a follower; refused ones are forgotten, and their client finds out by its time-out."""
-    if not message.payloads:
-        state.drop(Drop.BAD_ENTRIES)
-        return
-    try:
-        propose(state, message.payloads)
-    except ProposalRefused:
-        state.drop(Drop.PROPOSAL_REFUSED)
-
-
 def on_read_request(state: State, message: ReadRequest) -> None:
     """Reads of a follower; beyond the limit they are left to their time-out."""
     if state.reads.count >= state.settings.reads_max:
-        state.drop(Drop.PROPOSAL_REFUSED)
+        state.drop(Drop.READS_PENDING)
     else:
         reads.take_reads(state, message.sender, message.contexts)
 
@@ -93,8 +81,6 @@ def tick(state: State) -> None:
             state.become_follower(state.term, None, RoleReason.QUORUM_LOST)
             return
     transfer.expire(state)
-    if state.to_promote and state.elapsed == 0:
-        membership.promote_caught_up(state)
     if state.log.writes and _disk_hangs(state):
         return
     state.heartbeat_elapsed += 1

@@ -15,8 +15,8 @@ from typing import Final
 
 from cmdlog.raft import reads
 from cmdlog.raft.confchange import apply_change, check_base, leave_joint
-from cmdlog.raft.configuration import Act, Configuration, ConfigurationChange, MemberChange, NodeId, nodes
-from cmdlog.raft.errors import BadChange, ChangeRefused, Refusal
+from cmdlog.raft.configuration import Configuration, ConfigurationChange, NodeId, nodes
+from cmdlog.raft.errors import ChangeRefused, Refusal
 from cmdlog.raft.messages import KIND_CONFIGURATION, Entries, TimeoutNow
 from cmdlog.raft.quorum import has_quorum
 from cmdlog.raft.ready import PlacedProposals, RoleReason
@@ -66,18 +66,6 @@ def _check_life(state: State, following: Configuration) -> None:
             raise ChangeRefused(Refusal.LAGGING, f"node {node} is not a learner that has caught up")
     if not has_quorum(following, state.live()):
         raise ChangeRefused(Refusal.QUORUM_AT_RISK, f"heard from {sorted(state.live())} of voters {following.voters}")
-
-
-def promote_caught_up(state: State) -> None:
-    """Makes a voter of the first named learner that a change would be taken for now; the others wait for that to be committed."""
-    for node in sorted(state.to_promote.intersection(state.configuration.learners)):
-        if node not in state.live():
-            continue
-        try:
-            change(state, ConfigurationChange((MemberChange(Act.ADD_VOTER, node),)), base=None, guard=MembershipGuard.CHECKED)
-        except (ChangeRefused, BadChange):
-            continue
-        return
 
 
 def _append(state: State, configuration: Configuration) -> PlacedProposals:

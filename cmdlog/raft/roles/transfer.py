@@ -3,8 +3,7 @@
 One rule: while a transfer is under way nothing new is proposed, so that the target can catch up with all of the log; and a
 transfer always ends: with the new term, or by its time-out, after which proposals are taken again.
 
-A `TimeoutNow` may arrive long after the transfer was given up. The election that it causes is as safe as any; but it is not
-held up by voters that shield this leader, so a leader that has sent one has no read lease any more in this term.
+A `TimeoutNow` may arrive long after the transfer was given up. The election that it causes is as safe as any.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ def hand_over(state: State) -> None:
     target = state.handover.target
     if state.progress[target].match == state.log.last:
         state.now.append(TimeoutNow(state.id, target, state.term))
-        state.reads.lease_void = True
 
 
 def expire(state: State) -> None:

@@ -19,13 +19,11 @@ GIVE_WAY_EVERY: Final = 4  # election time-outs: one campaign and the wait befor
 
 def shields_leader(state: State, request: VoteRequest) -> bool:
     """Whether the request is to be ignored because our leader is alive (dissertation, section 4.2.3): a node that was removed,
-    or hears nobody, must not end its term. Where leases are in use, a node that has just started does not know whom it shielded
-    before, so it shields anyone for as long."""
+    or hears nobody, must not end its term."""
     settings = state.settings
     if not settings.check_quorum or request.campaign is Campaign.TRANSFER:
         return False
-    heard = state.leader is not None and state.elapsed < settings.election_ticks
-    return heard or (settings.lease_ticks > 0 and state.ticks < settings.election_ticks)
+    return state.leader is not None and state.elapsed < settings.election_ticks
 
 
 def tell_removed(state: State, request: VoteRequest) -> None:

@@ -28,7 +28,6 @@ from cmdlog.raft.messages import (
     Entries,
     Executed,
     Fitness,
-    Forward,
     Heartbeat,
     HeartbeatBundle,
     HeartbeatReply,
@@ -107,7 +106,7 @@ class Decoder:
                 if fields_at > at:
                     raise Malformed
                 fixed = unpack_fixed(data, fixed_at)
-                entries += (count := fixed[-1] if kind in _COUNTED else 0)
+                entries += (count := fixed[-1] if kind == _APPEND else 0)
                 if term > NUMBER_MAX or (fixed and max(fixed) > NUMBER_MAX) or (count and entries > ENTRIES_MAX):
                     raise Malformed
                 fields = _fields(data, fields_at, at) if fields_at < at else _NO_FIELDS
@@ -132,7 +131,7 @@ _Form = tuple[int, Callable[[bytes, int], tuple[int, ...]], _Maker]  # bytes of 
 _HEAD_BYTES: Final = HEAD.size
 _unpack_head: Final = HEAD.unpack_from
 _crc32c: Final = google_crc32c.value
-_COUNTED: Final = (MessageKind.APPEND.value, MessageKind.FORWARD.value)  # the last of their fixed part is a count of entries
+_APPEND: Final = MessageKind.APPEND.value  # the last of its fixed part is a count of entries
 _NO_FIELDS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
@@ -224,10 +223,6 @@ def _terms(runs: bytes, count: int) -> list[Term]:
     if len(terms) != count:
         raise Malformed
     return terms
-
-
-def _forward(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Rest) -> Forward:
-    return Forward(sender, receiver, term, _payloads(fixed[0], rest))
 
 
 def _install_snapshot(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, rest: _Rest) -> InstallSnapshot:
@@ -326,7 +321,6 @@ _MAKERS: Final[dict[MessageKind, _Maker]] = {
     MessageKind.READ_REPLY: lambda sender, receiver, term, fixed, rest: ReadReply(
         sender, receiver, term, fixed[0], _contexts(rest)
     ),
-    MessageKind.FORWARD: _forward,
     MessageKind.REMOVED: lambda sender, receiver, term, fixed, _: Removed(sender, receiver, term, *fixed),
     MessageKind.HEARTBEAT_BUNDLE: _heartbeat_bundle,
     MessageKind.HEARTBEAT_REPLY_BUNDLE: _heartbeat_reply_bundle,

@@ -20,7 +20,6 @@ from cmdlog.raft.messages import (
     Entries,
     Executed,
     Fitness,
-    Forward,
     Heartbeat,
     HeartbeatBundle,
     HeartbeatReply,
@@ -59,7 +58,7 @@ from cmdlog.wal.ids import PartitionId
 
 @value
 class _Columns:
-    """What entries or forwarded payloads become, for whomever they are sent to."""
+    """Encoded entries, the same for every receiver."""
 
     source: object  # kept alive, so that its identity stays its own
     fields: bytes
@@ -83,12 +82,6 @@ class Encoder:
         """Meta and bulk. Raises: MessageTooLarge."""
         if type(message) is Append:
             return self._append(group, message)
-        if type(message) is Forward:
-            columns = self._columns(message, message.payloads, b"")
-            size, pack = _PACKS[MessageKind.FORWARD]
-            fields, bulk, crc = columns.fields, columns.bulk, columns.bulk_crc
-            meta = pack(size + len(fields), len(bulk), crc, MessageKind.FORWARD, group, message.term, len(message.payloads))
-            return meta + fields, bulk
         return _ENCODERS[type(message)](group, message), b""
 
     def _append(self, group: PartitionId, message: Append) -> tuple[bytes, bytes]:

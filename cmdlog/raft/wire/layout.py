@@ -102,7 +102,6 @@ FIXED_FIELDS: Final[dict[MessageKind, tuple[tuple[str, str], ...]]] = {
     MessageKind.TIMEOUT_NOW: (),
     MessageKind.READ_REQUEST: (),
     MessageKind.READ_REPLY: (("index", "Q"),),
-    MessageKind.FORWARD: (("count", "I"),),
     MessageKind.HEARTBEAT_BUNDLE: (),
     MessageKind.HEARTBEAT_REPLY_BUNDLE: (),
     MessageKind.REMOVED: (("index", "Q"),),

@@ -24,7 +24,7 @@ from typing import Final
 import google_crc32c
 
 from cmdlog.raft.configuration import NodeId
-from cmdlog.raft.messages import Append, Bundle, Forward, Message
+from cmdlog.raft.messages import Append, Bundle, Message
 from cmdlog.raft.wire.decoding import Decoder
 from cmdlog.raft.wire.encoding import Encoder
 from cmdlog.raft.wire.layout import ENTRIES_MAX, MESSAGES_MAX, Addressed, BadFrame, FrameFault, MessageTooLarge, layout
@@ -203,9 +203,7 @@ class FrameSealer:
 
 
 def _entries_of(message: Message | Bundle) -> int:
-    if type(message) is Append:
-        return len(message.entries.terms)
-    return len(message.payloads) if type(message) is Forward else 0
+    return len(message.entries.terms) if type(message) is Append else 0
 
 
 class Opener:

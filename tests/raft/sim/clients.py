@@ -90,11 +90,7 @@ class Client:
                 node.waiting[self._number, doing.number] = lambda index: self._written(doing, index)
             else:
                 context = self._clients.context(lambda served: self._read(node, doing, attempt, served=served))
-                answers = len(node.core.read_results)
                 node.core.read_index(context)
-                leases = node.core.settings.lease_ticks
-                if leases and len(node.core.read_results) > answers and len(node.core.configuration.voters) > 1:
-                    self._world.oracle.counts["reads by lease"] += 1
         except ProposalRefused:
             return False
         self._world.drain(node)

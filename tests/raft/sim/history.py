@@ -40,7 +40,7 @@ HAPPENINGS: Final = (
     ("leads", "transfer", "leadership offered", "conflicts truncated"),
     ("change", "configurations committed", "joint configurations committed"),
     ("snapshot", "copies made", "copies failed", "snapshots installed", "entries fetched", "entries gone"),
-    ("write", "commit", "apply", "ack", "reads by lease", "reads by followers"),
+    ("write", "commit", "apply", "ack", "reads by followers"),
 )
 """What a simulation that tests anything must have made happen, by what it is about."""
 

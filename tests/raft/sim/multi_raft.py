@@ -2,8 +2,6 @@
 
 One rule: what one group is judged by is the oracle of single groups, one for each; here is only what is shared. A round is
 durable as a whole and in order; a crash leaves a prefix of the rounds under way; a node starts from nothing but its one log.
-
-A group that is removed from a node leaves a tombstone, and comes back with the log that it had, as after a move that was undone.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
@@ -19,7 +18,6 @@ from cmdlog.raft import (
     Configuration,
     CopyOutcome,
     EntriesWanted,
-    HardState,
     Message,
     NodeId,
     ProposalRefused,
@@ -28,7 +26,7 @@ from cmdlog.raft import (
 )
 from cmdlog.raft.configuration import nodes
 from cmdlog.raft.messages import Bundle, SnapshotDescriptor
-from cmdlog.raft.multi_raft import GroupId, GroupRecord, Parcel, RaftGroups, Tombstone
+from cmdlog.raft.multi_raft import GroupId, GroupRecord, Parcel, RaftGroups
 from cmdlog.wal.ids import Index
 from tests.raft.cluster import read_entries
 from tests.raft.sim.oracle import Oracle, Violation
@@ -68,7 +66,6 @@ class Host:
         self.id, self.first = node, first
         self.replicas = {group: Replica(node, disk=Disk(manifest=first)) for group in groups}
         self.log: list[GroupRecord | Compaction] = []
-        self.graves: dict[GroupId, Tombstone] = {}
         self.running: RaftGroups | None = None
         self.life = 0
         self.pending: deque[tuple[int, list[GroupRecord], int]] = deque()  # (round, records, unit in which they are durable)
@@ -143,15 +140,13 @@ class ManyGroups:
     # Life
 
     def start(self, host: Host) -> None:
-        """Replays the log, and starts every group that was not removed."""
+        """Replays the log, and starts every group."""
         if host.running is not None:
             return
         host.replay()
         host.running = RaftGroups(host.id, round_bytes_max=self.round_bytes_max, undurable_bytes_max=self.undurable_bytes_max)
-        host.running.tombstones.update(host.graves)
         for group in self.rng.sample(self.groups, len(self.groups)):
-            if group not in host.graves:
-                self.add(host, group)
+            self.add(host, group)
         self.after(self.rng.randrange(1, UNITS_PER_TICK + 1), self._tick, host, host.life)
         self.drain(host)
 
@@ -177,27 +172,6 @@ class ManyGroups:
         for replica in host.replicas.values():
             replica.core = None
         self.after(self.rng.randrange(1, 200), self.start, host)
-
-    def remove(self, host: Host) -> None:
-        """Takes a group off a node; it comes back later, with the log that it had."""
-        if host.running is None or host.graves:
-            return
-        group = self.rng.choice(self.groups)
-        host.graves[group] = host.running.remove(group)
-        host.replicas[group].core = None
-        self.counts["removed"] += 1
-        self.after(self.rng.randrange(1, 300), self.bring_back, host, group)
-
-    def bring_back(self, host: Host, group: GroupId) -> None:
-        """Once nothing of the group is being written any more; its term and vote are those of the tombstone."""
-        if host.running is None or any(record.group == group for _, records, _ in host.pending for record in records):
-            self.after(20, self.bring_back, host, group)
-            return
-        grave = host.graves.pop(group)
-        commit = host.replicas[group].disk.hard_state.commit
-        host.write([GroupRecord(group, HardState(grave.term, grave.vote, commit), None, None)])
-        self.add(host, group)
-        self.drain(host)
 
     def _tick(self, host: Host, life: int) -> None:
         if host.life == life and host.running is not None:
@@ -312,7 +286,9 @@ class ManyGroups:
         if host.running is None or group not in host.running.cores:
             return
         try:
-            host.running.propose(group, [b"x" * self.rng.randrange(40)] * self.rng.randrange(1, 4))
+            host.running.ask(
+                group, partial(RaftCore.propose, payloads=[b"x" * self.rng.randrange(40)] * self.rng.randrange(1, 4))
+            )
         except ProposalRefused as refused:
             self.counts[f"refused {refused.reason.value}"] += 1
             return
@@ -322,12 +298,10 @@ class ManyGroups:
     def fault(self) -> None:
         """One thing goes wrong."""
         host = self.rng.choice(list(self.hosts.values()))
-        kind = self.rng.randrange(4)
+        kind = self.rng.randrange(3)
         if kind == 0:
             self.crash(host)
         elif kind == 1:
-            self.remove(host)
-        elif kind == 2:
             self.compact(host)
         else:
             other = self.rng.choice(list(self.hosts))

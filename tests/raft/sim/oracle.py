@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cmdlog.raft import Configuration, Entries, Franchise, Message, NodeId, RaftCore, Ready, Role, SnapshotDescriptor
-from cmdlog.raft.invariants import check_group, check_invariants
 from cmdlog.raft.messages import (
     KIND_CONFIGURATION,
     Append,
@@ -25,6 +24,7 @@ from cmdlog.raft.messages import (
 )
 from cmdlog.raft.quorum import has_quorum
 from tests.raft.completeness import unseeing
+from tests.raft.invariants import check_group, check_invariants
 
 if TYPE_CHECKING:
     from tests.raft.sim.world import Image, Node

@@ -13,8 +13,7 @@ from typing import Final
 from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Seal
 
-# A lease is sound while no voter's clock runs (election_ticks - 1) / lease_ticks times as fast as the leader's, or faster.
-_RATES_BY_LEASE: Final = {0: (0.5, 0.8, 1.0, 1.3, 2.0), 2: (0.5, 0.8, 1.0, 1.3, 2.0), 5: (0.8, 1.0, 1.3), 7: (0.9, 1.0, 1.1)}
+_RATES: Final = (0.5, 0.8, 1.0, 1.3, 2.0)  # of clocks, where they differ
 
 THINK_UNITS_MAX: Final = 24
 
@@ -57,13 +56,12 @@ def draw(seed: int) -> Swarm:
     rng = random.Random(f"swarm {seed}")
     voters = rng.choice((1, 2, 3, 3, 3, 3, 4, 5, 5))
     nodes = voters + rng.choice((0, 0, 1, 2))
-    leases = rng.random() < 0.15
 
     def sometimes(*values: float) -> float:
         return rng.choice(values) if rng.random() < 0.5 else 0.0
 
-    settings = _settings(rng, leases=leases)
-    rates = _RATES_BY_LEASE[settings.lease_ticks] if rng.random() < (0.7 if leases else 0.3) else (1.0,)
+    settings = _settings(rng)
+    rates = _RATES if rng.random() < 0.3 else (1.0,)
     return Swarm(
         voters=voters,
         nodes=nodes,
@@ -93,12 +91,10 @@ def draw(seed: int) -> Swarm:
     )
 
 
-def _settings(rng: random.Random, *, leases: bool) -> RaftSettings:
+def _settings(rng: random.Random) -> RaftSettings:
     return RaftSettings(
         pre_vote=rng.random() < 0.8,
-        check_quorum=leases or rng.random() < 0.8,
-        lease_ticks=rng.choice((2, 5, 7)) if leases else 0,
-        forwarding=rng.random() < 0.2,
+        check_quorum=rng.random() < 0.8,
         append_entries_max=rng.choice((1, 3, 16, 1024)),
         append_bytes_max=rng.choice((20, 200, 1 << 20)),
         window_messages_max=rng.choice((1, 2, 8, 64)),

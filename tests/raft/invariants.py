@@ -1,7 +1,7 @@
 """What must always hold, each with its place in the paper ("In Search of an Understandable Consensus Algorithm", extended
 version) or in Ongaro's dissertation.
 
-One rule: nothing in here is needed to run; simulations and tests call it after every event, and a node may at quiet moments.
+One rule: nothing in here is needed to run; simulations and tests call it after every event.
 `check_invariants` is about one core; `check_group` compares the cores of one group at one moment.
 """
 
