@@ -57,7 +57,7 @@ class Machine(Protocol):
         ...
 
     def copy_offered(self, group: int, descriptor: SnapshotDescriptor) -> None:
-        """This node is too far back: it would have to copy that snapshot of the group. `RaftCore.report_snapshot` is called."""
+        """This node is too far back: it has to be made again from a copy of that state of the group, or a later one."""
         ...
 
     def failed(self, error: BaseException) -> None:

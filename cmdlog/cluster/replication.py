@@ -163,7 +163,7 @@ class Replication:
             matched = min((progress.match for progress in core.progress.values()), default=handed)
             upto = min(handed - KEPT_ENTRIES, matched)
             if upto > core.log.base:
-                core.compact(core.manifest_at(Index(handed), ()), Index(upto))
+                core.compact(core.manifest_at(Index(handed)), Index(upto))
                 self.entry_blocks.forget(group, min(upto, self.marked.get(group, 0)))
 
     def views(self) -> dict[int, GroupStanding]:

@@ -6,11 +6,10 @@ same calls always have the same effects. The loop of a caller with one group:
     core = RaftCore(node, rng=random.Random(seed), settings=RaftSettings(), restored=what_the_disk_had)
     writing = deque()  # Readies whose writes are not durable yet, in order
     while True:
-        event = next_event()  # time, message, proposal, finished write, finished copy
+        event = next_event()  # time, message, proposal, finished write
         if event.is_tick: core.tick()
         elif event.is_message: core.step(event.message)
         elif event.is_proposal: core.propose(event.payloads)
-        elif event.is_copy: core.report_snapshot(event.manifest, event.outcome)
         elif event.is_fetch: core.report_entries(event.wanted, event.entries)
         elif event.is_durable:  # the oldest `event.count` writes are durable now
             for _ in range(event.count):
@@ -19,19 +18,19 @@ same calls always have the same effects. The loop of a caller with one group:
                 core.advance(ready.completion)
         while (ready := core.ready()) is not None:
             send(ready.send_now)
-            write(ready.hard_state, ready.snapshot, ready.entries)  # this order, one atomic piece; sync follows
+            write(ready.hard_state, ready.entries)  # this order, one atomic piece; sync follows
             writing.append(ready)
             apply(ready.committed)
             answer(ready.reads)
-            start_copy(ready.copy)
+            make_again_from_a_copy(ready.copy)
             start_fetch(ready.fetch)
 
 This is the only list of the caller's duties. DECISIONS.md says why; other texts cite the numbers.
 
  1. *Order.* Handle Readies in the order in which they were taken. Their writes become durable in that
     order.
- 2. *One piece.* Hard state, snapshot and entries of one Ready are on disk all or not at all. `entries`
-    replace everything from their first index on; `snapshot` replaces the whole log.
+ 2. *One piece.* Hard state and entries of one Ready are on disk all or not at all. `entries` replace
+    everything from their first index on.
  3. *Before the write:* `send_now` may leave at once. It holds a leader's entries and heartbeats, answers
     to heartbeats, pre-votes and reads.
  4. *After the write:* `send_after_fsync` leaves only when this write **and all earlier ones** are
@@ -50,9 +49,8 @@ This is the only list of the caller's duties. DECISIONS.md says why; other texts
     the group's own; their payload is not for the state machine.
  8. *Reads* are served once their index is applied. `None` means that the leader is gone: ask again.
  9. *Ticks* follow real time. After a pause, give all missed ticks before anything else.
-10. *Copies.* `copy` replaces any earlier one. Fetch the files that it names, check them by their
-    checksums, then call `report_snapshot`. The copied state replaces the present one once the record of
-    `snapshot` is durable.
+10. *Copies.* `copy` names a state that this node needs, because the leader's log begins after it. The
+    core cannot take it: the caller ends this core and builds one from a copy of another node's data.
 11. *Messages* may be lost, late, duplicated and reordered. They are never changed, and never come from
     another cluster, group or incarnation: the frame around them ensures it.
 12. *Code before its calls.* No node gets a batch before the committed catalog entry that the batch runs.
@@ -72,7 +70,7 @@ This is the only list of the caller's duties. DECISIONS.md says why; other texts
 """
 
 from cmdlog.raft.configuration import LEAVE_JOINT, Act, Configuration, ConfigurationChange, MemberChange, NodeId, Transition
-from cmdlog.raft.core import CopyOutcome, RaftCore
+from cmdlog.raft.core import RaftCore
 from cmdlog.raft.entries import Completion
 from cmdlog.raft.errors import (
     BadChange,
@@ -85,7 +83,7 @@ from cmdlog.raft.errors import (
     RaftRefused,
     Refusal,
 )
-from cmdlog.raft.messages import Entries, HardState, Message, Segment, SnapshotDescriptor
+from cmdlog.raft.messages import Entries, HardState, Message, SnapshotDescriptor
 from cmdlog.raft.progress import Sending
 from cmdlog.raft.ready import EntriesWanted, GroupStatus, PeerStatus, PlacedProposals, ReadResult, Ready, RoleReason, SoftState
 from cmdlog.raft.roles.membership import MembershipGuard
@@ -101,7 +99,6 @@ __all__ = [
     "Completion",
     "Configuration",
     "ConfigurationChange",
-    "CopyOutcome",
     "Drop",
     "Entries",
     "EntriesWanted",
@@ -126,7 +123,6 @@ __all__ = [
     "Restored",
     "Role",
     "RoleReason",
-    "Segment",
     "Sending",
     "SnapshotDescriptor",
     "SoftState",

@@ -9,7 +9,6 @@ of message. What is not in the table means nothing to the role and is counted.
 
 from __future__ import annotations
 
-import enum
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -32,8 +31,6 @@ from cmdlog.raft.messages import (
     ReadReply,
     ReadRequest,
     Removed,
-    Segment,
-    SnapshotCopyFailed,
     SnapshotDescriptor,
     TimeoutNow,
     VoteReply,
@@ -73,17 +70,9 @@ HANDLERS: Final[dict[Role, dict[type[Message], Handler]]] = {
         VoteRequest: voting.on_vote_request,
         AppendReply: leader.on_append_reply,
         HeartbeatReply: leader.on_heartbeat_reply,
-        SnapshotCopyFailed: leader.on_snapshot_failed,
         ReadRequest: leader.on_read_request,
     },
 }
-
-
-class CopyOutcome(enum.Enum):
-    """How a copy of a snapshot ended."""
-
-    COMPLETE = "complete"  # everything that the manifest lists is durable here and its checksums agree
-    FAILED = "failed"
 
 
 class RaftCore(State):
@@ -265,22 +254,17 @@ class RaftCore(State):
                 self.soft_changed = True  # only what is appended or committed here can change who is a member
         if log.taken == log.last:  # an acknowledgement waits for the last of the entries that it may speak of
             after, self.after = self.after, after
-        hard, snapshot, copy, fetch = (
-            self._take_hard_state(entries is not None),
-            self.installed,
-            self.offered_copy,
-            self.offered_fetch,
-        )
+        hard, copy, fetch = self._take_hard_state(entries is not None), self.offered_copy, self.offered_fetch
         written: Completion | None = None
-        if entries is not None or hard is not None or snapshot is not None:
+        if entries is not None or hard is not None:
             written = self.completion = self._begin_write(hard)
         if self.soft_changed:
             soft = self.take_soft_state()
         results, self.read_results = self.read_results, []
         if not (written or now or after or committed or results or copy or soft or fetch):
             return None
-        self.installed = self.offered_copy = self.offered_fetch = None
-        return Ready(hard, snapshot, entries, now, after, committed, results, copy, written, soft, fetch)
+        self.offered_copy = self.offered_fetch = None
+        return Ready(hard, entries, now, after, committed, results, copy, written, soft, fetch)
 
     def _begin_write(self, hard: HardState | None) -> Completion:
         log = self.log
@@ -326,14 +310,14 @@ class RaftCore(State):
 
     # Snapshots
 
-    def manifest_at(self, index: Index, segments: tuple[Segment, ...]) -> SnapshotDescriptor:
+    def manifest_at(self, index: Index) -> SnapshotDescriptor:
         """The manifest of a snapshot of the state at `index`, which the caller has applied and the log still has."""
         term = self.log.term_at(index)
         if term is None or index > self.log.handed:
             raise ValueError(
                 f"no snapshot at {index}: the log is handed out up to {self.log.handed} and begins after {self.log.base}"
             )
-        return SnapshotDescriptor(index, term, self.log.configuration_at(index), segments)
+        return SnapshotDescriptor(index, term, self.log.configuration_at(index))
 
     def compact(self, manifest: SnapshotDescriptor, upto: Index) -> Index:
         """The snapshot is durable: it is what far followers get from now on, and entries up to `upto`, at most the snapshot's
@@ -347,31 +331,6 @@ class RaftCore(State):
         if floor > self.log.base:
             self.log.compact(floor)
         return self.log.base
-
-    def report_snapshot(self, manifest: SnapshotDescriptor, outcome: CopyOutcome) -> None:
-        """The copy that a Ready asked for has ended. A complete one becomes the log with the next Ready, unless the log has
-        caught up meanwhile; the leader is answered either way."""
-        self._check_alive()
-        if self.copying != manifest:
-            return
-        self.copying = self.offered_copy = None
-        self.dirty = True
-        if outcome is CopyOutcome.FAILED:
-            self._tell_leader(SnapshotCopyFailed, manifest.index)
-            return
-        if not follower.covers(self, manifest):
-            self.log.reset(manifest)
-            self.soft_changed = True
-            if self.role is not Role.FOLLOWER:
-                self.become_follower(self.term, None, RoleReason.LEADER_FOUND)  # it campaigned with another log
-            self.manifest = self.installed = manifest
-        elif self.role is not Role.FOLLOWER and not self.promotable:
-            self.become_follower(self.term, None, RoleReason.REMOVED)  # its removal is committed, as the snapshot shows
-        self._tell_leader(AppendReply, self.log.commit)
-
-    def _tell_leader(self, kind: type[SnapshotCopyFailed] | type[AppendReply], index: Index) -> None:
-        if self.leader is not None and self.leader != self.id:
-            self.after.append(kind(self.id, self.leader, self.term, index))
 
     def _check_alive(self) -> None:
         if self.failed is not None:

@@ -87,15 +87,8 @@ class EntryLog:
         self.writes: deque[Write] = deque()
         self.writing_bytes = 0  # of the entries of `writes`
         self.taken_bytes = 0  # of the entries that the next write begins with
-        self.reset(manifest)
-
-    def reset(self, manifest: SnapshotDescriptor) -> None:
-        """The log becomes what the snapshot stands for, and nothing after it."""
         self.base, self.base_term, self.last_term = manifest.index, manifest.term, manifest.term
         self.commit = self.handed = self.stable = self.taken = self.last = self.held = manifest.index
-        self.terms.clear()
-        self.kinds.clear()
-        self.payloads.clear()
         self.untaken_bytes = 0  # of the payloads above `taken`
         self.sizes: deque[tuple[Index, int]] = deque()  # (last index, bytes) of what was appended, ascending: those in memory
         self.evicted: deque[tuple[Index, int]] = deque()  # and those before, which are in the caller's log alone
@@ -321,11 +314,6 @@ class EntryLog:
         entries, _ = self.batch(first, upto, entries_max=entries_max, bytes_max=bytes_max)
         self.handed = Index(self.handed + len(entries.terms))
         return entries
-
-    @property
-    def undurable_bytes(self) -> int:
-        """Bytes of entries that are not durable here: they are in memory twice at least, whatever others have committed."""
-        return self.untaken_bytes + self.writing_bytes
 
     def begin_write(self, completion: Completion, hard_state: HardState | None, *, now: int) -> None:
         """A write of everything up to `taken` is under way, since tick `now`."""

@@ -57,22 +57,12 @@ class HardState:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """One file of a copy, named relative to the snapshot's or log's directory."""
-
-    name: str
-    size_bytes: int
-    checksum: int  # CRC-32C of the file
-
-
-@dataclass(frozen=True, slots=True)
 class SnapshotDescriptor:
-    """A snapshot as consensus sees it: its position and what to fetch. The bulk goes out of band."""
+    """A snapshot as consensus sees it: its position. How its state is copied is the caller's affair."""
 
     index: Index = NO_INDEX
     term: Term = NO_TERM
     configuration: Configuration = field(default_factory=Configuration)
-    segments: tuple[Segment, ...] = ()
 
 
 class MessageKind(enum.IntEnum):
@@ -85,7 +75,6 @@ class MessageKind(enum.IntEnum):
     HEARTBEAT = 5
     HEARTBEAT_REPLY = 6
     INSTALL_SNAPSHOT = 7
-    SNAPSHOT_FAILED = 8
     TIMEOUT_NOW = 9
     READ_REQUEST = 10
     READ_REPLY = 11
@@ -179,18 +168,10 @@ class HeartbeatReply(Message):
 
 @value
 class InstallSnapshot(Message):
-    """The follower is behind the leader's log: it is to copy what the manifest lists, then answer with an AppendReply."""
+    """The follower is behind the leader's log: it has to be made again from a copy of the manifest's state or a later one."""
 
     kind = MessageKind.INSTALL_SNAPSHOT
     manifest: SnapshotDescriptor
-
-
-@value
-class SnapshotCopyFailed(Message):
-    """The copy of the manifest at `index` failed or was given up: the leader chooses again."""
-
-    kind = MessageKind.SNAPSHOT_FAILED
-    index: Index
 
 
 @value

@@ -52,7 +52,6 @@ class GroupRecord:
 
     group: GroupId
     hard_state: HardState | None
-    snapshot: SnapshotDescriptor | None
     entries: Entries | None
 
 
@@ -185,7 +184,7 @@ class RaftGroups:
         self.undurable_bytes += to_write
         return Round(
             self._number,
-            [GroupRecord(group, ready.hard_state, ready.snapshot, ready.entries) for group, _, ready in taken if ready.writes],
+            [GroupRecord(group, ready.hard_state, ready.entries) for group, _, ready in taken if ready.writes],
             self._parcels((group, message) for group, _, ready in taken for message in ready.send_now),
             [(group, ready.committed) for group, _, ready in taken if ready.committed is not None],
             [(group, result) for group, _, ready in taken for result in ready.reads],

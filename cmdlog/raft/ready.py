@@ -82,13 +82,12 @@ class Ready:
     """Work for the caller; fields in the order in which they are to be written."""
 
     hard_state: HardState | None  # term, vote, commit: changed, or worth writing beside the entries
-    snapshot: SnapshotDescriptor | None  # a copy that is complete becomes the log: one atomic record, before `entries`
     entries: Entries | None  # to be written; they replace everything from their first index on
     send_now: list[Message]  # may leave before the write
     send_after_fsync: list[Message]  # only after this write and all earlier ones are durable
     committed: Entries | None  # to be applied, in order, each once; durable here already
     reads: list[ReadResult]  # reads that are decided
-    copy: SnapshotDescriptor | None  # start copying this, in place of any earlier one; then `report_snapshot`
+    copy: SnapshotDescriptor | None  # this node is too far back: it has to be made again from a copy of this or a later state
     completion: Completion | None  # give it to `advance` when this write and all earlier ones are durable; None: no write
     soft_state: SoftState | None = None  # when it has changed; nothing of it is durable
     fetch: EntriesWanted | None = None  # to be read from the caller's log; there is one at a time
@@ -110,7 +109,7 @@ class PeerStatus:
     sending: Sending
     silent_ticks: int | None
     in_flight_bytes: int
-    copy: SnapshotDescriptor | None  # the snapshot that it copies
+    copy: SnapshotDescriptor | None  # the snapshot that it needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ class GroupStatus:
     last: Index
     configuration: Configuration
     transfer: NodeId | None  # leadership is on its way to this node
-    copy: SnapshotDescriptor | None  # the snapshot that this node copies
+    copy: SnapshotDescriptor | None  # the snapshot that this node needs
     peers: tuple[PeerStatus, ...]  # ascending by node; none but at a leader
     election_ticks: int  # without a leader's sign of life, before this node campaigns: between one and two of these
     sync_ticks: int  # the slowest write of the own disk that was seen lately

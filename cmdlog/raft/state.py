@@ -98,7 +98,6 @@ class State:
         "handover",
         "heartbeat_elapsed",
         "id",
-        "installed",
         "judged",
         "leader",
         "log",
@@ -140,9 +139,8 @@ class State:
         self.ticks = self.asked_at = self.give_way_from = 0  # when votes were asked for; for the last see `roles.voting`
         self.pace = Pace(settings.election_ticks)
         self.manifest = restored.manifest  # Invariant: manifest.index >= log.base; what a far follower is given
-        self.copying: SnapshotDescriptor | None = None  # the copy that the caller is busy with
+        self.copying: SnapshotDescriptor | None = None  # the one that was offered last
         self.offered_copy: SnapshotDescriptor | None = None  # for the next Ready
-        self.installed: SnapshotDescriptor | None = None  # for the next Ready
         self._restore(restored)
         self.read_number = rng.getrandbits(62)  # of the latest read that was passed on; begins at random with every start
         self.completion = Completion(rng.getrandbits(48), self.log.last, self.log.last_term)

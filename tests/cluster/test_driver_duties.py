@@ -113,7 +113,7 @@ def rig() -> Rig:
 def a_round(number: int, *, entries: Entries | None = None, vote: tuple[int, int] | None = None, group: int = 0) -> Round:
     """One group's wishes; `vote` is a term and for whom."""
     hard = None if vote is None else HardState(Term(vote[0]), NodeId(vote[1]), Index(0))
-    records = [GroupRecord(PartitionId(group), hard, None, entries)] if hard or entries else []
+    records = [GroupRecord(PartitionId(group), hard, entries)] if hard or entries else []
     return Round(number, records, [], [], [], [], [], [])
 
 
@@ -165,9 +165,7 @@ def test_vote_is_written_whenever_it_changes(rig: Rig) -> None:
 def test_block_has_terms_then_entries_then_marks(rig: Rig) -> None:
     """What is torn off at its end was not said by what is left: a mark follows what it calls committed."""
     first = a_round(1, entries=batches(1, 4), vote=(4, 1))
-    done = Round(
-        2, [GroupRecord(PartitionId(0), None, None, batches(2, 4))], [], [(PartitionId(0), batches(1, 4))], [], [], [], []
-    )
+    done = Round(2, [GroupRecord(PartitionId(0), None, batches(2, 4))], [], [(PartitionId(0), batches(1, 4))], [], [], [], [])
     later = a_round(3, entries=batches(3, 5), vote=(5, 2))
     rig.begin(first, done, later)
     assert rig.machine.ran == [(0, 1)]

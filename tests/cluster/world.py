@@ -19,7 +19,7 @@ from cmdlog.cluster.replication import Replication, standing_of
 from cmdlog.cluster.restored_groups import restore_groups
 from cmdlog.member.entry_reader import EntryRequest, read_entries
 from cmdlog.member.member_ground import MEMBER_RAFT
-from cmdlog.raft import CopyOutcome, InvariantBroken, RaftCore, SnapshotDescriptor
+from cmdlog.raft import InvariantBroken, RaftCore, SnapshotDescriptor
 from cmdlog.raft.messages import Bundle, Entries, Fitness, Message
 from cmdlog.raft.multi_raft import Parcel
 from cmdlog.raft.ready import EntriesWanted, ReadResult, SoftState
@@ -107,7 +107,7 @@ class ListMachine:
         self.later.append((group, lambda core: core.report_entries(wanted, entries)))
 
     def copy_offered(self, group: int, descriptor: SnapshotDescriptor) -> None:
-        self.later.append((group, lambda core: core.report_snapshot(descriptor, CopyOutcome.FAILED)))
+        pass
 
     def failed(self, error: BaseException) -> None:
         self.failure = error

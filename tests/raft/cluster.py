@@ -64,9 +64,6 @@ class Disk:
     def write(self, ready: Ready) -> None:
         """Takes a Ready's records; entries replace what stands from their first index on."""
         self.hard_state = ready.hard_state or self.hard_state
-        if ready.snapshot is not None:
-            self.manifest = ready.snapshot
-            self.entries = Entries(Index(ready.snapshot.index + 1), [], b"", [])
         if (new := ready.entries) is not None:
             kept = new.first - self.entries.first
             assert 0 <= kept <= len(self.entries), "a gap on disk"
@@ -74,6 +71,12 @@ class Disk:
             self.entries = Entries(
                 old.first, old.terms[:kept] + new.terms, old.kinds[:kept] + new.kinds, old.payloads[:kept] + new.payloads
             )
+
+    def install(self, manifest: SnapshotDescriptor) -> None:
+        """A copy of a state, and of the term that it has, takes the place of the log."""
+        if manifest.term > self.hard_state.term:
+            self.hard_state = HardState(manifest.term)
+        self.manifest, self.entries = manifest, Entries(Index(manifest.index + 1), [], b"", [])
 
     def entries_from(self, first: int) -> Entries:
         """What is left when the log is cut before `first`."""
@@ -158,6 +161,13 @@ class Cluster:
         """Starts a node from its disk."""
         rng = random.Random(f"{self.seed}/{member}")
         self.members[member] = Member(RaftCore(member, rng=rng, settings=self.settings, restored=disk.restored()), disk)
+
+    def install(self, member: int) -> Member:
+        """The node is made again from the copy that it was offered last."""
+        node = self.members[NodeId(member)]
+        node.disk.install(node.copies[-1])
+        self.restart(member)
+        return self.members[NodeId(member)]
 
     def restart(self, member: int) -> None:
         """Kills the node, with all that is not durable, and starts it again."""

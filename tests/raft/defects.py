@@ -343,9 +343,9 @@ MUTANTS: Final = (
     Mutant(
         "old-snapshot-installed",
         "roles/follower.py",
-        "    return manifest.index <= log.commit\n",
-        "    return False\n",
-        "a snapshot older than the log replaces it",
+        "    if manifest.index <= log.commit:\n",
+        "    if False:\n",
+        "a node copies what it has",
     ),
     Mutant(
         "compacted-under-copy",
@@ -353,13 +353,6 @@ MUTANTS: Final = (
         "        floor = min([upto, *leader.pinned(self, upto)])\n",
         "        floor = upto\n",
         "the log behind a snapshot is gone while a follower copies it",
-    ),
-    Mutant(
-        "copy-never-ends",
-        "roles/leader.py",
-        "        progress.copy_failed(state.ticks, wait_ticks=state.settings.election_ticks)\n",
-        "        pass\n",
-        "a failed copy leaves its follower waiting",
     ),
     Mutant(
         "manifest-sent-once",
@@ -381,13 +374,6 @@ MUTANTS: Final = (
         "    if state.progress[target].match == state.log.last:\n",
         "    if True:\n",
         "leadership is offered to a node that cannot win",
-    ),
-    Mutant(
-        "snapshot-keeps-old-log",
-        "core.py",
-        "            self.log.reset(manifest)\n",
-        "",
-        "an installed snapshot stands beside a log that does not meet it",
     ),
     # the wire
     Mutant(

@@ -14,8 +14,8 @@ OF_GROUPS: Final = (
     Mutant(
         "snapshot-of-a-later-configuration",
         "core.py",
-        "self.log.configuration_at(index), segments)",
-        "self.configuration, segments)",
+        "self.log.configuration_at(index))",
+        "self.configuration)",
         "a snapshot carries a configuration that may be cut from the log",
     ),
     Mutant(

@@ -13,10 +13,7 @@ from cmdlog.raft.messages import (
     Append,
     AppendReply,
     Heartbeat,
-    InstallSnapshot,
     MessageKind,
-    Segment,
-    SnapshotDescriptor,
 )
 from cmdlog.raft.wire.layout import (
     ENTRIES_MAX,
@@ -24,9 +21,7 @@ from cmdlog.raft.wire.layout import (
     FIXED,
     HEAD,
     MESSAGES_MAX,
-    NAME_BYTES_MAX,
     NUMBER_MAX,
-    SEGMENTS_MAX,
     Addressed,
     BadFrame,
     FrameFault,
@@ -103,12 +98,6 @@ def snapshot_body(*fields: bytes) -> bytes:
     return fixed(MessageKind.INSTALL_SNAPSHOT, 9, 3) + b"".join(fields)
 
 
-def file_field(name: bytes, *, name_bytes: int | None = None, size: int = 1) -> bytes:
-    """A valid configuration and one file."""
-    head = size.to_bytes(8, "little") + bytes(4) + bytes([len(name) if name_bytes is None else name_bytes])
-    return field(Tag.CONFIGURATION, b"{}") + field(Tag.SEGMENTS, head + name)
-
-
 U32, U64 = (4).to_bytes(4, "little"), (4).to_bytes(8, "little")
 HUGE = NUMBER_MAX + 1
 IMPOSSIBLE: dict[str, tuple[int, bytes, bytes]] = {
@@ -141,22 +130,6 @@ IMPOSSIBLE: dict[str, tuple[int, bytes, bytes]] = {
     "append of too many": (MessageKind.APPEND, append_body(ENTRIES_MAX + 1), b""),
     "manifest without configuration": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(), b""),
     "manifest of no configuration": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(field(Tag.CONFIGURATION, b"[1")), b""),
-    "file head cut": (
-        MessageKind.INSTALL_SNAPSHOT,
-        snapshot_body(field(Tag.CONFIGURATION, b"{}"), field(Tag.SEGMENTS, b"12")),
-        b"",
-    ),
-    "file name cut": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(file_field(b"name", name_bytes=5)), b""),
-    "file too large": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(file_field(b"name", size=HUGE)), b""),
-    "too many files": (
-        MessageKind.INSTALL_SNAPSHOT,
-        snapshot_body(field(Tag.CONFIGURATION, b"{}"), field(Tag.SEGMENTS, (bytes(12) + b"\1a") * (SEGMENTS_MAX + 1))),
-        b"",
-    ),
-    **{
-        f"file named {name!r}": (MessageKind.INSTALL_SNAPSHOT, snapshot_body(file_field(name)), b"")
-        for name in (b"", b"/etc/passwd", b"../log", b"a/../../b", b"a//b", b"./a", b"a\\b", b"a\0b", b"\xff\xfe", b"a/")
-    },
     "read without contexts": (MessageKind.READ_REQUEST, b"", b""),
     "contexts that end within a number": (MessageKind.READ_REQUEST, field(Tag.CONTEXTS, bytes(9)), b""),
     "bundle without groups": (MessageKind.HEARTBEAT_REPLY_BUNDLE, field(Tag.TERMS, U64) + field(Tag.ROUNDS, U64), b""),
@@ -230,12 +203,10 @@ def test_messages_beyond_one_frame_go_into_the_next() -> None:
     [
         append([bytes(FRAME_BYTES_MAX)]),
         append([b""] * (ENTRIES_MAX + 1)),
-        InstallSnapshot(ME, PEER, TERM, SnapshotDescriptor(segments=(Segment("n" * (NAME_BYTES_MAX + 1), 0, 0),))),
-        InstallSnapshot(ME, PEER, TERM, SnapshotDescriptor(segments=(Segment("n", 0, 0),) * (SEGMENTS_MAX + 1))),
     ],
-    ids=["bytes", "entries", "name", "files"],
+    ids=["bytes", "entries"],
 )
-def test_a_message_that_no_peer_would_take_is_not_sent(message: Append | InstallSnapshot) -> None:
+def test_a_message_that_no_peer_would_take_is_not_sent(message: Append) -> None:
     """It is our own limit that is set too high; no sequence is used up by it."""
     sealer, opener = FrameSealer(LINK_HEADS, SECRET, SECRET.encoder(Seal.HEADS)), Opener(LINK_HEADS, SECRET)
     with pytest.raises(MessageTooLarge):

@@ -242,13 +242,3 @@ def test_configurations_are_decoded_with_their_index() -> None:
     assert decoded_configurations(mixed) == [(6, configuration)]
     with pytest.raises(BadConfiguration):
         decoded_configurations(column(5, 1, kinds=bytes([KIND_CONFIGURATION])))
-
-
-def test_reset_replaces_the_log_and_the_proofs_of_writes_under_way() -> None:
-    """After a snapshot a write of the old log proves nothing of the new one."""
-    log = a_log(1, 1, 1, 1)
-    old = Writer(log).take()
-    log.reset(SnapshotDescriptor(Index(2), Term(2), Configuration(voters=nodes((1, 2)))))
-    log.append(column(3, 2, 2), [])
-    log.complete(old)
-    assert (log.stable, log.last, log.terms) == (2, 4, [2, 2])

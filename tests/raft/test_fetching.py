@@ -108,7 +108,7 @@ def test_entries_that_cannot_be_read_are_made_up_for_by_a_copy() -> None:
     cluster = a_far_follower()
     leader, member = cluster.core(1), cluster.members[A]
     cluster.tick()
-    manifest = leader.manifest_at(Index(20), ())
+    manifest = leader.manifest_at(Index(20))
     leader.compact(manifest, Index(0))
     member.disk.entries = member.disk.entries_from(21)
     cluster.heal()

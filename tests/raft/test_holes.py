@@ -97,7 +97,7 @@ def test_append_below_a_compacted_log_is_answered_by_the_commit_mark() -> None:
     member = solo(2, terms=(1, 1, 1), term=1, commit=3)
     core = member.core
     member.take()
-    core.compact(core.manifest_at(Index(3), ()), Index(3))
+    core.compact(core.manifest_at(Index(3)), Index(3))
     core.step(Append(node(3), node(2), Term(2), Term(1), Index(0), column(2, 1)))
     (reply,) = (message for message in member.take() if isinstance(message, AppendReply))
     assert (reply.index, reply.rejected) == (3, False)
@@ -131,7 +131,7 @@ def test_a_snapshot_has_the_configuration_of_its_own_index() -> None:
     leader.change(ConfigurationChange((MemberChange(Act.ADD_LEARNER, node(9)),)))
     cluster.settle()
     assert leader.configuration_index > leader.log.handed
-    assert leader.manifest_at(leader.log.handed, ()).configuration.learners == ()
+    assert leader.manifest_at(leader.log.handed).configuration.learners == ()
 
 
 def test_a_new_leader_ends_the_joint_configuration_of_its_predecessor() -> None:
@@ -197,8 +197,8 @@ def test_no_snapshot_is_of_what_was_not_handed_out() -> None:
     """Neither of an uncommitted entry nor of one that the caller has not been given."""
     member = solo(1, terms=(1, 1, 1), commit=2)
     with pytest.raises(ValueError, match="no snapshot at 1"):
-        member.core.manifest_at(Index(1), ())
+        member.core.manifest_at(Index(1))
     member.take()
-    assert member.core.manifest_at(Index(2), ()).index == 2
+    assert member.core.manifest_at(Index(2)).index == 2
     with pytest.raises(ValueError, match="no snapshot at 3"):
-        member.core.manifest_at(Index(3), ())
+        member.core.manifest_at(Index(3))

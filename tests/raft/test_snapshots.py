@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
 
 from cmdlog.raft import (
     Configuration,
-    CopyOutcome,
     Drop,
     HardState,
     Message,
@@ -17,24 +15,22 @@ from cmdlog.raft import (
     RaftSettings,
     Restored,
     Role,
-    Segment,
     SnapshotDescriptor,
 )
 from cmdlog.raft.configuration import NodeId, nodes
-from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, InstallSnapshot, SnapshotCopyFailed
+from cmdlog.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply, InstallSnapshot
 from cmdlog.raft.progress import Sending
 from cmdlog.wal.ids import Index, Term
-from tests.raft.cluster import Cluster, Member, column, lead, node, solo
+from tests.raft.cluster import Cluster, Member, column, lead, solo
 from tests.raft.invariants import check_invariants
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
-FILES = (Segment("0001.snap", 4_096, 7),)
 TRIO = Configuration(voters=nodes((1, 2, 3)))
 
 
 def compact(core: RaftCore, index: int, *, upto: int | None = None) -> SnapshotDescriptor:
     """Takes a snapshot at `index` and forgets the log up to there."""
-    manifest = core.manifest_at(Index(index), FILES)
+    manifest = core.manifest_at(Index(index))
     core.compact(manifest, Index(index if upto is None else upto))
     return manifest
 
@@ -58,40 +54,14 @@ def test_a_follower_behind_the_log_copies_the_snapshot_and_gets_the_rest() -> No
     cluster = behind()
     follower = cluster.members[C]
     (manifest,) = follower.copies
-    assert manifest == SnapshotDescriptor(Index(6), cluster.core(1).term, TRIO, FILES)
+    assert manifest == SnapshotDescriptor(Index(6), cluster.core(1).term, TRIO)
     assert cluster.core(1).progress[C].sending is Sending.SNAPSHOT
-    follower.core.report_snapshot(manifest, CopyOutcome.COMPLETE)
-    cluster.settle()
-    cluster.tick()
+    follower = cluster.install(3)
+    cluster.tick(12)
     assert (follower.disk.manifest, follower.disk.entries.first) == (manifest, 7)
     assert cluster.applied(3)[-1:] == [b"5"]
     assert cluster.core(1).progress[C].sending is Sending.REPLICATE
     assert follower.core.manifest == manifest
-
-
-def test_the_snapshot_is_acknowledged_when_its_record_is_durable() -> None:
-    """A crash before that leaves the old log, and the leader has heard nothing else."""
-    cluster = behind()
-    follower = cluster.members[C]
-    follower.synced = False
-    follower.core.report_snapshot(follower.copies[0], CopyOutcome.COMPLETE)
-    assert not [message for message in follower.take() if isinstance(message, AppendReply)]
-    cluster.restart(3)
-    assert cluster.core(3).log.base == 0
-    assert cluster.core(1).progress[C].match == 1
-
-
-def test_a_failed_copy_is_told_and_tried_again() -> None:
-    """The leader probes and finds that a copy is needed still."""
-    cluster = behind()
-    follower = cluster.members[C]
-    follower.core.report_snapshot(follower.copies[0], CopyOutcome.FAILED)
-    cluster.tick(9)
-    assert len(follower.copies) == 1
-    cluster.tick(2)
-    assert len(follower.copies) == 2
-    follower.core.report_snapshot(SnapshotDescriptor(Index(3), Term(1), TRIO), CopyOutcome.COMPLETE)  # not the one under way
-    assert follower.core.log.base == 0
 
 
 def test_the_log_behind_a_copy_is_kept_until_it_ends() -> None:
@@ -100,12 +70,10 @@ def test_the_log_behind_a_copy_is_kept_until_it_ends() -> None:
     leader = cluster.core(1)
     leader.propose([b"6", b"7"])
     cluster.settle()
-    newer = leader.manifest_at(Index(9), FILES)
+    newer = leader.manifest_at(Index(9))
     assert leader.compact(newer, Index(9)) == 6
-    follower = cluster.members[C]
-    follower.core.report_snapshot(follower.copies[0], CopyOutcome.COMPLETE)
-    cluster.settle()
-    cluster.tick()
+    cluster.install(3)
+    cluster.tick(12)
     assert cluster.applied(3) == [b"5", b"6", b"7"]
     assert leader.compact(newer, Index(9)) == 9
 
@@ -171,68 +139,36 @@ def test_what_the_snapshot_has_already_is_not_copied() -> None:
     assert member.copies == []
 
 
-def test_a_conflicting_log_is_dropped_when_the_copy_is_complete() -> None:
-    """Not before: until then it is what this node has."""
+def test_a_conflicting_log_stays_until_the_node_is_made_again() -> None:
+    """Until then it is what this node has."""
     member = solo(terms=[1, 1, 1])
-    manifest = SnapshotDescriptor(Index(2), Term(2), TRIO, FILES)
+    manifest = SnapshotDescriptor(Index(2), Term(2), TRIO)
     member.core.step(InstallSnapshot(B, A, Term(2), manifest))
     member.take()
     assert (member.copies, member.core.log.last) == ([manifest], 3)
-    member.core.report_snapshot(manifest, CopyOutcome.COMPLETE)
-    member.take()
-    assert (member.core.log.base, member.core.log.last, member.disk.manifest) == (2, 2, manifest)
 
 
-def test_a_copy_that_the_log_has_overtaken_changes_nothing() -> None:
-    """Entries that came meanwhile stay."""
+def test_a_copy_that_the_log_has_overtaken_is_acknowledged() -> None:
+    """Its entries came meanwhile: nothing is copied any more."""
     member = solo(terms=[1])
-    manifest = SnapshotDescriptor(Index(2), Term(1), TRIO, FILES)
+    manifest = SnapshotDescriptor(Index(2), Term(1), TRIO)
     member.core.step(InstallSnapshot(B, A, Term(1), manifest))
     member.core.step(Append(B, A, Term(1), Term(1), Index(3), column(2, 1, 1)))
     member.take()
-    member.core.report_snapshot(manifest, CopyOutcome.COMPLETE)
-    member.take()
-    assert (member.core.log.base, member.core.log.last, member.disk.manifest.index) == (0, 3, 0)
+    member.core.step(InstallSnapshot(B, A, Term(1), manifest))
+    (reply,) = member.take()
+    assert isinstance(reply, AppendReply)
+    assert (reply.index, member.core.log.last, member.core.status().copy, len(member.copies)) == (3, 3, None, 1)
 
 
 def test_a_second_snapshot_takes_the_place_of_the_first() -> None:
-    """The end of the copy that was given up means nothing any more."""
+    """Each is offered once."""
     member = solo()
-    first, second = (SnapshotDescriptor(Index(index), Term(1), TRIO, FILES) for index in (5, 9))
+    first, second = (SnapshotDescriptor(Index(index), Term(1), TRIO) for index in (5, 9))
     for manifest in (first, first, second):
         member.core.step(InstallSnapshot(B, A, Term(1), manifest))
         member.take()
     assert member.copies == [first, second]
-    member.core.report_snapshot(first, CopyOutcome.COMPLETE)
-    assert member.core.log.base == 0
-    member.core.report_snapshot(second, CopyOutcome.COMPLETE)
-    assert member.core.log.base == 9
-
-
-def test_the_end_of_a_copy_after_its_leader_is_still_good() -> None:
-    """A snapshot is of committed entries, whoever sent it; nobody is told when nobody leads."""
-    member = solo()
-    manifest = SnapshotDescriptor(Index(5), Term(1), TRIO, FILES)
-    member.core.step(InstallSnapshot(B, A, Term(1), manifest))
-    member.take()
-    for _ in range(member.core.timeout):
-        member.core.tick()
-    member.take()
-    assert member.core.votes == {A: True}
-    member.core.report_snapshot(manifest, CopyOutcome.COMPLETE)
-    assert member.take() == []
-    assert (member.disk.manifest, member.core.role) == (manifest, Role.FOLLOWER)
-
-
-def test_a_leader_needs_no_copy() -> None:
-    """It has everything committed; the copy that it began as a follower is forgotten."""
-    member = solo()
-    manifest = SnapshotDescriptor(Index(1), Term(1), TRIO, FILES)
-    member.core.step(InstallSnapshot(B, A, Term(1), manifest))
-    member.take()
-    core = lead(member)
-    core.report_snapshot(manifest, CopyOutcome.COMPLETE)
-    assert (core.log.base, core.role) == (0, Role.LEADER)
 
 
 def test_a_manifest_newer_than_its_message_is_impossible() -> None:
@@ -240,17 +176,6 @@ def test_a_manifest_newer_than_its_message_is_impossible() -> None:
     member = solo()
     member.core.step(InstallSnapshot(B, A, Term(1), SnapshotDescriptor(Index(5), Term(2), TRIO)))
     assert (member.copies, member.core.drops[Drop.BAD_ENTRIES]) == ([], 1)
-
-
-def test_a_late_failure_is_no_news() -> None:
-    """It speaks of a copy that nobody waits for, or of a node that is no member."""
-    member = solo()
-    core = lead(member)
-    core.drops.clear()
-    core.step(SnapshotCopyFailed(B, A, core.term, Index(3)))
-    core.step(SnapshotCopyFailed(NodeId(9), A, core.term, Index(3)))
-    core.step(HeartbeatReply(NodeId(9), A, core.term, 0))
-    assert (core.drops[Drop.STALE_REPLY], core.drops[Drop.UNKNOWN_SENDER]) == (1, 2)
 
 
 @pytest.mark.parametrize("index", [0, 5])
@@ -262,7 +187,7 @@ def test_only_what_was_handed_out_makes_a_snapshot(index: int) -> None:
     cluster.settle()
     compact(leader, 2)
     with pytest.raises(ValueError, match="no snapshot at"):
-        leader.manifest_at(Index(index), ())
+        leader.manifest_at(Index(index))
 
 
 def test_compaction_goes_no_further_than_its_snapshot_and_never_back() -> None:
@@ -271,10 +196,10 @@ def test_compaction_goes_no_further_than_its_snapshot_and_never_back() -> None:
     leader = cluster.elect(1)
     leader.propose([b"x", b"y", b"z"])
     cluster.settle()
-    manifest = leader.manifest_at(Index(3), ())
+    manifest = leader.manifest_at(Index(3))
     with pytest.raises(ValueError, match="cannot compact"):
         leader.compact(manifest, Index(4))
-    older = leader.manifest_at(Index(2), ())
+    older = leader.manifest_at(Index(2))
     assert leader.compact(manifest, Index(1)) == 1
     assert leader.compact(manifest, Index(0)) == 1
     with pytest.raises(ValueError, match="cannot compact"):
@@ -308,47 +233,6 @@ def test_a_follower_answers_for_what_is_committed() -> None:
     (reply,) = member.take()
     assert isinstance(reply, AppendReply)
     assert (reply.index, reply.rejected) == (2, False)
-
-
-def test_a_copy_that_shows_the_own_removal_committed_ends_a_campaign() -> None:
-    """The log has overtaken the copy, which only moves the commit mark: with it the removal is known to be committed."""
-    member = solo(3, voters=(1, 2, 3), term=1)
-    core = member.core
-    left = Configuration(voters=nodes((1, 2)))
-    manifest = SnapshotDescriptor(Index(4), Term(1), left)
-    core.step(InstallSnapshot(node(1), node(3), Term(1), manifest))
-    member.take()
-    entries = column(1, 1, 1, 1, 1, kinds=bytes([1, 0, 2, 0]), payloads=[b"", b"a", left.to_bytes(), b"b"])
-    core.step(Append(node(2), node(3), Term(2), Term(0), Index(0), entries))
-    while core.role is not Role.PRE_CANDIDATE:
-        core.tick()
-    member.take()
-    core.report_snapshot(manifest, CopyOutcome.COMPLETE)
-    check_invariants(core)
-    assert (core.role, core.log.commit, core.promotable) == (Role.FOLLOWER, 4, False)
-
-
-def test_a_copy_that_fails_at_once_is_offered_again_later_and_later() -> None:
-    """Without a wait the two nodes would do nothing else; after a success the next failure waits as the first did."""
-    cluster = behind()
-    member = cluster.members[C]
-    offers = []
-    for tick in range(200):
-        if member.copies:
-            offers.append(tick)
-            member.core.report_snapshot(member.copies.pop(), CopyOutcome.FAILED)
-            cluster.settle()
-            assert not member.copies
-        cluster.tick()
-    waits = [later - earlier for earlier, later in itertools.pairwise(offers)]
-    assert waits == sorted(waits)
-    assert waits[0] >= 10
-    assert waits[-1] > 50
-    while not member.copies:
-        cluster.tick()
-    member.core.report_snapshot(member.copies.pop(), CopyOutcome.COMPLETE)
-    cluster.tick(2)
-    assert cluster.core(1).progress[C].copy_failures == 0
 
 
 def test_the_log_is_not_kept_for_a_receiver_that_is_silent() -> None:

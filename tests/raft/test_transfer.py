@@ -168,10 +168,10 @@ def test_what_the_own_disk_has_not_written_is_bounded() -> None:
     member.synced = False
     leader.propose([b"x" * 60])
     cluster.settle()
-    assert (leader.log.commit, leader.proposed_bytes, leader.log.undurable_bytes) == (2, 0, 60)
+    assert (leader.log.commit, leader.proposed_bytes, leader.log.writing_bytes) == (2, 0, 60)
     with pytest.raises(ProposalRefused) as refused:
         leader.propose([b"y" * 60])
     assert refused.value.reason is Refusal.UNDURABLE_BYTES
     member.sync()
     leader.propose([b"y" * 60])
-    assert leader.log.undurable_bytes == 60
+    assert leader.log.untaken_bytes == 60

@@ -25,8 +25,6 @@ from cmdlog.raft.messages import (
     ReadReply,
     ReadRequest,
     Removed,
-    Segment,
-    SnapshotCopyFailed,
     SnapshotDescriptor,
     TimeoutNow,
     VoteReply,
@@ -54,7 +52,6 @@ MANIFEST = SnapshotDescriptor(
     Index(9),
     Term(3),
     Configuration(voters=nodes([1, 2]), outgoing=nodes([1, 3]), learners_next=nodes([3]), auto_leave=True),
-    (Segment("manifest.json", 812, 0xDEADBEEF), Segment("parts/état.sqlite", 1 << 33, 7)),
 )
 
 MESSAGES: Final[list[Addressed]] = [
@@ -65,7 +62,6 @@ MESSAGES: Final[list[Addressed]] = [
     (GROUP, Heartbeat(ME, PEER, TERM, Index(10), 4)),
     (GROUP, HeartbeatReply(ME, PEER, TERM, 4)),
     (GROUP, InstallSnapshot(ME, PEER, TERM, MANIFEST)),
-    (GROUP, SnapshotCopyFailed(ME, PEER, TERM, Index(9))),
     (GROUP, TimeoutNow(ME, PEER, TERM)),
     (GROUP, ReadRequest(ME, PEER, TERM, (1, (1 << 64) - 1))),
     (GROUP, ReadReply(ME, PEER, TERM, Index(10), (1,))),

@@ -17,7 +17,6 @@ from cmdlog.raft.wire.layout import NO_GROUP, Addressed
 
 MESSAGE_BYTES: Final = 128  # of head, fixed part and fields, roughly
 ENTRY_BYTES: Final = 16  # of an entry's size, term and kind, at most
-SEGMENT_BYTES: Final = 64  # of a file in a manifest
 
 
 def estimate_bytes(message: Message) -> int:
@@ -26,7 +25,7 @@ def estimate_bytes(message: Message) -> int:
         payloads = message.entries.payloads
         return MESSAGE_BYTES + ENTRY_BYTES * len(payloads) + sum(map(len, payloads))
     if isinstance(message, InstallSnapshot):
-        return 8 * MESSAGE_BYTES + SEGMENT_BYTES * len(message.manifest.segments)
+        return 8 * MESSAGE_BYTES  # of its configuration
     return MESSAGE_BYTES
 
 

@@ -19,7 +19,6 @@ from cmdlog.raft.messages import (
     HeartbeatReply,
     InstallSnapshot,
     ReadReply,
-    SnapshotDescriptor,
 )
 from cmdlog.raft.ready import ReadResult
 from cmdlog.raft.state import State
@@ -94,26 +93,26 @@ def on_heartbeat(state: State, message: Heartbeat) -> None:
 
 
 def on_install_snapshot(state: State, message: InstallSnapshot) -> None:
-    """The leader's log does not reach back to ours: a copy is to be made, unless we have all of it after all."""
+    """The leader's log does not reach back to ours: a copy is needed, unless this log has all of it after all.
+
+    A log that has the snapshot's last entry has all of it, and it is committed, since snapshots are of applied entries (paper,
+    section 7).
+    """
     state.elapsed = 0
-    manifest = message.manifest
+    manifest, log = message.manifest, state.log
     if manifest.term > message.term:
         state.drop(Drop.BAD_ENTRIES)
-    elif not manifest.configuration.voters:
+        return
+    if not manifest.configuration.voters:
         state.drop(Drop.BAD_CONFIGURATION)
-    elif covers(state, manifest):
-        state.after.append(AppendReply(state.id, message.sender, state.term, state.log.commit))
-    elif state.copying != manifest:
-        state.copying = state.offered_copy = manifest
-
-
-def covers(state: State, manifest: SnapshotDescriptor) -> bool:
-    """Whether the log has everything that a snapshot stands for. A log that has its last entry has all of it,
-    and it is committed, since snapshots are of applied entries (paper, section 7)."""
-    log = state.log
+        return
     if manifest.index > log.commit and log.term_at(manifest.index) == manifest.term:
         log.commit_to(manifest.index)
-    return manifest.index <= log.commit
+    if manifest.index <= log.commit:
+        state.after.append(AppendReply(state.id, message.sender, state.term, log.commit))
+        state.copying = None
+    elif state.copying != manifest:
+        state.copying = state.offered_copy = manifest
 
 
 def on_read_reply(state: State, message: ReadReply) -> None:

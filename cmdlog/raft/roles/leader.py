@@ -23,7 +23,6 @@ from cmdlog.raft.messages import (
     HeartbeatReply,
     InstallSnapshot,
     ReadRequest,
-    SnapshotCopyFailed,
 )
 from cmdlog.raft.progress import FollowerProgress, Sending
 from cmdlog.raft.quorum import has_quorum, joint_committed
@@ -228,17 +227,6 @@ def on_heartbeat_reply(state: State, message: HeartbeatReply) -> None:
     progress.paused = False
     progress.nudge = progress.sending is Sending.REPLICATE and progress.match < state.log.last
     reads.confirm(state)
-
-
-def on_snapshot_failed(state: State, message: SnapshotCopyFailed) -> None:
-    """The copy came to nothing; probing finds out what the follower needs now."""
-    progress = _heard(state, message.sender)
-    if progress is None:
-        return
-    if progress.manifest is None or progress.manifest.index != message.index:
-        state.drop(Drop.STALE_REPLY)
-    else:
-        progress.copy_failed(state.ticks, wait_ticks=state.settings.election_ticks)
 
 
 def _heard(state: State, sender: NodeId) -> FollowerProgress | None:

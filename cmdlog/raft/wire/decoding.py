@@ -7,7 +7,7 @@ impossible message must not stop the others of its frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hmac import compare_digest
 from io import BytesIO
 from itertools import repeat
@@ -38,8 +38,6 @@ from cmdlog.raft.messages import (
     ReadReply,
     ReadRequest,
     Removed,
-    Segment,
-    SnapshotCopyFailed,
     SnapshotDescriptor,
     TimeoutNow,
     VoteReply,
@@ -54,8 +52,6 @@ from cmdlog.raft.wire.layout import (
     MESSAGES_MAX,
     NUMBER_MAX,
     RUN,
-    SEGMENT,
-    SEGMENTS_MAX,
     UINT32,
     UINT64,
     Addressed,
@@ -231,33 +227,7 @@ def _install_snapshot(sender: NodeId, receiver: NodeId, term: Term, fixed: Any, 
         configuration = Configuration.from_bytes(_required(rest[0], Tag.CONFIGURATION))
     except BadConfiguration:
         raise Malformed from None
-    segments = tuple(_segments(rest[0].get(Tag.SEGMENTS, b"")))
-    return InstallSnapshot(sender, receiver, term, SnapshotDescriptor(index, snapshot_term, configuration, segments))
-
-
-def _segments(raw: bytes) -> Iterator[Segment]:
-    at = count = 0
-    while at < len(raw):
-        count += 1
-        if count > SEGMENTS_MAX or len(raw) - at < SEGMENT.size:
-            raise Malformed
-        size_bytes, checksum, name_bytes = SEGMENT.unpack_from(raw, at)
-        at += SEGMENT.size
-        if size_bytes > NUMBER_MAX or name_bytes > len(raw) - at:
-            raise Malformed
-        yield Segment(_file_name(raw[at : at + name_bytes]), size_bytes, checksum)
-        at += name_bytes
-
-
-def _file_name(raw: bytes) -> str:
-    """A path below the directory of the copy: it must not lead out of it, wherever a peer wants it to."""
-    try:
-        name = raw.decode()
-    except UnicodeDecodeError:
-        raise Malformed from None
-    if not name.isprintable() or "\\" in name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise Malformed
-    return name
+    return InstallSnapshot(sender, receiver, term, SnapshotDescriptor(index, snapshot_term, configuration))
 
 
 def _contexts(rest: _Rest) -> tuple[int, ...]:
@@ -315,7 +285,6 @@ _MAKERS: Final[dict[MessageKind, _Maker]] = {
     MessageKind.HEARTBEAT: lambda sender, receiver, term, fixed, _: Heartbeat(sender, receiver, term, *fixed),
     MessageKind.HEARTBEAT_REPLY: lambda sender, receiver, term, fixed, _: HeartbeatReply(sender, receiver, term, *fixed),
     MessageKind.INSTALL_SNAPSHOT: _install_snapshot,
-    MessageKind.SNAPSHOT_FAILED: lambda sender, receiver, term, fixed, _: SnapshotCopyFailed(sender, receiver, term, *fixed),
     MessageKind.TIMEOUT_NOW: lambda sender, receiver, term, _, __: TimeoutNow(sender, receiver, term),
     MessageKind.READ_REQUEST: lambda sender, receiver, term, _, rest: ReadRequest(sender, receiver, term, _contexts(rest)),
     MessageKind.READ_REPLY: lambda sender, receiver, term, fixed, rest: ReadReply(

@@ -30,8 +30,6 @@ from cmdlog.raft.messages import (
     ReadReply,
     ReadRequest,
     Removed,
-    Segment,
-    SnapshotCopyFailed,
     TimeoutNow,
     VoteReply,
     VoteRequest,
@@ -40,10 +38,7 @@ from cmdlog.raft.values import value
 from cmdlog.raft.wire.layout import (
     ENTRIES_MAX,
     KEPT_BYTES_MAX,
-    NAME_BYTES_MAX,
     RUN,
-    SEGMENT,
-    SEGMENTS_MAX,
     UINT32,
     UINT64,
     WHOLE,
@@ -171,23 +166,8 @@ def _heartbeat_reply(group: PartitionId, m: HeartbeatReply) -> bytes:
 
 def _install_snapshot(group: PartitionId, m: InstallSnapshot) -> bytes:
     manifest = m.manifest
-    if len(manifest.segments) > SEGMENTS_MAX:
-        raise MessageTooLarge(f"{len(manifest.segments)} files in one manifest, at most {SEGMENTS_MAX}")
     fields = pack_field(Tag.CONFIGURATION, manifest.configuration.to_bytes())
-    if manifest.segments:
-        fields += pack_field(Tag.SEGMENTS, b"".join(map(_segment, manifest.segments)))
     return _meta_with(fields, MessageKind.INSTALL_SNAPSHOT, group, m.term, manifest.index, manifest.term)
-
-
-def _segment(segment: Segment) -> bytes:
-    name = segment.name.encode()
-    if len(name) > NAME_BYTES_MAX:
-        raise MessageTooLarge(f"file name of {len(name)} bytes, at most {NAME_BYTES_MAX}")
-    return SEGMENT.pack(segment.size_bytes, segment.checksum, len(name)) + name
-
-
-def _snapshot_failed(group: PartitionId, m: SnapshotCopyFailed) -> bytes:
-    return _meta(MessageKind.SNAPSHOT_FAILED, group, m.term, m.index)
 
 
 def _timeout_now(group: PartitionId, m: TimeoutNow) -> bytes:
@@ -240,7 +220,6 @@ _ENCODERS: Final[dict[type, Callable[[PartitionId, Any], bytes]]] = {
     Heartbeat: _heartbeat,
     HeartbeatReply: _heartbeat_reply,
     InstallSnapshot: _install_snapshot,
-    SnapshotCopyFailed: _snapshot_failed,
     TimeoutNow: _timeout_now,
     Removed: _removed,
     ReadRequest: _read_request,

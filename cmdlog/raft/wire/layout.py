@@ -20,8 +20,6 @@ NUMBER_MAX: Final = (1 << 62) - 1  # of a term, index or round: a sum of two of 
 ENTRIES_MAX: Final = 1 << 14  # of one frame, empty ones too: bounds the objects that a short frame can make
 MESSAGES_MAX: Final = 4096  # of one frame: above the groups that a node has
 COLUMN_MAX: Final = 1 << 16  # contexts of a message, groups of a bundle
-SEGMENTS_MAX: Final = 4096  # files of one manifest
-NAME_BYTES_MAX: Final = 255  # of a file's name: what file systems take
 KEPT_BYTES_MAX: Final = 16 << 20  # bulk that an encoder keeps for the next follower
 DIGEST_BYTES: Final = 16
 NO_GROUP: Final = PartitionId(0xFFFFFFFF)  # a bundle's: it goes from node to node
@@ -71,7 +69,6 @@ class Tag(enum.IntEnum):
     TERM_RUNS = 3  # (uint32 count, uint64 term) per run of entries; absent: all have the term of the fixed part
     DIGEST = 4  # keyed BLAKE2b-128 of the bulk
     CONFIGURATION = 5  # JSON
-    SEGMENTS = 6  # (uint64 size_bytes, uint32 checksum, uint8 name_bytes, name) per file
     CONTEXTS = 7  # uint64 per read
     GROUPS = 8  # uint32 per group, ascending
     TERMS = 9  # uint64 per group
@@ -98,7 +95,6 @@ FIXED_FIELDS: Final[dict[MessageKind, tuple[tuple[str, str], ...]]] = {
     MessageKind.HEARTBEAT: (("commit", "Q"), ("round", "Q")),
     MessageKind.HEARTBEAT_REPLY: (("round", "Q"),),
     MessageKind.INSTALL_SNAPSHOT: (("index", "Q"), ("snapshot_term", "Q")),
-    MessageKind.SNAPSHOT_FAILED: (("index", "Q"),),
     MessageKind.TIMEOUT_NOW: (),
     MessageKind.READ_REQUEST: (),
     MessageKind.READ_REPLY: (("index", "Q"),),
@@ -118,7 +114,6 @@ def layout(fields: Sequence[tuple[str, str]]) -> Struct:
 HEAD: Final = layout(HEAD_FIELDS)
 FIELD: Final = Struct("<HxxI")  # tag, bytes that follow
 RUN: Final = Struct("<IQ")  # count, term
-SEGMENT: Final = Struct("<QIB")  # size_bytes, checksum, name_bytes
 FIXED: Final = {kind: layout(fields) for kind, fields in FIXED_FIELDS.items()}
 WHOLE: Final = {kind: layout((*HEAD_FIELDS, *fields)) for kind, fields in FIXED_FIELDS.items()}  # head and fixed part in one call
 UINT32: Final = "I"  # columns, by their struct code

@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 from cmdlog.cluster.transport.outbox import Outbox, estimate_bytes
-from cmdlog.raft.configuration import Configuration, nodes
 from cmdlog.raft.messages import (
+    Append,
+    Entries,
     HeartbeatBundle,
     HeartbeatReplyBundle,
-    InstallSnapshot,
     Message,
-    Segment,
-    SnapshotDescriptor,
 )
 from cmdlog.raft.multi_raft import Parcel
 from cmdlog.raft.wire.encoding import Encoder
@@ -135,9 +133,6 @@ def test_estimates_bound_what_a_message_takes(addressed: tuple[PartitionId, Mess
 
 
 def test_payloads_are_counted_exactly() -> None:
-    """A manifest counts by its files."""
-    few = InstallSnapshot(ONE, TWO, Term(1), SnapshotDescriptor(Index(1), Term(1), Configuration(voters=nodes([1]))))
-    many = SnapshotDescriptor(
-        Index(1), Term(1), Configuration(voters=nodes([1])), tuple(Segment(f"f{n}", 1, 2) for n in range(99))
-    )
-    assert estimate_bytes(InstallSnapshot(ONE, TWO, Term(1), many)) > estimate_bytes(few) + 99 * 20
+    """The rest of a message is small."""
+    entries = Entries(Index(1), [Term(1)] * 2, bytes(2), [b"x" * 1000, b"y" * 500])
+    assert 1500 <= estimate_bytes(Append(ONE, TWO, Term(1), Term(0), Index(0), entries)) < 2000

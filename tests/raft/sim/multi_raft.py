@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from cmdlog.raft import (
     Configuration,
-    CopyOutcome,
     EntriesWanted,
     Message,
     NodeId,
@@ -59,18 +58,29 @@ class Compaction:
     base: Index
 
 
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A record of the shared log: the state of one group was copied, and its log begins after it."""
+
+    group: GroupId
+    manifest: SnapshotDescriptor
+
+
+Record = GroupRecord | Compaction | Installation
+
+
 class Host:
     """One machine: the shared log, and what runs from it."""
 
     def __init__(self, node: NodeId, groups: Iterable[GroupId], first: SnapshotDescriptor) -> None:
         self.id, self.first = node, first
         self.replicas = {group: Replica(node, disk=Disk(manifest=first)) for group in groups}
-        self.log: list[GroupRecord | Compaction] = []
+        self.log: list[Record] = []
         self.running: RaftGroups | None = None
         self.life = 0
         self.pending: deque[tuple[int, list[GroupRecord], int]] = deque()  # (round, records, unit in which they are durable)
 
-    def write(self, records: Iterable[GroupRecord | Compaction]) -> None:
+    def write(self, records: Iterable[Record]) -> None:
         """They are durable."""
         for record in records:
             self.log.append(record)
@@ -87,12 +97,14 @@ class Host:
             replica.disk = found[group]
 
 
-def put(disk: Disk, record: GroupRecord | Compaction) -> None:
+def put(disk: Disk, record: Record) -> None:
     """Adds one record of the log to its group."""
     if isinstance(record, Compaction):
         disk.compact(record.manifest, record.base)
+    elif isinstance(record, Installation):
+        disk.install(record.manifest)
     else:
-        disk.write(record)  # type: ignore[arg-type]  # it has a Ready's three fields
+        disk.write(record)  # type: ignore[arg-type]  # it has a Ready's two fields
 
 
 class ManyGroups:
@@ -214,19 +226,16 @@ class ManyGroups:
         while host.pending and host.pending[0][2] <= self.now:
             number, records, _ = host.pending.popleft()
             host.write(records)
-            for record in records:
-                if record.snapshot is not None:
-                    host.replicas[record.group].applied = record.snapshot.index
             self.send(host, host.running.durable(number), durable=True)
         self.drain(host)
 
     def copied(self, host: Host, life: int, group: GroupId, manifest: SnapshotDescriptor) -> None:
-        """A copy has ended."""
-        if host.life == life and host.running is not None and group in host.running.cores:
-            outcome = CopyOutcome.COMPLETE if self.rng.random() < 0.8 else CopyOutcome.FAILED
+        """A copy has ended: the host starts again with it, unless the group's log has come so far meanwhile."""
+        core = host.replicas[group].core
+        if host.life == life and core is not None and core.log.commit < manifest.index:
             self.counts["copies"] += 1
-            host.running.ask(group, lambda core: core.report_snapshot(manifest, outcome))
-            self.drain(host)
+            self.crash(host)
+            host.write([Installation(group, manifest)])
 
     def fetched(self, host: Host, life: int, group: GroupId, wanted: EntriesWanted) -> None:
         """A read of the shared log has ended."""
@@ -242,7 +251,7 @@ class ManyGroups:
         core = host.replicas[group].core
         if core is None or core.log.handed <= core.manifest.index or core.log.handed > host.replicas[group].applied:
             return
-        manifest = core.manifest_at(core.log.handed, ())
+        manifest = core.manifest_at(core.log.handed)
         base = core.compact(manifest, Index(max(0, manifest.index - self.rng.randrange(6))))
         host.write([Compaction(group, manifest, base)])
         self.counts["compactions"] += 1

@@ -131,8 +131,6 @@ class Oracle:
         self.note("write", node.id, entries.first if entries else 0, len(entries) if entries else 0)
         if entries and entries.first <= node.disk.entries.last:
             counts["conflicts truncated"] += 1
-        if ready.snapshot is not None:
-            counts["snapshots installed"] += 1
 
     # What a node knows
 

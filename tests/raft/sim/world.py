@@ -28,10 +28,8 @@ from cmdlog.raft import (
     RaftCore,
     Ready,
     Restored,
-    Segment,
     SnapshotDescriptor,
 )
-from cmdlog.raft.core import CopyOutcome
 from cmdlog.raft.messages import KIND_NORMAL
 from cmdlog.wal.ids import Index
 from tests.raft.cluster import read_entries
@@ -69,9 +67,6 @@ class Disk:
         """One Ready's records, whole; entries replace what stands from their first index on."""
         if ready.hard_state is not None:
             self.hard_state = ready.hard_state
-        if ready.snapshot is not None:
-            self.manifest = ready.snapshot
-            self.entries = Entries(Index(ready.snapshot.index + 1), [], b"", [])
         if (new := ready.entries) is not None:
             own = self.entries  # nobody else's: changed in place
             kept = new.first - own.first
@@ -85,6 +80,12 @@ class Disk:
         self.manifest = manifest
         old, gone = self.entries, max(0, base - self.entries.first + 1)
         self.entries = Entries(Index(old.first + gone), old.terms[gone:], old.kinds[gone:], old.payloads[gone:])
+
+    def install(self, manifest: SnapshotDescriptor) -> None:
+        """A copy of a state, and of the term that it has, takes the place of the log."""
+        if manifest.term > self.hard_state.term:
+            self.hard_state = HardState(manifest.term)
+        self.manifest, self.entries = manifest, Entries(Index(manifest.index + 1), [], b"", [])
 
     def term_at(self, index: Index) -> int | None:
         """Term of a durable entry; None when there is none."""
@@ -363,10 +364,6 @@ class World:
                 self.oracle.counts["crashes behind a write"] += 1
                 self.crash_for_a_while(node)  # what was built on the write never leaves
                 return
-            if ready.snapshot is not None:
-                image = self.images[ready.snapshot.index, ready.snapshot.term]
-                node.applied, node.state, node.sessions = ready.snapshot.index, dict(image.state), dict(image.sessions)
-                self._serve_reads(node)
             self._release(node, ready)
         self.drain(node)
 
@@ -405,7 +402,7 @@ class World:
             return
         node.snapshotting = True
         index = Index(node.applied)
-        manifest = node.core.manifest_at(index, (Segment("state", index, index),))
+        manifest = node.core.manifest_at(index)
         image = Image(dict(node.state), dict(node.sessions))
         self.after(self.rng.randrange(1, self.swarm.copy_units_max + 1), self._snapshotted, node, node.life, manifest, image)
 
@@ -417,7 +414,7 @@ class World:
             return
         node.snapshotting = False
         if manifest.index <= node.core.manifest.index:
-            return  # an installed one has overtaken it
+            return
         known = self.images.setdefault((manifest.index, manifest.term), image)
         self.oracle.same_state(node, manifest, known, image)
         upto = Index(max(0, manifest.index - self.rng.randrange(self.swarm.kept_entries_max + 1)))
@@ -426,16 +423,23 @@ class World:
         self.drain(node)
 
     def _copied(self, node: Node, life: int, manifest: SnapshotDescriptor) -> None:
+        """The node is made again from a copy of another one's state, unless its log has come so far meanwhile."""
         if node.life != life or node.core is None or node.copy != manifest:
             return
         if node.paused:
             self._when_awake(node, self._copied, node, life, manifest)
             return
+        if self.random() < self.swarm.copy_failure:
+            self.oracle.counts["copies failed"] += 1
+            self.after(self.swarm.copy_units_max, self._copied, node, node.life, manifest)
+            return
+        self.oracle.counts["copies made"] += 1
         node.copy = None
-        whole = self.random() >= self.swarm.copy_failure
-        self.oracle.counts["copies made" if whole else "copies failed"] += 1
-        node.core.report_snapshot(manifest, CopyOutcome.COMPLETE if whole else CopyOutcome.FAILED)
-        self.drain(node)
+        if node.core.log.commit < manifest.index:
+            self.oracle.counts["snapshots installed"] += 1
+            self.crash(node)
+            node.disk.install(manifest)
+            self.restart(node)
 
     # Network
 

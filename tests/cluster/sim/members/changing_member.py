@@ -17,7 +17,6 @@ from cmdlog.cluster.transport.peer_transport import Address
 from cmdlog.member.member_roll import MemberRoll
 from cmdlog.member.membership.membership_parts import MembershipGround, MembershipParts
 from cmdlog.member.rejoin.rejoin_record import RejoinReason
-from cmdlog.raft import CopyOutcome
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import SnapshotDescriptor
 from cmdlog.raft.wire.secure_frames import Peer
@@ -138,7 +137,6 @@ class ChangingMember(SimMember):
         self._world.happened["too far back"] += 1
         with undisturbed(self.machine.files):
             self._world.wish_copy(self.node, RejoinReason.TOO_FAR_BACK)
-        self.later.append((group, lambda core: core.report_snapshot(descriptor, CopyOutcome.FAILED)))
         self._world.condemn(self)
 
     @property
