@@ -16,7 +16,7 @@ from cmdlog.api.connections.request_cycle import QuickExchange
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.request import read_body
 from cmdlog.api.routes.app_state import send_problem
-from tests.api.echo import READ_BYTES, Application, buffered, one_answer, post, problem_of
+from tests.api.echo import READ_BYTES, Application, one_answer, post, problem_of
 from tests.api.served import Served, read_all, served, status_of
 from tests.waiting import PATIENCE_S, eventually, wait_for
 
@@ -36,19 +36,6 @@ def test_connection_serves_one_request_after_another(server: Served) -> None:
             assert one_answer(client) == (200, b"abcd")
 
 
-@pytest.mark.slow
-def test_large_answers_arrive_whole(server: Served) -> None:
-    """Bodies beyond every buffer come as they were sent, also to a client that reads slowly."""
-    with server.connect() as client:
-        client.sendall(post("/echo", b"x" * 3_000_000))
-        assert one_answer(client) == (200, b"x" * 3_000_000)
-    with server.connect() as client:
-        client.sendall(post("/big/20000000", headers="Connection: close\r\n"))
-        assert eventually(lambda: buffered(server) > 0)
-        body = read_all(client).partition(b"\r\n\r\n")[2]
-    assert [len(body), body[0], body[-1]] == [20_000_000, 0, 199]
-
-
 def test_http_1_0_and_close_end_the_connection(server: Served) -> None:
     """Old clients and those that ask for it find the end of the answer by the end of the connection."""
     assert server.ask(b"POST /echo HTTP/1.0\r\nContent-Length: 1\r\n\r\nx").endswith(b"connection: close\r\n\r\nx")
@@ -56,19 +43,6 @@ def test_http_1_0_and_close_end_the_connection(server: Served) -> None:
     streamed = server.ask(b"POST /stream HTTP/1.0\r\nContent-Length: 4\r\n\r\nbody")
     assert streamed.endswith(b"\r\n\r\nbody")
     assert b"chunked" not in streamed
-
-
-@pytest.mark.slow
-def test_pipelined_requests_are_answered_in_order(server: Served, application: Application) -> None:
-    """However many come at once: one is taken up when the one before is answered."""
-    with server.connect() as client:
-        client.sendall(b"".join(post("/echo", b"%d" % number) for number in range(200)))
-        assert [one_answer(client) for _ in range(200)] == [(200, b"%d" % number) for number in range(200)]
-        client.sendall(post("/wait", b"first") + post("/echo", b"second"))
-        assert eventually(lambda: application.begun[-1] == "/wait")
-        server.inside(application.gate.set)
-        assert [one_answer(client)[1] for _ in range(2)] == [b"first", b"second"]
-    assert application.begun[-2:] == ["/wait", "/echo"]
 
 
 @pytest.mark.slow

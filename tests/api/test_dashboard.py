@@ -173,31 +173,12 @@ def test_badges_turn_when_a_site_stops(url: str, browser: Any) -> None:
     assert text_of(browser, "#why") == ""
 
 
-def test_links_lead_to_the_documents_and_the_metrics(url: str, browser: Any) -> None:
-    """The API's description and the metrics are one click away, and the page has an icon."""
-    open_page(browser, url, CALLER)
-    links = {link.text: link.get_attribute("href") for link in browser.find_elements("css selector", "nav a")}
-    assert links == {"API": f"{url}/docs", "Metrics": f"{url}/metrics"}
-    assert str(browser.find_element("css selector", "link[rel=icon]").get_attribute("href")).startswith("data:image/svg+xml,")
-    browser.find_element("id", "metrics").click()
-    until(browser, lambda page: len(page.window_handles) == 2)
-    browser.switch_to.window(browser.window_handles[-1])
-    until(browser, lambda page: "cmdlog_ready 1.0" in page.page_source)
-
-
 def test_snapshot_taken_from_the_page_is_listed(url: str, browser: Any) -> None:
     """The button takes a snapshot of every partition, and the list shows them."""
     open_page(browser, url, CALLER)
     browser.find_element("id", "take").click()
     until(browser, lambda page: text_of(page, "#takeTold") == "taken and verified")
     assert len(browser.find_elements("css selector", "#snapshots tr")) >= 3
-
-
-def test_credential_that_may_only_look_sees_the_page_and_calls_nothing(url: str, browser: Any) -> None:
-    """The page serves a reader; what it may not do is refused by the server and said on the page."""
-    open_page(browser, url, LOOKER)
-    browser.find_element("id", "take").click()
-    until(browser, lambda page: "admin" in text_of(page, "#takeTold"))
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)], ids=["desktop", "phone"])

@@ -7,7 +7,6 @@ import resource
 import socket
 import subprocess
 import sys
-import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import httpx
 import pytest
 
 from bench._common import cpu_seconds, rss_bytes
-from bench._load import Target, request, run_closed, run_load
+from bench._load import Target, request, run_load
 from bench._siege import siege
 from tests.api.bankserver import ROOT, Server
 from tests.api.served import status_of
@@ -25,8 +24,6 @@ from tests.waiting import PATIENCE_S, eventually, wait_for
 pytestmark = pytest.mark.slow
 
 IDLE = HEADS = 1000
-ROUNDS = 3
-ROUND_S = 1.0
 GOOD_CLIENTS = 4
 CONNECTION_BYTES_MAX = 32 << 10  # of the node's memory: parser, transport, and what the kernel does not count
 
@@ -76,49 +73,6 @@ def besieged(server: Server) -> Target:
     return target
 
 
-@pytest.mark.torture
-def test_siege_hardly_delays_good_clients(server: Server) -> None:
-    """The p99 of good clients stays within twice the usual: on a machine that does nothing else, in the best of three rounds."""
-    target, ratios = besieged(server), list[float]()
-    while len(ratios) < ROUNDS and min(ratios, default=9.0) > 2.0:
-        alone = run_closed(target, GOOD_CLIENTS, ROUND_S).p99_s
-        with siege(target.port, idle=IDLE, heads=HEADS):
-            ratios.append(run_closed(target, GOOD_CLIENTS, ROUND_S).p99_s / alone)
-    assert min(ratios) <= 2.0, ratios
-
-
-@contextlib.contextmanager
-def refused_bodies(port: int) -> Iterator[None]:
-    """One client that sends bodies of 1 MiB, one after another, which the server reads to the end and then refuses."""
-    body = b'{"account":[%b],"amount":1}' % b",".join(33_000 * [b'{"account":1,"memo":"a:b"}'])
-    data, ended = request("POST", "/v1/procedures/deposit", body), threading.Event()
-
-    def send() -> None:
-        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
-            while not ended.is_set():
-                client.sendall(data)
-                assert status_of(client.recv(1 << 16)) == 422
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        sender.join(PATIENCE_S)
-
-
-@pytest.mark.torture
-def test_refused_bodies_hardly_delay_good_clients(server: Server) -> None:
-    """The p99 of good clients stays within twice the usual: as above."""
-    target, ratios = besieged(server), list[float]()
-    while len(ratios) < ROUNDS and min(ratios, default=9.0) > 2.0:
-        alone = run_closed(target, GOOD_CLIENTS, ROUND_S).p99_s
-        with refused_bodies(target.port):
-            ratios.append(run_closed(target, GOOD_CLIENTS, ROUND_S).p99_s / alone)
-    assert min(ratios) <= 2.0, ratios
-
-
 def test_server_keeps_files_for_itself(tmp_path: Path) -> None:
     """With few open files allowed there are fewer connections, never fewer files for the log: a flood is survived, and said."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -144,31 +98,6 @@ def test_server_keeps_files_for_itself(tmp_path: Path) -> None:
     finally:
         server.kill()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_server_out_of_files_goes_on() -> None:
-    """Connections that cannot even be accepted are lost, the server is not: it neither spins nor ends, and serves afterwards."""
-    command = ["sh", "-c", 'ulimit -n 60 && exec "$@"', "sh", sys.executable, "-m", "bench._layer"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
-    try:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
-        clients = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(200)]
-        assert eventually(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) >= 55)
-        assert eventually(lambda: 100 < sum(map(ended, clients)) < 200)
-        wait_until_at_rest(process.pid)
-        for client in clients:
-            client.close()
-        assert eventually(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) < 30)
-        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
-            client.sendall(request("POST", "/v1/procedures/transfer", b"{}"))
-            assert status_of(client.recv(4096)) == 200
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
@@ -224,17 +153,3 @@ def ended(client: socket.socket) -> bool:
         return False
     except ConnectionError:
         return True
-
-
-def test_server_that_may_hardly_open_files_refuses_to_start(tmp_path: Path) -> None:
-    """Too few for the node alone: a clear error that names the setting and the limit, before the directory is touched."""
-    server = Server(tmp_path, "--port", "0", files_max=200)
-    try:
-        assert server.process.wait(PATIENCE_S) == 2
-        assert server.process.stdout is not None
-        told = server.process.stdout.read() + (tmp_path / "errors.txt").read_text()
-        assert "connections_max" in told
-        assert "200 files" in told
-        assert not (tmp_path / "data").exists()
-    finally:
-        server.kill()

@@ -81,15 +81,6 @@ def test_calls_are_answered_as_by_the_node(server: Running) -> None:
 
 
 @slow
-def test_credentials_are_checked_where_the_connection_is(server: Running) -> None:
-    """Without one nothing is answered, and each has its roles, on every route."""
-    for path, body in (("/v1/procedures/put", {"item": 1, "name": "x"}), ("/v1/batch", {}), ("/v1/query", {"sql": "select 1"})):
-        assert httpx.post(server.url + path, json=body).status_code == 401
-    assert server.post("/v1/procedures/put", {"item": 1, "name": "x"}, token=TOKENS["read"]).status_code == 403
-    assert server.post("/v1/batch", content=b"", token=TOKENS["read"]).status_code == 403
-
-
-@slow
 def test_a_session_is_one_over_all_processes(server: Running) -> None:
     """Its state is the partition's: a retry that another process takes finds the outcome, a number below the floor is refused."""
     session = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -103,25 +94,6 @@ def test_a_session_is_one_over_all_processes(server: Running) -> None:
         assert put(2, 0).json() == first[1]
     assert put(3, 2).status_code == 200
     assert server.call("get", item=9) == "3"
-
-
-@slow
-def test_batches_are_answered_in_order(server: Running) -> None:
-    """Writes, reads, failures and lines that are no calls, each in its place."""
-    lines: list[dict[str, Any]] = []
-    for item in range(100, 400):
-        lines += [
-            {"procedure": "put", "params": {"item": item, "name": str(item)}, "key": f"batch-{item}"},
-            {"procedure": "get", "params": {"item": item}},
-            {"procedure": "nope"},
-        ]
-    content = "\n".join(map(json.dumps, lines)).encode()
-    answers = [json.loads(line) for line in server.post("/v1/batch", content=content).content.splitlines()]
-    assert len(answers) == len(lines)
-    assert [answer["error"]["code"] for answer in answers[2::3]] == ["unknown_procedure"] * 300
-    assert all("result" in answer for answer in (*answers[::3], *answers[1::3]))
-    again = [json.loads(line) for line in server.post("/v1/batch", content=content).content.splitlines()]
-    assert [answer["txn_id"] for answer in again[::3]] == [answer["txn_id"] for answer in answers[::3]], "executed once"
 
 
 @slow

@@ -37,29 +37,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.kill()
 
 
-def test_call_is_executed_and_repeated_under_its_key(server: Server) -> None:
-    """A retried call gets the first answer, and the money moves once."""
-    assert httpx.post(server.url + "/v1/procedures/open_account", json={"account": 1, "amount": 10}).status_code == 200
-    headers = {"Idempotency-Key": "first"}
-    answers = [
-        httpx.post(server.url + "/v1/procedures/deposit", json={"account": 1, "amount": 5}, headers=headers) for _ in range(3)
-    ]
-    assert {answer.text for answer in answers} == {answers[0].text}
-    assert httpx.post(server.url + "/v1/procedures/balance", json={"account": 1}).json()["result"] == 15
-
-
-def test_abort_and_failure_have_their_codes(server: Server) -> None:
-    """What the procedure refuses is a 409, what it raises a 500 with its place, each with its transaction."""
-    aborted = httpx.post(server.url + "/v1/procedures/deposit", json={"account": 404, "amount": 5}).json()
-    assert (aborted["code"], aborted["abort_code"], aborted["status"]) == ("aborted", "no_account", 409)
-    twice = [httpx.post(server.url + "/v1/procedures/open_account", json={"account": 2, "amount": 1}) for _ in range(2)]
-    assert [(answer.status_code, answer.json().get("code")) for answer in twice] == [(200, None), (500, "procedure_failed")]
-    assert twice[1].json()["txn_id"].isdigit()
-    place = {name: twice[1].json()[name] for name in ("procedure", "file")}
-    assert place == {"procedure": "open_account", "file": "bank_of_test.py"}
-    assert twice[1].json()["line"] > 0
-
-
 def test_failure_is_an_outcome_that_the_log_and_the_status_explain(server: Server) -> None:
     """A retry under the key gets the same answer with the same place; the traceback is in the log, with both ids."""
     httpx.post(server.url + "/v1/procedures/open_account", json={"account": 77, "amount": 1})
@@ -76,44 +53,6 @@ def test_failure_is_an_outcome_that_the_log_and_the_status_explain(server: Serve
     newest = httpx.get(server.url + "/v1/status").json()["errors"][-1]
     assert (newest["code"], newest["request_id"], newest["file"]) == ("procedure_failed", "failed-1", "bank_of_test.py")
     assert newest["text"].startswith(first["error"])
-
-
-def test_bad_requests_leave_the_log_alone(server: Server) -> None:
-    """Requests that cannot be meant get a 4xx over the wire too, and no partition's log moves."""
-    before = server.committed()
-    body = b'{"account": 1, "amount": 1}'
-    length = b"Content-Length: %d\r\n" % len(body)
-    hot = b"POST /v1/procedures/deposit HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    requests = [
-        hot + length + b"Idempotency-Key: a\r\nIdempotency-Key: b\r\n\r\n" + body,
-        hot + length + b"Idempotency-Key: \xff\xfe\r\n\r\n" + body,
-        hot + b"Content-Length: 3\r\n\r\n\xff\xfe\xfd",
-        hot + b"Content-Length: 3000000\r\n\r\n" + b" " * 3_000_000,
-        hot + b"Transfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b" " * 65536 + b"\r\n1\r\n \r\n0\r\n\r\n",
-        hot.replace(b"deposit", b"%ff%fe") + length + b"\r\n" + body,
-        hot.replace(b"deposit", b"..%2f..%2fetc%2fpasswd") + length + b"\r\n" + body,
-        hot.replace(b"deposit", b"deposit%00") + length + b"\r\n" + body,
-        hot.replace(b"deposit", b"d\xc3\xa9posit") + length + b"\r\n" + body,
-        hot.replace(b"POST", b"GET") + length + b"\r\n" + body,
-        hot + length + b"Content-Length: 1\r\n\r\n" + body,
-        b"nonsense\r\n\r\n",
-    ]
-    for request in requests:
-        status = exchange(server.url, request).split(b" ", 2)[1]
-        assert status.startswith(b"4"), request[:200]
-    assert server.committed() == before
-
-
-def test_ten_thousand_lines_over_the_wire(server: Server) -> None:
-    """A large batch is answered line by line, in order, while it is being sent."""
-    lines = [{"procedure": "open_account", "params": {"account": 1000 + number, "amount": number}} for number in range(10_000)]
-    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    answer = httpx.post(server.url + "/v1/batch", content=body)
-    results = [json.loads(line)["result"] for line in answer.text.splitlines()]
-    assert results == list(range(10_000))
-    query = {"sql": "select count(*), sum(balance) from accounts where id >= 1000"}
-    rows = httpx.post(server.url + "/v1/query", json=query).json()["rows"]
-    assert [sum(column) for column in zip(*rows, strict=True)] == [10_000, sum(range(10_000))]
 
 
 def test_client_that_leaves_midway_harms_nobody(server: Server) -> None:
@@ -181,13 +120,6 @@ def test_server_speaks_tls(tmp_path: Path) -> None:
         assert server.stop() == 0
     finally:
         server.kill()
-
-
-def test_query_may_not_write(server: Server) -> None:
-    """SQL that would change something is the caller's mistake, and changes nothing."""
-    for sql in ("delete from accounts", "create table x (y)", "pragma user_version = 7", "select * from nowhere", "begin"):
-        answer = httpx.post(server.url + "/v1/query", json={"sql": sql})
-        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameters"), sql
 
 
 def test_second_process_is_refused(server: Server, tmp_path: Path) -> None:
@@ -282,16 +214,3 @@ def test_stop_in_the_first_seconds_is_clean(tmp_path: Path) -> None:
         assert again.stop() == 0
     finally:
         again.kill()
-
-
-def test_second_server_says_no_address(server: Server, tmp_path: Path) -> None:
-    """Who cannot have the directory or the port has told nobody to connect."""
-    cwd = Path(os.readlink(f"/proc/{server.process.pid}/cwd"))
-    for folder, options in ((cwd, ("--port", "0")), (tmp_path, ("--port", server.url.rpartition(":")[2]))):
-        second = Server(folder, *options)
-        try:
-            assert second.process.stdout is not None
-            assert "listening" not in second.process.stdout.read()
-            assert second.process.wait(PATIENCE_S) in (2, 12)
-        finally:
-            second.kill()

@@ -16,8 +16,7 @@ from structlog.testing import capture_logs
 from cmdlog.api.app import create_app
 from cmdlog.api.connections.connection import Connection
 from cmdlog.api.connections.connection_registry import Roster
-from cmdlog.api.connections.http_parser import Framer, Headers, Request
-from cmdlog.api.connections.request_cycle import QuickExchange
+from cmdlog.api.connections.http_parser import Framer, Headers
 from cmdlog.api.connections.response_writer import WRITE_BYTES
 from cmdlog.api.fast_path import QuickCalls
 from cmdlog.node.settings import Settings
@@ -148,35 +147,6 @@ def test_answers_that_nobody_reads_stop_the_requests(application: Application) -
         assert server.settled()
 
 
-@pytest.mark.slow
-def test_quick_answers_that_nobody_reads_stop_the_requests(application: Application) -> None:
-    """Answers that are given at once are bounded too, also when each request comes by itself."""
-
-    class Quick:
-        reads: frozenset[bytes] = frozenset()
-
-        def takes(self, request: Request, body_bytes: int) -> bool:
-            return True
-
-        def begin_call(self, request: Request, body: bytes, exchange: QuickExchange) -> None:
-            exchange.answer(200, [(b"content-length", b"%d" % WRITE_BYTES)], b"x" * WRITE_BYTES)
-
-    with served(application, quick=Quick(), write_timeout_s=0.5) as server, server.connect() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        peaks = [0]
-        assert eventually(lambda: bool(server.roster.open))
-
-        def cut() -> bool:
-            with contextlib.suppress(ConnectionError):
-                client.sendall(post("/echo"))
-            peaks.append(buffered(server))
-            return open_connections(server) == 0
-
-        assert eventually(cut, every_s=0.001)
-        assert max(peaks) <= 3 * WRITE_BYTES
-        assert server.settled()
-
-
 class Wire:
     """A transport that takes nothing: after the first write its buffer is full."""
 
@@ -263,21 +233,6 @@ def test_new_connection_takes_the_place_of_a_silent_one(application: Application
         assert server.settled()
 
 
-def test_unauthenticated_connections_stay_strangers(application: Application) -> None:
-    """An answer of 401 earns no place: such connections go before one that was let in, though it has rested longer."""
-    with served(application, connections_max=2) as server, server.connect() as good, server.connect() as bad:
-        good.sendall(post("/echo", b"x"))
-        one_answer(good)
-        bad.sendall(post("/ignore/401"))
-        one_answer(bad)
-        with server.connect() as fresh:
-            fresh.sendall(post("/echo", b"served"))
-            assert one_answer(fresh) == (200, b"served")
-            assert read_all(bad) == b""
-            good.sendall(post("/echo", b"still"))
-            assert one_answer(good) == (200, b"still")
-
-
 def test_connection_is_turned_away_when_all_are_at_work(application: Application) -> None:
     """Nobody who is being answered makes room: the newcomer gets 503 with Retry-After, and a place later."""
     with served(application, connections_max=3) as server:
@@ -297,22 +252,6 @@ def test_connection_is_turned_away_when_all_are_at_work(application: Application
         for client in workers:
             client.close()
         assert server.settled()
-
-
-@pytest.mark.slow
-def test_flood_of_connections_keeps_within_the_limit(application: Application) -> None:
-    """Three hundred half-sent connections on a server for fifty: a good client is served at every moment."""
-    with served(application, connections_max=50) as server, server.connect() as good:
-        flood = []
-        for _ in range(300):
-            flood.append(server.connect())
-            flood[-1].sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\n")
-            good.sendall(post("/echo", b"good"))
-            assert one_answer(good) == (200, b"good")
-        assert server.inside(lambda: len(server.roster.open)) <= 50
-        assert server.roster.counts["evicted"] >= 250
-        for client in flood:
-            client.close()
 
 
 # -- shares of them ----------------------------------------------------------------------------------------------------
@@ -349,21 +288,6 @@ def test_connection_whose_body_is_latest_makes_room(application: Application) ->
             client.sendall(b"123456789")
             assert one_answer(client) == (200, b"123456789")
         assert server.roster.counts["evicted"] == 1
-
-
-def test_connection_at_rest_makes_room_before_a_late_body(application: Application) -> None:
-    """Of one credential, what costs its client least goes first."""
-    with served(application, connections_max=2) as server, contextlib.ExitStack() as opened:
-        late = begin_late(server, application, b"one", open_files=opened)
-        resting = opened.enter_context(server.connect())
-        resting.sendall(post("/echo", b"x"))
-        one_answer(resting)
-        with server.connect() as fresh:
-            fresh.sendall(post("/echo", b"served"))
-            assert one_answer(fresh) == (200, b"served")
-        assert read_all(resting) == b""
-        late.sendall(b"123456789")
-        assert one_answer(late) == (200, b"123456789")
 
 
 def test_credential_with_more_than_its_share_makes_room(application: Application) -> None:

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from cmdlog.api.connections import tls as tls_module
 from cmdlog.api.connections.tls import CHECK_EVERY_S, Certificate, make_context, validity
 from cmdlog.node.settings import BadSetting, Settings
-from tests.api.echo import RESET, Application, one_answer, post
+from tests.api.echo import Application, one_answer, post
 from tests.api.served import Served, descriptors, read_all, served, status_of
 from tests.waiting import PATIENCE_S, eventually
 
@@ -138,16 +138,6 @@ def test_handshake_has_the_deadline_of_the_head(files: Files, sent: bytes) -> No
 
 
 @pytest.mark.slow
-def test_head_after_the_handshake_is_late_too(authority: trustme.CA, files: Files) -> None:
-    """A connection that is silent after its handshake gets 408, and its end."""
-    with served(Application(), header_timeout_s=300, **files) as server, greet(server, context_of(authority)) as client:
-        server.pass_time(310)
-        assert status_of(read_all(client)) == 408
-        client.close()
-        assert server.settled()
-
-
-@pytest.mark.slow
 def test_handshakes_that_dawdle_make_room(authority: trustme.CA, files: Files) -> None:
     """They count as connections, and are the first to go when there are too many."""
     with served(Application(), connections_max=5, **files) as server, greet(server, context_of(authority)) as good:
@@ -162,34 +152,6 @@ def test_handshakes_that_dawdle_make_room(authority: trustme.CA, files: Files) -
             assert one_answer(fresh) == (200, b"served")
         for client in idle:
             client.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", ["/echo", "/stream", "/wait", "/big/100000000"])
-def test_client_that_vanishes_leaves_nothing_behind(authority: trustme.CA, files: Files, path: str) -> None:
-    """A reset in the body, before the answer and in it: no connection, task or descriptor stays, and nothing is logged."""
-    application = Application()
-    with served(application, **files) as server, capture_logs() as logs:
-        before = descriptors()
-        client = greet(server, context_of(authority))
-        client.sendall(post(path, b"x" * 10)[: None if path[1] in "wb" else -5])
-        assert eventually(lambda: application.begun == [path])
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        client.close()
-        assert eventually(lambda: not server.roster.open)
-        server.inside(application.gate.set)
-        assert server.settled()
-        assert eventually(lambda: descriptors() == before)
-    assert logs == []
-
-
-@pytest.mark.slow
-def test_client_that_does_not_read_is_cut_over_tls(authority: trustme.CA, files: Files) -> None:
-    """Buffers of TLS are bounded as well, and so is the patience."""
-    with served(Application(), write_timeout_s=0.5, **files) as server, greet(server, context_of(authority)) as client:
-        client.sendall(post("/big/100000000"))
-        assert eventually(lambda: server.roster.counts["slow_reader"] == 1)
-        assert server.settled()
 
 
 # -- certificates of clients -------------------------------------------------------------------------------------------

@@ -7,8 +7,6 @@ import json
 import re
 import socket
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
 import pytest
 
@@ -56,12 +54,6 @@ def held_bytes(server: Running, of: str = "answers") -> int:
     return int(float(found))
 
 
-def refusal(server: Running) -> Any:
-    """The problem of a long call by the caller that does not read; None for a result."""
-    answer = server.post("/v1/procedures/read_long", content=LONG_CALL, token=TOKENS[READ])
-    return None if answer.status_code == 200 else answer.json()
-
-
 def all_given_back(server: Running) -> bool:
     """Whether nothing is held."""
     return held_bytes(server) == 0
@@ -99,18 +91,6 @@ def test_answers_that_nobody_reads_stop_nobody_else(server: Running, kind: str) 
     ask_for(lambda: all_given_back(server))
 
 
-def test_call_of_a_caller_that_does_not_read_is_refused_before_it_runs(server: Running) -> None:
-    """Once its share is full; its small calls go on."""
-    ask_for(lambda: all_given_back(server))
-    with unread(server, 40, "/v1/procedures/read_long", LONG_CALL, TOKENS[READ]):
-        ask_for(lambda: held_bytes(server) >= LONG)
-        refused = ask_for(partial(refusal, server))
-        assert refused["code"] == "not_ready"
-        assert "leaves unread" in refused["detail"]
-        small = server.post("/v1/query", {"sql": "SELECT 1", "partition": 0}, token=TOKENS[READ])
-        assert small.json()["rows"] == [[1]]
-
-
 LATE_BYTES = 1 << 20
 LATE = {
     "queries": ("/v1/query", b'{"sql": "', READ),
@@ -141,17 +121,3 @@ def test_problems_of_a_body_are_listed_up_to_a_limit(server: Running) -> None:
     assert answer.status_code == 422
     assert len(answer.content) < 8192
     assert "more problems" in answer.json()["problems"][-1]["problem"]
-
-
-ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-
-
-def test_queries_of_one_reader_leave_others_their_turn(server: Running) -> None:
-    """Eight connections ask for ever; another credential's queries are answered meanwhile."""
-    ask_for(lambda: all_given_back(server))
-    with unread(server, 8, "/v1/query", json.dumps({"sql": ENDLESS}).encode(), TOKENS[READ]):
-        ask_for(lambda: held_bytes(server) > 0)
-        for _ in range(3):
-            assert server.post("/v1/query", {"sql": "SELECT 1", "partition": 0}).json()["rows"] == [[1]]
-            assert held_bytes(server) > 0
-    ask_for(lambda: all_given_back(server))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from itertools import islice
@@ -86,7 +86,6 @@ def add_ticket(tx: Transaction, caller: str, id: int, shop: str) -> None:  # noq
 FILES: Final = RealFiles()
 SEED: Final = 1  # of the request hash of every call of a session; none has parameters
 INDEX, TERM, CHECKSUM, TXN = 9, 2, 77, 1_700_000_000_000 << 21
-Store = Callable[..., None]
 
 
 class Crafted:

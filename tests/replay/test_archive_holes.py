@@ -194,26 +194,6 @@ def test_what_recovery_points_keep_stands_apart_without_a_hole(rig: ArchiveRig, 
     assert (code, failed["error"]["kind"]) == (10, "HistoryCutOff")
 
 
-@pytest.mark.torture
-def test_cut_segment_and_damage_behind_a_hole_are_named(rig: ArchiveRig, node: Path, command: Command) -> None:
-    """A segment that ends too early is damage with a place; with a hole in front, the loss accepted, a note for each of them."""
-    path = segment(rig, node, LAST)
-    damage.truncate(str(path), path.stat().st_size // 2)
-    code, failed = command("log", "history", node, "--json")
-    assert (code, failed["error"]["kind"]) == (10, "HistoryDamaged")
-    assert path.name in failed["error"]["message"]
-    segment(rig, node, MIDDLE).unlink()
-    code, text = command.text("log", "history", node, "--accept-data-loss")
-    assert code == 0
-    assert f"{segment(rig, node, MIDDLE)} is not part of the log" in text
-    assert "cannot be read; calls up to entry" in text
-    code, told = command.values("log", "history", node, "--accept-data-loss")
-    known = [txn for txn, _ in rig.history]
-    assert set(txn_ids(told)) < set(known)
-    assert known[-1] in txn_ids(told)
-    assert sorted(set(txn_ids(told))) == txn_ids(told)
-
-
 def test_a_moment_of_which_nothing_is_left_is_refused_also_with_losses(rig: ArchiveRig, node: Path, tmp_path: Path) -> None:
     """Partitions would be empty, and a recovery of nothing passes for one."""
     shutil.rmtree(node / "archive")

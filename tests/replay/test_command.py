@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +10,7 @@ from cmdlog.cli.directory.recover_output import NO_DIGEST
 from cmdlog.wal.divergence_file import DivergenceFile, PartitionDivergence
 from cmdlog.wal.format.record import RecordKind, encode_json
 from cmdlog.wal.ids import CLUSTER_GROUP
-from cmdlog.wal.log import Log
 from procedures.bundle import Bundle
-from replay.recover.in_place import bring_up
 from tests.commands import Command
 from tests.replay import rig as rigs
 from tests.replay.rig import CLOCK, DEPOSIT, Rig, balances_of
@@ -80,39 +75,6 @@ def test_plan_only_looks(rig: Rig, command: Command) -> None:
     assert not Path(rig.state_file(0)).exists()
     code, text = command("recover", rig.directory, "--plan")
     assert "reaches back to the first entry" in " ".join(text.split())
-
-
-def test_plan_file_is_applied_as_it_is(rig: Rig, command: Command, tmp_path: Path) -> None:
-    """What --plan-file wrote, --apply does: here, recovery to a moment."""
-    rig.close()
-    txn, balances = rig.history[-4]
-    plan = tmp_path / "plan.json"
-    code, _ = command("recover", rig.directory, "--plan", "--to", "unused", "--until", txn, "--plan-file", plan, "--json")
-    assert code == 0
-    assert not Path("unused").exists()
-    code, _ = command("recover", rig.directory, "--apply", plan, "--to", tmp_path / "out", "--json")
-    assert code == 0
-    assert balances_of(str(tmp_path / "out")) == balances
-
-
-def test_until_and_data_loss_never_touch_the_original(rig: Rig, command: Command) -> None:
-    """Without --to they are a usage error."""
-    rig.close()
-    assert command("recover", rig.directory, "--until", 1)[0] == 2
-    assert command("recover", rig.directory, "--accept-data-loss")[0] == 2
-    assert command("recover", rig.directory, rig.directory)[0] == 2
-
-
-def test_running_node_refuses_recovery_in_place_and_allows_looking(rig: Rig, command: Command, tmp_path: Path) -> None:
-    """Exit code 12 names the owner; --plan and --to work beside it."""
-    rig.snapshot(0)
-    code, text = command("recover", rig.directory)
-    assert code == 12
-    assert str(os.getpid()) in text
-    assert command("recover", rig.directory, "--plan", "--json")[0] == 0
-    assert command("recover", rig.directory, "--to", tmp_path / "out", "--json")[0] == 0
-    assert balances_of(str(tmp_path / "out")) == rig.balances
-    rig.stop()
 
 
 def test_not_a_node_is_named(command: Command, tmp_path: Path) -> None:
@@ -189,31 +151,6 @@ def test_snapshot_list_and_verify(rig: Rig, command: Command) -> None:
     assert f"{image} has changed" in text
 
 
-@pytest.mark.slow
-def test_recovery_killed_again_and_again_ends_right(tmp_path: Path) -> None:
-    """SIGKILL at moments all over `cmdlog recover`: each leaves whole states, and the last run ends where the live one did."""
-    rig = Rig(tmp_path, segment_bytes=1 << 20)
-    rig.deposits(600, calls=20)
-    rig.close()
-    before = rig.digests()
-    for p in range(2):
-        rig.forget_state(p)
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    command = [sys.executable, "-m", "cmdlog.cli", "recover", rig.directory, "--json"]
-    for wait_s in (0.5, 0.7, 0.8, 0.9, 1.0):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
-        try:
-            process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    wal = Log.open(rig.files, rig.directory)
-    bring_up(rig.files, wal)
-    wal.close()
-    assert rig.digests() == before
-    assert balances_of(rig.directory) == rig.balances
-
-
 @pytest.mark.parametrize(
     "options",
     [("--apply", "f", "--to", "o", "--until", "5"), ("--plan", "--partitions", "3"), ("--quarantine",), ("--partitions", "2")],
@@ -224,28 +161,3 @@ def test_options_that_would_be_ignored_are_refused(rig: Rig, command: Command, o
     rig.close()
     code, told = command("recover", rig.directory, *options)
     assert (code, options[-2 if len(options) > 1 else -1] in str(told)) == (2, True)
-
-
-@pytest.mark.parametrize("lost", ["oldest", "newest"])
-def test_lost_segment_costs_what_only_it_held(command: Command, tmp_path: Path, lost: str) -> None:
-    """Snapshots and the rest of the log may suffice; where they do not, the file is named, and the loss can be accepted."""
-    rig = Rig(tmp_path)
-    while len(rig.wal.segments) < 3:
-        rig.deposits(40)
-    for partition in range(2):
-        rig.snapshot(partition)
-    rig.deposits(10)
-    rig.close()
-    segments = sorted(Path(rig.directory, "log").glob("seg-*"))
-    segments[0 if lost == "oldest" else -1].unlink()
-    code, told = command("recover", rig.directory, "--to", tmp_path / "out")
-    if lost == "oldest":
-        assert code == 0, told
-        assert balances_of(str(tmp_path / "out")) == rig.balances
-        return
-    assert code == 10
-    assert segments[-1].name in told.replace("\n", "")
-    assert "--accept-data-loss" in told
-    code, told = command("recover", rig.directory, "--to", tmp_path / "out", "--accept-data-loss", "--json")
-    assert code == 0, told
-    assert told["notes"]

@@ -13,13 +13,11 @@ import apsw
 import orjson
 import pytest
 
-import cmdlog
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.batch import encode_batch
 from cmdlog.wal.format.record import decode_record
 from cmdlog.wal.reader import Recycled
-from procedures.samples import bank
 from replay.drill import drill as module
 from replay.drill import proofs
 from replay.drill import report as drillreport
@@ -28,7 +26,6 @@ from replay.drill.proofs import NoRoom
 from replay.drill.report import FOLDER, DrillReport, Proof, alone, last_proven, last_report
 from replay.plan.planner import make_plan
 from replay.recover.execute import execute
-from snapshot import lineage
 from snapshot.archive.retention_promise import write_promise
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest, file_entry
 from snapshot.table_digest import open_image, table_digests
@@ -109,17 +106,6 @@ def test_node_without_snapshots_is_replayed_from_nothing(tmp_path: Path) -> None
     assert report.second == {}
 
 
-def test_single_snapshot_is_proven_in_the_one_way_that_there_is(tmp_path: Path) -> None:
-    """The other partition, which has none, does not keep it from that."""
-    rig = Rig(tmp_path)
-    rig.deposits(8)
-    rig.snapshot(0)
-    report = run_drill(rig)
-    assert report.verdict == "proven"
-    assert (report.newest[0].snapshot != "", report.newest[1].snapshot) == (True, "")
-    assert report.second == {}
-
-
 @pytest.mark.slow
 def test_promised_past_is_proven_from_the_archive(tmp_path: Path) -> None:
     """Each seed draws a moment of the window; all partitions get there, over files of the archive; the report says which."""
@@ -187,16 +173,6 @@ def test_procedure_that_is_not_deterministic_is_caught_by_digests(rig: Rig) -> N
     assert "state was removed" not in str(report.to_json())
 
 
-def test_procedure_that_is_not_deterministic_is_caught_without_digests(rig: Rig) -> None:
-    """A log without digests of rows: the two ways end in different tables."""
-    rig.batch(0, [(DRIFT, [0])], digest=False)
-    for partition in (0, 1):
-        rig.snapshot(partition)
-    report = run_drill(rig)
-    assert report.verdict == "diverged"
-    assert "differ in accounts" in str(report.error)
-
-
 def test_entry_that_is_missing_in_the_log_is_caught(rig: Rig) -> None:
     """The site applied an entry that the log does not hold."""
     record = rig.log
@@ -248,43 +224,6 @@ def test_disk_without_room_is_left_alone(rig: Rig, monkeypatch: pytest.MonkeyPat
     report = run_drill(rig)
     assert isinstance(report.error, NoRoom)
     assert (report.verdict, report.exit_code) == ("not_run", 14)
-
-
-@pytest.fixture
-def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A closed node directory whose two newest snapshots are deltas, each on an image of its own."""
-    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
-    monkeypatch.setattr(lineage, "ROWS_SHARE", 10.0)
-    directory = tmp_path / "chained"
-    with cmdlog.open(directory, bank.db, partitions=1, segments=4, segment_bytes=4 << 20) as opened:
-        opened.call("open_accounts", branch=1, first=0, count=100, savings=5, checking=5)
-        kinds = []
-        for customer in range(4):
-            kinds += [described["kind"] for described in opened.node.take_snapshot()]
-            opened.call("deposit_checking", branch=1, customer=customer, amount=7)
-    assert kinds == ["full", "full", "delta", "delta"]
-    return directory
-
-
-def test_chains_of_deltas_are_proven_too(chain: Path) -> None:
-    """The newest state comes from a delta on one image, and the one that it is compared with from a delta on the other."""
-    report = drill(FILES, str(chain), seed=1)
-    assert (report.error, report.verdict) == (None, "proven")
-    assert report.newest[0].rows == report.second[0].rows > 100
-
-
-def test_row_of_a_delta_that_changed_together_with_its_checksums_is_caught(chain: Path) -> None:
-    """The manifest of a delta says nothing about the whole state: the other way to it does."""
-    newest = max(chain.glob("snapshots/p0000-*"))
-    delta, path = newest / "delta.sqlite", newest / "manifest.json"
-    connection = apsw.Connection(str(delta))
-    connection.execute("UPDATE accounts SET checking = checking + 1")
-    connection.close()
-    manifest = decode_manifest(path.read_bytes(), path=str(path))
-    path.write_bytes(encode_manifest(replace(manifest, files=(file_entry(str(delta)),))))
-    report = drill(FILES, str(chain), seed=1)
-    assert report.verdict == "diverged"
-    assert "differ in accounts" in str(report.error)
 
 
 # -- beside a node -------------------------------------------------------------------------------------------------------

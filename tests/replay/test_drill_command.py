@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-import cmdlog
 from cmdlog.child_process import PIPE, ChildProcess
-from procedures.samples import bank
 from replay.drill import drill as module
 from replay.drill.report import FOLDER
 from tests.commands import Command
-from tests.replay.drills import run_drill, with_snapshots
-from tests.replay.rig import ACCOUNTS, DRIFT, Rig
+from tests.replay.drills import with_snapshots
+from tests.replay.rig import DRIFT, Rig
 from tests.waiting import PATIENCE_S
 
 
@@ -48,45 +45,6 @@ def test_command_tells_the_report_and_its_exit_code(rig: Rig, command: Command) 
     assert code == 16
     assert report["verdict"] == "diverged"
     assert told["error"]["exit_code"] == 16
-
-
-def test_way_from_the_first_entry_is_reported(rig: Rig, command: Command) -> None:
-    """It ends where the second proof begins, and its tables are those; the command shows it."""
-    report = run_drill(rig)
-    for partition in (0, 1):
-        oldest, second = report.oldest[partition], report.second[partition]
-        assert (oldest.snapshot, oldest.from_index, oldest.to_index) == ("", 0, second.from_index)
-        assert (oldest.calls, oldest.tables) == (ACCOUNTS + 12, 4)
-        assert oldest.digests == 5
-    assert report.to_json()["partitions"][1]["oldest"] == {**asdict(report.oldest[1]), "to_txn": str(report.oldest[1].to_txn)}
-    assert command("drill", rig.directory)[1].count("oldest") == 2
-
-
-def test_command_says_what_was_not_compared(tmp_path: Path, command: Command) -> None:
-    """A node that never had a call is no damaged one, but "proven" alone would say too much of it."""
-    with cmdlog.open(tmp_path / "idle", bank.db, partitions=2, segments=4, segment_bytes=4 << 20):
-        pass
-    code, value = command("drill", tmp_path / "idle", "--json")
-    assert (code, value["verdict"], value["nothing_to_compare"]) == (0, "proven", [0, 1])
-    code, text = command("drill", tmp_path / "idle")
-    assert (code, text.count("nothing to compare: there is no snapshot")) == (0, 2)
-    assert "nothing to compare in partition 0, 1: no calls were replayed" in " ".join(text.split())
-    assert "one snapshot alone" not in text
-
-
-def test_command_says_where_the_log_begins(tmp_path: Path, command: Command) -> None:
-    """A recovered node has one snapshot, and no state before it."""
-    with cmdlog.open(tmp_path / "node", bank.db, partitions=1, segments=4, segment_bytes=4 << 20) as opened:
-        opened.call("open_accounts", branch=1, first=0, count=100, savings=5, checking=5)
-    assert command("recover", tmp_path / "node", "--to", tmp_path / "made")[0] == 0
-    code, text = command("drill", tmp_path / "made")
-    assert code == 0
-    assert "nothing to compare: there is only one snapshot" in text
-    assert "nothing older: the log begins after index" in text
-    with cmdlog.open(tmp_path / "made", bank.db) as opened:
-        opened.call("deposit_checking", branch=1, customer=0, amount=7)
-    code, text = command("drill", tmp_path / "made")
-    assert (code, "nothing to compare" in text, "there is only one snapshot" in text) == (0, False, True)
 
 
 def test_directory_that_is_no_nodes_gets_no_folder(tmp_path: Path, command: Command) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,14 +9,13 @@ import pytest
 from cmdlog.wal.errors import Locked
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.log import Log
-from cmdlog.wal.system.file_birth import birth_ns
 from procedures.idempotency.known_outcome import KeyPolicy
 from replay.errors import Divergence
 from replay.plan.node_plan import Plan
 from replay.plan.planner import make_plan
 from replay.recover.execute import RecoveryReport
 from replay.recover.in_place import bring_up
-from replay.state import state_lock, trust
+from replay.state import state_lock
 from tests.replay.rig import CLOCK, DEPOSIT, DRIFT, Rig, balances_of
 
 
@@ -112,53 +109,6 @@ def test_damaged_newest_snapshot_falls_back_and_is_named(rig: Rig) -> None:
         (newest.name, True)
     ]
     assert rig.digests() == before
-
-
-def test_copied_state_file_is_not_trusted(rig: Rig) -> None:
-    """A state file that is not at the inode that was written, however good it looks, is rebuilt."""
-    rig.close()
-    before = rig.digests()
-    path = Path(rig.state_file(0))
-    kept = path.rename(f"{path}.other")  # keeps its inode
-    shutil.copy2(kept, path)
-    plan, _ = recover(rig)
-    assert plan.partitions[0].source == "empty"
-    assert "copy" in plan.partitions[0].passed[0].why
-    assert rig.digests() == before
-
-
-def test_copied_state_file_is_not_trusted_at_the_very_inode(rig: Rig, tmp_path: Path) -> None:
-    """ext4 gives the inode of a file that was removed to the next one: a copy that replaces the file is rebuilt there, too."""
-    rig.close()
-    before = rig.digests()
-    path = Path(rig.state_file(0))
-    if not birth_ns(str(path)):
-        pytest.skip("this file system does not keep when a file was made")
-    inode = path.stat().st_ino
-    kept = shutil.copy2(path, tmp_path / "kept")
-    path.unlink()
-    shutil.copy2(kept, path)
-    record = path.with_name(trust.TRUST_NAME)
-    stated = json.loads(record.read_bytes())
-    assert stated["files"][path.name][1] == inode
-    stated["files"][path.name][1] = path.stat().st_ino  # should another file have taken the number
-    record.write_text(json.dumps(stated))
-    plan, _ = recover(rig)
-    assert plan.partitions[0].source == "empty"
-    assert "copy" in plan.partitions[0].passed[0].why
-    assert rig.digests() == before
-
-
-def test_state_of_an_earlier_boot_is_not_trusted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restart of the machine the page cache is gone, and so is the trust in files that were never synced."""
-    rig.close()
-    before = rig.digests()
-    monkeypatch.setattr(type(rig.files), "boot_id", lambda _self: "another")
-    plan, _ = recover(rig)
-    assert [part.source for part in plan.partitions] == ["empty", "empty"]
-    assert rig.digests() == before
-    plan, _ = recover(rig)
-    assert [part.source for part in plan.partitions] == ["state", "state"]
 
 
 def test_state_beyond_the_log_is_discarded(rig: Rig) -> None:
@@ -260,21 +210,6 @@ def test_state_that_a_site_still_writes_is_waited_for(rig: Rig, monkeypatch: pyt
     assert plan.partitions[0].source == "empty"
 
 
-def test_snapshot_beyond_the_log_is_put_aside_by_a_given_plan_too(rig: Rig) -> None:
-    """`--apply` leaves no more behind than a plan of its own."""
-    rig.close()
-    rig.restart()
-    rig.engines[0].executor.advance(index=rig.next_index[0], term=9, checksum=1)
-    path = Path(rig.snapshot(0, mark=False))
-    rig.stop()
-    rig.forget_state(0)
-    plan = make_plan(rig.files, rig.directory, use_state="trusted").plan
-    wal = Log.open(rig.files, rig.directory)
-    bring_up(rig.files, wal, plan=plan)
-    wal.close()
-    assert not path.exists()
-
-
 def test_nondeterministic_result_is_named(rig: Rig) -> None:
     """A procedure that looks at the wall clock: partition, index, transaction, procedure and position are in the error."""
     index = rig.batch(1, [(DEPOSIT, [10, 1]), (CLOCK, [11]), (DEPOSIT, [11, 1])])
@@ -299,18 +234,6 @@ def test_nondeterministic_rows_are_named(rig: Rig) -> None:
     assert (caught.value.place.index, caught.value.place.procedure) == (index, "drift")
 
 
-def test_replaying_twice_gives_equal_digests(rig: Rig) -> None:
-    """The same log gives the same tables, idempotency tables included."""
-    rig.close()
-    found = []
-    for _ in range(2):
-        for p in range(2):
-            rig.forget_state(p)
-        recover(rig)
-        found.append(rig.digests())
-    assert found[0] == found[1]
-
-
 @pytest.mark.slow
 def test_workers_give_the_same_states(rig: Rig) -> None:
     """Two processes, one per partition, end where the live run did."""
@@ -325,19 +248,6 @@ def test_workers_give_the_same_states(rig: Rig) -> None:
     assert rig.digests() == before
     plan, _ = recover(rig)
     assert [part.source for part in plan.partitions] == ["state", "state"], "what workers made is trusted"
-
-
-@pytest.mark.slow
-def test_divergence_in_a_worker_is_named_here(rig: Rig) -> None:
-    """The error of a worker process arrives as what it is."""
-    index = rig.batch(1, [(CLOCK, [11])])
-    rig.close()
-    for p in range(2):
-        rig.forget_state(p)
-    with pytest.raises(Divergence) as caught:
-        recover(rig, workers=2)
-    assert (caught.value.place.index, caught.value.place.procedure) == (index, "clock")
-    assert not Path(rig.state_file(1)).exists()
 
 
 def test_plan_survives_its_file(rig: Rig) -> None:

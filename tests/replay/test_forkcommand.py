@@ -12,8 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import cmdlog
-from cmdlog.wal.files import RealFiles
-from cmdlog.wal.opening.home import adopt
 from replay.state.trust import state_path
 from tests.commands import Command
 from tests.replay.ledgers import SMALL, Versions, logged_calls
@@ -67,15 +65,6 @@ def test_what_if_is_one_command_and_its_answer_another(node: Path, versions: Ver
     assert content(node) == before
 
 
-def test_equal_code_makes_no_difference(node: Path, command: Command, tmp_path: Path) -> None:
-    """The same version from the start: diff is empty and ends with 0, idempotency keys included."""
-    assert command("fork", node, "--at", "start", "--app", "ledger_v1:db", "--to", tmp_path / "out", "--json")[0] == 0
-    code, found = command("diff", node, tmp_path / "out", "--keys", "--json")
-    assert (code, found["equal"], found["idempotency_keys"]) == (0, True, {"left": 12, "right": 12})
-    code, text = command("diff", node, tmp_path / "out")
-    assert (code, text.split()[0]) == (0, "equal")
-
-
 def test_words_for_people(node: Path, versions: Versions, command: Command, tmp_path: Path) -> None:
     """Both commands say the main thing in plain lines, and where the rest is."""
     versions.load("ledger_v2", factor="amount * 10")
@@ -118,22 +107,6 @@ def test_sides_that_cannot_be_trusted_are_restored(node: Path, command: Command,
     assert (code, found["left"]["read_from"], found["right"]["read_from"]) == (0, "states", "snapshots and log")
     assert found["left"]["partitions"] == found["right"]["partitions"]
     assert content(copy) == before
-
-
-def test_running_node_and_snapshots_can_be_compared(node: Path, versions: Versions, command: Command, tmp_path: Path) -> None:
-    """Beside a running node, and a snapshot of before against the node of now."""
-    db, node = versions.load("ledger_v1"), Path(shutil.copytree(node, tmp_path / "running"))
-    adopt(RealFiles(), str(node))
-    with cmdlog.open(node, db, **SMALL) as opened:
-        taken = node / "snapshots" / opened.node.take_snapshot(0)[0]["name"]
-        for account in range(ACCOUNTS):
-            opened.call("deposit", account=account, amount=1)
-        code, found = command("diff", node, node, "--json")
-        assert code == 0, found
-        assert found["equal"]
-        code, found = command("diff", taken, taken, "--json")
-        assert (code, found["left"]["read_from"]) == (0, "snapshot")
-    assert command("diff", taken, node, "--json")[0] == 1
 
 
 def test_bad_input_is_trouble_and_not_a_difference(node: Path, command: Command, tmp_path: Path) -> None:

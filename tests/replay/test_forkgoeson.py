@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +21,7 @@ from replay.fork.fork import START, ForkReport, fork
 from replay.fork.tally import RerunProgress
 from replay.loop import shared_transaction
 from replay.state.trust import state_path
-from tests.processes import is_gone
 from tests.replay.ledgers import LEDGER, SMALL, Call, Versions, importable, logged_calls, rows_of
-from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow
 ACCOUNTS = 6
@@ -202,71 +194,3 @@ def test_states_of_another_boot_begin_anew(
     report = forked(node, db, tmp_path / "out", START)
     assert told(report) == told(forked(node, db, tmp_path / "whole", START))
     assert rows_of(tmp_path / "out", "accounts") == rows_of(tmp_path / "whole", "accounts")
-
-
-# -- real processes ------------------------------------------------------------------------------------------------------
-
-
-HANGS: tuple[str, str] = ("hang", "ran for more than 1 s")
-ENDS: tuple[str, str] = ("end", "ended: exit code 3")
-
-
-@pytest.mark.parametrize(
-    ("traps", "signals"),
-    [([HANGS], []), pytest.param([HANGS, ENDS], [signal.SIGINT, signal.SIGKILL], marks=pytest.mark.torture)],
-    ids=["hangs", "all"],
-)
-def test_call_that_does_not_come_back_is_named_and_the_fork_goes_on(
-    node: Path, versions: Versions, tmp_path: Path, traps: list[tuple[str, str]], signals: list[signal.Signals]
-) -> None:
-    """One that hangs, or ends its process: exit code 16; Ctrl-C meanwhile: 130; a kill: no process stays. All on one directory.
-
-    Where the cause was outside of the code, the same command goes on, and says what one run says. What is printed is no answer.
-    """
-    call = next(call for call in deposits_of(node) if call.params[1] == TRAPPED)
-    for trap, words in traps:
-        code, failed = ended(begun(node, tmp_path / "out", trap, "--call-timeout-s", "1"))
-        assert (code, failed["error"]["kind"]) == (16, "CallStuck"), failed
-        assert words in failed["error"]["message"]
-        place = failed["error"]["place"]
-        assert (place["txn_id"], place["position"], place["procedure"]) == (str(call.txn_id), call.position, "deposit")
-    for number in signals:
-        process = begun(node, tmp_path / "out", "hang")
-        assert process.stderr is not None
-        assert f"in deposit {TRAPPED}\n" in iter(process.stderr.readline, "")
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert children
-        process.send_signal(number)
-        code, failed = ended(process)
-        if number is signal.SIGINT:
-            assert code == failed["error"]["exit_code"] == 130
-            assert f"in partition {call.partition} at index {call.index}" in failed["error"]["message"]
-            assert "run the same command again to resume" in failed["error"]["hint"]
-        wait_for(partial(are_gone, [int(child) for child in children]))
-    code, report = ended(begun(node, tmp_path / "out", ""))
-    whole = forked(node, versions.load("ledger_trap", versions.loaded["ledger_trap"]), tmp_path / "whole", START)
-    assert (code, {name: value for name, value in report.items() if name in told(whole)}) == (0, told(whole))
-    assert rows_of(tmp_path / "out", "accounts") == rows_of(tmp_path / "whole", "accounts")
-
-
-def are_gone(processes: list[int]) -> bool:
-    """The worker of the call that hangs, and what a warm start adds (`tests.warm_start`)."""
-    return all(map(is_gone, processes))
-
-
-def begun(node: Path, out: Path, trap: str, *more: str) -> subprocess.Popen[str]:
-    """`cmdlog fork`, started where the versions of the application are."""
-    arguments = ["fork", str(node), "--at", "start", "--app", "ledger_trap:db", "--to", str(out), "--json", *more]
-    return subprocess.Popen(
-        [sys.executable, "-m", "cmdlog.cli", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "LEDGER_TRAP": trap},
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, Any]:
-    """Exit code, and what was printed."""
-    printed, _ = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, json.loads(printed) if printed else None

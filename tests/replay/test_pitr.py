@@ -24,7 +24,6 @@ from tests.replay.archiverig import ArchiveRig, plan_for
 from tests.replay.rig import balances_of
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -178,17 +177,6 @@ def test_missing_file_is_refused_with_the_range(history: ArchiveRig, copy: Path,
     assert refused.value.exit_code == 1
 
 
-@pytest.mark.parametrize("how", ["file", "both"])
-def test_missing_file_behind_the_moment_costs_nothing(history: ArchiveRig, copy: Path, tmp_path: Path, how: str) -> None:
-    """The last file that is read holds only digests of what is restored: without it the state is the same."""
-    txn, balances = early(history)
-    victim = copy / "archive" / plan_for(copy, txn).archive[-1]
-    victim.unlink()
-    if how == "both":
-        victim.with_suffix(".json").unlink()
-    assert recovered(copy, tmp_path / "out", txn) == balances
-
-
 def flip(path: Path, offset: int) -> None:
     """Changes one bit."""
     data = bytearray(path.read_bytes())
@@ -209,51 +197,6 @@ def test_flipped_bit_is_refused_or_makes_no_difference(history: ArchiveRig, copy
         why = str(refused)
     assert found == balances
     assert why.count(name) == bool(why)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_any_flipped_bit_costs_only_moments_around_it(history: ArchiveRig, copy: Path, tmp_path: Path, seed: int) -> None:
-    """Around a bit that has changed anywhere: the same state or a refusal, and none for what lies before the segment."""
-    chance = random.Random(seed)
-    segments = segments_of(history, copy)
-    victim = chance.randrange(2, len(segments) - 3)
-    flip(segments[victim], chance.randrange(segments[victim].stat().st_size))
-    manifests = [s.manifest for s in list_segments(RealFiles(), str(copy), history.identity)]
-    lasts = [max((of.last for of in m.partitions.values()), default=0) for m in manifests if m is not None]
-    refused = []
-    for n, (txn, balances) in enumerate(around := [h for h in history.history if lasts[victim - 2] < h[0] <= lasts[victim + 2]]):
-        if n % (len(around) // 6):
-            continue
-        try:
-            assert recovered(copy, tmp_path / f"out{n}", txn) == balances, txn
-        except UntilUnreachable:
-            refused.append(txn)
-    assert len(refused) <= 4
-    assert all(lasts[victim - 1] < txn for txn in refused), "what lies before the damaged segment is not concerned"
-
-
-def test_damage_before_the_snapshot_in_one_segment_costs_nothing(history: ArchiveRig, copy: Path, tmp_path: Path) -> None:
-    """The first block of the segment in which the log behind the snapshots begins is bad; every block that is needed is good."""
-    txn, balances = early(history)
-    flip(copy / "archive" / plan_for(copy, txn).archive[0], 4096 + 3000)
-    plan = plan_for(copy, txn)
-    assert plan.gaps
-    assert Plan.from_json(plan.to_json()) == plan
-    assert recovered(copy, tmp_path / "out", txn) == balances
-    rebuild(Planned.of(RealFiles(), Plan.from_json(plan.to_json())), RealFiles(), str(tmp_path / "workers"), workers=2)
-    assert balances_of(str(tmp_path / "workers")) == balances
-
-
-def test_damage_behind_the_moment_costs_nothing_without_manifests(history: ArchiveRig, copy: Path, tmp_path: Path) -> None:
-    """Nothing says how much of the log is needed, so all of it is read, and what is bad behind the moment is left out."""
-    txn, balances = early(history)
-    needed = plan_for(copy, txn).archive
-    for manifest in (copy / "archive").glob("log-*.json"):
-        manifest.unlink()
-    later = [path for path in segments_of(history, copy) if path.name > needed[-1]]
-    flip(later[1], 9000)
-    later[3].unlink()
-    assert recovered(copy, tmp_path / "out", txn) == balances
 
 
 def test_refusal_names_the_damage_once_and_what_can_be_restored(history: ArchiveRig, copy: Path, tmp_path: Path) -> None:
@@ -280,30 +223,6 @@ def test_refusal_names_the_damage_once_and_what_can_be_restored(history: Archive
     for n, moment in enumerate(int(found) for pair in moments for found in pair):
         expected = next((balances for known, balances in reversed(history.history) if known <= moment), {})
         assert recovered(copy, tmp_path / f"out{n}", moment) == expected
-
-
-def test_refusal_names_only_the_blocks_that_are_lost(history: ArchiveRig, copy: Path, tmp_path: Path) -> None:
-    """One bad block in the middle of a segment: moments before it in the segment are restored, and no other block is named."""
-    segment = list_segments(RealFiles(), str(copy), history.identity)[6]
-    assert segment.manifest is not None
-    flip(Path(segment.path), 4096 * 8 + 200)
-    ranges = segment.manifest.partitions.values()
-    low, high = min(of.first for of in ranges), max(of.last for of in ranges)
-    refused, restored = [], 0
-    for txn, _ in [moment for moment in history.history if low <= moment[0] <= high][::3]:
-        try:
-            plan_for(copy, txn)
-            restored += 1
-        except UntilUnreachable as error:
-            refused.append(str(error))
-    assert restored
-    assert refused
-    lost = {
-        found.groups() for text in refused for found in re.finditer(r"blocks (\d+) to (\d+) of the log cannot be trusted", text)
-    }
-    assert len(lost) == 1
-    ((first, last),) = lost
-    assert segment.first_block < int(first) == int(last) < segment.last_block
 
 
 def test_moment_that_has_not_come_is_refused(history: ArchiveRig, copy: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import apsw
 import pytest
 
-from cmdlog.wal.log import Log
 from procedures.execution.executor import Invocations, Status
 from procedures.execution.outcome_bodies import SKIPPED
 from procedures.execution.process_guard import REFUSED_EVENTS
@@ -25,7 +24,7 @@ from replay.recover.execute import RecoveryReport, Target, execute
 from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json, joined
 from replay.recover.to_directory import rebuild
 from replay.state.touched_rows import Tables
-from replay.state.trust import Trust, read_position, state_path
+from replay.state.trust import read_position, state_path
 from tests.replay.rig import CLOCK, DEPOSIT, DRIFT, MIRROR, TRAP, Rig, balances_of, make_bundle
 
 
@@ -127,27 +126,6 @@ def test_calls_that_read_the_missing_rows_answer_otherwise_and_pass_it_on(rig: R
     assert [(call.procedure) for call in aside.calls] == ["drift"]
     assert [(touch.index, touch.procedure, touch.otherwise) for touch in aside.otherwise] == [(carried, "mirror", True)]
     assert [touch.index for touch in aside.touches[0]] == [later], "only a row that the missing call put in question"
-    assert balances_of(str(tmp_path / "out")) == rig.balances
-
-
-def test_batch_that_is_run_again_with_savepoints_lists_each_call_once(rig: Rig, tmp_path: Path) -> None:
-    """A call that fails after it began to change rows makes the batch run again; what was told first does not count."""
-    rig.batch(0, [(DRIFT, [0])])
-    index = rig.batch(0, [(DEPOSIT, [0, 7]), (DEPOSIT, [0, 7]), (MIRROR, [0, 999]), (DEPOSIT, [2, 7])])
-    rig.close()
-    (aside,) = here(rig, tmp_path / "out")
-    assert [(touch.index, touch.position) for touch in aside.touches[0]] == [(index, 0), (index, 1)]
-    assert balances_of(str(tmp_path / "out")) == rig.balances
-
-
-def test_second_call_of_chance_is_set_aside_too(rig: Rig, tmp_path: Path) -> None:
-    """Behind a missing call, one that does otherwise twice in two ways is no consequence of it."""
-    rig.batch(0, [(DRIFT, [0]), (CLOCK, [1]), (DEPOSIT, [1, 3])])
-    rig.batch(0, [(CLOCK, [1])])
-    rig.close()
-    (aside,) = here(rig, tmp_path / "out")
-    assert [call.procedure for call in aside.calls] == ["clock", "drift", "clock"]
-    assert all("not deterministic" in call.reason or "a different result" in call.reason for call in aside.calls)
     assert balances_of(str(tmp_path / "out")) == rig.balances
 
 
@@ -353,22 +331,6 @@ def test_call_that_ends_its_process_is_named(rig: Rig, tmp_path: Path, monkeypat
     assert (place.partition, place.index, place.position, place.procedure) == (0, index, 1, "trap")
     ends = [read_position(state_path(str(tmp_path / "out"), p), p) for p in range(2)]
     assert [end.index for end in ends if not isinstance(end, str)] == [index - 1, rig.next_index[1] - 1]
-
-
-@pytest.mark.slow
-def test_divergence_in_a_new_node_is_set_aside_by_a_worker(rig: Rig, tmp_path: Path) -> None:
-    """The whole way: two partitions, one of them with a missing call; the node that comes out can be opened."""
-    rig.batch(1, [(DRIFT, [11])])
-    rig.deposits(4)
-    rig.close()
-    with pytest.raises(Divergence):
-        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=0)
-    assert not Trust(rig.files, str(tmp_path / "out")).doubt(0), "what the other partition reached stays"
-    report = set_aside(rig, tmp_path / "out")
-    assert [(aside.partition, len(aside.calls)) for aside in report.aside] == [(1, 1)]
-    assert report.results[0].calls == 0, "the other partition went on from its end"
-    assert balances_of(str(tmp_path / "out")) == rig.balances
-    Log.open(rig.files, str(tmp_path / "out")).close()
 
 
 def test_the_list_of_calls_follows_no_link(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import random
 import resource
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +17,7 @@ from sqlalchemy import Column, Integer
 from cmdlog.errors import Aborted, KeyReused
 from cmdlog.node.embedded import Embedded, open_embedded
 from cmdlog.node.node import Node
-from cmdlog.node.outcome import CallOutcome, Reply
+from cmdlog.node.outcome import CallOutcome
 from cmdlog.node.settings import BadSetting
 from cmdlog.node.slot_map import SlotMap
 from cmdlog.wal.directory.instance import Identity, Instance, load_instance
@@ -31,7 +30,6 @@ from procedures.errors import StateRefused
 from procedures.idempotency.known_outcome import Status, key_fingerprint
 from procedures.idempotency.session_calls import sent_name
 from procedures.samples import bank, tpcc, voter
-from procedures.samples.tpcc.checks import violations
 from procedures.storage.state import PartitionState, Position
 from replay.errors import Interrupted, ReshapeRefused
 from replay.plan.planner import make_plan
@@ -39,7 +37,7 @@ from replay.recover.to_directory import rebuild
 from replay.repartition.repartition import Moved, check_shape, reshape
 from replay.state.trust import Trust, read_position, state_path
 from snapshot.catalog import check, list_snapshots
-from tests.node.rig import Pending, ask, open_node, send
+from tests.node.rig import Pending, open_node
 from tests.procedures.sites import uuid7
 from tests.replay import shapes
 from tests.replay.shapes import CHECKSUM, FILES, INDEX, TERM, TXN, Crafted, home, made, refusal, tables
@@ -209,55 +207,6 @@ def test_result_is_a_node_that_recovers_by_itself(tmp_path: Path) -> None:
         assert sum(count for part in node.call("totals") for _, count in part) == total + 40
     with pytest.raises(BadSetting, match="created with 16"):
         opened(out, voter.db, partitions=2)
-
-
-@pytest.mark.slow
-def test_site_processes_give_the_old_answers(tmp_path: Path) -> None:
-    """Results, lists of results and aborts under old keys go through a served node's sites, and through their restart."""
-    calls: list[Call] = [
-        ("set_rate", {"name": "r", "value": 7}),
-        ("bump", {"id": 5, "amount": 2}),
-        ("abort_after_write", {"id": 6, "amount": 2}),
-    ]
-
-    def answers(node: Node) -> list[Reply]:
-        return [send(node, name, key=name, **params).wait() for name, params in calls]
-
-    node = open_node(tmp_path / "old", partitions=2)
-    first = answers(node)
-    node.close()
-    out = reshaped(tmp_path / "old", tmp_path / "out", 3)
-    for before in (7, 8):
-        node = open_node(out)
-        assert answers(node) == first
-        assert ask(node, "set_rate", name="r", value=8) == [before] * 3
-        node.close()
-        shutil.rmtree(out / "state")
-
-
-@pytest.mark.slow
-def test_conditions_of_tpcc_hold_in_every_shape(tmp_path: Path) -> None:
-    """Warehouses that lived together are parted and come together again; what the specification wants of each holds."""
-    population = replace(tpcc.SMALL, warehouses=3, customers=10, items=20)
-    source = tmp_path / "1"
-    with opened(source, tpcc.db, partitions=1) as node:
-        for name, params in tpcc.loader(population):
-            node.call(name, **params)
-        for call in tpcc.workload(1, calls=60, population=population, partition_of=lambda warehouse: warehouse):
-            answer_of(node, call)
-    rows = whole(source, 1, tpcc.db)
-    for partitions in (3, 2):
-        out = reshaped(source, tmp_path / str(partitions), partitions)
-        assert whole(out, partitions, tpcc.db) == rows
-        with opened(out, tpcc.db) as node:
-            for call in tpcc.workload(partitions, calls=30, population=population, partition_of=lambda warehouse: warehouse):
-                answer_of(node, call)
-
-            def ask(sql: str, values: Sequence[Any], node: Embedded = node) -> Iterable[Sequence[Any]]:
-                return node.query(sql, tuple(values)).rows
-
-            assert list(violations(ask, range(1, 4))) == []
-        source, rows = out, whole(out, partitions, tpcc.db)
 
 
 def test_nothing_is_left_of_what_is_refused(tmp_path: Path) -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +19,7 @@ from replay.plan.planner import make_plan
 from replay.recover.execute import RecoveryProgress
 from replay.recover.to_directory import rebuild
 from replay.state.trust import Trust, read_position, state_path
-from tests.processes import is_gone
 from tests.replay.rig import DEPOSIT, DRIFT, TRAP, Rig, balances_of
-from tests.waiting import wait_for
-
-RECOVER = """
-import sys
-from cmdlog.wal.files import RealFiles
-from replay.errors import Interrupted
-from replay.plan.planner import make_plan
-from replay.recover.to_directory import rebuild
-planned = make_plan(RealFiles(), sys.argv[1], use_state="never")
-print("begun", flush=True)
-try:
-    rebuild(planned, RealFiles(), sys.argv[2], workers=1)
-except Interrupted as error:
-    print(error.hint)
-"""
 
 
 @pytest.fixture
@@ -216,35 +195,3 @@ def test_partition_with_missing_calls_begins_anew(tmp_path: Path, monkeypatch: p
     assert len((tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()) == 1
     assert report.aside[0].touches[0]
     assert balances_of(str(tmp_path / "out")) == rig.balances
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
-def test_signal_ends_the_workers_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
-    """Whatever ends the command, no worker outlives it, and the same command goes on from where it stood."""
-    rig = Rig(tmp_path)
-    rig.deposits(4)
-    rig.batch(1, [(TRAP, [10])])
-    rig.close()
-    environment = {**os.environ, "LEDGER_TRAP": "hang"}
-    command = [sys.executable, "-c", RECOVER, rig.directory, str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        worker = _worker_of(process.pid)
-        wait_for(lambda: (tmp_path / "out" / "state" / "trust.json").exists() and len(_trusted(tmp_path / "out")) == 2)
-        process.send_signal(number)
-        told = process.stdout.read()
-    assert number is signal.SIGKILL or "again to resume" in told
-    wait_for(lambda: is_gone(worker))
-    rebuild(reopened(rig), rig.files, str(tmp_path / "out"), workers=0)
-    assert balances_of(str(tmp_path / "out")) == rig.balances
-
-
-def _trusted(out: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((out / "state" / "trust.json").read_bytes())["files"]
-    return found
-
-
-def _worker_of(pid: int) -> int:
-    return int(wait_for(Path(f"/proc/{pid}/task/{pid}/children").read_text).split()[0])
