@@ -25,7 +25,6 @@ class Sending(enum.Enum):
     SNAPSHOT = "snapshot"
 
 
-COPY_DOUBLINGS_MAX: Final = 6  # 64 election time-outs: about a minute
 _PROBE: Final = Sending.PROBE  # a name of the module is found in a third of the time of a member of an enum
 _REPLICATE: Final = Sending.REPLICATE
 
@@ -37,8 +36,6 @@ class FollowerProgress:
         "acked_round",
         "answered",
         "bytes_max",
-        "copy_failures",
-        "copy_from",
         "copy_ticks",
         "heard",
         "in_flight",
@@ -57,8 +54,6 @@ class FollowerProgress:
         self.messages_max, self.bytes_max = messages_max, bytes_max
         self.heard = heard  # the leader's tick at which this follower last said anything, or was first sent something
         self.answered = False  # whether it has said anything in this term
-        self.copy_failures = 0  # in a row
-        self.copy_from = 0  # the leader's tick from which on a copy may be offered
         self.acked_round = 0  # the latest read round that it confirmed
         self.nudge = False  # send once, entries or not: something under way may be lost
         self.in_flight: deque[tuple[Index, int]] = deque()  # (last index, bytes) of each message, ascending
@@ -80,7 +75,6 @@ class FollowerProgress:
     def replicate(self) -> None:
         """The logs meet at `match`: send ahead."""
         self.next = Index(self.match + 1)
-        self.copy_failures = 0
         self._restart(Sending.REPLICATE)
 
     def copy(self, manifest: SnapshotDescriptor) -> None:
@@ -88,13 +82,6 @@ class FollowerProgress:
         self._restart(Sending.SNAPSHOT)
         self.manifest = manifest
         self.next = Index(manifest.index + 1)
-
-    def copy_failed(self, now: int, *, wait_ticks: int) -> None:
-        """The next copy is offered after `wait_ticks`, and after twice as long with each failure: what fails at once fails again,
-        and a copy that ends within a tick would keep both nodes busy with nothing else."""
-        self.copy_from = now + (wait_ticks << min(self.copy_failures, COPY_DOUBLINGS_MAX))
-        self.copy_failures += 1
-        self.probe()
 
     @property
     def open(self) -> bool:

@@ -164,13 +164,6 @@ OF_GROUPS: Final = (
         "the log fills for a node that is gone",
     ),
     Mutant(
-        "failed-copy-at-once-again",
-        "progress.py",
-        "        self.copy_from = now + (wait_ticks << min(self.copy_failures, COPY_DOUBLINGS_MAX))\n",
-        "",
-        "two nodes do nothing but copies that fail",
-    ),
-    Mutant(
         "forced-without-leap",
         "roles/membership.py",
         "    state.become_candidate(Term(state.term + FORCED_TERMS + drawn % FORCED_TERMS), reason=RoleReason.FORCED)\n",

@@ -63,5 +63,5 @@ def take_report(state: State, wanted: EntriesWanted, entries: Entries | None) ->
             progress.copy(state.manifest)
             state.now.append(InstallSnapshot(state.id, peer, state.term, state.manifest))
         else:
-            progress.copy_failed(state.ticks, wait_ticks=state.settings.election_ticks)
+            progress.probe()
             progress.paused = True  # until it is heard from

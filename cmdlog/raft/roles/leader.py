@@ -169,7 +169,7 @@ def _send_empty(state: State, peer: NodeId, progress: FollowerProgress) -> None:
 
 def _offer_copy(state: State, peer: NodeId, progress: FollowerProgress) -> None:
     """The follower's next entry is compacted. Nobody keeps a log for a node that does not answer."""
-    if progress.heard > state.ticks - state.settings.election_ticks and state.ticks >= progress.copy_from:
+    if progress.heard > state.ticks - state.settings.election_ticks:
         progress.copy(state.manifest)
         _send_manifest(state, peer, progress)
 
