@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 
@@ -33,8 +34,9 @@ from cmdlog.wal.format.batch import decode_batch, encode_batch
 from cmdlog.wal.format.record import Record, RecordKind, encode_commit_mark
 from cmdlog.wal.ids import make_txn_id
 from cmdlog.wal.log import Log
-from replay.history.cursors import ChosenLog, MergeStream
+from replay.history.cursors import ChosenLog
 from replay.history.merge import Merge, streams_of
+from replay.history.merge_stream import MergeStream
 from replay.log.source import open_source
 
 FILES = RealFiles()
@@ -177,13 +179,13 @@ def run_look(logs: Sequence[ChosenLog], wanted: dict[int, tuple[int, int, int]],
 
 
 def consume(merge: Merge) -> int:
-    """Looks at every chunk's order and procedures; how many calls there were."""
+    """Looks at the order of the calls; how many there were."""
     count, last = 0, 0
-    for chunk in merge.chunks():
-        if chunk.txn_ids[0] <= last or (chunk.txn_ids[1:] <= chunk.txn_ids[:-1]).any():
+    for call in merge.invocations():
+        if call.txn_id <= last:
             raise RuntimeError("the merge is out of order")
-        last = int(chunk.txn_ids[-1])
-        count += len(chunk.procedures())
+        last = call.txn_id
+        count += 1
     return count
 
 
@@ -196,7 +198,7 @@ def run_heapq(logs: Sequence[ChosenLog], wanted: dict[int, tuple[int, int, int]]
             if record.kind is RecordKind.BATCH and wanted[record.partition][0] == number:
                 records[record.partition].append(record)
     count, last = 0, 0
-    for txn_id, _, _, _, _ in heapq.merge(*(calls_of(of) for of in records.values())):
+    for txn_id, *_ in heapq.merge(*(calls_of(of) for of in records.values())):
         if txn_id <= last:
             raise RuntimeError("the merge is out of order")
         last = txn_id
@@ -206,12 +208,13 @@ def run_heapq(logs: Sequence[ChosenLog], wanted: dict[int, tuple[int, int, int]]
     return calls / (time.process_time() - began)
 
 
-def calls_of(records: Sequence[Record]) -> Iterator[tuple[int, int, int, int, int]]:
-    """(TxnId, partition, index, position, procedure) of each call."""
+def calls_of(records: Sequence[Record]) -> Iterator[tuple[int, int, int, int, int, list[Any]]]:
+    """(TxnId, partition, index, position, procedure, parameters) of each call."""
     for record in records:
         batch = decode_batch(record)
-        for position, (txn_id, procedure) in enumerate(zip(batch.txn_ids, batch.procedures, strict=True)):
-            yield txn_id, record.partition, record.index, position, procedure
+        columns = zip(batch.txn_ids, batch.procedures, batch.params(), strict=True)
+        for position, (txn_id, procedure, params) in enumerate(columns):
+            yield txn_id, record.partition, record.index, position, procedure, params
 
 
 def write_text(path: Path, log: ChosenLog) -> None:

@@ -18,7 +18,7 @@ from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import NO_KEY
 from cmdlog.wal.ids import CLUSTER_GROUP, PARTITIONS_MAX
 from replay.errors import Incomplete
-from replay.history.chunks import Invocation
+from replay.history.merge_stream import Invocation
 from replay.history.serving_logs import HistoryReading, time_text
 from replay.log.collect_evidence import gather
 from replay.log.source import LogSource, fold_end

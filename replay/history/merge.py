@@ -13,38 +13,25 @@ that stream gets a cursor of its own. So the held bytes never exceed the window,
 part of the second half; a larger one is held anyway, at most one of each stream.
 
 Superseded entries and skipped calls are known before the pass: from the plan of a recovery, or from a first look
-(`streams_of`). `replay.log.voids_and_skips` says why that is also what decides what is committed.
+(`streams_of`). `replay.log.scan` explains why that also decides what is committed.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Final
 
-from cmdlog.wal.format.record import Record
+from cmdlog.wal.format.record import BadRecord, Record
 from replay.errors import StreamDamaged
-from replay.history.chunks import BadBatch, Chunk, Gathered, Invocation, make_chunk
-from replay.history.cursors import OPEN_END, ChosenLog, Cursor, MergeLane, MergeStream
-from replay.log.voids_and_skips import read_voids_and_skips
+from replay.history.cursors import ChosenLog, LogCursor
+from replay.history.merge_stream import Invocation, MergeLane, MergeStream
+from replay.log.log_fold import OPEN_END
+from replay.log.scan import scan
 
 MERGE_WINDOW_BYTES_MAX: Final = 64 << 20  # default: what a node closes late by some seconds fits, at 20 MB/s of log
-GULP_BYTES_MAX: Final = 2 << 20  # read between two looks at the bound: some hundred batches share the cost of a chunk, 0.3 ms
-CHUNK_BYTES_MAX: Final = 4 << 20  # of batches in one chunk
-
-
-class MergeOrder(enum.Enum):
-    """By TxnId over all streams; or each stream by itself as it comes, none waiting for another."""
-
-    TXN_ID = "txn_id"
-    PER_PARTITION = "per_partition"
-
-
-class Controls(enum.Enum):
-    """Whether entries without calls (SCHEMA, CONFIGURATION, SKIP, …) are passed on with the chunks."""
-
-    LEFT_OUT = "left_out"
-    PASSED_ON = "passed_on"
+GULP_BYTES_MAX: Final = 2 << 20  # read between two looks at the bound: some hundred batches share the cost of a sort
+PIECE_BYTES_MAX: Final = 4 << 20  # of batches that are decoded and sorted together
 
 
 class Merge:
@@ -56,32 +43,29 @@ class Merge:
         streams: Sequence[MergeStream],
         *,
         window_bytes_max: int = MERGE_WINDOW_BYTES_MAX,
-        order: MergeOrder = MergeOrder.TXN_ID,
-        controls: Controls = Controls.LEFT_OUT,
     ) -> None:
         """A partition is served by one log. Raises: ValueError when two streams name the same."""
         self._lanes = [MergeLane(stream) for stream in sorted(streams, key=lambda stream: stream.partition)]
         if len({stream.partition for stream in streams}) != len(streams):
             raise ValueError("a partition is merged from one log at a time")
-        self._order = order
-        self._cursors: list[Cursor] = []
+        self._cursors: list[LogCursor] = []
         for number, log in enumerate(logs):
             mine = {lane.stream.partition: lane for lane in self._lanes if lane.stream.log == number}
-            self._cursors.append(Cursor(log, mine, None, with_controls=controls is Controls.PASSED_ON))
+            self._cursors.append(LogCursor(log, mine, None))
         self._log_share = window_bytes_max // 2 // max(1, len(logs))
         self._lane_share = window_bytes_max // 2 // max(1, len(streams))
         self._bound = 0  # everything up to here has been given out
         self.held_bytes_max = 0
         self.cursors_opened = len(self._cursors)
 
-    def chunks(self) -> Iterator[Chunk]:
-        """The merged invocations. Everything complete before a damaged place comes out before the error.
+    def invocations(self) -> Iterator[Invocation]:
+        """The merged calls, parsed. Everything complete before a damaged place comes out before the error.
 
         Raises: StreamDamaged.
         """
         try:
             while waiting := [lane for lane in self._lanes if not lane.ended]:
-                damage = self._advance(min(waiting, key=_closed))
+                damage = self._advance(min(waiting, key=attrgetter("closed_txn")))
                 yield from self._give_out()
                 if damage is not None:
                     raise damage
@@ -90,18 +74,13 @@ class Merge:
             for cursor in self._cursors:
                 cursor.close()
 
-    def invocations(self) -> Iterator[Invocation]:
-        """The same, one by one and parsed. Raises: StreamDamaged, BadRecord."""
-        for chunk in self.chunks():
-            yield from chunk.invocations()
-
     def _advance(self, lane: MergeLane) -> StreamDamaged | None:
         """Reads for the lane that holds up the others; the damage, if that is what was met."""
         main = self._cursors[lane.stream.log]
         partition = lane.stream.partition
         cursor = main if partition in main.lanes else main.guests[partition]
         try:
-            if cursor is main and len(main.open_lanes) > 1 and self._order is MergeOrder.TXN_ID:
+            if cursor is main and len(main.open_lanes) > 1:
                 room = min(GULP_BYTES_MAX, self._log_share - main.held_bytes)
                 if not main.read(bytes_max=room, at_least_one=False):
                     cursor = main.split(lane)
@@ -115,23 +94,28 @@ class Merge:
             self.held_bytes_max = max(self.held_bytes_max, sum(of.held_bytes for of in self._lanes))
         return None
 
-    def _read_alone(self, cursor: Cursor) -> None:
+    def _read_alone(self, cursor: LogCursor) -> None:
         cursor.read(bytes_max=min(GULP_BYTES_MAX, self._lane_share), at_least_one=True)
 
-    def _give_out(self) -> Iterator[Chunk]:
-        if self._order is MergeOrder.PER_PARTITION:
-            for lane in self._lanes:
-                yield from self._chunks_upto([lane], OPEN_END)
-            return
+    def _give_out(self) -> Iterator[Invocation]:
         bound = min((lane.closed_txn for lane in self._lanes if not lane.ended), default=OPEN_END)
         self._check(bound)
-        yield from self._chunks_upto(self._lanes, bound)
+        while any(lane.first_txn <= bound for lane in self._lanes):
+            upto, calls = _bound_of_piece(self._lanes, bound), list[Invocation]()
+            for lane in self._lanes:
+                try:
+                    calls += lane.give_out(upto)
+                except BadRecord as bad:
+                    record = lane.held[0][0]
+                    raise self._damage(record, f"entry {record.index}: {bad}") from bad
+            calls.sort(key=itemgetter(0))  # stable: the parts of one call that enters several partitions share its TxnId
+            yield from calls
         self._bound = bound
 
     def _check(self, bound: int) -> None:
         """A stream that continues at or below what it had closed and what was released no longer fits into any order."""
         for lane in self._lanes:
-            if lane.held and lane.first_call_txn <= self._bound:
+            if lane.held and lane.first_txn <= self._bound:
                 record, first, *_ = lane.held[0]
                 what = f"entry {record.index} begins at transaction {first}, but those up to {self._bound} were closed"
                 raise self._damage(record, what)
@@ -143,46 +127,27 @@ class Merge:
         held_bytes = sum(lane.held_bytes for lane in self._lanes)
         return StreamDamaged(self._cursors[stream.log].log.name, place, what, held_bytes=held_bytes)
 
-    def _chunks_upto(self, lanes: Sequence[MergeLane], bound: int) -> Iterator[Chunk]:
-        while any(lane.first_txn <= bound for lane in lanes):
-            upto = _bound_of_chunk(lanes, bound)
-            gathered = Gathered()
-            try:
-                for lane in lanes:
-                    lane.release(upto, gathered)
-                chunk = make_chunk(gathered)
-            except BadBatch as bad:
-                raise self._damage(bad.record, str(bad)) from bad
-            if len(chunk) or chunk.controls:
-                yield chunk
-
 
 def streams_of(logs: Sequence[ChosenLog], wanted: Mapping[int, tuple[int, int, int]]) -> list[MergeStream]:
     """Streams with what a first look over the logs finds: partition -> (number of the log, after, upto).
 
     Raises: Corrupt, Recycled, BadRecord.
     """
-    streams = []
+    streams: list[MergeStream] = []
     for number, log in enumerate(logs):
         mine = {partition: at for partition, at in wanted.items() if at[0] == number}
-        found = read_voids_and_skips(log.source.read(from_block=log.from_block), mine) if mine else {}
-        for partition, (_, after, upto) in mine.items():
-            at = found[partition]
-            skips, voids, untrue = at.skipped.by_batch(), tuple(at.voids), tuple(at.untrue)
-            streams.append(MergeStream(partition, number, after, upto, skips, voids, untrue, line=at.line(upto=upto)))
+        indexes = {partition: after for partition, (_, after, _) in mine.items()}
+        found = scan(log.source, indexes, {}, from_block=log.from_block).streams if mine else {}
+        streams += [MergeStream.of(found[p], p, upto, log=number) for p, (_, _, upto) in mine.items()]
     return streams
 
 
-def _closed(lane: MergeLane) -> int:
-    return lane.closed_txn
-
-
-def _bound_of_chunk(lanes: Sequence[MergeLane], bound: int) -> int:
-    """The highest TxnId up to which a chunk stays within its size, at least one batch of some lane."""
-    share = CHUNK_BYTES_MAX // max(1, sum(lane.first_call_txn <= bound for lane in lanes))
+def _bound_of_piece(lanes: Sequence[MergeLane], bound: int) -> int:
+    """The highest TxnId up to which what is decoded together stays within its size, at least one batch of some lane."""
+    share = PIECE_BYTES_MAX // max(1, sum(lane.first_txn <= bound for lane in lanes))
     for lane in lanes:
         size = 0
-        for _, first, last, _, held_bytes in lane.held:
+        for _, first, last, held_bytes in lane.held:
             if first > bound:
                 break
             size += held_bytes

@@ -22,15 +22,15 @@ from cmdlog.wal.group_state import GroupState, GroupStates
 from cmdlog.wal.ids import PARTITIONS_MAX, txn_millis
 from cmdlog.wal.skips import Skips, united_skips
 from replay.errors import ReplayError
-from replay.history.chunks import Invocation
-from replay.history.cursors import ChosenLog, MergeStream
+from replay.history.cursors import ChosenLog
 from replay.history.merge import Merge, streams_of
+from replay.history.merge_stream import Invocation, MergeStream
 from replay.log.evidence import NodeEvidence
 from replay.log.orphan_segments import describe_stray, nearest_stray
+from replay.log.scan import scan
 from replay.log.source import LogSource, in_front, open_source
 from replay.log.spans import Span, pieces_of, salvage, skips_of_pieces, spans_of
 from replay.log.split_calls import check_whole, find_parted, left_out, names_of
-from replay.log.voids_and_skips import read_voids_and_skips
 from replay.plan.authority import ClusterVerdict, GroupVerdict
 from replay.plan.cluster_planner import group_names, unproved
 from replay.plan.sole_voter import votes_alone
@@ -235,10 +235,11 @@ class HistoryReading:
         for directory in sorted({front.directory for front in self._fronts.values()}):
             log = ChosenLog(directory, self._source(directory), self._source(directory).first_blocks[0])
             fronts = {p: front for p, front in sorted(self._fronts.items()) if front.directory == directory}
+            found = scan(log.source, {p: front.after for p, front in fronts.items()}, {}, from_block=log.from_block).streams
             streams = []
-            for p, at in read_voids_and_skips(log.source.read(from_block=log.from_block), fronts).items():
-                skips = united_skips(at.skipped.by_batch(upto=fronts[p].upto), self._skips[p])
-                streams.append(MergeStream(p, 0, fronts[p].after, fronts[p].upto, skips, tuple(at.voids), tuple(at.untrue)))
+            for p, front in fronts.items():
+                skips = united_skips(found[p].skipped.by_batch(upto=front.upto), self._skips[p])
+                streams.append(MergeStream.of(found[p], p, front.upto, skips=skips))
             parts.append(Merge([log], streams).invocations())
         return parts
 

@@ -9,8 +9,10 @@ may lie anywhere after the batch that it concerns. So entries are applied or lis
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from cmdlog.wal.format.batch import multi_txn, places_of
@@ -18,7 +20,7 @@ from cmdlog.wal.format.call_places import CallPlaces
 from cmdlog.wal.format.control_record import Skip
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.group_state import GroupState
-from cmdlog.wal.ids import Lsn
+from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.skips import SkipSet
 from cmdlog.wal.term_table import TermTable
 
@@ -28,7 +30,21 @@ _SKIP: Final = RecordKind.SKIP  # looked up once: in Python 3.11 that costs more
 _DIGEST: Final = RecordKind.DIGEST
 _TRUNCATION: Final = RecordKind.TRUNCATION
 
+OPEN_END: Final = (1 << 63) - 1  # above every TxnId
 Place = tuple[int, int, int]  # (block, offset, number): what a record there says about those before it
+
+
+class Lowest:
+    """The lowest of the numbers at later places of a log."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._places = [Lsn(BlockNumber(block), offset) for block, offset, _ in places]
+        self._lowest = list(accumulate((number for _, _, number in reversed(places)), min))[::-1]
+
+    def next_after(self, lsn: Lsn) -> int:
+        """OPEN_END when there is none."""
+        at = bisect_right(self._places, lsn)
+        return self._lowest[at] if at < len(self._lowest) else OPEN_END
 
 
 def is_void(voids: Iterable[Place], lsn: Lsn, index: int) -> bool:

@@ -6,6 +6,14 @@ after the batch that it concerns, and must be known before), and what is at the 
 
 Memory is one number pair per skip, void range, claimed position and multi-partition call, however long the log is; records are
 kept for a second look only while they are few (`KEEP_BYTES`), so that a warm restart reads the log's end once.
+
+A SKIP is written before its batch's digest by the node that executed the batch, and after the digest when another node's leader
+could not execute what this one could. What no later record makes void is below a commit mark or at the log's end, where the
+chosen log counts up to its given last index: so the second pass never waits for a mark to be sure of an entry.
+
+Marks also state up to which TxnId a stream is closed, and that is only as true as their author knew: a leader that was deposed
+without knowing it closed what its successor, with a slower clock, wrote to. Where an entry contradicts an earlier mark, the entry
+is right (`untrue`).
 """
 
 from __future__ import annotations
@@ -19,12 +27,12 @@ from typing import Any, Final, Self
 from cmdlog.wal.errors import Corrupt
 from cmdlog.wal.format.batch import batch_catalog, batch_procedures, batch_span, decode_batch
 from cmdlog.wal.format.control_record import Skip, schema_txn
-from cmdlog.wal.format.record import DIGEST, RECORD, Record, RecordKind
+from cmdlog.wal.format.record import DIGEST, RECORD, Record, RecordKind, decode_commit_mark
 from cmdlog.wal.group_state import GroupState, GroupStates, LoggedCatalog
 from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from cmdlog.wal.skips import Skips, SkipSet
 from procedures.procedure_versions import procedures_of
-from replay.log.log_fold import StreamFold
+from replay.log.log_fold import Place, StreamFold
 from replay.log.source import LogSource
 from replay.log.split_calls import PartitionSpan
 
@@ -35,6 +43,7 @@ _SCHEMA: Final = RecordKind.SCHEMA
 _CATALOG: Final = RecordKind.CATALOG
 _CHECKPOINT: Final = RecordKind.CHECKPOINT
 _DIGEST: Final = RecordKind.DIGEST
+_COMMIT_MARK: Final = RecordKind.COMMIT_MARK
 _APPLIED: Final = ("to_index", "to_calls", "to_term", "to_checksum")  # numbers of a stream that another process needs
 
 
@@ -62,6 +71,8 @@ class ScannedStream(StreamFold):
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # claimed index -> (term, checksum)
     last_term: int = 0  # of the entry at last_index
     start_txn: int = 0  # the highest TxnId up to the index from which is counted
+    claimed_txn: int = 0  # the highest TxnId that was stated to be closed, and that no entry has contradicted yet
+    untrue: list[Place] = field(default_factory=list)  # of what was stated before there, only that TxnId is closed
     row_digests: bool = False  # the live run took digests of rows
     gapped: bool = False  # blocks are missing after the last record, and nothing has yet said that they held none of this stream
 
@@ -70,12 +81,13 @@ class ScannedStream(StreamFold):
         """Index of a batch -> positions in it that are not run, ascending."""
         return self.skipped.by_batch()
 
-    def line(self) -> PartitionSpan:
-        """What is counted, for `replay.log.split_calls`."""
-        calls = {txn: call for txn, call in self.multi.items() if self.counted_from < call.index <= self.to_index}
-        skips, passed = self.skips if calls else {}, max(self.counted_from, self.executed)
+    def line(self, upto: int | None = None) -> PartitionSpan:
+        """What is counted, or that up to `upto`, for `replay.log.split_calls`."""
+        end, terms = (self.to_index, self.term_table) if upto is None else (upto, self.term_table.upto(upto))
+        calls = {txn: call for txn, call in self.multi.items() if self.counted_from < call.index <= end}
+        skips, passed = self.skipped.by_batch(upto=upto) if calls else {}, max(self.counted_from, self.executed)
         skipped = {call.index for call in calls.values() if call.index in skips}
-        return PartitionSpan(self.start_txn, calls, skipped, set(self.ran), passed, self.term_table)
+        return PartitionSpan(self.start_txn, calls, skipped, set(self.ran), passed, terms)
 
     def to_json(self) -> dict[str, Any]:
         """What a process or a task that applies the entries has to know; `from_json` reads it."""
@@ -107,7 +119,12 @@ class ScannedStream(StreamFold):
         if voided := self.fold(lsn, record):
             self._drop_from(voided)
         if kind < 16:
+            if kind is _BATCH and (first := batch_span(record)[0]) <= self.claimed_txn:
+                self.claimed_txn = first - 1
+                self.untrue.append((int(lsn.block), lsn.offset, first - 1))
             self._note_entry(record)
+        elif kind is _COMMIT_MARK:
+            self.claimed_txn = max(self.claimed_txn, decode_commit_mark(record))
         elif kind is _DIGEST:
             self.proved = max(self.proved, record.index)
             self.row_digests = self.row_digests or _has_rows(record)
@@ -139,6 +156,7 @@ class ScannedStream(StreamFold):
             self.to_term = self.to_checksum = 0  # not known here
 
     def _note_head(self, state: GroupState) -> None:
+        self.claimed_txn = max(self.claimed_txn, state.closed_txn)
         if state.last_index <= self.counted_from:
             self.start_txn = max(self.start_txn, state.last_txn)
         gapped, self.gapped = self.gapped, False

@@ -19,11 +19,12 @@ NAMES: Final = get_args(Names)
 
 
 class Listed:
-    """A log in memory, which counts the records that it was asked for."""
+    """A log in memory, which counts the records that it was asked for. It takes the place of a `LogSource`."""
 
     def __init__(self, blocks: Sequence[Sequence[bytes]]) -> None:
         self.records: list[tuple[Lsn, Record]] = []
-        self.served = 0
+        self.served = self.txn_id_max = 0
+        self.last_block = len(blocks)
         for number, raws in enumerate(blocks, 1):
             offset = 0
             for raw in raws:
@@ -35,6 +36,9 @@ class Listed:
             if from_block <= lsn.block and (upto_block is None or lsn.block <= upto_block):
                 self.served += 1
                 yield lsn, record
+
+    def read_with_gaps(self, *, from_block: int) -> Iterator[tuple[Lsn, Record]]:
+        return self.read(from_block=from_block)
 
 
 def batch(

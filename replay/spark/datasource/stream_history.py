@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from cmdlog.wal.ids import BlockNumber, Lsn
 from replay.errors import ReplayError
-from replay.history.cursors import Lowest
+from replay.log.log_fold import Lowest
 from replay.spark.base.options import ReadOptions
 from replay.spark.reading.chosen_logs import NodeLog
 from replay.spark.reading.read_plan import Chosen

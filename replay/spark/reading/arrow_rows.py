@@ -21,11 +21,11 @@ from cmdlog.wal.format.batch import BATCH, FLAG_KEYS, FLAG_TXN_COLUMN, FLAG_ZSTD
 from cmdlog.wal.format.record import RECORD, BadRecord, Record, RecordKind
 from cmdlog.wal.ids import MILLIS_SHIFT
 from cmdlog.wal.reader import ReadBlock, Recycled, read_segment
-from replay.history.chunks import TICK, BadBatch, Columns, check_batches, column_of
-from replay.history.cursors import Lowest
+from replay.log.log_fold import Lowest
 from replay.spark.base.filesystems import open_place
 from replay.spark.base.malloc_tuning import keep_freed
 from replay.spark.base.options import ParamsFormat
+from replay.spark.reading.batch_columns import TICK, BadBatch, Columns, check_batches, column_of
 from replay.spark.reading.params_json import Ints, ParameterNames, Texts, lists, number_array, objects, pick, string_array
 from replay.spark.reading.read_task import DataLoss, Stretch, Task, Want
 

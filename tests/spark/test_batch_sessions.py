@@ -11,7 +11,7 @@ import pytest
 from cmdlog.wal.format.record import BadRecord
 from cmdlog.wal.format.session_columns import ENDED, SESSION, SESSIONS, decode_sessions, encode_sessions
 from procedures.idempotency.session_calls import sent_name
-from replay.history.batch_sessions import BatchSessions
+from replay.spark.reading.batch_sessions import BatchSessions
 
 NONE = bytes(16)
 
