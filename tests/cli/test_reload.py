@@ -34,13 +34,6 @@ def fee(tx, item: int) -> int:
     return FEE
 """
 
-MIGRATION = """
-
-@db.migration("0001_n_is_text")
-def n_is_text(tx, op):
-    op.alter_column("t", "n", type_=Text())
-"""
-
 
 class Reloading:
     """A server of `shop:db` in a folder, with its output in files."""
@@ -160,17 +153,6 @@ def test_a_program_that_does_not_start_is_waited_for(start: Callable[..., Reload
 
 
 @pytest.mark.slow
-def test_options_of_the_command_line_reach_every_server(start: Callable[..., Reloading]) -> None:
-    """Such as `--migrate`: a migration that is written while it serves runs when the server starts again."""
-    reloading = start("--migrate", "--data", "elsewhere")
-    reloading.wait_ready(1)
-    assert (reloading.folder / "elsewhere").is_dir()
-    reloading.write_app(kind="Text", more=MIGRATION)
-    reloading.wait_ready(2)
-    assert reloading.events("error") == []
-
-
-@pytest.mark.slow
 def test_the_server_ends_with_the_process_that_watches(start: Callable[..., Reloading]) -> None:
     """Killed, that one runs not a line; and a server that somebody ends in order ends the watch."""
     reloading = start()
@@ -179,19 +161,6 @@ def test_the_server_ends_with_the_process_that_watches(start: Callable[..., Relo
     server = reloading.events("listening")[0]["pid"]
     wait_for(lambda: is_gone(server))
     wait_for(lambda: len(reloading.events("stopping")) == 1)
-
-
-@pytest.mark.slow
-def test_a_server_that_is_ended_ends_the_watch(start: Callable[..., Reloading]) -> None:
-    """With success; one that is killed is waited for like one that does not start."""
-    reloading = start()
-    reloading.wait_ready(1)
-    os.kill(reloading.events("listening")[0]["pid"], signal.SIGKILL)
-    wait_for(lambda: len(reloading.notes()) == 1, why=reloading.said)
-    reloading.write_fee("4")
-    reloading.wait_ready(2)
-    os.kill(reloading.events("listening")[1]["pid"], signal.SIGTERM)
-    assert reloading.process.wait() == 0
 
 
 def test_a_node_of_a_cluster_is_refused(command: Command, tmp_path: Path) -> None:

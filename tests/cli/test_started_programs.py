@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import py_compile
-import re
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,98 +161,3 @@ def test_what_python_runs_is_recovered(tmp_path: Path, name: str) -> None:
         assert (done.stdout.strip(), done.returncode) == (program.says, 0), done.stderr
     again = started(empty, "-m", "cmdlog.cli", "recover", tmp_path / "data", "--to", tmp_path / "again", path=installed)
     assert again.returncode == 0, again.stdout + again.stderr
-
-
-def _zipped(home: Path) -> Sequence[str]:
-    with zipfile.ZipFile(home / "shop.zip", "w") as archive:
-        archive.writestr("__main__.py", TABLES + SAID + PUT + RUN)
-    return ("shop.zip",)
-
-
-def _compiled(home: Path) -> Sequence[str]:
-    written(home, {"words.py": SAID, "shop.py": TABLES + "from words import SAID\n" + PUT + RUN})
-    py_compile.compile(str(home / "words.py"), cfile=str(home / "words.pyc"))
-    (home / "words.py").unlink()
-    return ("shop.py",)
-
-
-def _reads(home: Path) -> Sequence[str]:
-    written(home, {"words.txt": "put", "shop.py": TABLES + 'SAID = open("words.txt").read()\n' + PUT + RUN})
-    return ("shop.py",)
-
-
-def _finds(home: Path) -> Sequence[str]:
-    loads = "import importlib\nSAID = importlib.import_module('wo' + 'rds').SAID\n"
-    written(home, {"words.py": SAID, "shop.py": TABLES + loads + PUT + RUN})
-    return ("shop.py",)
-
-
-def _vendors(home: Path) -> Sequence[str]:
-    written(home, PROGRAMS["vendored beside the program"].files)  # where a recovery finds it by PYTHONPATH alone
-    return ("shop.py",)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (_vendors, "No module named 'word'"),
-        (_zipped, "no source"),
-        (_compiled, "module words has no source"),
-        (_reads, "words.txt"),
-        (_finds, "No module named 'words'"),
-    ],
-    ids=["installed beside the program", "zip", "pyc", "a file of the folder", "a module that no import names"],
-)
-def test_what_no_replay_could_run_is_refused_at_the_first_start(tmp_path: Path, make: object, why: str) -> None:
-    """The program ends with an error that names it, and nothing of it is logged: the repaired program starts."""
-    home = tmp_path / "home"
-    home.mkdir()
-    assert callable(make)
-    done = started(home, *make(home), tmp_path / "data", 1)
-    assert done.returncode != 0
-    assert why in done.stderr
-    written(home, {"shop.py": TABLES + SAID + PUT + RUN})
-    assert started(home, "shop.py", tmp_path / "data", 1).stdout.strip() == "put"
-
-
-READS = TABLES + "SAID = open('words.txt').read()\n" + PUT
-LOOKS = TABLES + "import os\nif not os.path.exists('shop.py'):\n    raise LookupError('started elsewhere')\n" + SAID + PUT
-RUNS = TABLES + SAID + PUT
-
-
-def served(home: Path, source: str, *options: str) -> subprocess.Popen[str]:
-    """`cmdlog serve` of this source, in its folder."""
-    written(home, {"shop.py": source, "words.txt": "put"})
-    command = [sys.executable, "-m", "cmdlog.cli", "serve", "shop:db", "--data", "data", "--port", "0", *options]
-    return subprocess.Popen(command, cwd=home, env=_environment(""), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def refusal(process: subprocess.Popen[str]) -> str:
-    """What a server says that does not start, with the exit code of code that is not there."""
-    _, said = process.communicate(timeout=END_S)
-    assert process.returncode == 13, said
-    return said
-
-
-def serves(process: subprocess.Popen[str]) -> bool:
-    """Whether it comes to serve; it is stopped in order then."""
-    assert process.stdout is not None
-    ready = any("ready:" in line for line in process.stdout)
-    process.terminate()
-    process.communicate(timeout=END_S)
-    return ready and process.returncode == 0
-
-
-@pytest.mark.slow
-def test_served_code_that_no_replay_could_run_is_not_logged(tmp_path: Path) -> None:
-    """Of a first start nothing is made, of a later one nothing changes: the corrected program, or the former one, serves."""
-    small = ("--segments", "4", "--segment-bytes", "1MiB", "--partitions")
-    said = refusal(served(tmp_path, LOOKS, *small, "3"))
-    assert re.search(r"started elsewhere.* \(shop\.py, line 8\)", said), said
-    assert "at import they may need what is installed and each other" in said
-    assert os.listdir(tmp_path / "data") == ["LOCK"]
-    assert serves(served(tmp_path, RUNS, *small, "1"))
-    said = refusal(served(tmp_path, READS))
-    assert re.search(r"FileNotFoundError: .*words\.txt' \(shop\.py, line 6\)", said), said
-    assert serves(served(tmp_path, RUNS))

@@ -21,8 +21,7 @@ import pytest
 
 import cmdlog
 from cmdlog import Embedded
-from cmdlog.client import AsyncClient, AutoBatch, Call, Client
-from cmdlog.client.keys import uuid7
+from cmdlog.client import AsyncClient, Call, Client
 from cmdlog.client.session import ClientSessions
 from cmdlog.errors import (
     Aborted,
@@ -33,16 +32,14 @@ from cmdlog.errors import (
     KeyReused,
     ProcedureFailed,
     RequestRefused,
-    SessionExpired,
     UnknownProcedure,
-    Unreachable,
 )
 from cmdlog.results import Result
 from cmdlog.testing import Server
 from tests.client import typed_shop
 from tests.client.typed_shop import Kept, Note, labels, promise, put, rate_count, reserve, set_rate
 from tests.node.apps.faulty import Mixed, db
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -141,26 +138,6 @@ def test_values_go_there_and_come_back_typed(server: Server) -> None:
         assert told.value.txn_id > done
 
 
-def test_batch_answers_in_order_with_results_and_errors(client: Client) -> None:
-    """Each call in its place: results, aborts, mistakes found here and there; keys of their own; none."""
-    counter = next(ids)
-    calls: list[Any] = [
-        ("bump", {"id": counter, "amount": 1}),
-        ("abort_after_write", {"id": counter, "amount": 1}),
-        ("bump", {"id": counter, "amount": float("nan")}),
-        ("bump", {"id": counter}),
-        ("nothing", {}),
-        Call("bump", {"id": counter, "amount": 1}, f"batch-{counter}"),
-        ("bump", {"id": counter, "amount": 1}, f"batch-{counter}"),
-        ("bump", {"id": counter, "amount": 1}, None),
-    ]
-    answers = list(client.batch(calls))
-    told = [answer.value if isinstance(answer, Result) else answer.code for answer in answers]
-    assert told == [1, "no_luck", "invalid_parameters", "invalid_parameters", "unknown_procedure", 2, 2, 3]
-    with pytest.raises(TypeError):
-        list(client.batch([("bump", {}, None, None, None, 5)]))  # type: ignore[list-item]
-
-
 def test_batch_holds_little_and_reads_as_it_is_read(client: Client) -> None:
     """An endless source is read no further than the window; whoever stops early leaves the client fit for more."""
     counter, given = next(ids), 0
@@ -251,83 +228,6 @@ def test_client_whose_clock_is_behind_is_served(client: Client) -> None:
     assert client.call("bump", id=counter, amount=1, idempotency_key=OLD_KEY) == 8
 
 
-def test_client_whose_clock_is_behind_is_served_where_its_keys_were_forgotten(tmp_path: Path) -> None:
-    """Once keys of a time were forgotten, an unknown one of that time is refused; a client's own are mended, and run once."""
-    running = Server("tests.node.apps.faulty:db", tmp_path, partitions=1, key_window_s=3, key_forget_s=3)
-    try:
-        running.start()
-        with Client(running.url, token="") as client:
-            assert client.call("bump", id=1, amount=1, idempotency_key=OLD_KEY) == 1, "nothing was forgotten yet"
-            expected = 1
-            old_keys = (uuid7(1_690_000_000_000, chance.to_bytes(10)) for chance in itertools.count())
-
-            def forgotten() -> bool:
-                nonlocal expected
-                client.call("bump", id=2, amount=1)  # each call lets the state's clock go on
-                try:
-                    expected = client.call("bump", id=1, amount=1, idempotency_key=next(old_keys))
-                except SessionExpired:
-                    return True
-                return False
-
-            wait_for(forgotten)
-            with pytest.raises(SessionExpired):
-                client.call("bump", id=1, amount=1, idempotency_key=OLD_KEY)
-            client._names = client._sessions = ClientSessions(wall=lambda: time.time() - 7200)
-            assert client.call("bump", id=1, amount=1) == expected + 1
-            client._names = client._sessions = ClientSessions(wall=lambda: time.time() - 7200)
-            answers = list(client.batch([("bump", {"id": 1, "amount": 1})] * 5))
-            assert [answer.value for answer in answers if isinstance(answer, Result)] == [expected + n for n in range(2, 7)]
-    finally:
-        running.close()
-
-
-@pytest.mark.parametrize(
-    "options", [True, AutoBatch(streams=2, calls_max=7), AutoBatch(linger_ms=1)], ids=["usual", "small", "linger"]
-)
-def test_threads_share_requests_and_each_gets_its_own(server: Server, options: bool | AutoBatch) -> None:
-    """Sixteen threads with results, aborts and mistakes of their own: nobody gets another's, and each counter is exact."""
-    base, wrong = next(ids) * 1000, list[BaseException]()
-    with Client(server.url, token="", auto_batch=options) as client:
-
-        def run(thread: int) -> None:
-            try:
-                for n in range(1, 11):
-                    assert client.call("bump", id=base + thread, amount=1) == n
-                    with pytest.raises(Aborted):
-                        client.call("abort_after_write", id=base + thread, amount=1)
-                    with pytest.raises(InvalidParameters):
-                        client.call("bump", id=base + thread)
-            except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
-                wrong.append(error)
-
-        threads = [threading.Thread(target=run, args=(thread,)) for thread in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-    assert wrong == []
-
-
-def test_tasks_share_requests_and_a_cancelled_one_harms_nobody(server: Server) -> None:
-    """A hundred tasks at once, every fifth cancelled: the others get their results, and what was cancelled ran once or never."""
-
-    async def run() -> None:
-        base = next(ids) * 1000
-        async with AsyncClient(server.url, token="", auto_batch=True) as client:
-            tasks = [asyncio.create_task(client.call("bump", id=base + n, amount=1)) for n in range(100)]
-            await asyncio.sleep(0)
-            for task in tasks[::5]:
-                task.cancel()
-            found = await asyncio.gather(*tasks, return_exceptions=True)
-            assert [value for n, value in enumerate(found) if n % 5] == [1] * 80
-            rows = await client.query("select n from counters where id between ? and ?", (base, base + 99))
-            assert len(rows) >= 80
-            assert {row[0] for row in rows} == {1}
-
-    asyncio.run(run())
-
-
 def test_fork_has_connections_of_its_own(client: Client) -> None:
     """A child that goes on with its parent's client gets its own answers, and leaves the parent's connection alone."""
     counter = next(ids)
@@ -392,27 +292,6 @@ def _answer_one_call(listener: socket.socket, client: Client) -> socket.socket:
     assert client.call("bump", id=1) == 1
     answering.join()
     return accepted[0]
-
-
-def test_server_may_come_and_go(server: Server) -> None:
-    """Calls that meet a kill and a restart are executed once each; a client outlives its server."""
-    counter, told, reached = next(ids), list[int](), threading.Event()
-
-    def run() -> None:
-        for _ in range(150):
-            told.append(server.client.call("bump", id=counter, amount=1))
-            if len(told) == 40:
-                reached.set()
-
-    caller = threading.Thread(target=run)
-    caller.start()
-    assert reached.wait(PATIENCE_S)
-    server.kill()
-    with pytest.raises(Unreachable):
-        server.client.invoke("bump", {"id": counter, "amount": 1}, timeout_s=0.1)
-    server.start()
-    caller.join(PATIENCE_S)
-    assert told == list(range(1, 151))
 
 
 @pytest.fixture

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import signal
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 
@@ -123,37 +121,6 @@ def test_interrupted_caller_leaves_no_poisoned_connection(shape: str) -> None:
             before + 2,
             before + 3,
         ]
-
-
-def test_interrupts_at_any_moment_leave_no_poisoned_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where httpx is between two of its own steps.
-
-    Within some microseconds of a call an interrupt leaves a lock of httpcore held, and httpcore's own handler of the exception
-    waits for it. The second interrupt ends that, as a second Ctrl-C does.
-    """
-    chance, rung = random.Random(7), threading.Event()
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # of a socket that httpx had just opened, or of a finalizer
-
-    def interrupt(*_: object) -> None:
-        rung.set()  # where a finalizer runs, Python drops what is raised
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with ScriptedServer() as server, Client(server.url, connections_max=1, token="") as client:
-            for _ in range(60):
-                rung.clear()
-                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0001, 0.004), 0.5)
-                with suppress(Interrupted):
-                    while not rung.is_set():
-                        client.call("bump", id=1)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                known = server.executions  # what was interrupted may be executed later
-                assert known < client.invoke("bump", {"id": 1}, timeout_s=PATIENCE_S).value <= server.executions
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        gc.collect()  # while nobody hears of the sockets
 
 
 def test_turn_in_a_reference_cycle_is_given_back() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 import trustme
 
 from cmdlog.client import RetryPolicy
-from cmdlog.errors import OutcomeUnknown, Unavailable, Unreachable
+from cmdlog.errors import OutcomeUnknown, Unreachable
 from tests.client.drives import Drive
 from tests.client.scripted import ScriptedServer, Step, problem
 from tests.client.scripted_cluster import ScriptedCluster, refused
@@ -62,14 +61,6 @@ def test_next_node_gets_the_call_at_once_under_its_key(drive: Drive, fault: str,
         assert cluster.executed == ["k"]
         if not hangs:
             assert (cluster.requests()[1:], pauses) == ([1, 0], [])
-
-
-def test_dead_node_is_passed_over(drive: Drive, pauses: list[float]) -> None:
-    """Nobody listens at the first addresses: the last one gets the call, with a key and without."""
-    with nobody() as first, nobody() as second, ScriptedServer() as third:
-        for key in ("k", None):
-            drive.call([first, second, third.url], key=key, retry=CALM)
-        assert (third.executions, pauses) == (2, [])
 
 
 def test_named_leader_is_asked_at_once_and_remembered(drive: Drive, pauses: list[float]) -> None:
@@ -136,16 +127,6 @@ def test_call_without_a_key_is_never_repeated_in_doubt(drive: Drive, fault: str)
         assert (len(cluster.executed) <= 1, cluster.requests()[1:]) == (True, [0, 0])
 
 
-def test_all_dead_is_told_with_every_address(drive: Drive, pauses: list[float]) -> None:
-    """The error names each address and what became of it there."""
-    follower = [Step("body read", reply=refused())] * 10
-    with nobody() as dead, ScriptedServer(follower) as follows, nobody() as last, pytest.raises(Unavailable) as told:
-        drive.call([dead, follows.url, last], retry=RetryPolicy(attempts_max=2))
-    for url, why in ((dead, "refused|attempts failed"), (follows.url, "503 not_ready"), (last, "refused|attempts failed")):
-        assert re.search(f"{url}: [^;]*({why})", str(told.value))
-    assert len(pauses) == 1
-
-
 @pytest.mark.slow
 def test_all_hang_is_told_in_time_as_doubt(drive: Drive) -> None:
     """Nodes that accept and never answer: the call ends in its time, and says that each hung."""
@@ -155,15 +136,6 @@ def test_all_hang_is_told_in_time_as_doubt(drive: Drive) -> None:
         assert all(f"{url}: " in str(told.value) for url in cluster.urls)
         with pytest.raises(Unreachable):
             drive.read(cluster.urls, retry=QUICK, timeout_s=0.01)
-
-
-@pytest.mark.parametrize("code", ["log_full", "disk_full", "sessions_full"])
-def test_what_all_nodes_share_is_waited_for(drive: Drive, code: str, pauses: list[float]) -> None:
-    """A full log is no reason to ask a follower."""
-    full = Step("body read", reply=problem(503, code, "Retry-After: 3"))
-    with ScriptedCluster([[full], [], []]) as cluster:
-        assert drive.call(cluster.urls, retry=CALM) == 1
-        assert (cluster.requests(), [round(wait) for wait in pauses]) == ([2, 0, 0], [3])
 
 
 # -- batches -------------------------------------------------------------------------------------------------------------
@@ -188,15 +160,6 @@ def test_batch_survives_a_change_of_leader(drive: Drive, change: str) -> None:
         assert cluster.executed == keys
 
 
-def test_leader_that_comes_back_under_a_batch_answers_each_line_once(drive: Drive) -> None:
-    """Lines that were refused meanwhile are executed after later ones, as the batch promises no better of a refused line."""
-    with ScriptedCluster(lines=[*[""] * 10, "lead 1", *[""] * 30, "lead 0"]) as cluster:
-        keys = [f"k{number:03}" for number in range(100)]
-        answers = drive.batch(cluster.urls, [("bump", {"id": 1}, key) for key in keys], retry=QUICK)
-        assert [cluster.executed[answer.value - 1] for answer in answers] == keys
-        assert len(cluster.executed) == 100
-
-
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("end", ["reset", "stall"])
 def test_batch_survives_the_death_of_its_leader(drive: Drive, share: float, end: Any) -> None:
@@ -208,14 +171,6 @@ def test_batch_survives_the_death_of_its_leader(drive: Drive, share: float, end:
         answers = drive.batch(cluster.urls, [("bump", {"id": 1}, key) for key in keys], retry=QUICK)
         assert [answer.value for answer in answers] == list(range(1, 101))
         assert cluster.executed == keys
-
-
-def test_lines_without_keys_are_never_repeated_in_doubt(drive: Drive) -> None:
-    """After a change of leader those that were refused are sent again, those in doubt are not."""
-    with ScriptedCluster(lines=["", "unknown, executed", "unknown", "lead 1"]) as cluster:
-        answers = drive.batch(cluster.urls, [("bump", {"id": 1}, None)] * 10, retry=CALM)
-        assert [type(answer) is OutcomeUnknown for answer in answers] == [False, True, True, *[False] * 7]
-        assert len(cluster.executed) == 9
 
 
 @pytest.mark.parametrize("change", CHANGES)

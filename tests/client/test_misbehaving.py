@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +13,13 @@ import orjson
 import pytest
 import trustme
 
-from cmdlog.client import Client, RetryPolicy, retry_loop
-from cmdlog.client.response import judge
+from cmdlog.client import Client, RetryPolicy
 from cmdlog.errors import (
     Aborted,
     BadAnswer,
     CmdlogError,
     KeyReused,
     OutcomeUnknown,
-    SessionExpired,
     Unauthenticated,
     Unavailable,
     Unreachable,
@@ -85,22 +81,6 @@ def test_keyless_call_is_never_repeated_in_doubt(drive: Drive, name: str) -> Non
         assert server.connections == 1
 
 
-@pytest.mark.parametrize("name", BREAKS)
-def test_reading_survives(drive: Drive, name: str) -> None:
-    """What changes nothing is asked for again."""
-    with ScriptedServer([BREAKS[name]]) as server:
-        assert drive.read(server.url) == {"ready": True}
-
-
-@pytest.mark.parametrize("name", BREAKS)
-def test_batch_survives(drive: Drive, name: str) -> None:
-    """A batch whose first request breaks anywhere: each line once, in order."""
-    with ScriptedServer([BREAKS[name]]) as server:
-        answers = drive.batch(server.url, [("bump", {"id": n}) for n in range(20)])
-        assert [answer.value for answer in answers] == list(range(1, 21))
-        assert server.executions == 20
-
-
 @pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.65, 0.8, 0.95])
 def test_batch_resumes_where_the_answer_broke_off(drive: Drive, share: float) -> None:
     """Lines that were answered are not sent again; those that were not are, under the same keys."""
@@ -147,29 +127,6 @@ def test_what_is_no_accident_is_told_at_once(drive: Drive, reply: bytes, kind: t
         assert len(server.requests) == 1
 
 
-def test_batch_of_a_rejected_credential_is_answered_line_by_line(drive: Drive) -> None:
-    """A request that is rejected as a whole answers each of its calls."""
-    with ScriptedServer([Step("body read", reply=problem(401, "unauthenticated"))]) as server:
-        answers = drive.batch(server.url, [("bump", {"id": n}) for n in range(3)])
-        assert [type(answer) for answer in answers] == [Unauthenticated] * 3
-
-
-def test_batch_that_is_answered_by_one_object_has_no_results(drive: Drive) -> None:
-    """One JSON object in place of lines is nobody's result."""
-    reply = http(200, {"txn_id": "7", "partition": 0, "result": 1})
-    with ScriptedServer([Step("body read", reply=reply)]) as server:
-        assert [type(answer) for answer in drive.batch(server.url, [("bump", {}), ("bump", {})])] == [BadAnswer] * 2
-
-
-def test_expired_session_after_a_lost_answer_is_doubt(drive: Drive) -> None:
-    """The outcome was dropped between the attempts: neither "not executed" nor a second execution."""
-    script = [Step("executed", "reset", b""), Step("body read", reply=problem(409, "session_expired"))]
-    with ScriptedServer(script) as server, pytest.raises(OutcomeUnknown) as told:
-        drive.call(server.url)
-    assert isinstance(told.value.__cause__, SessionExpired)
-    assert server.executions == 1
-
-
 @pytest.mark.slow
 def test_silent_server_is_left_for_another_attempt(drive: Drive) -> None:
     """A server that stalls before, in or after the answer's head costs one attempt's time, not the call."""
@@ -190,109 +147,12 @@ def test_time_is_up_when_nothing_helps(drive: Drive) -> None:
         assert 1 < len(server.requests) < 10_000  # it ended before the server's patience did
 
 
-def test_retry_after_is_obeyed(drive: Drive, pauses: list[float]) -> None:
-    """The server's patience is waited for, in a header and on a line; more than there is time for is told at once."""
-    with ScriptedServer([Step("body read", reply=problem(503, "log_full", "Retry-After: 7"))]) as server:
-        assert drive.call(server.url) == 1
-        assert 7 <= max(pauses) < 8
-    pauses.clear()
-    with ScriptedServer([Step("body read", reply=problem(503, "sessions_full", "Retry-After: 60"))]) as server:
-        with pytest.raises(Unavailable) as told:
-            drive.call(server.url, timeout_s=30)
-        assert (told.value.code, told.value.retry_after_s) == ("sessions_full", 60.0)
-        assert pauses == []
-
-
-@pytest.mark.slow
-def test_absent_server_is_unavailable(drive: Drive) -> None:
-    """Nobody listens: nothing was executed, and that is what is said, with a key and without."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    for key in ("k", None):
-        with pytest.raises(Unreachable):
-            drive.call(url, key=key, timeout_s=0.2)
-
-
-@pytest.mark.slow
-def test_connection_that_never_comes_about_is_no_doubt(drive: Drive) -> None:
-    """Packets that vanish on the way to a server prove that nothing was executed, also when the time is up meanwhile."""
-    with socket.socket() as deaf, contextlib.ExitStack() as queue:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen(0)
-        for _ in range(8):  # the kernel's queue is full then, and it answers no more
-            waiting = queue.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(deaf.getsockname())
-        with pytest.raises(Unreachable):
-            drive.call(f"http://127.0.0.1:{deaf.getsockname()[1]}", key=None, timeout_s=0.3)
-
-
-def test_server_that_comes_late_is_waited_for(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused connection is tried again until somebody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    late = ScriptedServer()
-    with contextlib.ExitStack() as stack:
-
-        def arrive() -> None:
-            stack.enter_context(_on_port(late, port))
-
-        tries = itertools.count()
-
-        def judged(attempt: Any) -> Any:
-            if next(tries) == 2:
-                arrive()
-            return judge(attempt)
-
-        monkeypatch.setattr(retry_loop, "judge", judged)
-        assert drive.call(f"http://127.0.0.1:{port}", key=None) == 1
-        assert next(tries) >= 3
-
-
-@contextlib.contextmanager
-def _on_port(server: ScriptedServer, port: int) -> Iterator[ScriptedServer]:
-    """The server on this port."""
-    create: Callable[..., socket.socket] = socket.create_server
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket, "create_server", lambda _address, **more: create(("127.0.0.1", port), **more))
-        server.__enter__()
-    try:
-        yield server
-    finally:
-        server.__exit__()
-
-
 def test_connection_is_kept_and_a_closed_one_is_no_loss() -> None:
     """Calls in a row share one connection; one that the server has closed meanwhile is replaced unseen."""
     with ScriptedServer([Step(), Step(), Step(end="close")]) as server, Client(server.url, retry=QUICK) as client:
         for n in range(1, 7):
             assert client.call("bump", id=1) == n
         assert (server.connections, server.executions) == (2, 6)
-
-
-def test_answer_that_comes_twice_is_nobodys() -> None:
-    """Something on the way repeats an answer: the next request does not take it for its own, single or batch."""
-
-    def twice(proper: bytes) -> bytes:
-        return proper + proper
-
-    for again in (Step(reply=twice), Step(reply=lambda proper: proper + b"HTTP/1.1 200 OK\r\n\r\n")):
-        with ScriptedServer([again, Step(), again, Step(), again]) as server, Client(server.url, retry=HASTY) as client:
-            assert [client.call("bump", id=1) for _ in range(3)] == [1, 2, 3]
-            told = [answer.value for answer in client.batch([("bump", {})] * 3) if isinstance(answer, Result)]
-            assert told == [4, 5, 6]
-            assert [client.call("bump", id=1) for _ in range(3)] == [7, 8, 9]
-            assert server.executions == 9
-
-
-def test_answer_before_there_was_a_request_is_believed(drive: Drive) -> None:
-    """A server at the limit of its connections refuses one unread, under an id of its own: surely nothing was executed.
-
-    Its answer says that it closes: a connection that is kept gets the next attempt before its end arrives, and that is doubt.
-    """
-    full = problem(503, "too_many_connections", "Retry-After: 0", "X-Request-Id: of-the-server", "Connection: close")
-    with ScriptedServer([Step("body read", "close", full)]) as server:
-        assert drive.call(server.url, key=None) == 1
 
 
 def test_requests_carry_credential_key_and_causality() -> None:

@@ -254,7 +254,7 @@ class LineStream:
         self.whole = answer.isclosed()
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGSTOP])
+@pytest.mark.parametrize("end", [signal.SIGTERM, pytest.param(signal.SIGSTOP, marks=pytest.mark.torture)])
 def test_stream_over_a_change_of_leader_is_answered_whole(cluster: ServedCluster, end: signal.Signals) -> None:
     """A stream to a leader that is stopped, or sleeps past an election, is not torn: each line that was read has its answer, by
     its place. What has a result is executed, what was refused is not, and of what is in doubt the key finds out."""

@@ -15,6 +15,7 @@ from tests.cluster.served import ServedCluster
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
+KILLS = 5
 OPENED, NOBODY_S = 5, 9  # branches beside those that are the number of a node
 
 
@@ -78,8 +79,8 @@ def await_more(tellers: list[Tellers]) -> None:
     wait_for(lambda: all(len(t.answers) > b + 3 for t, b in zip(tellers, before, strict=True)), why=tellers[0].cluster.logs)
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.torture)])
-def test_calls_at_every_node_have_one_effect_when_a_leader_is_killed(cluster: ServedCluster, kills: int) -> None:
+@pytest.mark.torture
+def test_calls_at_every_node_have_one_effect_when_leaders_are_killed(cluster: ServedCluster) -> None:
     """Each node has its callers; leaders get SIGKILL. The model: every key once, in the balance and in its answer."""
     for node in cluster.nodes:
         opened = cluster.call("open_account", account(node, savings=0, checking=0), f"open{node}")
@@ -89,7 +90,7 @@ def test_calls_at_every_node_have_one_effect_when_a_leader_is_killed(cluster: Se
         teller.start()
     try:
         await_more(tellers)
-        for _ in range(kills):
+        for _ in range(KILLS):
             killed = cluster.leader()
             cluster.kill(killed)
             cluster.leader([node for node in cluster.nodes if node != killed])

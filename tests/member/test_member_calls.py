@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from cmdlog.node.outcome import (
     NoLeader,
     NotLeading,
     NotReady,
-    Overloaded,
     Reply,
     UnknownOutcome,
 )
@@ -32,7 +29,7 @@ from cmdlog.wal.ids import MILLIS_SHIFT
 from procedures.idempotency.known_outcome import Status, key_fingerprint
 from tests.member.members import Members, ask_retried, members, number_of
 from tests.node.apps.faulty import db
-from tests.node.rig import Pending, ask, counters, send
+from tests.node.rig import Pending, ask, send
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # sites and sockets
@@ -227,62 +224,6 @@ def test_call_is_never_sent_on(three: Members) -> None:
         for node, refusal in before.items():
             node.sequencer.refuse(refusal)
     assert ask(one, "bump", id=40, amount=1) == 1
-
-
-def test_window_of_a_link_refuses_and_comes_free(three: Members) -> None:
-    """More than the leader wants of one node: refused as busy, at once; what is under way is answered."""
-    node = follower(three)
-    ask(node, "bump", id=50, amount=1)
-    link = link_to(three.leader(), node)
-    window, link.window = link.window, type(link.window)(calls=2, params_bytes=1 << 20)
-    try:
-        naps = [send(node, "nap", id=50, seconds=0.2) for _ in range(2)]
-        told = placed(node, "bump", id=50, amount=1)
-        assert isinstance(told, Overloaded)
-        assert told.code == "not_ready"
-        assert [nap.value() for nap in naps] == [2, 3]
-        assert ask(node, "bump", id=50, amount=1) == 4
-    finally:
-        link.window = window
-
-
-def test_each_call_has_one_effect_when_the_leader_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers at every node, each call under a key until it has an outcome; the leader stops in order, and comes back.
-
-    The logs have room for whatever the callers write meanwhile, however busy the machine is.
-    """
-    with members(tmp_path, monkeypatch, count=3, segments=64) as made:
-        made.join_all()
-        old = number_of(made.leader())
-        over = threading.Event()
-        counts = dict.fromkeys(made.cluster.nodes, 0)
-
-        def caller(node: int) -> None:
-            while not over.wait(0.005):
-                number = counts[node]
-                ask_retried(lambda: made.nodes.get(node) or made.leader(), "bump", key=f"{node}.{number}", id=node, amount=1)
-                counts[node] += 1
-
-        threads = [threading.Thread(target=caller, args=(node,)) for node in made.cluster.nodes]
-        for thread in threads:
-            thread.start()
-        try:
-            wait_for(lambda: min(counts.values()) > 5)
-            made.close(old)
-            made.leader()
-            reached = dict(counts)
-            wait_for(lambda: all(counts[node] > reached[node] + 5 for node in counts))
-            made.join(old)
-            reached = dict(counts)
-            wait_for(lambda: all(counts[node] > reached[node] + 5 for node in counts))
-        finally:
-            over.set()
-            for thread in threads:
-                thread.join()
-        with contextlib.suppress(NoLeader):
-            made.leader()
-        assert {number: ask_retried(made.leader, "bump", key=f"end{number}", id=number, amount=0) for number in counts} == counts
-        assert counters(made.leader()) == counts
 
 
 def test_call_that_is_bound_to_other_code_is_refused(three: Members) -> None:

@@ -321,42 +321,6 @@ def test_an_interrupted_wait_leaves_no_answer_behind(tmp_path: Path, monkeypatch
         assert opened.call("peek", id=1) == 7
 
 
-@pytest.mark.slow
-def test_interrupts_in_the_main_thread_leave_the_directory_usable(tmp_path: Path) -> None:
-    """SIGINT again and again in a loop of calls: each raises KeyboardInterrupt, the next call works, and the end is orderly."""
-    before = signal.getsignal(signal.SIGINT)
-    with reopen(tmp_path) as opened:
-        calls = interrupts = answered = 0  # answered: calls before the last interrupt
-        stop = threading.Event()
-
-        def poke() -> None:
-            sent = 0
-            while not stop.wait(0.02):
-                if sent == interrupts and calls > answered:  # so the main thread is in its loop again
-                    sent += 1
-                    os.kill(os.getpid(), signal.SIGINT)
-
-        poker = threading.Thread(target=poke)
-        poker.start()
-        while interrupts < 10:
-            try:
-                while True:
-                    opened.call("bump", id=1, amount=1)
-                    calls += 1
-            except KeyboardInterrupt:
-                answered = calls
-                interrupts += 1
-        with opened._interrupts:
-            stop.set()
-            poker.join()
-            opened._interrupts._missed.clear()
-        assert calls <= opened.call("peek", id=1) <= calls + interrupts
-        assert opened.node.error is None
-    assert signal.getsignal(signal.SIGINT) is before
-    with reopen(tmp_path) as opened:
-        assert opened.call("peek", id=1) >= calls
-
-
 def interrupt_close(opened: Embedded, *, meanwhile: Callable[[], object] = lambda: None) -> BaseException | None:
     """Closes it in this thread, with Ctrl-C as soon as that is under way; what the KeyboardInterrupt was raised during."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -155,29 +154,6 @@ def test_frozen_work_is_seen_and_ends_when_it_gets_on(tmp_path: Path, monkeypatc
                 freezer.thaw()
             wait_for(lambda: not [stall for stall in frozen.node.status()["stalled"] if stall["kind"] == kind])
             assert not frozen.shows(kind)
-        finally:
-            frozen.node.close()
-
-
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(2, 41))])
-def test_work_that_is_frozen_at_any_moment_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """After any number of pieces of its work: it is seen, or it had ended by then. It ends well, and calls go on meanwhile."""
-    draw = random.Random(seed)
-    kind = draw.choice(["snapshot", "drill", "deploy"])
-    module, begin = FROZEN[kind]
-    monkeypatch.setattr(scrubber, "FIRST_AFTER_S", 1e9)
-    with frozen_starts(monkeypatch, module, after=draw.randint(1, 30)) as freezer:
-        frozen = FrozenNode(tmp_path, monkeypatch)
-        try:
-            for number in range(draw.randint(1, 50)):
-                ask(frozen.node, "hit", id=number)
-            with begin(frozen.node):
-                wait_for(lambda: freezer.pids or not frozen.node.overview.work._under_way())
-                if freezer.pids:
-                    wait_for(partial(frozen.stands, kind))
-                assert ask(frozen.node, "hit", id=99) in (1, 2)
-                freezer.thaw()
-            wait_for(lambda: not [stall for stall in frozen.node.status()["stalled"] if stall["kind"] == kind])
         finally:
             frozen.node.close()
 

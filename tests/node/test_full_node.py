@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import resource
 import signal
@@ -18,9 +17,7 @@ from cmdlog.node.assembly import MACHINE
 from cmdlog.node.background.snapshotter import Snapshotter
 from cmdlog.node.embedded import Embedded
 from cmdlog.node.outcome import CallOutcome, CallRefused, CallTooLarge, DiskFullRefusal, LogFullRefusal, NotReady, UnknownOutcome
-from cmdlog.node.sites import inline_sites
 from cmdlog.node.sites.partition_health import Troubles
-from cmdlog.wal.directory.instance import BadSettings
 from cmdlog.wal.errors import WalError, Wedged
 from cmdlog.wal.files import File, RealFiles
 from procedures.storage import state as state_module
@@ -41,19 +38,6 @@ def test_a_call_larger_than_any_block_is_refused_and_others_go_on(tmp_path: Path
         size = limit * 3 // 4 - 20
         assert ask(node, "store", id=1, seq=seq, data=bytes(size)) == size
     assert node.error is None
-    node.close()
-
-
-@pytest.mark.slow
-def test_large_calls_of_all_partitions_never_wedge_the_log(tmp_path: Path) -> None:
-    """More bytes than a block holds, from all partitions at once, with digests beside them: blocks stay within their limit."""
-    node = open_node(
-        tmp_path / "data", inline=True, partitions=4, call_bytes_max=60_000, batch_bytes_max=128 << 10, segments=64, log_threads=2
-    )
-    sent = [send(node, "store", id=n % 16, seq=n, data=os.urandom(15_000)) for n in range(700)]
-    assert {pending.value() for pending in sent} == {15_000}
-    assert node.error is None
-    assert node.sequencer.admission.inflight_bytes == 0
     node.close()
 
 
@@ -84,44 +68,6 @@ def test_a_full_log_refuses_and_reads_go_on(tmp_path: Path, monkeypatch: pytest.
     node = open_node(tmp_path / "data", inline=True)
     assert node.query("SELECT count(*) FROM payloads").rows[0][0] == seq
     node.close()
-
-
-@pytest.mark.slow
-def test_a_full_log_of_many_partitions_gets_out_by_their_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each partition needs two, and each leaves a mark and a seal in the log: the reserve has room for all of them."""
-    start = Snapshotter.start
-    monkeypatch.setattr(Snapshotter, "start", lambda self: None)
-    sizes: dict[str, Any] = {"segment_bytes": 256 << 10, "segments": 4, "log_reserve_bytes": 4096, "call_bytes_max": 9000}
-    node = open_node(tmp_path / "data", inline=True, partitions=6, **sizes)
-    numbers = itertools.count()
-
-    def there_is_room() -> bool:
-        seq = next(numbers)
-        try:
-            return bool(ask(node, "store", id=seq, seq=seq, data=bytes(4000)))
-        except LogFullRefusal:
-            return False
-
-    wait_for(lambda: not there_is_room(), every_s=0.001)
-    start(node._snapshots)
-    wait_for(there_is_room)
-    node.close()
-
-
-@pytest.mark.slow
-def test_segments_too_small_for_the_partitions_are_refused(tmp_path: Path) -> None:
-    """Such a log would take its first records and stop at its first rotation, for ever; twice the size is enough."""
-    small: dict[str, Any] = {"partitions": 64, "log_reserve_bytes": 4096, "call_bytes_max": 9000}
-    with pytest.raises(BadSettings, match="64 partitions"):
-        open_node(tmp_path / "data", inline=True, segment_bytes=64 << 10, **small)
-    assert not (tmp_path / "data").exists()
-    node = open_node(tmp_path / "data", inline=True, segment_bytes=128 << 10, **small)
-    for seq in range(40):
-        ask(node, "store", id=1, seq=seq, data=bytes(6000))
-    assert ask(node, "set_rate", name="r", value=1) == [0] * 64
-    node.close()
-    assert len(list((tmp_path / "data" / "log").glob("seg-*"))) > 1
-    open_node(tmp_path / "data", inline=True).close()
 
 
 class FailingFile:
@@ -351,23 +297,6 @@ def test_an_embedded_caller_is_let_go_on_a_full_disk(tmp_path: Path, monkeypatch
     pages.unlink()
     wait_for(lambda: node.ready and node.sequencer.idle)
     assert embedded.call("bump", id=1, amount=1) == 2
-    embedded.close()
-    assert rows(tmp_path / "data", 0, "SELECT seq FROM payloads") == [(0,)]
-
-
-@pytest.mark.slow
-def test_an_embedded_caller_hears_that_its_call_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After some tries its outcome is unknown to it; the log has it."""
-    pages = limited_pages(tmp_path, monkeypatch)
-    monkeypatch.setattr(inline_sites, "GIVE_UP_S", 0.0)
-    monkeypatch.setattr(inline_sites, "pause_s", lambda _tries: 0.01)
-    pages.write_text("16")
-    embedded = Embedded(open_node(tmp_path / "data", inline=True, partitions=1))
-    assert embedded.call("bump", id=1, amount=1) == 1
-    with pytest.raises(UnknownOutcome, match="logged, and not executed yet: disk_full"):
-        embedded.call("store", id=1, seq=0, data=bytes(60_000))
-    pages.unlink()
-    wait_for(lambda: embedded.node.ready and embedded.node.sequencer.idle)
     embedded.close()
     assert rows(tmp_path / "data", 0, "SELECT seq FROM payloads") == [(0,)]
 

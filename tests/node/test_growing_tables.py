@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from cmdlog.node.node import Node
 from procedures import Database
-from snapshot import lineage
 from tests.node.apps import growing
 from tests.node.rig import ask, open_node
 
@@ -54,35 +52,4 @@ def test_columns_are_there_from_the_first_call_on(tmp_path: Path) -> None:
     node.close()
     node = opened(tmp_path, growing.third)
     assert rows(node) == [*after, [str(ROWS + 1), "None", "1.50", "7"]]
-    node.close()
-
-
-@pytest.mark.parametrize("lost", ["states", "newest snapshots", "all snapshots"])
-def test_every_way_back_goes_through_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    """From the state, from a snapshot or delta on either side of the change, and from the start."""
-    monkeypatch.setattr(lineage, "IMAGE_BYTES_MIN", 0)
-    monkeypatch.setattr(lineage, "ROWS_SHARE", 100.0)
-    node = filled(tmp_path)
-    for number in range(3):  # the last ones are deltas
-        ask(node, "put", id=100 + number, tag=1)
-        node.take_snapshot(None)
-    node.close()
-    node = opened(tmp_path, growing.second)
-    old = sorted((tmp_path / "snapshots").iterdir())
-    for number in range(ROWS):
-        ask(node, "cheer", id=number, mood="well")
-    node.take_snapshot(None)
-    kinds = {taken["kind"] for taken in node.take_snapshot(None)}
-    ask(node, "cheer", id=1, mood="late")
-    wanted = rows(node)
-    node.close()
-    shutil.rmtree(tmp_path / "state")
-    if lost == "all snapshots":
-        shutil.rmtree(tmp_path / "snapshots")
-    elif lost == "newest snapshots":
-        for folder in set((tmp_path / "snapshots").iterdir()) - set(old):
-            shutil.rmtree(folder)
-    assert kinds <= {"full", "delta"}
-    node = opened(tmp_path, growing.third)
-    assert rows(node) == wanted
     node.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -25,11 +24,10 @@ from cmdlog.node.settings import BadSetting
 from cmdlog.wal.errors import Locked, WrongDirectory
 from procedures import Database
 from procedures.errors import SchemaConflict
-from procedures.idempotency.known_outcome import Status, key_fingerprint
 from snapshot.capture.image import Capture
 from snapshot.errors import SnapshotFailed
 from tests.node.apps import tagged
-from tests.node.rig import SMALL, alive, ask, counters, kill, open_node, partition, rows, send
+from tests.node.rig import SMALL, alive, ask, counters, kill, open_node, rows, send
 from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,12 +49,6 @@ def read_lines(process: subprocess.Popen[str], until: Callable[[str], bool]) -> 
         if until(line):
             return lines
     raise AssertionError(f"it ended after {lines[-3:]}")
-
-
-def read_acks(process: subprocess.Popen[str], count: int) -> list[str]:
-    """Output with so many more acknowledged calls: a moment in the life of a node, whatever the machine does besides."""
-    acks = itertools.count(1)
-    return read_lines(process, lambda line: line.startswith("ack") and next(acks) >= count)
 
 
 def end(process: subprocess.Popen[str]) -> str:
@@ -121,51 +113,6 @@ def test_ids_grow_over_restarts_with_the_clock_set_back(tmp_path: Path, monkeypa
     node.close()
 
 
-def test_keys_answer_the_same_after_a_restart(tmp_path: Path) -> None:
-    """A retried key gets its first answer on its partition and on all of them; on another one it is refused."""
-    data = tmp_path / "data"
-    node = open_node(data, inline=True, partitions=4)
-    first = send(node, "bump", key="k", id=1, amount=5).wait()
-    assert ask(node, "set_rate", key="all", name="r", value=1) == [0, 0, 0, 0]
-    assert ask(node, "set_rate", name="r", value=2) == [1, 1, 1, 1]
-    far = next(i for i in range(2, 99) if partition(node, i) != partition(node, 1))
-    for _ in range(2):
-        assert send(node, "bump", key="k", id=1, amount=5).wait() == first
-        assert ask(node, "set_rate", key="all", name="r", value=1) == [0, 0, 0, 0]
-        for reply in (
-            send(node, "bump", key="k", id=1, amount=6).wait(),
-            send(node, "bump", key="k", id=far, amount=5).wait(),
-            send(node, "set_rate", key="k", name="r", value=9).wait(),
-            send(node, "bump", key="all", id=1, amount=5).wait(),
-        ):
-            assert isinstance(reply, CallOutcome)
-            assert reply.status == Status.KEY_REUSED
-        node.close()
-        node = open_node(data, inline=True)
-    assert counters(node) == {1: 5}
-    node.close()
-
-
-def test_a_full_key_table_of_one_partition_leaves_no_multi_partition_call_half_done(tmp_path: Path) -> None:
-    """None runs it for a credential that has its share of one partition's table; all run another one's, and fill the tables."""
-    node = open_node(tmp_path / "data", inline=True, partitions=2, keys_max=10)
-    for n in range(8):
-        ask(node, "bump", key=f"k{n}", id=1, amount=1)
-    for name, params in (("bump", {"id": 1, "amount": 1}), ("set_rate", {"name": "r", "value": 2})):
-        full = send(node, name, key="new", **params).wait()
-        assert isinstance(full, CallOutcome)
-        assert full.status == Status.SESSIONS_FULL
-    others = [key_fingerprint("another", f"all {n}") for n in range(3)]
-    assert ask(node, "set_rate", key=others[0], name="r", value=1) == [0, 0]
-    assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {1}
-    none = send(node, "set_rate", key=others[1], name="r", value=2).wait()
-    assert isinstance(none, CallOutcome)
-    assert none.status == Status.SESSIONS_FULL
-    assert ask(node, "set_rate", key=others[0], name="r", value=1) == [0, 0], "a repetition is answered from a full table, too"
-    assert {value for value, _ in ask(node, "look_everywhere", name="r")} == {1}
-    node.close()
-
-
 def test_tables_that_the_rows_do_not_allow_are_refused_before_they_are_logged(tmp_path: Path) -> None:
     """A logged schema that cannot be applied would be the end of every replay; so it is tried first, and the old code goes on."""
     data = tmp_path / "data"
@@ -222,62 +169,6 @@ def test_sites_end_with_a_killed_node_even_in_an_endless_call(tmp_path: Path) ->
     wait_for(lambda: rows(tmp_path / "data", 0, "SELECT idx FROM _cmdlog_meta") != [] and all(map(alive, pids)))
     end(process)
     wait_for(lambda: not any(map(alive, pids)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [["sites=2"], [], pytest.param(["durability=async"], marks=pytest.mark.torture)])
-def test_what_was_acknowledged_survives_kills(tmp_path: Path, settings: list[str]) -> None:
-    """SIGKILL in the middle of the load, twice: every acknowledged call is there once, and ids never go back."""
-    data = tmp_path / "data"
-    acknowledged = [-1] * 4
-    last_txn = 0
-    for _ in range(2):
-        process = hold(data, "load", *settings)
-        lines = read_lines(process, lambda line: line.split()[2:3] == ["40"])
-        lines += end(process).splitlines(keepends=True)
-        acks = [line.split() for line in lines if line.startswith("ack") and line.endswith("\n")]
-        assert len(acks) >= 41
-        before = tuple(acknowledged)
-        for _, thread, number, txn in acks:
-            acknowledged[int(thread)] = max(acknowledged[int(thread)], int(number))
-            # One more than was acknowledged may have been executed: a retry of either has its first id.
-            assert int(txn) > last_txn or int(number) <= before[int(thread)] + 1
-        last_txn = max(last_txn, *(int(txn) for *_, txn in acks))
-    node = open_node(data, inline=True)
-    held = counters(node)
-    assert all(number + 1 <= held.get(thread, 0) <= number + 2 for thread, number in enumerate(acknowledged)), (
-        held,
-        acknowledged,
-    )
-    assert node.clock.last >= last_txn
-    node.close()
-
-
-@pytest.mark.torture
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", range(40))
-def test_kills_at_any_moment(tmp_path: Path, seed: int) -> None:
-    """Node or site killed at a random moment, again and again; counters agree with what was acknowledged."""
-    import random
-
-    chance = random.Random(seed)
-    data, acknowledged = tmp_path / "data", [-1] * 4
-    for _ in range(10):
-        process = hold(data, "load", *chance.choice([["sites=2"], [], ["durability=async"]]))
-        lines = read_lines(process, lambda line: line.startswith("pids"))
-        pids = [int(pid) for pid in lines[-1].split()[1:]]
-        if pids and chance.random() < 0.7:
-            lines += read_acks(process, chance.randrange(200))
-            kill(chance.choice(pids))
-        lines += read_acks(process, chance.randrange(300))
-        for line in lines + end(process).splitlines(keepends=True):
-            if line.startswith("ack") and line.endswith("\n"):
-                _, thread, number, _ = line.split()
-                acknowledged[int(thread)] = max(acknowledged[int(thread)], int(number))
-        node = open_node(data, inline=True)
-        held = counters(node)
-        assert all(number + 1 <= held.get(thread, 0) <= number + 2 for thread, number in enumerate(acknowledged)), seed
-        node.close()
 
 
 def test_a_crash_in_creation_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -455,15 +455,15 @@ def test_restart_at_any_moment_changes_no_decision(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_million_keys_are_loaded(tmp_path: Path) -> None:
+def test_many_keys_are_loaded(tmp_path: Path) -> None:
     """A full table is in memory soon after the file is opened."""
     state = PartitionState.open(tmp_path / "many.db", partition=0)
     rows = (
         (index, 1, 0, b"".join(number.to_bytes(16) for number in range(index * 64 + 1, index * 64 + 65)), b"x" * 2000)
-        for index in range(1, 15_626)
+        for index in range(1, 1564)
     )
     with state.connection:
         state.connection.executemany("INSERT INTO _cmdlog_keys VALUES (?, ?, ?, ?, ?)", rows)
     table = KeyTable(state, KeyPolicy())
     state.close()
-    assert len(table) == 1_000_000
+    assert len(table) == 100_032

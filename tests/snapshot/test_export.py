@@ -16,7 +16,6 @@ from typing import Any
 import apsw
 import orjson
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -29,7 +28,7 @@ from snapshot import export as module
 from snapshot import lineage
 from snapshot.catalog import Snapshot, list_snapshots
 from snapshot.errors import SnapshotDamaged
-from snapshot.export import BadValue, ExportError, ExportProgress, ParquetMissing, export
+from snapshot.export import BadValue, ExportProgress, export
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest, file_entry
 from snapshot.table_digest import open_image, table_digests
 from tests.commands import Command
@@ -191,25 +190,6 @@ def test_rows_of_all_partitions_stand_in_one_file_and_replicated_ones_once(node:
     assert len(stated) == 2
 
 
-def test_readers_that_push_filters_down_find_their_rows(node: str, tmp_path: Path) -> None:
-    """Statistics and types let a dataset be filtered by number, time and digits."""
-    export(FILES, snapshots_of(node), str(tmp_path / "out"))
-    things = ds.dataset(tmp_path / "out" / "things.parquet")
-    assert things.to_table(filter=ds.field("at") > datetime(2026, 1, 1, tzinfo=UTC))["id"].to_pylist() == [1]
-    assert things.to_table(filter=ds.field("price") < pa.scalar(Decimal("0.00"), pa.decimal128(12, 2)))["id"].to_pylist() == [1]
-    assert things.to_table(filter=ds.field("id") >= 12)["id"].to_pylist() in ([12, 13], [13, 12])
-
-
-def test_pandas_duckdb_and_spark_read_it(node: str, tmp_path: Path) -> None:
-    """Whichever of them is installed."""
-    export(FILES, snapshots_of(node), str(tmp_path / "out"))
-    path = str(tmp_path / "out" / "things.parquet")
-    pandas = pytest.importorskip("pandas", reason="not installed here; the file is read with pyarrow above")
-    frame = pandas.read_parquet(path)
-    assert sorted(frame["id"]) == [1, 2, 10, 11, 12, 13]
-    assert str(frame["at"].dtype) == "datetime64[us, UTC]"
-
-
 def test_table_that_is_not_declared_any_more_has_the_types_of_sqlite(node: str, tmp_path: Path) -> None:
     """Its rows stay in the state, so they are exported."""
     from procedures import Database
@@ -305,13 +285,6 @@ def test_damaged_snapshot_is_not_exported(node: str, tmp_path: Path) -> None:
         export(FILES, snapshots_of(node), str(tmp_path / "out"))
 
 
-def test_table_whose_name_is_a_path_is_refused(node: str, tmp_path: Path) -> None:
-    """Names in an image never become paths."""
-    change(snapshots_of(node)[0], 'CREATE TABLE "../up" (id INTEGER PRIMARY KEY)')
-    with pytest.raises(ExportError, match="has a name that no application can declare"):
-        export(FILES, snapshots_of(node), str(tmp_path / "out"))
-
-
 def test_folder_that_holds_something_is_left_alone(node: str, tmp_path: Path) -> None:
     """An empty one is used."""
     (tmp_path / "out").mkdir()
@@ -333,15 +306,6 @@ def test_export_that_is_broken_off_leaves_nothing(node: str, tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt):
         export(FILES, snapshots_of(node), str(tmp_path / "out"), progress=interrupt)
     assert not [name for name in os.listdir(tmp_path) if name.startswith("out")]
-
-
-def test_missing_pyarrow_is_told_with_the_extra_that_brings_it(
-    node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is imported only for an export."""
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ParquetMissing, match=r"cmdlog\[parquet\]"):
-        export(FILES, snapshots_of(node), str(tmp_path / "out"))
 
 
 # -- the command ---------------------------------------------------------------------------------------------------------

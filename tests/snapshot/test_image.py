@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import apsw
 import pytest
 
 from procedures.storage.state import PartitionState, Position
@@ -112,25 +111,6 @@ def test_aborted_capture_leaves_no_file_and_frees_the_state(state: PartitionStat
     while not again.step():
         pass
     assert again.report()["index"] == 1
-
-
-def test_report_before_the_end_is_refused(state: PartitionState, tmp_path: Path) -> None:
-    """There is no position to tell while the copy is under way."""
-    capture = Capture(state, str(tmp_path / "image"))
-    with pytest.raises(RuntimeError):
-        capture.report()
-    capture.abort()
-
-
-def test_existing_file_is_never_overwritten(state: PartitionState, tmp_path: Path) -> None:
-    """A capture to a path that is taken fails and leaves the file as it was."""
-    path = tmp_path / "image"
-    apsw.Connection(str(path)).execute("CREATE TABLE other (a)")
-    before = path.read_bytes()
-    capture = Capture(state, str(path))
-    assert capture.step()
-    assert "error" in capture.report()
-    assert path.read_bytes() == before
 
 
 def test_checkpoints_are_short_only_while_a_copy_is_under_way(state: PartitionState, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from snapshot.capture.seal import seal
 from snapshot.catalog import Snapshot, check, clean, free_path, restore
 from snapshot.errors import SnapshotDamaged
 from snapshot.lineage import fallback, independent, next_wish
-from snapshot.manifest import MANIFEST_NAME, decode_manifest, encode_manifest, read_manifest
+from snapshot.manifest import MANIFEST_NAME, decode_manifest, encode_manifest
 from snapshot.retention import anchor_block, retain
 from snapshot.table_digest import TableDigest
 from tests.snapshot.crashes import CrashingFiles, flip, seal_process
@@ -247,22 +247,6 @@ def test_chain_is_bounded_in_deltas_and_in_rows(partition: Partition, monkeypatc
             wish, base = next_wish(partition.listed(), "x")
             assert (wish.base, base) == (None, None), name
             assert wish.keep == tuple(s.index for s in partition.listed()[-2:])
-
-
-def test_format_without_deltas_is_still_read(partition: Partition) -> None:
-    """A manifest of format 1 says nothing of kind and base: it is a whole image."""
-    path = partition.take() / MANIFEST_NAME
-    value = orjson.loads(path.read_bytes())
-    for name in ("kind", "base", "manifest_crc32c"):
-        del value[name]
-    value["format"] = 1
-    import google_crc32c
-
-    crc = google_crc32c.value(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
-    path.write_bytes(orjson.dumps({**value, "manifest_crc32c": crc}))
-    manifest = read_manifest(FILES, str(path.parent))
-    assert (manifest.kind, manifest.base) == ("full", None)
-    assert check(FILES, partition.listed()[0]) == ""
 
 
 @pytest.mark.parametrize(

@@ -113,14 +113,6 @@ def test_dump_from_a_place_does_not_skip_what_was_recycled(monkeypatch: pytest.M
         list(dump_log(node(), NODE, after=at(1)))
 
 
-def test_dump_of_a_range_is_a_part_of_the_whole() -> None:
-    """The range is exclusive at its begin and inclusive at its end."""
-    files = node()
-    rows, lsns = list(dump_log(files, NODE)), [lsn for lsn, _ in LogReader(files, NODE).read()]
-    part = list(dump_log(files, NODE, after=lsns[2], upto=lsns[6]))
-    assert [row["lsn"] for row in part] == [row["lsn"] for row in rows[3:7]]
-
-
 def test_inspect_tells_segments_groups_and_verdict() -> None:
     """Everything that recovery would look at, in one value."""
     seen = inspect_log(node(), NODE)
@@ -193,18 +185,6 @@ def test_a_log_without_a_segment_is_reported() -> None:
     assert (report.exit_code, report.segments) == (Corrupt.exit_code, [])
     assert "segment 1 is missing" in str(report.error)
     assert inspect_log(files, NODE)["segments"] == []
-
-
-def test_looking_changes_nothing_and_needs_no_lock() -> None:
-    """All three work beside a running node and write nothing."""
-    files = sim()
-    log, source = open_log(files)
-    append(log, source, range(4))
-    operations = len(files.trace)
-    assert inspect_log(files, NODE)["verdict"] == "unsealed"
-    assert verify_log(files, NODE).exit_code == 0
-    assert list(dump_log(files, NODE))
-    assert len(files.trace) == operations
 
 
 def test_looking_at_a_damaged_directory_describes_it() -> None:

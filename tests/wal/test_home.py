@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 
 from cmdlog.wal.directory.instance import load_instance
-from cmdlog.wal.errors import Locked, WrongDirectory
+from cmdlog.wal.errors import Locked
 from cmdlog.wal.fault_log import FaultLog
 from cmdlog.wal.files import RealFiles
-from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.hard_state import open_hardstate
 from cmdlog.wal.log import Log
-from cmdlog.wal.opening.home import CopiedNode, Home, LinkedNode, adopt
+from cmdlog.wal.opening.home import CopiedNode, Home, adopt
 from cmdlog.wal.system import machine
-from replay.log.source import open_source
 from replay.plan.cluster_planner import make_joint_plan
 from replay.plan.planner import make_plan
 from replay.recover.from_cluster import rebuild_jointly
@@ -28,7 +26,6 @@ from replay.recover.to_directory import rebuild
 from snapshot.catalog import list_snapshots
 from tests.commands import Command
 from tests.node.rig import ask, counters, open_node
-from tests.replay.rig import Rig
 from tests.waiting import PATIENCE_S
 
 FILES = RealFiles()
@@ -106,24 +103,6 @@ def test_copy_is_refused_and_the_original_runs_on(original: Path, how: str) -> N
 
 
 @pytest.mark.slow
-def test_hard_link_copy_is_refused_by_name_and_so_is_adopting_it(original: Path) -> None:
-    """Both directories would write the same files: neither starts until the links are gone, and then the original does."""
-    copy = original.parent / "copy"
-    subprocess.run(["cp", "-al", str(original), str(copy)], check=True)
-    before = (copy / "instance.json").read_bytes(), (copy / "log" / "hardstate").read_bytes()
-    for directory in (copy, original):
-        with pytest.raises(LinkedNode, match=r"instance\.json has 2 names") as refused:
-            reopen(directory)
-        assert refused.value.exit_code == 11
-        assert "cp -a" in refused.value.hint
-    with pytest.raises(LinkedNode):
-        adopt(FILES, str(copy))
-    assert before == ((copy / "instance.json").read_bytes(), (copy / "log" / "hardstate").read_bytes())
-    shutil.rmtree(copy)
-    reopen(original)
-
-
-@pytest.mark.slow
 def test_copy_of_a_node_that_was_never_opened_is_refused(original: Path, tmp_path: Path) -> None:
     """What a recovery has just made is as little to be started twice."""
     out = tmp_path / "out"
@@ -188,27 +167,6 @@ def test_adopted_copy_is_a_whole_node_in_a_new_incarnation(original: Path) -> No
     assert FaultLog.open(FILES, str(copy), identity).newest is not None
     assert adopt(FILES, str(copy)) is None
     reopen(original)  # it cannot know
-
-
-@pytest.mark.slow
-def test_log_of_two_incarnations_is_one_log(tmp_path: Path) -> None:
-    """Segments after an adoption carry the new incarnation; the log rotates, starts and is read from its first block."""
-    rig = Rig(tmp_path, segment_bytes=32 << 10)
-    rig.deposits(20)
-    rig.stop()
-    copy = rig.copy(tmp_path / "copy")
-    was = rig.identity.incarnation
-    assert adopt(FILES, copy) is not None
-    rig.directory = copy
-    rig.restart()
-    rig.deposits(20)
-    rig.close()
-    source = open_source(FILES, copy)
-    carried = [segment.header.incarnation for segment in source.segments]
-    assert set(carried) == {was, load_instance(FILES, copy).identity.incarnation}
-    assert carried == sorted(carried, key=lambda incarnation: incarnation != was)
-    assert sum(record.kind is RecordKind.BATCH for _, record in source.read(from_block=1)) == 42
-    reopen(Path(copy))
 
 
 @pytest.mark.slow
@@ -312,23 +270,3 @@ def test_command_adopts_once_and_serve_names_it(original: Path, command: Command
     assert command("recover", copy)[0] == 0
     assert json.loads((copy / "instance.json").read_bytes())["incarnation"] == told["incarnation"]
     assert command("adopt", copy, "--json") == (0, {"directory": str(copy), "adopted": False})
-
-
-@pytest.mark.slow
-def test_copy_is_read_and_recovered_without_adoption(original: Path, command: Command, tmp_path: Path) -> None:
-    """Everything that only reads works on copies, and a recovery to a new directory makes another incarnation."""
-    copy = copied(original, "cp")
-    for reading in (("log", "verify"), ("log", "inspect"), ("snapshot", "list")):
-        assert command(*reading, copy)[0] == 0
-    assert command("recover", copy, "--to", tmp_path / "out")[0] == 0
-    assert load_instance(FILES, str(tmp_path / "out")).identity != load_instance(FILES, str(original)).identity
-    reopen(tmp_path / "out")
-
-
-def test_adopting_what_is_no_node_says_so(tmp_path: Path) -> None:
-    """Nobody is told to name an empty folder."""
-    (tmp_path / "letter.txt").touch()
-    with pytest.raises(WrongDirectory, match="is not a node directory") as refused:
-        adopt(FILES, str(tmp_path))
-    assert "empty" not in str(refused.value)
-    assert os.listdir(tmp_path) == ["letter.txt"]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from cmdlog.wal.errors import Corrupt, DiskFull, ShortWrite, WalError, WriteFailed
+from cmdlog.wal.errors import DiskFull, WalError, WriteFailed
 from tests.wal.sim.simdisk import SECTOR
 from tests.wal.sim.simfiles import Fault, Hit, SimCrash, SimFiles
-from tests.wal.simkit import CUTS, SEEDS, durable_file, left
+from tests.wal.simkit import CUTS, durable_file, left
 
 # Faults
 
@@ -40,31 +40,6 @@ def test_failed_folder_sync_loses_its_names_and_a_retry_lies() -> None:
     files.fsync_dir("/")
     assert files.exists("/a")
     assert files.power_cut(random.Random(0), "all").listdir("/") == []
-
-
-def test_failed_sync_loses_growth() -> None:
-    """A file that grew before a failed sync has its old size after a power cut."""
-    files = SimFiles()
-    file = durable_file(files, "/a", b"old")
-    file.pwrite(b"grown", 3)
-    files.fail_at(1, Fault.NO_SPACE)
-    with pytest.raises(DiskFull):
-        file.fdatasync()
-    file.fdatasync()
-    assert left(files, "/a", "all") == b"old"
-
-
-def test_write_after_a_failed_sync_takes_its_sector_along() -> None:
-    """A later write makes its whole sector dirty again, and no other."""
-    files = SimFiles()
-    file = durable_file(files, "/a", b"o" * 2 * SECTOR)
-    file.pwrite(b"n" * 2 * SECTOR, 0)
-    files.fail_at(1, Fault.IO_ERROR)
-    with pytest.raises(WriteFailed):
-        file.fdatasync()
-    file.pwrite(b"!", 0)
-    file.fdatasync()
-    assert left(files, "/a") == b"!" + b"n" * (SECTOR - 1) + b"o" * SECTOR
 
 
 @pytest.mark.parametrize(("fault", "error"), [(Fault.IO_ERROR, WriteFailed), (Fault.NO_SPACE, DiskFull)])
@@ -115,22 +90,6 @@ def test_fault_comes_at_its_number_once_or_for_ever() -> None:
         files.fail_at(1, Fault.SHORT_WRITE, kinds=frozenset({"fsync"}))
 
 
-def test_short_write_applies_a_part_and_says_so() -> None:
-    """Some first bytes are written, the rest is not, and the error has both numbers."""
-    lengths = set()
-    for seed in SEEDS:
-        files = SimFiles(seed)
-        file = durable_file(files, "/a", b"old")
-        files.fail_at(1, Fault.SHORT_WRITE)
-        with pytest.raises(ShortWrite, match="of 3000 bytes"):
-            file.pwrite(b"n" * 3000, 0)
-        done = len(file.pread(3000, 0).rstrip(b"old"))
-        assert file.pread(3000, 0)[:done] == b"n" * done
-        lengths.add(done)
-    assert len(lengths) > 10
-    assert max(lengths) < 3000
-
-
 def test_full_disk_refuses_growth_alone() -> None:
     """Without space, overwriting and removing go on, and writing works again when space returns."""
     files = SimFiles(capacity_bytes=1000)
@@ -143,29 +102,6 @@ def test_full_disk_refuses_growth_alone() -> None:
     files.capacity_bytes = 2000
     files.write_file_atomic("/b", bytes(101))
     files.unlink("/a")
-
-
-def test_lost_write_is_seen_only_without_the_cache() -> None:
-    """Write and sync succeed and reads see the bytes; after a power cut the old ones are back."""
-    files = SimFiles()
-    file = durable_file(files, "/a", b"o" * SECTOR)
-    files.fail_at(1, Fault.LOST_WRITE)
-    file.pwrite(b"n" * SECTOR, 0)
-    file.fdatasync()
-    assert file.pread(1, 0) == b"n"
-    assert left(files, "/a", "all") == b"o" * SECTOR
-    assert len(files.hits) == 1
-
-
-def test_misdirected_write_damages_two_places() -> None:
-    """The sector that was meant keeps its old bytes, and the next one gets them."""
-    files = SimFiles()
-    file = durable_file(files, "/a", b"o" * 3 * SECTOR)
-    files.fail_at(1, Fault.MISDIRECTED_WRITE)
-    file.pwrite(b"n" * SECTOR, 0)
-    file.fdatasync()
-    assert file.pread(3 * SECTOR, 0) == b"n" * SECTOR + b"o" * 2 * SECTOR
-    assert left(files, "/a") == b"o" * SECTOR + b"n" * SECTOR + b"o" * SECTOR
 
 
 def test_damage_at_rest_is_in_cache_and_on_disk() -> None:
@@ -186,21 +122,6 @@ def test_damage_at_rest_is_in_cache_and_on_disk() -> None:
     with pytest.raises(ValueError, match="ends at"):
         files.overwrite("/a", 0, b"too long")
     assert len(files.trace) == before
-
-
-def test_unreadable_sector_is_corrupt_until_written() -> None:
-    """Reads that touch it name file and offset, others succeed, also after a power cut; a write heals it."""
-    files = SimFiles()
-    durable_file(files, "/a", bytes(3 * SECTOR))
-    files.make_unreadable("/a", SECTOR + 5)
-    after = files.power_cut(random.Random(0), "none")
-    for disk in (files, after):
-        file = disk.open("/a")
-        assert file.pread(SECTOR, 0) == file.pread(SECTOR, 2 * SECTOR) == bytes(SECTOR)
-        with pytest.raises(Corrupt, match="/a at offset 500"):
-            file.pread(20, 500)
-    files.open("/a").pwrite(bytes(SECTOR), SECTOR)
-    assert len(files.read_file("/a")) == 3 * SECTOR
 
 
 # The end of the process
@@ -230,17 +151,3 @@ def test_crash_ends_everything() -> None:
     lock.close()
     assert files.kill().read_file("/a") == b"one"
     assert left(files, "/a") == b"old"
-
-
-def test_crash_in_a_write_leaves_a_part() -> None:
-    """A kill in the middle of a write finds some first bytes of it in the cache."""
-    found = set()
-    for seed in SEEDS:
-        files = SimFiles(seed)
-        file = durable_file(files, "/a")
-        files.crash_at(1)
-        with pytest.raises(SimCrash):
-            file.pwrite(b"n" * 2000, 0)
-        found.add(len(files.kill().read_file("/a")))
-    assert len(found) > 10
-    assert max(found) < 2000

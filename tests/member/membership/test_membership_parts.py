@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cmdlog.cluster.cluster_file import MemberAddress
 from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal
-from cmdlog.cluster.membership.member_desk import RequestKind
 from cmdlog.cluster.membership.refusals import MembershipRefused, RefusedBecause
 from cmdlog.member.member_node import MemberNode
-from cmdlog.node.assembly import MACHINE
-from cmdlog.wal.fault_log import read_faults
-from replay.log.collect_evidence import gather
-from tests.member.members import Members, ask_retried, free_addresses, leads, members, number_of
+from tests.member.members import Members, leads, members, number_of
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # sites and sockets
@@ -36,15 +29,6 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members]:
         yield made
 
 
-def fault_logs(cluster: Members) -> dict[int, list[tuple[int, list[int]]]]:
-    """Of every node sequence and set of each record."""
-    folders = {node: str(cluster.folder / f"n{node}") for node in cluster.cluster.nodes}
-    return {
-        node: [(record.sequence, sorted(record.failed)) for record in read_faults(MACHINE.files, folder)]
-        for node, folder in folders.items()
-    }
-
-
 def seat(node: MemberNode, other: int) -> str:
     """What the node knows of another one's seat."""
     return str(next(row["seat"] for row in node.membership.members()["members"] if row["node"] == other))
@@ -60,26 +44,6 @@ def refusal(node: MemberNode, *arguments: Any, **options: Any) -> RefusedBecause
     with pytest.raises(MembershipRefused) as caught:
         node.membership.request(*arguments, **options)
     return caught.value.code
-
-
-def test_a_silent_node_is_declared_failed_and_well_again_in_every_fault_log(three: Members) -> None:
-    """Set 1 is in the logs of those that live, sets 1 and 2 in all once it is back; status and calls go on."""
-    away = number_of(three.followers()[0])
-    three.close(away)
-    leader = three.leader()
-    three.wait_hurried(lambda: [log for log in fault_logs(three).values() if log == [(1, [away])]][1:])
-    wait_for(lambda: seat(leader, away) == "learner", why=three.told)
-    assert leader.overview.status()["failure_set"] == {"sequence": 1, "nodes": [away]}
-    ask_retried(three.leader, "bump", key="k1", id=1, amount=1)
-    logged = gather(MACHINE.files, str(three.folder / f"n{number_of(leader)}")).logged_faults
-    assert logged is not None
-    assert (logged.sequence, logged.failed) == (1, (away,))
-    three.join(away)
-    whole = {node: [(1, [away]), (2, [])] for node in three.cluster.nodes}
-    wait_for(lambda: fault_logs(three) == whole, why=lambda: fault_logs(three))
-    wait_for(lambda: seat(leader, away) == "voter", why=three.told)
-    assert [row["failed"] for row in leader.membership.failure_sets()] == [[away], []]
-    assert leader.membership.failure_sets()[0]["demotions"]
 
 
 def test_a_removed_node_leaves_every_group_and_stays_stated(three: Members) -> None:
@@ -167,39 +131,3 @@ def test_a_disk_that_gives_up_its_life_takes_its_own_place(three: Members) -> No
     assert leader.membership.members()["failed"]["nodes"] == [away]
     wait_for(lambda: leader._network.book.records[away].incarnation == wish.incarnation)  # type: ignore[index]
     assert leader._network.book.records[away].former == (life,)  # type: ignore[index]
-
-
-def ask_leader(cluster: Members, kind: RequestKind, node: int, **options: Any) -> MemberNode:
-    """Makes the request at whichever node leads; the one that took it."""
-
-    def attempt() -> MemberNode | None:
-        leader = next((of for of in cluster.nodes.values() if leads(of)), None)
-        with contextlib.suppress(MembershipRefused):
-            if leader is not None:
-                leader.membership.request(kind, node, **options)
-                return leader
-        return None
-
-    taken = wait_for(attempt, why=cluster.told)
-    assert taken is not None
-    return taken
-
-
-def test_a_fourth_node_joins_and_a_first_one_leaves(three: Members) -> None:
-    """Under calls: it copies, votes by itself, and may lead; the one that leaves is in no group, and learns of it."""
-    (address,) = free_addresses(1)
-    four = MemberAddress(4, address, "http://node4")
-    for number in range(20):
-        ask_retried(three.leader, "bump", key=f"k{number}", id=number, amount=1)
-    ask_leader(three, "add", 4, peer=f"{address[0]}:{address[1]}", client=four.client)
-    three.join(4, cluster=replace(three.cluster, members=(*three.cluster.members, four)))
-    wait_for(lambda: {(state(of, 4), seat(of, 4)) for of in three.nodes.values()} == {("member", "voter")}, why=three.told)
-    ask_retried(three.leader, "bump", key="more", id=1, amount=1)
-    leader = three.leader()
-    gone = number_of(leader)
-    ask_leader(three, "retire", gone)
-    three.wait_hurried(lambda: leader.error is not None)
-    assert (three.folder / f"n{gone}" / "cluster" / "tombstone.json").exists()
-    stay = [of for number, of in three.nodes.items() if number != gone]
-    wait_for(lambda: {state(of, gone) for of in stay} == {"removed"}, why=three.told)
-    ask_retried(lambda: three.leader(other_than=gone), "bump", key="last", id=1, amount=1)

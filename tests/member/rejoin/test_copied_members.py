@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from cmdlog.member.member_node import MemberNode
-from cmdlog.member.rejoin import life_end, member_opening
+from cmdlog.member.rejoin import life_end
 from cmdlog.member.rejoin.life_end import CopyNeeded
 from cmdlog.member.rejoin.quarantine_folder import list_quarantine
 from cmdlog.member.rejoin.tombstone import MemberRemoved
 from cmdlog.node.assembly import MACHINE
-from cmdlog.wal.errors import Corrupt, Wedged
+from cmdlog.wal.errors import Wedged
 from tests.member.members import Members, ask_retried, members
 from tests.node.rig import when_there_is_room
 from tests.waiting import wait_for
@@ -104,24 +104,6 @@ def test_damaged_node_is_made_whole_without_an_operator(three: Members, tmp_path
     assert entry.reason == "damaged"
 
 
-def test_damaged_node_that_reaches_nobody_fails_with_its_damage(
-    three: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is changed, and the next start with the others heals it."""
-    monkeypatch.setattr(member_opening, "SEEK_S", 0.0)
-    bump_all(three, 0, 20)
-    three.close_all()
-    damage_log(tmp_path / "n1")
-    with pytest.raises(Corrupt):
-        three.join(1)
-    assert not (tmp_path / "n1" / "quarantine").exists()
-    three.join(2)
-    three.join(3)
-    three.leader()
-    three.join(1)
-    wait_for(lambda: is_level(three), why=three.told)
-
-
 def damage_log(directory: Path) -> None:
     """A byte in the middle of what the log's newest segment holds."""
     segment = max((directory / "log").glob("seg-*"))
@@ -171,18 +153,3 @@ def test_removed_node_ends_and_never_starts_again(three: Members) -> None:
     with pytest.raises(MemberRemoved) as refused:
         three.join(node)
     assert refused.value.exit_code == 11
-
-
-def test_node_that_was_removed_while_it_was_away_learns_it_by_asking(three: Members) -> None:
-    """Nobody sends it the entry that says so."""
-    node = a_follower(three)
-    three.close(node)
-    leader = three.leader()
-    leader.membership.request("remove", node)
-    wait_for(lambda: _stage_of(leader, node) == "removed", why=three.told)
-    back = three.join(node)
-    three.wait_hurried(lambda: isinstance(back.error, MemberRemoved))  # it asks once it has heard no leader for a while
-
-
-def _stage_of(leader: MemberNode, node: int) -> object:
-    return next(row["state"] for row in leader.membership.members()["members"] if row["node"] == node)
