@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,63 +15,21 @@ from sqlalchemy import (
     Boolean,
     Column,
     DateTime,
-    Enum,
     Identity,
     Integer,
     Interval,
     Numeric,
-    Sequence,
-    String,
     Uuid,
     column,
     false,
     func,
     insert,
-    literal,
     select,
-    text,
     update,
 )
 
 from procedures import Database, DefinitionError
 from tests.procedures.sites import START_MS, Call, Site
-
-REFUSED: dict[str, tuple[Callable[[], Column[Any]], str]] = {
-    "function without arguments": (lambda: Column("n", Uuid, default=uuid.uuid4), r"default=uuid4.*lambda tx"),
-    "built-in": (lambda: Column("n", JSON, default=list), r"lambda tx"),
-    "clock": (lambda: Column("n", DateTime, onupdate=lambda: datetime.now(UTC)), r"onupdate=lambda tx: tx\.now"),
-    "clock of SQL": (lambda: Column("n", DateTime, default=func.now()), r"now\(\) does not depend .* tx\.now"),
-    "chance of SQL": (lambda: Column("n", Integer, default=func.abs(func.random())), r"random\(\)"),
-    "sequence": (lambda: Column("n", Integer, default=Sequence("s")), "no sequences"),
-    "text for a number": (lambda: Column("n", Integer, default="five"), "is no value of a Integer"),
-    "naive time": (lambda: Column("n", DateTime, default=datetime(2026, 1, 1)), "aware"),  # noqa: DTZ001
-    "too long": (lambda: Column("n", String(3), default="four"), "3 characters"),
-    "no member": (lambda: Column("n", Enum("a", "b"), default="c"), "is no value"),
-    "too many decimals": (lambda: Column("n", Numeric(12, 2), default=Decimal("1.234")), "2 decimals"),
-    "decimals of an expression": (lambda: Column("n", Numeric(12, 2), default=literal(Decimal("1.5"))), "no checked decimals"),
-    "text beside decimals": (lambda: Column("n", Integer, default=text("abs(1)")), r"write column\('"),
-    "constant of another type": (lambda: Column("n", Integer, server_default="five"), "is no value"),
-    "constant of another form": (lambda: Column("n", DateTime, server_default="2026-01-01"), "write default="),
-    "constant too long": (lambda: Column("n", String(3), server_default="four"), "3 characters"),
-    "identity beside the key": (lambda: Column("n", Integer, Identity()), "only column of an Integer primary key"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_default_that_would_not_repeat_or_not_fit_is_refused(name: str) -> None:
-    """When it is declared, with what to write instead."""
-    make, words = REFUSED[name]
-    with pytest.raises(DefinitionError, match=words):
-        Database("defaults").table(
-            "t", Column("id", Integer, primary_key=True), Column("d", Numeric(3, 1)), make(), partition_by="id"
-        )
-
-
-@pytest.mark.parametrize("options", [{"always": True}, {"start": 5}, {"increment": 2}, {"maxvalue": 9}, {"cycle": True}])
-def test_identity_has_no_options(options: dict[str, Any]) -> None:
-    """What SQLite's numbers do not do is refused."""
-    with pytest.raises(DefinitionError, match=r"write Identity\(\)"):
-        Database("identity").table("t", Column("id", Integer, Identity(**options), primary_key=True), replicated=True)
 
 
 def test_column_that_routes_has_no_default() -> None:

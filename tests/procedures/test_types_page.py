@@ -22,6 +22,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from cmdlog import TextNumeric
 from procedures import Database, DefinitionError
 from procedures.checks.statement_effects import find_silent_parts
+from procedures.declaration.columns.column_types import REFUSED as REASONS
+from procedures.declaration.columns.column_types import WORKING
 from snapshot.export import TableSource, write_tables
 from tests.procedures.sites import Site
 
@@ -128,6 +130,35 @@ def check_exported(db: Database, site: Site, folder: Path, parquet: str, kept: l
     assert exported.columns["x"] == parquet
     column = pyarrow.parquet.read_table(folder / exported.file).column("x")
     assert (str(column.type), len(column)) == (parquet, len(kept))
+
+
+ABSTRACT: Final = {
+    "Concatenable", "ExternalType", "Indexable", "NumericCommon", "OperatorClass", "SchemaType", "TypeDecorator", "TypeEngine",
+    "Variant",
+}  # fmt: skip
+
+
+def test_every_type_of_sqlalchemy_is_on_the_page() -> None:
+    """A type that a later SQLAlchemy adds makes this fail until it is decided what it does here."""
+    for module in (types, sqlite):
+        for name in dir(module):
+            kind = getattr(module, name)
+            if isinstance(kind, type) and issubclass(kind, types.TypeEngine) and name not in ABSTRACT and name[0] != "_":
+                assert kind in WORKING or kind in REASONS, f"{module.__name__}.{name}"
+    kept = {kind for kind in WORKING if kind.__module__.startswith("sqlalchemy.sql")}
+    assert kept <= {kind_of(type_) for row in rows("types") for type_ in codes(row[0])}
+    on_page = {kind_of(type_) for row in rows("refused types") for type_ in codes(row[0])}
+    others = set(REASONS) - on_page - {types.UserDefinedType}
+    assert others <= {types.MatchType, sqlite.DATE, sqlite.TIME}
+    for kind in others:
+        with pytest.raises(DefinitionError):
+            stored_values(kind())
+
+
+def kind_of(type_: str) -> Any:
+    """The class of a type that the page names."""
+    found = evaluated(type_)
+    return found if isinstance(found, type) else type(found)
 
 
 def test_sqlite_turns_numbers_and_digits_into_the_type_of_the_column(tmp_path: Path) -> None:
