@@ -25,8 +25,7 @@ from fastapi import FastAPI, Header, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
-from cmdlog.api.gate.problem import CODES, Problem
-from cmdlog.api.routes.fastapi_routes import codes_of
+from cmdlog.api.gate.problem import CODES, Problem, codes_of
 from cmdlog.api.routes.query import of_statement
 from cmdlog.api.routes.response_models import ProblemDetails
 from cmdlog.errors import Aborted, CmdlogError, InvalidParameters, ProcedureFailed, Unavailable

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -37,13 +36,13 @@ from cmdlog.api.gate.request import (
     stated_bytes,
 )
 from cmdlog.api.gate.request_trace import REQUEST_ID, SCOPE_KEY, Trace
-from cmdlog.api.gate.route_table import LEADERS, Entry, Methods, allowed, methods_of
+from cmdlog.api.gate.route_table import Entry, Methods, allowed, methods_of
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.api.routes.app_state import Service, send_problem
 from cmdlog.api.routes.batch import BatchStream
 from cmdlog.api.routes.call import call_procedure
-from cmdlog.api.routes.cold_routes import make_routes_app
-from cmdlog.api.routes.events import send_events
+from cmdlog.api.routes.cold_routes import ColdRoutes
+from cmdlog.api.routes.strict_route import INCOMING
 from cmdlog.node.placing.shares import UNCOUNTED_BYTES, Shares
 from cmdlog.node.settings import Settings
 
@@ -75,7 +74,7 @@ class Api:
     def __init__(self, service: Service, *, version: str = "") -> None:
         self.service = service
         self._admitted: set[Admitted] = set()
-        self._cold: ASGIApp = make_routes_app(service, version=version)
+        self._cold: ASGIApp = ColdRoutes(service, version=version)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # websockets are not spoken; lifespan has nothing to start
@@ -129,13 +128,11 @@ class Api:
             await call_procedure(self.service, incoming, scope, receive, send)
         elif entry.kind == "batch":
             await BatchStream(self.service, incoming, receive, send).run()
-        elif entry.kind == "events":
-            caller, still_allowed = incoming.caller, partial(self._check_role, entry, incoming.headers.get(AUTHORIZATION))
-            await send_events(self.service, scope, receive, send, caller=caller, still_allowed=still_allowed)
-        elif entry.name == "query":
-            await self._serve_cold(scope, receive, send)
         else:
-            await self._serve_cold(scope, receive, _within_share(send, self.service.unread, incoming.caller.name))
+            scope[INCOMING] = incoming
+            if entry.kind != "stream":
+                send = _within_share(send, self.service.unread, incoming.caller.name)
+            await self._serve_cold(scope, receive, send)
 
     def admit(self, method: str, path: str, picked: Picked) -> tuple[Credential, Methods, Entry | None]:
         """The gate: who asks, for which route; None for one with other methods. Raises: Problem."""
@@ -154,7 +151,7 @@ class Api:
                 raise gatekeeper.refusal(entry)
             if entry.body != "none":
                 check_content(picked)
-            if entry.name in LEADERS and prefers_redirect(picked.get(PREFER)) and (leader := self.service.leader_elsewhere()):
+            if entry.leads and prefers_redirect(picked.get(PREFER)) and (leader := self.service.leader_elsewhere()):
                 raise redirected(leader, path)
         return caller, methods, entry
 
@@ -177,12 +174,6 @@ class Api:
         given = [value for name, value in headers if name == AUTHORIZATION]
         return self.service.gatekeeper.authenticate(given[0] if len(given) == 1 else None).name
 
-    def _check_role(self, entry: Entry, authorization: bytes | None) -> None:
-        """Raises: Problem, when the credential does not serve, or no longer."""
-        gatekeeper = self.service.gatekeeper
-        if gatekeeper.authenticate(authorization).roles.isdisjoint(entry.roles):
-            raise gatekeeper.refusal(entry)
-
     async def _serve_cold(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._cold(scope, receive, send)
@@ -191,7 +182,7 @@ class Api:
 
     async def _serve_other_method(self, methods: Methods, scope: Scope, picked: Picked, receive: Receive, send: Send) -> None:
         """HEAD comes with every GET; OPTIONS says what there is."""
-        if scope["method"] == "HEAD" and "GET" in methods and methods["GET"].kind != "events":
+        if scope["method"] == "HEAD" and "GET" in methods and methods["GET"].kind != "stream":
             await self._serve({**scope, "method": "GET"}, picked, receive, _without_body(send))
         elif scope["method"] == "OPTIONS":
             headers = [(b"allow", allowed(methods).encode()), (b"content-length", b"0")]

@@ -28,7 +28,7 @@ from cmdlog.api.connections.descriptor_limit import connections_allowed
 from cmdlog.api.connections.http_server import HttpServer, leave_clients, listen, make_config, url_of
 from cmdlog.api.connections.tls import Certificate
 from cmdlog.api.fast_path import QuickCalls
-from cmdlog.api.gate.route_table import STREAMS
+from cmdlog.api.gate.route_table import BATCH
 from cmdlog.api.processes.process_set import ProcessSet
 from cmdlog.api.routes.app_state import SLOW_THREADS, Service
 from cmdlog.api.routes.query import RESERVE_TURNS
@@ -86,7 +86,7 @@ def serve(
         settings,
         connections_max=connections_allowed(settings),
         certificate=certificate,
-        streams=STREAMS,
+        streams=frozenset((BATCH,)),
         quick=QuickCalls(api),
         front=service.front,
         name_of=api.name_of,

@@ -16,7 +16,6 @@ from typing import Any
 import httpx
 import pytest
 
-from cmdlog.api.routes.swagger_page import swagger_folder
 from tests.waiting import PATIENCE_S
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -212,7 +211,6 @@ def has(selector: str) -> Callable[[Any], Any]:
     return lambda page: page.find_elements("css selector", selector)
 
 
-@pytest.mark.skipif(swagger_folder() is None, reason="fastapi-offline is not installed")
 def test_docs_make_a_call_under_a_key_of_its_own(url: str, browser: Any) -> None:
     """Who signs in at /docs makes a call there: with the token of the tab, and with a key that the server knows afterwards."""
     browser.get(f"{url}/docs")

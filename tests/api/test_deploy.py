@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from cmdlog.api.app import Api
 from cmdlog.api.gate.problem import Problem
-from cmdlog.api.routes.deploy import DeployOrder, read_deploy
+from cmdlog.api.routes.deploy import bundle_in
+from tests.api.conftest import local_token
 from tests.node.deployed import make_version
+
+Post = Callable[..., Any]
 
 
 @pytest.mark.parametrize(
@@ -29,20 +34,18 @@ from tests.node.deployed import make_version
         ({"rollback": True, "force": True}, "force"),
     ],
 )
-def test_a_body_at_fault_names_its_fields(given: dict[str, Any], field: str) -> None:
-    """And nothing is deployed."""
-    with pytest.raises(Problem) as refused:
-        read_deploy(given)
-    assert refused.value.code == "invalid_parameters"
-    assert field in str(refused.value.members())
+def test_a_body_at_fault_names_its_fields(app: Api, post: Post, given: dict[str, Any], field: str) -> None:
+    """And nothing is deployed: the fake node has no deployer."""
+    answer = post("/v1/deploy", orjson.dumps(given), headers=[("Authorization", f"Bearer {local_token(app)}")])
+    assert (answer.status, answer.json()["code"]) == (422, "invalid_parameters")
+    assert field in [problem["field"] for problem in answer.json()["problems"]]
 
 
 def test_a_bundle_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
     """One whose content is not what its hash names is refused as what it is."""
     bundle = make_version(tmp_path, 1)[1]
     value = orjson.loads(bundle.to_bytes())
-    assert read_deploy({"bundle": value, "plan": True}) == DeployOrder(bundle, None, migrate=False, plan=True)
-    assert read_deploy({"rollback": True, "to": 3, "migrate": True}) == DeployOrder(None, 3, migrate=True, plan=False)
+    assert bundle_in(value) == bundle
     with pytest.raises(Problem) as refused:
-        read_deploy({"bundle": {**value, "target": "other:db"}})
+        bundle_in({**value, "target": "other:db"})
     assert refused.value.code == "bundle_refused"

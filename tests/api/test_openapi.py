@@ -1,4 +1,4 @@
-"""The description is FastAPI's own: nothing in it is spelled by hand but the answers that FastAPI has no word for."""
+"""The description: every route, the schemas of each procedure's call, roles and codes."""
 
 from __future__ import annotations
 
@@ -6,102 +6,54 @@ from types import SimpleNamespace
 from typing import Any
 
 import orjson
-import pytest
-from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field
 
 from cmdlog.api.gate.problem import CODES
 from cmdlog.api.gate.route_table import ADMIN, INVOKE, PROCEDURES, READ, TABLE
-from cmdlog.api.routes.fastapi_routes import procedure_route, table_routes
-from cmdlog.api.routes.openapi import ABOUT, HEADERS, Description, problem_responses, with_whole_limits
+from cmdlog.api.routes.openapi import Description, add_schema, with_whole_limits
 from cmdlog.node.slot_map import make_routes
 from tests.api.every_type import db
 
-BY_HAND = {"headers", "responses"}  # of the components
 ROUTES = make_routes(db)
-
-
-def service(*, required: bool, ready: bool = True) -> Any:
-    """As much of a service as the description asks for."""
-    node = SimpleNamespace(routes=ROUTES) if ready else None
-    return SimpleNamespace(gatekeeper=SimpleNamespace(required=required), maybe_node=node)
 
 
 def describe(*, required: bool = True, ready: bool = True) -> dict[str, Any]:
     """The document as it is sent."""
-    made = Description(service(required=required, ready=ready), version="7").get()
-    whole: dict[str, Any] = orjson.loads(orjson.dumps(made))
+    node = SimpleNamespace(routes=ROUTES) if ready else None
+    service: Any = SimpleNamespace(gatekeeper=SimpleNamespace(required=required), maybe_node=node)  # as far as it asks
+    whole: dict[str, Any] = orjson.loads(orjson.dumps(Description(service, version="7").get()))
     return whole
 
 
-def of_fastapi(*, required: bool = True) -> dict[str, Any]:
-    """What an application of FastAPI says that has the same routes, and nothing from here."""
-    app = FastAPI(title="cmdlog", version="7", summary="Durable stored procedures", description=ABOUT, openapi_url=None)
-    app.router.routes += table_routes(required=required)
-    app.router.routes += [procedure_route(route, required=required) for route in ROUTES.values()]
-    whole: dict[str, Any] = orjson.loads(orjson.dumps(app.openapi()))
-    return whole
+def test_schemas_of_a_call_are_those_of_its_procedure() -> None:
+    """Parameters and answer have the catalog's schemas, and each object within them is a schema of its own."""
+    schemas = describe()["components"]["schemas"]
+    point = ROUTES["nested"].procedure.json_schema()["properties"]["point"]
+    nested = schemas["NestedParameters"]
+    assert schemas["Point"] == point
+    assert nested["properties"]["point"] == {"$ref": "#/components/schemas/Point"}
+    assert nested["properties"]["points"] == {"type": "array", "items": {"$ref": "#/components/schemas/Point"}}
+    assert nested["required"] == ROUTES["nested"].procedure.json_schema()["required"]
+    assert schemas["PutParameters"] == {"title": "PutParameters", **ROUTES["put"].procedure.json_schema()}
+    assert schemas["CountAnswer"]["properties"]["partition"] == {"type": "null"}
+    assert schemas["GetAnswer"]["properties"].keys() == {"txn_id", "partition", "result", "as_of", "as_of_time"}
 
 
-@pytest.mark.parametrize("required", [True, False])
-def test_document_is_the_one_of_fastapis_generator(required: bool) -> None:
-    """FastAPI makes paths, models and security; what is added to it are two kinds of components, which it refers to."""
-    described, expected = describe(required=required), of_fastapi(required=required)
-    by_hand = {kind: described["components"].pop(kind) for kind in BY_HAND}
-    assert described == expected
-    assert by_hand == {"headers": HEADERS, "responses": orjson.loads(orjson.dumps(problem_responses()))}
-    assert not BY_HAND & expected["components"].keys()
-
-
-class PointHere(BaseModel):
-    """A value of two parts."""
-
-    model_config = ConfigDict(title="Point", extra="forbid")
-    x: int = Field(ge=-(1 << 63), lt=1 << 63)
-    label: str = "origin"
-
-
-class NestedHere(BaseModel):
-    """What a user of FastAPI would write for the parameters of `nested`."""
-
-    model_config = ConfigDict(extra="forbid")
-    key: str = Field(json_schema_extra={"format": "uuid"})
-    point: PointHere
-    points: list[PointHere]
-    pair: tuple[Any, str]
-    named: dict[str, list[Any]] | None = None
-
-
-def test_models_are_those_that_one_writes_by_hand() -> None:
-    """Members, required ones, defaults, unions and references of a procedure's model are as in a model that FastAPI is given."""
-    app = FastAPI()
-
-    @app.post("/nested")
-    def call_nested(body: NestedHere) -> None: ...
-
-    by_hand = app.openapi()["components"]["schemas"]
-    models = describe()["components"]["schemas"]
-    renamed = orjson.loads(orjson.dumps(by_hand["NestedHere"]).replace(b"PointHere", b"Point"))
-    for text in ("title", "description"):
-        renamed.pop(text)
-        models["NestedParameters"].pop(text, None)
-    assert without_limits(models["NestedParameters"]) == renamed
-    assert models["Point"] == by_hand["PointHere"]
-
-
-def without_limits(schema: Any) -> Any:
-    """Without what integers are: a hand-written `Any` has no such schema."""
-    if isinstance(schema, dict):
-        return {} if schema.get("type") == "integer" else {name: without_limits(part) for name, part in schema.items()}
-    return [without_limits(part) for part in schema] if isinstance(schema, list) else schema
+def test_two_objects_of_one_name_are_both_described() -> None:
+    """The second one stays where it is used."""
+    schemas: dict[str, Any] = {}
+    for kind in ("integer", "string"):
+        inner = {"type": "object", "title": "Part", "properties": {"x": {"type": kind}}}
+        add_schema(schemas, f"Whole{kind}", {"type": "object", "properties": {"part": inner}})
+    assert schemas["Wholeinteger"]["properties"]["part"] == {"$ref": "#/components/schemas/Part"}
+    assert schemas["Wholestring"]["properties"]["part"]["properties"] == {"x": {"type": "string"}}
 
 
 def test_limits_of_integers_are_exact() -> None:
     """The document allows what the gate allows, to the last integer, though FastAPI makes floats of limits."""
-    properties = describe()["components"]["schemas"]["KeepParameters"]["properties"]
-    whole = properties["whole"]
-    assert (repr(whole["minimum"]), repr(whole["exclusiveMaximum"])) == (str(-(1 << 63)), str(1 << 63))
-    assert "maximum" not in whole
+    schemas = describe()["components"]["schemas"]
+    whole, number = schemas["KeepParameters"]["properties"]["whole"], schemas["BatchCall"]["properties"]["number"]
+    assert (repr(whole["minimum"]), repr(whole["maximum"])) == (str(-(1 << 63)), str((1 << 63) - 1))
+    assert repr(number["exclusiveMaximum"]) == str(1 << 63)
     assert with_whole_limits({"a": [0.5, 599.0]}) == {"a": [0.5, 599]}
 
 

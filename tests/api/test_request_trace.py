@@ -30,7 +30,7 @@ def line(item: object, **more: Any) -> bytes:
 # -- ids -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("entry", [e for e in TABLE if e.kind != "events"], ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", [e for e in TABLE if e.name != "events"], ids=lambda entry: entry.name)
 @pytest.mark.parametrize("body", [b'{"item": 7}', b"{", b""])
 def test_every_answer_bears_the_callers_id(app: Api, ask_app: Any, entry: Any, body: bytes) -> None:
     """Whatever a route answers, the id is in its header, and in the body of a problem."""

@@ -1,4 +1,4 @@
-"""What the routes answer fits their models: the models are for the description, so only tests hold the handlers to them."""
+"""Models: what the routes answer fits them, and a body that does not is refused."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from cmdlog.api.gate.route_table import CHANGES
-from cmdlog.api.routes.cluster.cluster_models import ChangeRequest, RecoveryRequest
-from cmdlog.api.routes.fastapi_routes import ANSWERS
-from cmdlog.api.routes.response_models import BatchCall, ProblemDetails, QueryRequest, SnapshotRequest
+from cmdlog.api.routes.cluster_routes import CHANGES, ChangeRequest, RecoveryRequest
+from cmdlog.api.routes.response_models import (
+    BatchCall,
+    BatchRefusal,
+    BatchResult,
+    ProblemDetails,
+    QueryRequest,
+    SnapshotRequest,
+)
+from cmdlog.api.routes.strict_route import router
 from cmdlog.node.slot_map import describe_routes, make_routes
 from tests.api.every_type import db
 from tests.api.fake_desk import clustered
 
 Post = Callable[..., Any]
+ANSWERS = {route.name: route.response_model for route in router.routes if isinstance(route, APIRoute)}
+ANSWERS["batch"] = BatchResult | BatchRefusal
 
 
 @pytest.mark.parametrize("name", ["procedures", "status", "snapshots", "healthz", "readyz", "openapi"])
@@ -66,19 +75,32 @@ def test_problems_fit_their_model(node: Any, post: Post, fetch: Post) -> None:
     [
         (QueryRequest, {"sql": "select 1", "partitions": 1}),
         (QueryRequest, {"sql": ""}),
+        (QueryRequest, {"sql": "  "}),
         (SnapshotRequest, {"partition": 0}),
         (BatchCall, {"params": {}}),
         (ChangeRequest, {"base": -1}),
+        (ChangeRequest, {"base": 1.5}),
+        (ChangeRequest, {"base": 1 << 63}),
+        (ChangeRequest, {"base": True}),
+        (ChangeRequest, {"peer": 1}),
+        (ChangeRequest, {"force": 1}),
+        (ChangeRequest, {"plan": None}),
         (ChangeRequest, {"nodes": 1}),
+        (RecoveryRequest, {"yes_lose": 1}),
+        (RecoveryRequest, {"force": "x"}),
         (RecoveryRequest, {"survivors": [{"node": 1}]}),
+        (RecoveryRequest, {"survivors": [{"node": 0, "ends": {}}]}),
+        (RecoveryRequest, {"survivors": [{"node": 2, "ends": {"x": [1, 2]}}]}),
+        (RecoveryRequest, {"survivors": [{"node": 2, "ends": {"0": [1]}}]}),
+        (RecoveryRequest, {"survivors": [{"node": 2, "ends": {"0": [1, -2]}}]}),
     ],
 )
-def test_models_of_bodies_refuse_what_the_routes_refuse(model: type[BaseModel], body: dict[str, Any]) -> None:
-    """Unknown members, empty statements and lines without a procedure are no valid requests."""
+def test_models_of_bodies_convert_nothing(model: type[BaseModel], body: dict[str, Any]) -> None:
+    """Unknown members, values of another type or beyond their limits, and what is missing are refused."""
     with pytest.raises(ValidationError):
         model.model_validate(body)
 
 
 def validated(name: str, body: bytes) -> Any:
     """The answer as its model."""
-    return TypeAdapter(ANSWERS[name][2]).validate_json(body)
+    return TypeAdapter(ANSWERS[name]).validate_json(body)

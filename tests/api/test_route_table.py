@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.gate.problem import Problem
-from cmdlog.api.gate.route_table import ADMIN, CHANGES, CLUSTER, INVOKE, LOCAL, READ, ROLES, TABLE, Entry, allowed, methods_of
+from cmdlog.api.gate.route_table import ADMIN, CLUSTER, INVOKE, LOCAL, READ, ROLES, TABLE, Entry, allowed, methods_of
 from cmdlog.api.gate.token_file import Credential, digest_of, write_line
-from cmdlog.api.routes.fastapi_routes import success_of
+from cmdlog.api.routes.cluster_routes import CHANGES
 from cmdlog.node.settings import Settings
 from procedures.idempotency.known_outcome import key_fingerprint
 from tests.api.conftest import local_token
@@ -113,7 +113,7 @@ def test_every_route_of_fastapi_stands_in_the_table(locked: Api) -> None:
     routes = [route for route in locked._cold.routes if isinstance(route, Route)]  # type: ignore[attr-defined]
     held = {(method, route.path) for route in routes for method in (route.methods or set()) - {"HEAD"}}
     assert len(locked._cold.routes) == len(held)  # type: ignore[attr-defined]  # no mounts, no websockets
-    assert held == {(entry.method, entry.path) for entry in TABLE if entry.kind in ("cold", "page")}
+    assert held == {(entry.method, entry.path) for entry in TABLE if entry.kind not in ("call", "batch")}
 
 
 def test_table_names_every_route_of_the_contract() -> None:
@@ -166,7 +166,7 @@ def test_no_route_opens_to_a_wrong_role(wired: Api, ask_app: Any, entry: Entry, 
     assert wired.service.maybe_node.touched == []  # type: ignore[union-attr]
 
 
-RIGHT_ROLES = [(entry, role) for entry in TABLE for role in entry.needs if entry.kind != "events"]
+RIGHT_ROLES = [(entry, role) for entry in TABLE for role in entry.needs if entry.name != "events"]
 
 
 @pytest.mark.parametrize(("entry", "role"), RIGHT_ROLES, ids=lambda value: getattr(value, "name", value))
@@ -176,7 +176,7 @@ def test_every_role_of_an_entry_opens_it(locked: Api, node: Any, ask_app: Any, e
         clustered(node)
     path = path_of(entry).replace("put", "get" if role == READ else "put")
     answer = asyncio.run(ask_app(locked, entry.method, path, BODIES.get(entry.name, b""), headers=bearer(role)))
-    assert answer.status == success_of(entry), answer.body
+    assert answer.status == entry.status, answer.body
 
 
 def test_reader_calls_what_only_reads(locked: Api, node: Any, ask_app: Any) -> None:
@@ -217,7 +217,7 @@ def test_other_methods_are_told_what_is_allowed(locked: Api, node: Any, ask_app:
 
 
 @pytest.mark.parametrize(
-    "entry", [entry for entry in TABLE if entry.method == "GET" and entry.kind != "events"], ids=lambda e: e.path
+    "entry", [entry for entry in TABLE if entry.method == "GET" and entry.name != "events"], ids=lambda e: e.path
 )
 def test_head_is_get_without_the_body(locked: Api, node: Any, ask_app: Any, entry: Entry) -> None:
     """Same status, same length in the header, no body; and the same credential."""
@@ -298,7 +298,7 @@ WHO = {"nobody": [], "stranger": [("Authorization", f"Bearer {GOOD}")], "owner":
 
 
 @pytest.mark.parametrize("who", WHO)
-@pytest.mark.parametrize("entry", [entry for entry in TABLE if entry.kind != "events"], ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", [entry for entry in TABLE if entry.name != "events"], ids=lambda entry: entry.name)
 def test_without_a_token_file_only_the_owner_changes_code_and_members(node: Any, ask_app: Any, entry: Entry, who: str) -> None:
     """Any user of the machine reads, calls and takes snapshots. What runs code or changes members asks for the local token."""
     if entry.path.startswith(CLUSTER):
@@ -310,7 +310,7 @@ def test_without_a_token_file_only_the_owner_changes_code_and_members(node: Any,
     for body in dict.fromkeys((BODIES.get(entry.name, b""), plan)):
         answer = asyncio.run(ask_app(app, entry.method, path_of(entry), body, headers=headers))
         if allows:
-            assert answer.status == success_of(entry), answer.body
+            assert answer.status == entry.status, answer.body
             continue
         assert (answer.status, answer.json()["code"]) == (401, "unauthenticated")
         assert answer.headers["www-authenticate"] == "Bearer"
@@ -355,7 +355,7 @@ def test_foreign_names_are_served_to_nobody_without_a_token(host: str, local: bo
     """A page whose name was made to resolve to loopback gets nothing on any route, though its GET bears no Origin."""
     app = create_app(node, node.settings)
     for entry in TABLE:
-        if entry.kind == "events":
+        if entry.name == "events":
             continue  # it does not end; the gate is the same function
         headers = [("Host", host), ("Authorization", f"Bearer {local_token(app)}")]
         answer = asyncio.run(ask_app(app, entry.method, path_of(entry), headers=headers, host=None))

@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from cmdlog.api.gate.problem import CODES
 from cmdlog.api.gate.route_table import ADMIN
-from cmdlog.api.routes.fastapi_routes import SESSION_UUID
+from cmdlog.api.gate.session_numbers import SESSION_UUID
 from cmdlog.api.routes.openapi import Description
 from cmdlog.node.slot_map import make_routes
 from tests.api.every_type import db

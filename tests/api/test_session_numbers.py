@@ -181,7 +181,9 @@ def test_number_of_a_line_ends_where_integers_of_json_do(node: Any, post: Post, 
 
 def described_pattern(route: str) -> str:
     """Of the header, as the description of the API states it."""
-    parameters = describe()["paths"][route]["post"]["parameters"]
+    described = describe()
+    names = [one["$ref"].rpartition("/")[2] for one in described["paths"][route]["post"]["parameters"]]
+    parameters = [described["components"]["parameters"][name] for name in names]
     pattern: str = next(one["schema"]["pattern"] for one in parameters if one["name"] == "Cmdlog-Session")
     return pattern
 

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from cmdlog.api.gate.problem import CODES
-from cmdlog.api.routes.cluster.cluster_routes import CODE_OF
+from cmdlog.api.routes.cluster_routes import CODE_OF
 from cmdlog.node.deploying import deploy_errors
 from cmdlog.operator_error import OperatorError
 

@@ -161,6 +161,11 @@ class Problem(Exception):
         return headers
 
 
+def codes_of(status: int) -> str:
+    """The codes of problems with this status."""
+    return ", ".join(code for code, (of, _) in CODES.items() if of == status)
+
+
 def conceal(data: bytes, paths: Paths) -> bytes:
     """JSON without these paths: where the node's files are is for `admin`, since it helps who gets at the machine."""
     for path, name in paths:
@@ -184,6 +189,11 @@ def invalid(problems: Sequence[tuple[str, str]]) -> Problem:
 def body_too_large(limit_bytes: int) -> Problem:
     """For a body over the limit."""
     return Problem("too_large", f"the body has more than {limit_bytes} bytes", limit_bytes=limit_bytes)
+
+
+def unknown_procedure(name: str) -> Problem:
+    """For a call of none that there is."""
+    return Problem("unknown_procedure", f"there is no procedure {name[:80]!r}; GET /v1/procedures lists them")
 
 
 def line_too_long(limit_bytes: int) -> Problem:

@@ -247,9 +247,3 @@ def json_object(body: bytes) -> dict[str, Any]:
     if type(value) is not dict:
         raise invalid([("body", "must be a JSON object")])
     return value
-
-
-def only_fields(given: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Refuses members that nobody reads: a misspelt one would be missed in silence."""
-    if unknown := sorted(given.keys() - known):
-        raise invalid([(field, "unknown field") for field in unknown])

@@ -1,12 +1,13 @@
 """The route table: every route there is, who may use it, and what its body must be.
 
-One rule: what is not in this table is not served. The gate dispatches by it, FastAPI is filled from it, OpenAPI states its roles,
-and the test that tries every bad credential walks over it: so a new route cannot escape its credential.
+One rule: what is not in this table is not served. The gate dispatches by it, OpenAPI states its roles, and the test that tries
+every bad credential walks over it: so a new route cannot escape its credential. A route is added where its handler is declared,
+when the modules of `cmdlog.api.routes` are imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -21,14 +22,13 @@ LOCAL_ROLES: Final = frozenset((READ, INVOKE, LOCAL))
 """Of any user of the machine, where there is no token file. Not `admin`: a deploy runs code as the server's user."""
 
 PROCEDURES: Final = "/v1/procedures/"
-SESSIONS: Final = "/v1/sessions/"
+BATCH: Final = "/v1/batch"
 CLUSTER: Final = "/v1/cluster/"
 DEPLOY: Final = "/v1/deploy"
-MEMBERS: Final = CLUSTER + "members"
-COPIES: Final = CLUSTER + "copies"
 
-Kind = Literal["call", "batch", "events", "cold", "page"]
-"""Who answers: calls and streams have handlers of their own, FastAPI has the rest; a browser asks for pages."""
+Kind = Literal["call", "batch", "stream", "cold", "page"]
+"""Calls and batches have handlers of their own, FastAPI has the rest. A stream takes room for its answer itself; a browser asks
+for pages."""
 
 Body = Literal["none", "json", "ndjson"]
 
@@ -44,6 +44,8 @@ class Entry:
     summary: str
     kind: Kind = "cold"
     body: Body = "none"
+    leads: bool = False  # of a cluster, the leader serves it
+    status: int = 200  # of a success
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -51,85 +53,34 @@ class Entry:
         return tuple(role for role in ROLES if role in self.roles)
 
 
-def _roles(*roles: str) -> frozenset[str]:
-    return frozenset((*roles, ADMIN))
-
-
-TABLE: Final[tuple[Entry, ...]] = (
-    Entry(
-        "call",
-        "POST",
-        PROCEDURES + "{name}",
-        _roles(READ, INVOKE),  # `read` calls read-only procedures: `single` looks at the procedure
-        "Call a procedure",
-        kind="call",
-        body="json",
-    ),
-    Entry("batch", "POST", "/v1/batch", _roles(INVOKE), "Many calls as JSON lines", kind="batch", body="ndjson"),
-    Entry("end_session", "DELETE", SESSIONS + "{session}", _roles(INVOKE), "End a client's session: it makes no more calls"),
-    Entry("query", "POST", "/v1/query", _roles(READ), "Read-only SQL on a frozen state", body="json"),
-    Entry("procedures", "GET", "/v1/procedures", _roles(READ, INVOKE), "Catalog of procedures with their schemas"),
-    Entry("status", "GET", "/v1/status", _roles(READ), "Node, partitions, watermarks, log fill, predicted recovery time"),
-    Entry("snapshots", "GET", "/v1/snapshots", _roles(READ), "Snapshots of this node"),
-    Entry("take_snapshot", "POST", "/v1/snapshots", _roles(LOCAL), "Take a snapshot of every partition now"),
-    Entry("deploy", "POST", DEPLOY, _roles(), "Put other code into the running server", body="json"),
-    Entry("members", "GET", MEMBERS, _roles(READ), "Members of the cluster, failure set, copies under way"),
-    Entry("add", "POST", MEMBERS + "/{node}/add", _roles(), "Add a node to the cluster", body="json"),
-    Entry("remove", "POST", MEMBERS + "/{node}/remove", _roles(), "Remove a node that is gone", body="json"),
-    Entry("replace", "POST", MEMBERS + "/{node}/replace", _roles(), "Give a node that lost its disk a new one", body="json"),
-    Entry("retire", "POST", MEMBERS + "/{node}/retire", _roles(), "Remove a node that runs", body="json"),
-    Entry("transfer", "POST", MEMBERS + "/{node}/transfer", _roles(), "Hand leadership over to a node", body="json"),
-    Entry(
-        "unsafe_recover",
-        "POST",
-        CLUSTER + "unsafe-recover",
-        _roles(),
-        "Continue without the majority, from what this node has; calls may be lost",
-        body="json",
-    ),
-    Entry("copies", "GET", COPIES, _roles(READ), "Copies of this node's data under way to other nodes"),
-    Entry("cancel_copy", "DELETE", COPIES + "/{node}", _roles(), "Cancel the copy to a node"),
-    Entry("healthz", "GET", "/healthz", _roles(READ, INVOKE), "The process is alive"),
-    Entry("readyz", "GET", "/readyz", _roles(READ, INVOKE), "Calls are being served"),
-    Entry("metrics", "GET", "/metrics", _roles(READ), "Metrics for Prometheus"),
-    Entry("openapi", "GET", "/openapi.json", _roles(READ, INVOKE), "This description, for tools"),
-    Entry("dashboard", "GET", "/", _roles(READ), "Status page", kind="page"),
-    Entry("events", "GET", "/v1/events", _roles(READ), "What the status page shows, as server-sent events", kind="events"),
-    Entry("docs", "GET", "/docs", _roles(READ, INVOKE), "This description, for people", kind="page"),
-)
-
 Methods = Mapping[str, Entry]
 
-
-def _by_path(entries: Iterable[Entry]) -> dict[str, dict[str, Entry]]:
-    found: dict[str, dict[str, Entry]] = {}
-    for entry in entries:
-        methods = found.setdefault(entry.path, {})
-        assert entry.method not in methods, f"{entry.method} {entry.path} is in the table twice"
-        methods[entry.method] = entry
-    return found
+TABLE: Final[list[Entry]] = []
+_PATHS: Final[dict[str, dict[str, Entry]]] = {}
+_NAMED: Final[list[tuple[tuple[str, str, str], Methods]]] = []  # what comes before and after the name in a path, and its methods
 
 
-CHANGES: Final = frozenset(("add", "remove", "replace", "retire", "transfer"))
-"""Names of the routes that change the members of a cluster."""
+def roles(*names: str) -> frozenset[str]:
+    """The roles that open a route; `admin` opens all."""
+    return frozenset((*names, ADMIN))
 
-LEADERS: Final = frozenset(("call", "batch", "end_session", "query", "deploy")) | CHANGES
-"""Names of the routes that, of a cluster, the leader serves."""
 
-PATHS: Final[Mapping[str, Methods]] = _by_path(TABLE)
-STREAMS: Final = frozenset(entry.path for entry in TABLE if entry.kind == "batch")
-"""Paths whose bodies have no end."""
-CALLS: Final[Methods] = PATHS[PROCEDURES + "{name}"]
-NAMED: Final = ("{node}", "{session}")
-OF_NAMED: Final = tuple((path.partition(part), methods) for path, methods in PATHS.items() for part in NAMED if part in path)
-"""Of each path that names a node or a session: what comes before and after the name, and its methods."""
+def add_entry(entry: Entry) -> Entry:
+    """Adds a route to the table."""
+    methods = _PATHS.setdefault(entry.path, {})
+    assert entry.method not in methods, f"{entry.method} {entry.path} is in the table twice"
+    if not methods:
+        _NAMED.extend((entry.path.partition(part), methods) for part in ("{node}", "{session}") if part in entry.path)
+    methods[entry.method] = entry
+    TABLE.append(entry)
+    return entry
 
 
 def methods_of(path: str) -> Methods | None:
     """Method -> entry of a path; None for one that is not served."""
     if path.startswith(PROCEDURES):
-        return CALLS
-    return PATHS.get(path) or next((methods for parts, methods in OF_NAMED if _has_name(path, parts)), None)
+        return _PATHS[PROCEDURES + "{name}"]
+    return _PATHS.get(path) or next((methods for parts, methods in _NAMED if _has_name(path, parts)), None)
 
 
 def _has_name(path: str, parts: tuple[str, str, str]) -> bool:
@@ -140,5 +91,14 @@ def _has_name(path: str, parts: tuple[str, str, str]) -> bool:
 
 def allowed(methods: Methods) -> str:
     """The value of an `Allow` header. HEAD comes with every GET that ends, OPTIONS with everything."""
-    head = ("HEAD",) if "GET" in methods and methods["GET"].kind != "events" else ()
+    head = ("HEAD",) if "GET" in methods and methods["GET"].kind != "stream" else ()
     return ", ".join(sorted({*methods, *head, "OPTIONS"}))
+
+
+CALL_ENTRY: Final = add_entry(
+    Entry("call", "POST", PROCEDURES + "{name}", roles(READ, INVOKE), "Call a procedure", kind="call", body="json", leads=True)
+)
+"""`read` calls read-only procedures: the call looks at its procedure."""
+BATCH_ENTRY: Final = add_entry(
+    Entry("batch", "POST", BATCH, roles(INVOKE), "Many calls as JSON lines", kind="batch", body="ndjson", leads=True)
+)

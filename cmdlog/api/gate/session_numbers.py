@@ -4,8 +4,6 @@ One rule: `floor < number <= floor + session_window`, found here, so that nothin
 
 The UUID, of version 7, is the client's; within the scope of the caller's credential it stands for one session. Its fingerprint
 takes longer to make than all the rest, and a client sends the same one again and again: the last ones are kept.
-
-A header of the usual form is read in C where that was built (`cmdlog.api.native`), of a session whose fingerprint is kept.
 """
 
 from __future__ import annotations
@@ -15,15 +13,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cmdlog.api.gate.problem import Problem, invalid
-from cmdlog.api.native import steps
 from procedures.idempotency.known_outcome import key_fingerprint
 from procedures.idempotency.session_calls import NUMBER_MAX, SENT
 
 HEADER_NAME: Final = "Cmdlog-Session"
 FINGERPRINTS_MAX: Final = 16_384  # that are kept, about 300 bytes each
-UUID7: Final = rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
+SESSION_UUID: Final = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
 UUID_BYTES: Final = 36
-BARE: Final = re.compile(UUID7)
+BARE: Final = re.compile(SESSION_UUID.encode())
 NUMBERS: Final = re.compile(rb"(?:;[ \t]*number=([0-9]{1,20}))?(?:;[ \t]*floor=([0-9]{1,20}))?")
 NAMES: Final = ("session", "number", "floor")  # of a line's members
 FORM: Final = "must be a UUID of version 7, `; number=` and `; floor=` with whole numbers"
@@ -50,8 +47,6 @@ def session_fingerprint(scope: str, uuid: bytes) -> bytes:
 
 def named_call(scope: str, value: bytes, window: int) -> bytes:
     """What a single call brings to the log, from its header. Raises: Problem."""
-    if steps is not None and (name := steps.name_session_call(value, _kept.get(scope, _NONE_KEPT), window)) is not None:
-        return bytes(name)
     session, number, floor = _parts_of(scope, value)
     if number is None:
         raise invalid([(HEADER_NAME, "needs `; number=`: which of the session's calls this is")])

@@ -1,4 +1,4 @@
-"""Steps of the gate in C, where a compiler built them: reading a call's request, its session, JSON, and a batch's lines.
+"""Steps of the gate in C, where a compiler built them: reading a call's request, JSON, and a batch's lines.
 
 One rule: nothing needs them. `steps` is None where the module was not built or is switched off (`CMDLOG_NATIVE=0`); then the
 framer and the Python beside each caller do the same, with the same verdicts.
@@ -10,6 +10,6 @@ from typing import Any, Final
 
 from cmdlog.built_module import built_module
 
-INTERFACE: Final = 5  # what the Python here asks of the module; in requests.c the same
+INTERFACE: Final = 6  # what the Python here asks of the module; in requests.c the same
 
 steps: Any = built_module("cmdlog.api.native.requests", INTERFACE)  # see requests.pyi

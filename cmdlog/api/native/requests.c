@@ -7,10 +7,9 @@
 #include <Python.h>
 #include <string.h>
 
-#include "session_names.h"
 #include "strict_json.h"
 
-enum { INTERFACE = 5 }; /* one more with each change that older Python, or newer, does not know */
+enum { INTERFACE = 6 }; /* one more with each change that older Python, or newer, does not know */
 
 enum { LINE_DEPTH_MAX = 64 + 2, NAME_BYTES_MAX = 64, LENGTH_DIGITS_MAX = 9, PATH_BYTES_MAX = 256 };
 enum { LINE_BYTES_MAX = 16 << 10 }; /* longer ones are read aside: LARGE_BODY_BYTES of `app_state.py` */
@@ -295,8 +294,6 @@ static PyMethodDef methods[] = {
      "(route, bound parameters, number or None) of a line of a batch; None for what the Python must read."},
     {"read_call", (PyCFunction)(void (*)(void))read_call, METH_FASTCALL,
      "(path, headers, body) of a call that is all there; None for what the framer must read."},
-    {"name_session_call", (PyCFunction)(void (*)(void))name_session_call, METH_FASTCALL,
-     "Session, number and floor of a header's value, as they go to the log; None for what the Python must read."},
     {NULL},
 };
 

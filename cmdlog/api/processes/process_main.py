@@ -24,7 +24,7 @@ from cmdlog.api.connections.http_server import HttpServer, leave_clients, make_c
 from cmdlog.api.connections.tls import Certificate
 from cmdlog.api.fast_path import QuickCalls
 from cmdlog.api.gate.request import PREFER
-from cmdlog.api.gate.route_table import PROCEDURES, STREAMS
+from cmdlog.api.gate.route_table import BATCH, PROCEDURES
 from cmdlog.api.processes.link_frames import LinkFrameKind, LinkSession, encode_link_frame
 from cmdlog.api.processes.link_sockets import join_link, new_connection, next_turn, nothing
 from cmdlog.api.processes.node_link import NodeLink
@@ -66,7 +66,7 @@ class Decider:
         node = self._node
         if node is None or method != "POST" or query:
             return False
-        known = path[len(PROCEDURES) :] in node.routes if path.startswith(PROCEDURES) else path in STREAMS
+        known = path[len(PROCEDURES) :] in node.routes if path.startswith(PROCEDURES) else path == BATCH
         return known and not any(name == PREFER and b"redirect" in value.lower() for name, value in headers)
 
 
@@ -111,7 +111,7 @@ class HttpProcessMain:
             settings,
             connections_max=connections_allowed(settings),
             certificate=Certificate(settings) if settings.tls_cert_file is not None else None,
-            streams=STREAMS,
+            streams=frozenset((BATCH,)),
             quick=NearCalls(self._api, self._decider),
             front=self._service.front,
             name_of=self._api.name_of,

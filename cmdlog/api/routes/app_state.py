@@ -129,6 +129,7 @@ class Service:
         self.body_room = Turns(bodies)
         self.front.show_held(lambda: {"answers": self.unread.total, "bodies": bodies.total})
         self.queries = Queries(settings, self.unread)
+        self.snapshot_turn = asyncio.Lock()  # snapshots at once would wait for each other in the threads that status needs
         self.traffic = Traffic()
         self.spans = make_call_spans()
         self.fronts: Fronts = NoFronts()

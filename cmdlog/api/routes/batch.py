@@ -27,7 +27,7 @@ import orjson
 from starlette.types import Receive, Send
 
 from cmdlog.api.gate.auth import scope_of
-from cmdlog.api.gate.problem import Problem, invalid, line_too_long, preference_applied
+from cmdlog.api.gate.problem import Problem, invalid, line_too_long, preference_applied, unknown_procedure
 from cmdlog.api.gate.request import IDEMPOTENCY_KEY, PREFER, SESSION, Incoming, idempotency_key, preferred_durability
 from cmdlog.api.gate.session_numbers import NAMES, line_names, named_line, window_of_lines
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
@@ -277,7 +277,7 @@ class BatchStream:
         durability = self._durability(entry) if entry else self._preferred
         route = self._node.routes.get(name) if type(name) is str else None
         if route is None:
-            raise _unknown(name)
+            raise unknown_procedure(name) if type(name) is str else invalid([("procedure", "must name a procedure")])
         if key is not None and type(key) is not str:
             raise invalid([("key", "must be a string")])
         if key is not None:
@@ -392,9 +392,3 @@ def _runs(calls: Sequence[Prepared], places: Sequence[int]) -> deque[tuple[Seque
 def _settle_all(group: Group, places: Sequence[int], refused: CallRefused) -> None:
     for place in places:
         group.settle_line(place, refused)
-
-
-def _unknown(name: object) -> Problem:
-    if type(name) is str:
-        return Problem("unknown_procedure", f"there is no procedure {name[:80]!r}; GET /v1/procedures lists them")
-    return invalid([("procedure", "must name a procedure")])

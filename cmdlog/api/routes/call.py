@@ -11,13 +11,22 @@ import asyncio
 import threading
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
 from cmdlog.api.gate.auth import scope_of
-from cmdlog.api.gate.problem import Headers, Problem, forbidden, invalid, of_outcome, of_refused, preference_applied
+from cmdlog.api.gate.problem import (
+    Headers,
+    Problem,
+    forbidden,
+    invalid,
+    of_outcome,
+    of_refused,
+    preference_applied,
+    unknown_procedure,
+)
 from cmdlog.api.gate.request import (
     IDEMPOTENCY_KEY,
     PREFER,
@@ -46,7 +55,7 @@ from procedures.idempotency.known_outcome import key_fingerprint
 if TYPE_CHECKING:
     from cmdlog.node.slot_map import Route
 
-JSON_TYPE = (b"content-type", b"application/json")
+JSON_TYPE: Final = (b"content-type", b"application/json")
 
 
 @dataclass(slots=True)  # not frozen: one is made per call, and freezing costs 0.5 us
@@ -86,7 +95,7 @@ def find_route(service: Service, incoming: Incoming) -> tuple[CallTaker, Route]:
     name = incoming.path[len(PROCEDURES) :]
     route = node.routes.get(name)
     if route is None:
-        raise Problem("unknown_procedure", f"there is no procedure {name[:80]!r}; GET /v1/procedures lists them")
+        raise unknown_procedure(name)
     if not route.read_only and INVOKE not in incoming.caller.roles:
         raise forbidden(INVOKE)
     incoming.trace.set_procedure(name)

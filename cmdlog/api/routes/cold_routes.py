@@ -1,4 +1,4 @@
-"""The routes that are not hot: query, catalog, status, snapshots, health and the description of it all. FastAPI serves them.
+"""The routes that are not hot: query, catalog, sessions, snapshots, status, health, and the description of it all.
 
 One rule: whatever blocks runs in `service.slow`, never on the loop's thread, which answers calls.
 """
@@ -6,153 +6,206 @@ One rule: whatever blocks runs in `service.slow`, never on the loop's thread, wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Final
 
-from fastapi import FastAPI, Request, Response
-from starlette.routing import BaseRoute, Route
+from fastapi import Body, FastAPI, Path, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
+from pydantic.json_schema import SkipJsonSchema
 
 from cmdlog.api.gate.auth import scope_of
 from cmdlog.api.gate.login_page import PAGE_HEADERS
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
-from cmdlog.api.gate.request import AUTHORIZATION, TXN, echoed_txn, json_object, only_fields, pick_headers, read_body, wants_stale
+from cmdlog.api.gate.request import TXN, echoed_txn, wants_stale
 from cmdlog.api.gate.request_trace import SCOPE_KEY
-from cmdlog.api.gate.route_table import TABLE
-from cmdlog.api.gate.session_numbers import checked_uuid, session_fingerprint
+from cmdlog.api.gate.route_table import INVOKE, LOCAL, READ, Entry, roles
+from cmdlog.api.gate.session_numbers import SESSION_UUID, checked_uuid, session_fingerprint
+from cmdlog.api.routes import cluster_routes, deploy, events  # noqa: F401 - each declares its routes
 from cmdlog.api.routes.app_state import Service, headers_of_problem, json_answer
-from cmdlog.api.routes.cluster.cluster_routes import check_leading, cluster_handlers
-from cmdlog.api.routes.deploy import deploy_handlers
-from cmdlog.api.routes.docs_page import docs_page
+from cmdlog.api.routes.cluster_routes import check_leading
 from cmdlog.api.routes.events import dashboard_page
 from cmdlog.api.routes.openapi import Description
-from cmdlog.api.routes.query import read_arguments
-from cmdlog.api.routes.swagger_page import swagger_folder, swagger_page
+from cmdlog.api.routes.response_models import (
+    ApiDocument,
+    NodeServing,
+    NodeStatus,
+    ProcedureCatalog,
+    ProcessAlive,
+    QueryRequest,
+    QueryRows,
+    SnapshotList,
+    SnapshotRequest,
+    SnapshotsTaken,
+)
+from cmdlog.api.routes.strict_route import IncomingOf, ServiceOf, route, router
+from cmdlog.api.routes.swagger_page import swagger_page
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
 from cmdlog.node.status import Overview
 from cmdlog.operator_error import full_text
 from snapshot.errors import PointRefused, SnapshotError
 
-Handler = Callable[[Request], Awaitable[Response]]
+ONE_ROW: Final = {"one row": {"value": {"sql": "SELECT ? AS answer", "params": [42]}}}
+WITH_POINT: Final = {"with a point": {"value": {"consistent": True}}}
 
 
-def make_routes_app(service: Service, *, version: str) -> FastAPI:
+class ColdRoutes(FastAPI):
     """FastAPI with the cold routes of the table; `/openapi.json` describes the hot ones too.
 
     The gate has found the route, checked the role and refused other methods before a request gets here.
     """
-    description = Description(service, version=version)
-    handlers = _data_handlers(service) | _health_handlers(service) | _description_handlers(service, version, description)
-    handlers |= cluster_handlers(service) | deploy_handlers(service)
-    entries = {entry.name: entry for entry in TABLE}
-    served: list[BaseRoute] = [
-        Route(entries[name].path, handler, methods=[entries[name].method]) for name, handler in handlers.items()
-    ]
-    app = FastAPI(routes=served, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.openapi = description.get  # type: ignore[method-assign]  # as FastAPI's "Extending OpenAPI" has it
-    app.add_exception_handler(Problem, _answer_problem)
-    app.add_exception_handler(ConnectionError, _answer_nobody)
-    app.add_exception_handler(Exception, _answer_defect)
-    return app
 
-
-def _data_handlers(service: Service) -> dict[str, Handler]:
-    async def query(request: Request) -> Response:
-        node = service.node()
-        limits = service.settings
-        stale = wants_stale(request.scope["query_string"])
-        headers = pick_headers(request.scope)
-        caller, txn = service.gatekeeper.authenticate(headers.get(AUTHORIZATION)).name, echoed_txn(headers.get(TXN))
-        read = partial(read_arguments, partitions=limits.partitions)
-        asked = await service.read_aside(
-            await read_body(request.scope, request.receive, limit_bytes=limits.call_bytes_max), read, caller
+    def __init__(self, service: Service, *, version: str) -> None:
+        errors: dict[Any, Any] = {Problem: _answer_problem, ConnectionError: _answer_nobody, Exception: _answer_defect}
+        super().__init__(
+            routes=router.routes,
+            exception_handlers=errors,
+            openapi_url=None,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
         )
-        return await service.queries.run(node, asked, request.receive, caller=caller, stale=stale, txn=txn)
+        self.service = service
+        self.document = Description(service, version=version)
+        self.exposition = Exposition(service.front, partial(_overview, service), version=version or "0")
 
-    async def procedures(_: Request) -> Response:
-        return json_answer({"procedures": service.node().catalog()})
+    def openapi(self) -> dict[str, Any]:
+        """See `Description`."""
+        return self.document.get()
 
-    async def snapshots(_: Request) -> Response:
+
+def _overview(service: Service) -> Overview | None:
+    node = service.maybe_node
+    return None if node is None else node.overview
+
+
+# -- data ------------------------------------------------------------------------------------------------------------------
+
+
+@route(
+    Entry("query", "POST", "/v1/query", roles(READ), "Read-only SQL on a frozen state", kind="stream", body="json", leads=True),
+    "The rows",
+    QueryRows,
+    takes=("Txn", "PreferRedirect", "Consistency"),
+)
+async def run_query(
+    request: Request, service: ServiceOf, incoming: IncomingOf, body: Annotated[QueryRequest, Body(openapi_examples=ONE_ROW)]
+) -> Response:
+    """One SELECT, answered from states that no call changes meanwhile."""
+    node, partitions = service.node(), service.settings.partitions
+    if body.partition is not None and body.partition >= partitions:
+        raise invalid([("partition", f"must be an integer from 0 to {partitions - 1}")])
+    stale, txn = wants_stale(incoming.query), echoed_txn(incoming.headers.get(TXN))
+    asked = body.sql, body.params, body.partition
+    return await service.queries.run(node, asked, request.receive, caller=incoming.caller.name, stale=stale, txn=txn)
+
+
+@route(
+    Entry("procedures", "GET", "/v1/procedures", roles(READ, INVOKE), "Catalog of procedures with their schemas"),
+    "Every procedure",
+    ProcedureCatalog,
+)
+async def list_procedures(service: ServiceOf) -> Response:
+    return json_answer({"procedures": service.node().catalog()})
+
+
+@route(
+    Entry(
+        "end_session", "DELETE", "/v1/sessions/{session}", roles(INVOKE), "End a client's session: it makes no more calls",
+        leads=True, status=204,
+    ),
+    "The session has ended, or was unknown",
+    response=Response,
+)  # fmt: skip
+async def end_session(
+    service: ServiceOf,
+    incoming: IncomingOf,
+    session: Annotated[str, Path(description="the client's UUID", json_schema_extra={"pattern": f"^{SESSION_UUID}$"})],
+) -> Response:
+    """Later calls of the session are refused with `session_expired`, and what is kept of it may go. Repeating it is harmless.
+
+    The end counts at once, and is in the log with a partition's next batch. A restart before that forgets it.
+    """
+    ended = session_fingerprint(scope_of(incoming.caller), checked_uuid(session))
+    check_leading(service)
+    try:
+        service.node().end_session(ended)
+    except CallRefused as refused:
+        raise of_refused(refused) from None
+    return Response(status_code=204)
+
+
+@route(
+    Entry("snapshots", "GET", "/v1/snapshots", roles(READ), "Snapshots of this node"),
+    "The snapshots, by partition and age, and the recovery points, by transaction id",
+    SnapshotList,
+)
+async def list_snapshots(service: ServiceOf) -> Response:
+    node = service.node()
+    return json_answer({"snapshots": await service.run_slowly(node.snapshots), "points": await service.run_slowly(node.points)})
+
+
+@route(
+    Entry("take_snapshot", "POST", "/v1/snapshots", roles(LOCAL), "Take a snapshot of every partition now"),
+    "The new snapshots; with `consistent` the recovery point as well",
+    SnapshotsTaken,
+)
+async def take_snapshot(
+    service: ServiceOf,
+    body: Annotated[SnapshotRequest | SkipJsonSchema[None], Body(openapi_examples=WITH_POINT)] = None,
+) -> Response:
+    """With `consistent`: one transaction id at which all partitions can be restored together."""
+    async with service.snapshot_turn:
         node = service.node()
-        return json_answer(
-            {"snapshots": await service.run_slowly(node.snapshots), "points": await service.run_slowly(node.points)}
-        )
-
-    async def end_session(request: Request) -> Response:
-        caller = service.gatekeeper.authenticate(pick_headers(request.scope).get(AUTHORIZATION))
-        session = session_fingerprint(scope_of(caller), checked_uuid(request.path_params["session"]))
-        check_leading(service)
+        consistent = body is not None and body.consistent
+        take = node.take_point if consistent else lambda: {"snapshots": node.take_snapshot()}
         try:
-            service.node().end_session(session)
-        except CallRefused as refused:
-            raise of_refused(refused) from None
-        return Response(status_code=204)
-
-    turn = asyncio.Lock()  # snapshots at once would wait for each other in the threads that status needs
-
-    async def take_snapshot(request: Request) -> Response:
-        body = await read_body(request.scope, request.receive, limit_bytes=service.settings.call_bytes_max)
-        consistent = read_consistent(await service.read_aside(body, json_object)) if body.strip() else False
-        async with turn:
-            node = service.node()
-            take = node.take_point if consistent else lambda: {"snapshots": node.take_snapshot()}
-            try:
-                return json_answer(await service.run_slowly(take))
-            except PointRefused as refused:
-                raise invalid([("consistent", str(refused))]) from None
-            except SnapshotError as failed:  # a full volume, say
-                raise Problem("snapshot_failed", full_text(failed)) from None
-
-    return {
-        "query": query,
-        "end_session": end_session,
-        "procedures": procedures,
-        "snapshots": snapshots,
-        "take_snapshot": take_snapshot,
-    }
+            return json_answer(await service.run_slowly(take))
+        except PointRefused as refused:
+            raise invalid([("consistent", str(refused))]) from None
+        except SnapshotError as failed:  # a full volume, say
+            raise Problem("snapshot_failed", full_text(failed)) from None
 
 
-def read_consistent(given: dict[str, Any]) -> bool:
-    """Whether a recovery point of all partitions is asked for. Raises: Problem."""
-    only_fields(given, frozenset({"consistent"}))
-    consistent = given.get("consistent", False)
-    if type(consistent) is not bool:
-        raise invalid([("consistent", "must be true or false")])
-    return consistent
+# -- health ----------------------------------------------------------------------------------------------------------------
 
 
-def _health_handlers(service: Service) -> dict[str, Handler]:
-    async def status(request: Request) -> Response:
-        caller = service.gatekeeper.authenticate(pick_headers(request.scope).get(AUTHORIZATION))
-        await service.fronts.gather_counts()
-        credentials = service.gatekeeper.describe()
-        found = {**await service.run_slowly(service.node().status), **service.fronts.describe()}
-        shown = service.shown_to(caller, {**found, "token_file": credentials} if credentials else found)
-        return Response(shown, media_type="application/json")
+@route(
+    Entry("status", "GET", "/v1/status", roles(READ), "Node, partitions, watermarks, log fill, predicted recovery time"),
+    "The node",
+    NodeStatus,
+)
+async def show_status(service: ServiceOf, incoming: IncomingOf) -> Response:
+    await service.fronts.gather_counts()
+    credentials = service.gatekeeper.describe()
+    found = {**await service.run_slowly(service.node().status), **service.fronts.describe()}
+    shown = service.shown_to(incoming.caller, {**found, "token_file": credentials} if credentials else found)
+    return Response(shown, media_type="application/json")
 
-    async def healthz(_: Request) -> Response:
-        return json_answer({"alive": True})
 
-    async def readyz(_: Request) -> Response:
-        node = service.maybe_node
-        if node is not None and node.ready and not service.stopping:
-            shown = _check_member(node.overview)
-            stalled = node.stalls()
-            if len({partition for stall in stalled for partition in stall["partitions"]}) < node.settings.partitions:
-                return json_answer({"ready": True, **shown, **({"stalled": stalled} if stalled else {})})
-            detail = "; ".join(stall["message"] for stall in stalled)
-            raise Problem("not_ready", f"no partition makes progress: {detail}", retry_after_s=1, stalled=stalled)
-        if node is not None and not service.stopping:
-            if (full := node.troubles.disk_full()) is not None:
-                detail = f"{full['path']} has {full['free_bytes']} bytes free: {full['reason']}"
-                raise Problem("disk_full", detail, retry_after_s=5, disk_full=full)
-            _check_member(node.overview)
-        phase = "stopping" if service.stopping else "recovering" if node is None else "not serving"
-        state = {"state": "bootstrapping"} if phase == "recovering" else {}
-        raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()), **state)
+@route(Entry("healthz", "GET", "/healthz", roles(READ, INVOKE), "The process is alive"), "The process is alive", ProcessAlive)
+async def show_alive() -> Response:
+    return json_answer({"alive": True})
 
-    return {"status": status, "healthz": healthz, "readyz": readyz}
+
+@route(Entry("readyz", "GET", "/readyz", roles(READ, INVOKE), "Calls are being served"), "Calls are being served", NodeServing)
+async def show_ready(service: ServiceOf) -> Response:
+    node = service.maybe_node
+    if node is not None and node.ready and not service.stopping:
+        shown = _check_member(node.overview)
+        stalled = node.stalls()
+        if len({partition for stall in stalled for partition in stall["partitions"]}) < node.settings.partitions:
+            return json_answer({"ready": True, **shown, **({"stalled": stalled} if stalled else {})})
+        detail = "; ".join(stall["message"] for stall in stalled)
+        raise Problem("not_ready", f"no partition makes progress: {detail}", retry_after_s=1, stalled=stalled)
+    if node is not None and not service.stopping:
+        if (full := node.troubles.disk_full()) is not None:
+            detail = f"{full['path']} has {full['free_bytes']} bytes free: {full['reason']}"
+            raise Problem("disk_full", detail, retry_after_s=5, disk_full=full)
+        _check_member(node.overview)
+    phase = "stopping" if service.stopping else "recovering" if node is None else "not serving"
+    state = {"state": "bootstrapping"} if phase == "recovering" else {}
+    raise Problem("not_ready", f"the node is {phase}", retry_after_s=1, progress=dict(service.progress()), **state)
 
 
 def _check_member(overview: Overview | None) -> dict[str, str]:
@@ -165,35 +218,47 @@ def _check_member(overview: Overview | None) -> dict[str, str]:
     return member.shown()
 
 
-def _description_handlers(service: Service, version: str, description: Description) -> dict[str, Handler]:
-    def overview() -> Overview | None:
-        node = service.maybe_node
-        return None if node is None else node.overview
+@route(Entry("metrics", "GET", "/metrics", roles(READ), "Metrics for Prometheus"), "The metrics", response=PlainTextResponse)
+async def show_metrics(request: Request, service: ServiceOf) -> Response:
+    await service.fronts.gather_counts()
+    render = partial(request.app.exposition.render, request.headers.get("accept", ""))
+    kind, body = await asyncio.get_running_loop().run_in_executor(None, render)
+    return Response(body, headers={"content-type": kind})
 
-    exposition = Exposition(service.front, overview, version=version or "0")
 
-    async def openapi(_: Request) -> Response:
-        return json_answer(await service.run_slowly(description.get))
+# -- the description, and pages --------------------------------------------------------------------------------------------
 
-    async def metrics(request: Request) -> Response:
-        accept = request.headers.get("accept", "")
-        await service.fronts.gather_counts()
-        kind, body = await asyncio.get_running_loop().run_in_executor(None, exposition.render, accept)
-        return Response(body, headers={"content-type": kind})
 
-    async def docs(_: Request) -> Response:
-        folder, described = swagger_folder(), await service.run_slowly(description.get)
-        page = docs_page(described) if folder is None else swagger_page(described, folder)
-        return _page(page)
+@route(
+    Entry("openapi", "GET", "/openapi.json", roles(READ, INVOKE), "This description, for tools"), "This description", ApiDocument
+)
+async def show_openapi(request: Request, service: ServiceOf) -> Response:
+    return json_answer(await _described(request, service))
 
-    async def dashboard(_: Request) -> Response:
-        return _page(dashboard_page())
 
-    return {"openapi": openapi, "metrics": metrics, "docs": docs, "dashboard": dashboard}
+@route(
+    Entry("docs", "GET", "/docs", roles(READ, INVOKE), "This description, for people", kind="page"),
+    "A page",
+    response=HTMLResponse,
+)
+async def show_docs(request: Request, service: ServiceOf) -> Response:
+    return _page(swagger_page(await _described(request, service)))
+
+
+@route(Entry("dashboard", "GET", "/", roles(READ), "Status page", kind="page"), "A page", response=HTMLResponse)
+async def show_dashboard() -> Response:
+    return _page(dashboard_page())
+
+
+async def _described(request: Request, service: Service) -> dict[str, Any]:
+    return await service.run_slowly(request.app.document.get)
 
 
 def _page(text: str) -> Response:
     return Response(text, headers={name.decode(): value.decode() for name, value in PAGE_HEADERS})
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------------
 
 
 async def _answer_problem(request: Request, problem: Exception) -> Response:

@@ -17,14 +17,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
-from cmdlog.api.gate.request import json_object, only_fields
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.placing.shares import Shares
 from cmdlog.node.queries.pool import PIECE_BYTES, QueryAnswer, QueryCancelled, QueryPool, Ticket
@@ -38,7 +37,6 @@ T = TypeVar("T")
 
 Asked = tuple[str, orjson.Fragment, int | None]
 """SQL, parameters as JSON, and the partition."""
-FIELDS: Final = frozenset(("sql", "params", "partition"))
 RESERVE_TURNS: Final = 1  # beyond those of one credential
 
 
@@ -212,28 +210,3 @@ def left_early() -> Problem:
 async def _until_left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def read_arguments(body: bytes, partitions: int) -> Asked:
-    """SQL, parameters and partition of a request's body. Raises: Problem.
-
-    The parameters are encoded again for the query's process: while the query waits, their values would take ten times as much.
-    """
-    given = json_object(body)
-    only_fields(given, FIELDS)
-    sql, params, partition = given.get("sql"), given.get("params"), given.get("partition")
-    problems = []
-    if type(sql) is not str or not sql.strip():
-        problems.append(("sql", "must be a SELECT statement"))
-    values = list(params.values()) if type(params) is dict else params
-    if params is not None and not (type(values) is list and all(map(_is_scalar, values))):
-        problems.append(("params", "must be an array, or an object by name, of numbers, strings, booleans and nulls"))
-    if partition is not None and not (type(partition) is int and 0 <= partition < partitions):
-        problems.append(("partition", f"must be an integer from 0 to {partitions - 1}"))
-    if problems:
-        raise invalid(problems)
-    return str(sql), orjson.Fragment(orjson.dumps(params or [])), partition
-
-
-def _is_scalar(value: Any) -> bool:
-    return value is None or type(value) in (str, int, float, bool)

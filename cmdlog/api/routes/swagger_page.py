@@ -7,10 +7,8 @@ that runs here, and is written into the page: a browser would ask for further fi
 from __future__ import annotations
 
 import re
-from functools import cache
 from html import escape
-from importlib.util import find_spec
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, Final
 
 import orjson
@@ -46,19 +44,9 @@ function newKey() { // a UUID of version 7: it carries its time, so the server n
 """
 
 
-@cache
-def swagger_folder() -> Path | None:
-    """Where the package's files are; None without the package, which is found without importing it."""
-    found = find_spec(PACKAGE)
-    for place in (found.submodule_search_locations if found else None) or ():
-        folder = Path(place) / "static"
-        if all((folder / name).is_file() for name in FILES):
-            return folder
-    return None
-
-
-def swagger_page(described: dict[str, Any], folder: Path) -> str:
-    """HTML of an OpenAPI description, with Swagger UI from this folder."""
+def swagger_page(described: dict[str, Any]) -> str:
+    """HTML of an OpenAPI description, with Swagger UI."""
+    folder = files(PACKAGE) / "static"
     script, style = (re.sub(r"</(?=script|style)", r"<\\/", (folder / name).read_text(encoding="utf-8")) for name in FILES)
     data = orjson.dumps(described).decode().replace("<", "\\u003c")
     title = f"{escape(described['info']['title'])} {escape(described['info']['version'])}"

@@ -1,1 +1,0 @@
-"""The routes by which an operator sees and changes the members of a cluster."""
