@@ -169,15 +169,11 @@ SESSION = "tests/spark with the session"
 CLUSTERS = "clusters of real processes"
 REAL_CLUSTERS = re.compile(r"\b(?:Served|Nemesis)Cluster\b|\bDemoCluster\(|\bClusterDemo\(")
 FIRST = (
-    CLUSTERS, SESSION, "tests/project/", "tests/cli/test_demo.py",
-    "tests/member/rejoin/test_copied_members.py", "tests/api/test_schemathesis.py",
-    "tests/member/test_member_scrub.py", "tests/member/rejoin/test_rejoin_steps.py",
-    "tests/cluster/sim/members/test_member_stories.py", "tests/node/test_deployer.py", "tests/node/test_scrubber.py",
-    "tests/node/test_killed_deploy.py", "tests/api/test_dashboard.py", "tests/cli/test_limits.py",
-    "tests/testing/test_hashseed.py", "tests/procedures/test_check.py", "tests/cli/test_reload.py",
-    "tests/replay/test_pitr.py", "tests/raft/test_sim.py", "tests/node/test_opening.py",
-    "tests/client/test_client.py", "tests/procedures/test_migrations.py", "tests/api/test_flood.py",
-    "tests/raft/test_mutants.py",
+    CLUSTERS, SESSION, "tests/project/", "tests/cli/test_demo.py", "tests/api/test_schemathesis.py",
+    "tests/cluster/sim/members/test_member_stories.py", "tests/node/test_deployer.py", "tests/cli/test_output_modes.py",
+    "tests/member/rejoin/test_copied_members.py", "tests/cli/test_owner.py", "tests/procedures/test_check.py",
+    "tests/client/test_client.py", "tests/raft/test_sim.py", "tests/node/test_scrubber.py", "tests/node/test_opening.py",
+    "tests/replay/test_pitr.py", "tests/api/test_dashboard.py", "tests/api/test_flood.py",
 )  # fmt: skip
 """Files that take longest, which are handed out first: the processes then end together."""
 

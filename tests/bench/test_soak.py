@@ -49,6 +49,7 @@ def test_so_many_calls_are_made_and_each_is_counted_once(tmp_path: Path) -> None
     assert {len(line) for figure in series for line in figure["lines"].values()} == {len(series[0]["at_s"])}
 
 
+@pytest.mark.torture
 def test_ctrl_c_ends_it_as_its_time_would(tmp_path: Path) -> None:
     """The calls under way are answered, all are counted, and the figures are written."""
     with start_soak(tmp_path, "--minutes", "60", "--callers", "1") as process:

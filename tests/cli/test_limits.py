@@ -70,7 +70,7 @@ def test_limit_is_an_error_in_json(data: Path) -> None:
     assert (code, json.loads(text)["error"]["kind"]) == (1, "LimitReached")
 
 
-@pytest.mark.parametrize("command", ["recover", "drill"])
+@pytest.mark.parametrize("command", ["recover", pytest.param("drill", marks=pytest.mark.torture)])
 def test_smallest_address_space_is_enough(data: Path, tmp_path: Path, command: str) -> None:
     """What the error asks for is enough for a small directory, worker processes included."""
     more: list[object] = ["--to", tmp_path / "out"] if command == "recover" else []
@@ -109,6 +109,7 @@ def test_server_is_ready_or_names_the_limit(tmp_path: Path, mib: int) -> None:
     assert ready or f"RLIMIT_AS (`ulimit -v`) is {mib << 20:,} bytes" in text
 
 
+@pytest.mark.torture
 def test_address_space_that_a_server_asks_for_is_enough(tmp_path: Path) -> None:
     """What the refused start says is needed in all lets the next one become ready."""
     ready, code, text = serve(300 << 20, tmp_path / "new")

@@ -133,6 +133,7 @@ def test_a_change_starts_the_server_again_at_its_address(start: Callable[..., Re
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 def test_a_program_that_does_not_start_is_waited_for(start: Callable[..., Reloading]) -> None:
     """One with a syntax error from the beginning, then one whose tables differ from the state's, each until it is repaired."""
     reloading = start(fee="")

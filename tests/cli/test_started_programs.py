@@ -124,7 +124,7 @@ PROGRAMS = {
         },
     ),
 }  # fmt: skip
-SLICE = ("module of a package", "script that a sibling imports", "files of editors", "vendored without a list")
+SLICE = ("module of a package",)
 
 
 def started(folder: Path, *arguments: object, path: str = "") -> subprocess.CompletedProcess[str]:

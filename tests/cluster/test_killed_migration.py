@@ -59,6 +59,7 @@ class MigratingCluster(ServedCluster):
             return {table: digest.sha256 for table, digest in table_digests(connection).items() if table != "_cmdlog_meta"}
 
 
+@pytest.mark.torture
 def test_leaders_that_die_in_a_migration(tmp_path: Path) -> None:
     """The first while it tries the change out to lead, the second when the log has it and its site runs it: acknowledged rows
     were changed once, on all nodes alike, and later ones are answered."""

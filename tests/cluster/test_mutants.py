@@ -51,8 +51,8 @@ def test_every_defect_of_membership_has_a_name_and_a_reason() -> None:
     assert {mutant.module for mutant in OF_STORIES} == defects_of_stories.TESTS.keys()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["acknowledge-before-fsync", pytest.param("runs-past-the-mark", marks=pytest.mark.torture)])
+@pytest.mark.torture
+@pytest.mark.parametrize("name", ["acknowledge-before-fsync", "runs-past-the-mark"])
 def test_defect_is_caught(name: str) -> None:
     """By a test that the verdict names."""
     mutant = next(mutant for mutant in DEFECTS if mutant.name == name)

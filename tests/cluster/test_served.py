@@ -87,6 +87,7 @@ def follows(cluster: ServedCluster, node: int) -> bool:
     return bool(cluster.status(node).get("cluster", {}).get("leader"))
 
 
+@pytest.mark.torture
 def test_leader_that_stops_or_sleeps_costs_no_call(cluster: ServedCluster, account: Account) -> None:
     """Under calls the leader gets SIGTERM, the next one SIGSTOP past an election: every call has one effect, what slept follows
     and answers no stale read unless it is asked for one, and a recovery of the three directories has the same balances."""

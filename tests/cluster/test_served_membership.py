@@ -39,7 +39,8 @@ def cluster(tmp_path: Path) -> Iterator[Watchful]:
     served.close()
 
 
-@pytest.mark.parametrize("followers", [1, pytest.param(2, marks=pytest.mark.torture)])
+@pytest.mark.torture
+@pytest.mark.parametrize("followers", [1, 2])
 def test_a_stopped_node_is_given_up_and_votes_again_once_it_continues(cluster: Watchful, followers: int) -> None:
     """Set 1 in the logs of the two that live, sets 1 and 2 in all three in the end; then the other follower likewise, 3 and 4."""
     leader = cluster.leader()

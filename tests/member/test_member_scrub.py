@@ -85,6 +85,7 @@ def compare(node: MemberNode, now: float = FAR) -> dict[str, object]:
     return compared
 
 
+@pytest.mark.torture
 def test_logs_are_compared_and_the_one_that_differs_is_copied_anew(three: Members, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the real channel. Blocks that read well and hold something else are found the second time; the node wants a copy."""
     write_entries(three, RANGE_ENTRIES + 10)

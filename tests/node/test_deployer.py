@@ -78,7 +78,7 @@ def recovered_rows(folder: Path) -> list[Any]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("inline", [True, False], ids=["inline", "processes"])
+@pytest.mark.parametrize("inline", [pytest.param(True, marks=pytest.mark.torture), False], ids=["inline", "processes"])
 def test_no_call_fails_while_code_is_deployed_again_and_again(tmp_path: Path, *, inline: bool) -> None:
     """Every answer is of a version that was current between the call's start and its end, and the numbers of procedures move."""
     node = opened(tmp_path, inline=inline)

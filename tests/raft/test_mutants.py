@@ -27,8 +27,8 @@ def test_list_is_as_long_as_it_should_be() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= MUTANTS_MIN
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["two-votes", pytest.param("commit-earlier-terms", marks=pytest.mark.torture)])
+@pytest.mark.torture
+@pytest.mark.parametrize("name", ["two-votes", "commit-earlier-terms"])
 def test_mutant_is_caught(name: str) -> None:
     """One that no core may have is seen, by a test that the verdict names; `make mutants` judges all."""
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)

@@ -30,8 +30,6 @@ def spark(warm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", warm_python)
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "testing")  # of a store that a test starts; a session's Pythons have the environment of its start
         running = session(
             "tests",
             master="local[2,4]",

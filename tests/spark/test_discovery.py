@@ -16,7 +16,7 @@ import pytest
 from replay.spark.base.executor_zip import PACKAGES, code_version, write_zip
 from replay.spark.base.java import find_java
 from tests.replay.ledgers import importable, logged_calls
-from tests.spark.cluster import bare_python
+from tests.spark.bare_python import bare_python
 from tests.spark.spark_nodes import make_node
 
 pytestmark = pytest.mark.torture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +28,11 @@ from replay.spark.jobs.task_attempt import carry_out
 from tests.replay.damage import flip, segments, used_bytes
 from tests.replay.ledgers import SMALL, Versions
 from tests.spark.spark_nodes import SHOP, make_node, read_tables
-from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
-UP_S_MAX = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -182,30 +179,3 @@ def test_rebuild_takes_file_uris(spark: SparkSession, node: Path, tmp_path: Path
     done = rebuild(spark, node.as_uri(), to=(tmp_path / "the out").as_uri(), tables=["accounts"])
     assert done.path == str(tmp_path / "the out")
     assert read_tables(dict(done.manifest), tmp_path / "the out")["accounts"]
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """(what a URI needs behind `?`, endpoint) of a server that speaks S3: `pip install moto[server]`."""
-    program = os.environ.get("MOTO_SERVER") or shutil.which("moto_server")
-    if program is None:
-        pytest.skip("moto_server is not installed")
-    log = tmp_path / "moto.log"
-    with log.open("wb") as file:
-        process = subprocess.Popen([program, "-H", "127.0.0.1", "-p", "0"], stdout=file, stderr=file)
-    try:
-        port = _port(log, process)
-        yield f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1&allow_bucket_creation=true", f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _port(log: Path, process: subprocess.Popen[bytes]) -> int:
-    def look() -> re.Match[str] | None:
-        assert process.poll() is None, log.read_text()
-        return re.search(r"Running on http://127\.0\.0\.1:(\d+)", log.read_text())
-
-    found = wait_for(look, UP_S_MAX)
-    assert found is not None
-    return int(found[1])

@@ -110,6 +110,7 @@ with cmdlog.open(sys.argv[1], db, segment_bytes=1 << 20, segments=8, log_reserve
 """
 
 
+@pytest.mark.torture
 def test_embedded_divergence_names_the_hash_seed(tmp_path: Path) -> None:
     """The process that opens a directory replays with its own code and seed; if calls differ, the error says what to set."""
     assert _open_embedded("1", tmp_path / "data", "call").returncode == 0

@@ -113,6 +113,7 @@ def damage_log(directory: Path) -> None:
     segment.write_bytes(data)
 
 
+@pytest.mark.torture
 def test_node_that_is_too_far_back_ends_and_is_copied_by_its_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was away while the others wrote more than a log holds, and they have it no more."""
     monkeypatch.setattr("cmdlog.cluster.replication.KEPT_ENTRIES", 8)
