@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from cmdlog.node.background import archiver
 from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
@@ -22,11 +21,10 @@ from replay.errors import UntilUnreachable
 from replay.plan.planner import make_plan
 from replay.recover.to_directory import rebuild
 from snapshot.archive.archive import ArchiveFolder, bytes_of, remove_segment
-from snapshot.archive.retention_promise import promise_end, read_promise
 from snapshot.archive.segment_copy import Copied, copy_segment
 from snapshot.archive.verify import check_segments
 from snapshot.archive_layout import gaps
-from tests.replay.archiverig import FOREVER_S, RULES, SEGMENT_BYTES, ArchiveRig
+from tests.replay.archiverig import RULES, SEGMENT_BYTES, ArchiveRig
 from tests.replay.rig import Feed, balances_of
 from tests.waiting import wait_for
 
@@ -213,28 +211,6 @@ def test_shorten_gives_up_the_oldest_and_shows_how_far_back_one_can_go(tmp_path:
         make_plan(RealFiles(), rig.directory, use_state="never", until=rig.history[7][0])
 
 
-def test_snapshots_that_only_save_time_make_room_first(tmp_path: Path) -> None:
-    """Before the log stops, snapshots go without which every moment is there; the base of the window is never among them."""
-    rig = ArchiveRig(tmp_path, segments=10)
-    rig.rotate(6)
-    rig.archiver.stop()  # it may be copying a snapshot still
-    spare, used = {name for name in rig.names() if name.startswith("snap-")}, rig.archiver.status()["bytes"]
-    rig.rules = Rules(window_s=FOREVER_S, bytes_max=used + SEGMENT_BYTES, when_full="stop")
-    rig.attach()
-    rig.rotate(1)
-
-    def left() -> list[str]:
-        return [name for name in rig.names() if name.startswith("snap-")]
-
-    wait_for(lambda: spare - {*left()}, why=left)
-    assert {name.split("-")[3] for name in left()} == {"p0000", "p0001"}
-    assert not rig.archiver.problem
-    assert rig.archiver.status()["oldest_txn"] == "0"
-    rig.close()
-    for n, (txn, balances) in enumerate((rig.history[7], rig.history[len(rig.history) // 2])):
-        assert rig.recovered(tmp_path / f"out{n}", txn) == balances
-
-
 @pytest.mark.parametrize("rule", ["stop", "shorten"])
 def test_archive_never_exceeds_its_limit(tmp_path: Path, rule: str) -> None:
     """Manifests, the promise and snapshots that the window needs count before they are put in: the limit holds at any moment."""
@@ -262,16 +238,6 @@ def test_archive_never_exceeds_its_limit(tmp_path: Path, rule: str) -> None:
         assert rig.recovered(tmp_path / "out", txn) == balances
     else:
         rig.close()
-
-
-def test_shorten_never_gives_up_what_a_point_pins(tmp_path: Path) -> None:
-    """The window gives way, the recovery point does not."""
-    rig = ArchiveRig(tmp_path, rules={"bytes_max": 8 * SEGMENT_BYTES, "when_full": "shorten"}, segments=6)
-    rig.rotate(2)
-    point, balances = rig.point(), rig.history[-1][1]
-    rig.rotate(10)
-    rig.close()
-    assert rig.recovered(tmp_path / "out", point.txn_id) == balances
 
 
 @pytest.mark.usefixtures("tried_often")
@@ -339,48 +305,6 @@ def test_window_lets_go_of_what_is_older_and_of_nothing_else(tmp_path: Path) -> 
         assert rig.recovered(tmp_path / f"out{n}", txn) == balances
     with pytest.raises(UntilUnreachable):
         make_plan(RealFiles(), rig.directory, use_state="never", until=rig.history[7][0])
-
-
-def test_clock_an_hour_back_does_not_shorten_the_window(tmp_path: Path) -> None:
-    """The begin of the window goes back with the clock: everything that was there stays."""
-    rig = ArchiveRig(tmp_path, rules={"window_s": 0.15}, segments=6)
-    rig.rotate(5)
-    before, first = set(rig.names(".seg")), rig.archiver.status()["oldest_txn"]
-    rig.archiver.stop()
-    rig.millis -= 3_600_000
-    rig.attach()
-    assert set(rig.names(".seg")) == before
-    assert rig.archiver.status()["oldest_txn"] == first
-    assert rig.archiver.status()["window_kept"]
-    rig.stop()
-
-
-def test_switching_the_window_off_throws_nothing_away(tmp_path: Path) -> None:
-    """A setting that got lost is no order to delete the history: the promise on disk stays for `archive prune`. That it is not
-    kept is said at the start, in the status and on disk, until a start keeps it again."""
-    rig = ArchiveRig(tmp_path, segments=6)
-    rig.rotate(3)
-    before = rig.names()
-    rig.stop()
-    rig.rules = Rules(**{**RULES, "window_s": 0.0})
-    with capture_logs() as logs:
-        rig.restart()
-    assert [(line["log_level"], line["promised_window_s"]) for line in logs if "promised_window_s" in line] == [
-        ("warning", FOREVER_S)
-    ]
-    status = rig.archiver.status()
-    assert (status["unkept_window_s"], status["window_kept"]) == (FOREVER_S, False)
-    rig.rotate(2)
-    assert set(before) <= set(rig.names())
-    assert read_promise(RealFiles(), rig.directory) == FOREVER_S
-    assert promise_end(RealFiles(), rig.directory) is not None
-    rig.stop()
-    rig.rules = Rules(**RULES)
-    with capture_logs() as logs:
-        rig.restart()
-    assert not [line for line in logs if "promised_window_s" in line]
-    assert (rig.archiver.status()["unkept_window_s"], promise_end(RealFiles(), rig.directory)) == (None, None)
-    rig.close()
 
 
 def test_damaged_promise_is_shown_and_keeps_everything(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind
 from cmdlog.wal.reader import LogReader
 from procedures.idempotency.known_outcome import Status
-from tests.node.rig import alive, ask, counters, kill, open_node, rows, send
+from tests.node.rig import alive, ask, counters, kill, open_node, send
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -99,17 +99,6 @@ def test_a_site_that_does_not_end_after_a_fault_is_replaced(tmp_path: Path, monk
         node.close()
 
 
-def test_a_storm_of_signals_changes_nothing(node: Node) -> None:
-    """System calls of a site are interrupted all the time: each call is executed once, by the same process."""
-    (pid,) = node.status()["sites"]
-    calls = [send(node, "nap", id=1, seconds=0.002) for _ in range(100)]
-    while not calls[-1].replies:
-        for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGWINCH, signal.SIGCHLD, signal.SIGURG):
-            os.kill(pid, number)
-    assert [call.value() for call in calls] == list(range(1, 101))
-    assert node.status()["sites"] == [pid]
-
-
 def test_a_killed_site_loses_and_doubles_nothing(node: Node) -> None:
     """SIGKILL under load: every call is answered once, and the state holds each call once."""
     pid = node.status()["sites"][0]
@@ -144,26 +133,6 @@ def test_a_crash_is_tried_again(node: Node, tmp_path: Path) -> None:
     after = send(node, "bump", id=1, amount=100)
     assert (before.value(), call.value(), after.value()) == (1, 11, 111)
     assert skips(node) == []
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "crash",
-        "interrupt",
-        pytest.param("exhaust", marks=pytest.mark.torture),
-        pytest.param("recurse", marks=pytest.mark.torture),
-    ],
-)
-def test_what_ends_the_site_every_time_is_skipped(node: Node, name: str) -> None:
-    """After `site_restarts_max` tries the call is skipped by a logged record; calls around it, in its batch, are kept."""
-    sent = [send(node, "bump", id=1, amount=1), send(node, name, id=1), send(node, "bump", id=1, amount=2)]
-    assert sent[0].value() == 1
-    assert failure(sent[1].wait())
-    assert sent[2].value() == 3
-    (skip,) = skips(node)
-    assert skip["reason"]
-    assert counters(node) == {1: 3}
 
 
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "sites"])
@@ -343,21 +312,6 @@ def test_a_site_that_cannot_start_again_leaks_nothing(node: Node, monkeypatch: p
     reply = pending.wait()
     assert isinstance(reply, CallOutcome)
     assert tries[-1] < tries[0] + 5  # each attempt holds four; other threads open files too
-
-
-def test_a_hanging_multi_partition_call_is_skipped_on_all_partitions(tmp_path: Path) -> None:
-    """One watchdog, one decision, one block: the copies of a replicated table stay equal, also when they are rebuilt."""
-    node = open_node(tmp_path / "data", partitions=3, sites=3)
-    assert failure(send(node, "spin_everywhere", name="spin").wait())
-    assert ask(node, "set_rate", name="later", value=5) == [0, 0, 0]
-    assert len(skips(node)) == 3
-    node.close()
-    for file in (tmp_path / "data" / "state").glob("p*"):
-        file.unlink()
-    again = open_node(tmp_path / "data")
-    for partition in range(3):
-        assert rows(tmp_path / "data", partition, "SELECT count(*) FROM rates") == [(1,)]
-    again.close()
 
 
 def test_site_that_starts_hears_what_came_after_its_hello(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,13 +71,6 @@ def test_entries_that_are_wrong_change_nothing(ledger: Embedded, lines: list[Lin
     assert [ledger.call("balance", book="EUR", account=f"c{n}") for n in range(CUSTOMERS)] == [Decimal(100)] * CUSTOMERS
 
 
-def test_an_account_may_appear_twice_in_an_entry(ledger: Embedded) -> None:
-    """The floor counts when all lines are in, not between them."""
-    lines = [Line("c0", Decimal(-150)), Line("c0", Decimal(100)), Line("c1", Decimal(50))]
-    ledger.call("post", book="EUR", lines=lines)
-    assert ledger.call("balance", book="EUR", account="c0") == Decimal("50.00")
-
-
 def test_an_entry_is_reversed_once(ledger: Embedded) -> None:
     """The opposite entry; a second one, and one of an entry that never was, are refused."""
     number = pay(ledger, "c0", "c1", "12.34")
@@ -85,25 +78,6 @@ def test_an_entry_is_reversed_once(ledger: Embedded) -> None:
     assert ledger.call("balance", book="EUR", account="c0") == Decimal("100.00")
     assert refused(ledger, "reverse", book="EUR", number=number) == "reversed"
     assert refused(ledger, "reverse", book="EUR", number=999) == "unknown_entry"
-
-
-def test_interest_is_rounded_half_to_even(ledger: Embedded) -> None:
-    """100.00 at 0.125 % is 0.12, at 0.135 % it is 0.14; nothing is paid on nothing."""
-    pay_interest = {"book": "EUR", "payer": BANK}
-    assert ledger.call("pay_interest", account="c0", percent=Decimal("0.125"), **pay_interest) == Decimal("0.12")
-    assert ledger.call("pay_interest", account="c1", percent=Decimal("0.135"), **pay_interest) == Decimal("0.14")
-    pay(ledger, "c2", "c3", "100.00")
-    assert ledger.call("pay_interest", account="c2", percent=Decimal(5), **pay_interest) == 0
-    assert refused(ledger, "pay_interest", account="c2", percent=Decimal(101), **pay_interest) == "bad_rate"
-
-
-def test_accounts_open_once(ledger: Embedded) -> None:
-    """With a floor that nothing is not below."""
-    assert refused(ledger, "open_account", book="EUR", account="c0") == "exists"
-    assert refused(ledger, "open_account", book="EUR", account="new", floor=Decimal(1)) == "bad_floor"
-    ledger.call("open_account", book="EUR", account="new", floor=Decimal(-5))
-    pay(ledger, "new", "c0", "5.00")
-    assert refused(ledger, "balance", book="EUR", account="nobody") == "unknown_account"
 
 
 def test_a_statement_shows_the_newest_first(cmdlog_embedded: OpenEmbedded, cmdlog_clock: SettableClock) -> None:

@@ -30,15 +30,6 @@ def place(exchange: Embedded, trader: str, side: str, price: str, quantity: int)
     return placed
 
 
-def test_orders_that_do_not_meet_rest(exchange: Embedded) -> None:
-    """A buyer for 20.00 gets nothing that costs 100.00 or 20.0001: prices are numbers, not texts."""
-    place(exchange, "ann", "sell", "100.00", 5)
-    place(exchange, "ann", "sell", "20.0001", 5)
-    assert place(exchange, "bob", "buy", "20.00", 7) == Placed(3, [], 7)
-    bids, asks = [(Decimal("20.0000"), 7)], [(Decimal("20.0001"), 5), (Decimal("100.0000"), 5)]
-    assert exchange.call("depth", symbol=ACME) == Depth(bids, asks)
-
-
 def test_the_best_price_is_filled_first_then_the_oldest_order(exchange: Embedded) -> None:
     """At the price of the order that was there; what is left over rests at the limit."""
     place(exchange, "dear", "sell", "10.50", 10)
@@ -48,29 +39,6 @@ def test_the_best_price_is_filled_first_then_the_oldest_order(exchange: Embedded
     trades = [Trade(1, Decimal("9.5000"), 10, "first"), Trade(2, Decimal("9.5000"), 10, "second")]
     assert placed == Placed(4, trades, 5)
     assert exchange.call("depth", symbol=ACME) == Depth([(Decimal("10.0000"), 5)], [(Decimal("10.5000"), 10)])
-
-
-def test_sellers_meet_the_highest_bid_first(exchange: Embedded) -> None:
-    """The other way round, and an order that is filled in part stays with its rest."""
-    place(exchange, "low", "buy", "9.00", 10)
-    place(exchange, "high", "buy", "10.00", 10)
-    assert place(exchange, "seller", "sell", "9.00", 12).trades == [
-        Trade(1, Decimal("10.0000"), 10, "high"),
-        Trade(2, Decimal("9.0000"), 2, "low"),
-    ]
-    assert exchange.call("depth", symbol=ACME) == Depth([(Decimal("9.0000"), 8)], [])
-    assert exchange.call("turnover", symbol=ACME) == (12, Decimal(118))
-
-
-def test_only_its_trader_cancels_an_order(exchange: Embedded) -> None:
-    """Once, and gets back what was left of it."""
-    number = place(exchange, "ann", "sell", "10.00", 10).number
-    place(exchange, "bob", "buy", "10.00", 4)
-    for trader, order in (("bob", number), ("ann", number + 9)):
-        with pytest.raises(cmdlog.Aborted, match="has no order"):
-            exchange.call("cancel", symbol=ACME, trader=trader, number=order)
-    assert exchange.call("cancel", symbol=ACME, trader="ann", number=number) == 6
-    assert exchange.call("depth", symbol=ACME) == Depth([], [])
 
 
 @pytest.mark.parametrize(
@@ -90,12 +58,6 @@ def test_orders_that_are_wrong_are_refused(exchange: Embedded, changed: dict[str
         exchange.call("place", **{**order, **changed})
     assert caught.value.abort_code == code
     assert exchange.call("depth", symbol=ACME) == Depth([], [])
-
-
-def test_a_symbol_is_listed_once(exchange: Embedded) -> None:
-    """A second time would start its numbers again."""
-    with pytest.raises(cmdlog.Aborted, match="is listed"):
-        exchange.call("list_symbol", symbol=ACME)
 
 
 class Book:

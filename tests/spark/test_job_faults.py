@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from cmdlog.wal.errors import Corrupt, Locked, NotEmpty, WrongDirectory
-from replay.errors import Divergence, Interrupted
+from cmdlog.wal.errors import Locked, NotEmpty, WrongDirectory
+from replay.errors import Interrupted
 from replay.recover.progress import RecoveryProgress
 from replay.spark.base.version_check import OtherVersions, check_versions, versions
 from replay.spark.jobs import job, stalled_tasks
@@ -26,9 +26,7 @@ from replay.spark.jobs.rebuild import Rebuilt, rebuild
 from replay.spark.jobs.staging import OUTDATED, OtherJob
 from tests.node.apps import faulty
 from tests.replay.archiverig import ArchiveRig
-from tests.replay.damage import flip, segments, used_bytes
 from tests.replay.ledgers import Versions, importable
-from tests.replay.rig import DRIFT, Rig
 from tests.spark import failing_work
 from tests.spark.failing_work import runs
 from tests.spark.spark_nodes import make_node, read_tables
@@ -257,32 +255,6 @@ def test_worker_that_hangs_in_a_rebuild_costs_time_alone(
     hanging.check_once()
 
 
-def test_worker_that_hangs_in_a_back_fill_costs_time_alone(spark: SparkSession, node: Path, hanging: Hanging) -> None:
-    """The same; and since the code is that of the log, no row differs."""
-    done = backfill(spark, str(node), sys.modules["shop_v1"].db, to=str(hanging.out), progress=hanging.listen)
-    assert {count for counts in done.changes.values() for count in counts.values()} == {0}
-    hanging.check_once()
-
-
-def test_damage_is_named_and_nothing_is_published(spark: SparkSession, node: Path, work: Any, tmp_path: Path) -> None:
-    """Found by the plan or by an executor behind it, the error names segment and offset, and is not tried four times."""
-    node = Path(shutil.copytree(node, tmp_path / "node"))
-    work(failing_work.refuse)
-    with pytest.raises(TaskError, match="not today"):
-        rebuild(spark, str(node), to=str(tmp_path / "out"))
-    segment = segments(str(node))[0]
-    flip(segment, used_bytes(segment) * 2 // 3)
-    work(failing_work.count_runs)
-    with pytest.raises(TaskError, match=rf"{segment} at offset \d+.*; task p000\d") as error:
-        rebuild(spark, str(node), to=str(tmp_path / "out"))
-    assert (error.value.kind, error.value.exit_code) == ("Corrupt", 10)
-    assert runs(tmp_path / "out", "ran", "p0000") == 1
-    with pytest.raises(Corrupt, match=segment):
-        rebuild(spark, str(node), to=str(tmp_path / "other"))
-    assert not (tmp_path / "out").exists()
-    assert not list(tmp_path.glob("other*"))
-
-
 @pytest.mark.parametrize("archive", ["kept", "gone"])
 def test_segments_that_a_node_recycles_under_a_job_are_never_mixed_in(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, archive: str
@@ -315,21 +287,6 @@ def test_segments_that_a_node_recycles_under_a_job_are_never_mixed_in(
         done = rebuild(spark, rig.directory, to=str(out))
     rig.close()
     assert {row["id"]: row["balance"] for row in read_tables(dict(done.manifest), out)["accounts"]} == planned
-
-
-def test_divergence_names_the_first_call(spark: SparkSession, tmp_path: Path) -> None:
-    """A call that does otherwise than live fails the job with its place, code and rows, as in `cmdlog recover`."""
-    rig = Rig(tmp_path)
-    rig.deposits(6)
-    index = rig.batch(0, [(DRIFT, [0])])
-    txn = rig.history[-1][0]
-    rig.close()
-    with pytest.raises(Divergence) as error:
-        rebuild(spark, rig.directory, to=str(tmp_path / "out"))
-    place = error.value.place
-    assert (place.partition, place.index, place.txn_id, place.procedure) == (0, index, txn, "drift")
-    assert [row.table for row in place.rows] == ["accounts"]
-    assert not (tmp_path / "out").exists()
 
 
 def test_executor_of_another_version_refuses(spark: SparkSession, node: Path, tmp_path: Path) -> None:
