@@ -21,7 +21,7 @@ import uvloop
 
 from bench._load import Client, request, run_module
 from bench._nodes import transfers
-from cmdlog.client.keys import uuid7
+from cmdlog.client.session import uuid7
 from cmdlog.whole_line_stdout import answer
 from procedures.samples import bank
 

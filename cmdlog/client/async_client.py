@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Self, Unpack, overload
 
 import httpx
 
-from cmdlog.client.batching.auto_batch_async import TaskCoalescer
-from cmdlog.client.batching.batch_response import AnswerLines, is_stream, no_stream
-from cmdlog.client.batching.batch_window import TAKEN_PER_ANSWER, Answered, Window
+from cmdlog.client.auto_batch import AsyncAutoBatcher
+from cmdlog.client.batch_window import TAKEN_PER_ANSWER, Answered, AnswerLines, RunningBatch, is_stream, no_stream
 from cmdlog.client.client_base import ANSWER_BYTES_MAX, END_S, BatchItem, ClientCore, begun, owned
-from cmdlog.client.connection_pool import TaskLanes
-from cmdlog.client.options import DEFAULT_URL, ClientArguments
+from cmdlog.client.connection_pool import AsyncConnectionPool
+from cmdlog.client.options import ClientArguments
 from cmdlog.client.request import (
     MEMBERS,
     POINT,
@@ -33,7 +32,8 @@ from cmdlog.client.request import (
     recovery_ask,
 )
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_catalog, read_object, read_rows
-from cmdlog.client.retry_loop import SendAttempt, Steps
+from cmdlog.client.retry import SendAttempt, Steps
+from cmdlog.client.server_set import DEFAULT_URL
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, Durability, NewKey, P, QueryParameters, R, named_call
 from cmdlog.results import QueryResult, Result
 
@@ -52,9 +52,9 @@ class AsyncClient(ClientCore):
 
     def __init__(self, url: str | Sequence[str] = DEFAULT_URL, **given: Unpack[ClientArguments]) -> None:
         super().__init__(url, given)
-        self._lanes = [TaskLanes(self.options.http(url), self.options.connections_max) for url in self.urls]
+        self._pools = [AsyncConnectionPool(self.options.http(url), self.options.connections_max) for url in self.urls]
         options = self.options.auto_batch
-        self._coalescer = None if options is None else TaskCoalescer(self._send, self._send_many, options)
+        self._batcher = None if options is None else AsyncAutoBatcher(self._send, self._send_many, options)
         self._endings: set[asyncio.Task[None]] = set()  # requests under way that end sessions
 
     # -- calls -----------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class AsyncClient(ClientCore):
             window.abandon()
             self._end_sessions()
 
-    async def _answers(self, window: Window, source: AsyncGenerator[BatchItem, None]) -> AsyncGenerator[Answered, None]:
+    async def _answers(self, window: RunningBatch, source: AsyncGenerator[BatchItem, None]) -> AsyncGenerator[Answered, None]:
         more = True
         while more or window:
             while more and window.waits:
@@ -147,7 +147,7 @@ class AsyncClient(ClientCore):
                         more = await self._take_in(window, source) if more and window.room else more
             window.passed(len(lines))
 
-    async def _take_in(self, window: Window, source: AsyncGenerator[BatchItem, None]) -> bool:
+    async def _take_in(self, window: RunningBatch, source: AsyncGenerator[BatchItem, None]) -> bool:
         """The source's next call; False when there is none."""
         try:
             item = await anext(source)
@@ -214,12 +214,12 @@ class AsyncClient(ClientCore):
 
     async def close(self) -> None:
         """Waits for requests that calls share, and ends the sessions and the connections."""
-        if self._coalescer is not None:
-            await self._coalescer.close()
+        if self._batcher is not None:
+            await self._batcher.close()
         self._end_later(self._sessions.close())
         if self._endings:
             await asyncio.wait(self._endings)
-        for lanes in self._lanes:
+        for lanes in self._pools:
             await lanes.close()
 
     async def __aenter__(self) -> Self:
@@ -272,8 +272,8 @@ class AsyncClient(ClientCore):
                         return
 
     async def _attempt(self, step: SendAttempt) -> Attempt:
-        if self._coalescer is not None and step.ask.procedure and not step.ask.stale:
-            return await self._coalescer.attempt(step)
+        if self._batcher is not None and step.ask.procedure and not step.ask.stale:
+            return await self._batcher.attempt(step)
         return await self._send(step)
 
     async def _send(self, step: SendAttempt) -> Attempt:
@@ -282,7 +282,7 @@ class AsyncClient(ClientCore):
         request = self._request(server, step)
         try:
             async with asyncio.timeout(step.attempt_s):
-                async with self._lanes[server.at].response(request, wait_s=step.attempt_s) as response:
+                async with self._pools[server.at].response(request, wait_s=step.attempt_s) as response:
                     attempt = owned(await _read_answer(response), request, response)
         except httpx.RequestError as error:
             attempt = lost(error, begun=begun(request))
@@ -296,7 +296,7 @@ class AsyncClient(ClientCore):
         lines, request = AnswerLines(len(asks)), self._many_request(server, asks, step)
         why: Attempt = Lost(reached=True, reason="the answer ended before its last line")
         try:
-            async with self._lanes[server.at].response(request, wait_s=step.attempt_s) as response:
+            async with self._pools[server.at].response(request, wait_s=step.attempt_s) as response:
                 if is_stream(response.status_code, response.headers):
                     owned(why, request, response)
                     async for chunk in response.aiter_raw():

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Self, Unpack, overload
 
 import httpx
 
-from cmdlog.client.batching.auto_batch import Coalescer
-from cmdlog.client.batching.batch_response import AnswerLines, is_stream, no_stream
-from cmdlog.client.batching.batch_window import TAKEN_PER_ANSWER, Answered, Window
+from cmdlog.client.auto_batch import AutoBatcher
+from cmdlog.client.batch_window import TAKEN_PER_ANSWER, Answered, AnswerLines, RunningBatch, is_stream, no_stream
 from cmdlog.client.client_base import ANSWER_BYTES_MAX, END_S, BatchItem, ClientCore, begun, owned, request_ids
-from cmdlog.client.connection_pool import Lanes
-from cmdlog.client.options import DEFAULT_URL, ClientArguments
+from cmdlog.client.connection_pool import ConnectionPool
+from cmdlog.client.options import ClientArguments
 from cmdlog.client.request import (
     MEMBERS,
     POINT,
@@ -35,7 +34,8 @@ from cmdlog.client.request import (
     recovery_ask,
 )
 from cmdlog.client.response import Attempt, Lost, Response, lost, member, read_answer, read_catalog, read_object, read_rows
-from cmdlog.client.retry_loop import SendAttempt, Steps
+from cmdlog.client.retry import SendAttempt, Steps
+from cmdlog.client.server_set import DEFAULT_URL
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, Durability, NewKey, P, QueryParameters, R, named_call
 from cmdlog.results import QueryResult, Result
 
@@ -64,9 +64,9 @@ class Client(ClientCore):
     def _open(self) -> None:
         self._lock = threading.Lock()
         self._request_ids = request_ids()
-        self._lanes = [Lanes(self.options.http(url), self.options.connections_max) for url in self.urls]
+        self._pools = [ConnectionPool(self.options.http(url), self.options.connections_max) for url in self.urls]
         options = self.options.auto_batch
-        self._coalescer = None if options is None else Coalescer(self._send, self._send_many, options)
+        self._batcher = None if options is None else AutoBatcher(self._send, self._send_many, options)
         self._pid = os.getpid()  # last: another thread of a fork would else use what it copied
 
     # -- calls -----------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Client(ClientCore):
             window.abandon()
             self._end_sessions()
 
-    def _answers(self, window: Window, source: Iterator[BatchItem]) -> Iterator[Answered]:
+    def _answers(self, window: RunningBatch, source: Iterator[BatchItem]) -> Iterator[Answered]:
         more = True
         while more or window:
             while more and window.waits:
@@ -171,7 +171,7 @@ class Client(ClientCore):
                         more = self._take_in(window, source) if more and window.room else more
             window.passed(len(lines))
 
-    def _take_in(self, window: Window, source: Iterator[BatchItem]) -> bool:
+    def _take_in(self, window: RunningBatch, source: Iterator[BatchItem]) -> bool:
         """The source's next call; False when there is none."""
         try:
             item = next(source)
@@ -245,10 +245,10 @@ class Client(ClientCore):
     def close(self) -> None:
         """Ends the sessions and the connections. Calls of other threads that are under way fail."""
         self._open_after_fork()
-        if self._coalescer is not None:
-            self._coalescer.close()
+        if self._batcher is not None:
+            self._batcher.close()
         self._end_in_time(self._sessions.close())
-        for lanes in self._lanes:
+        for lanes in self._pools:
             lanes.close()
 
     def __enter__(self) -> Self:
@@ -302,8 +302,8 @@ class Client(ClientCore):
 
     def _attempt(self, step: SendAttempt) -> Attempt:
         self._open_after_fork()
-        if self._coalescer is not None and step.ask.procedure and not step.ask.stale:
-            return self._coalescer.attempt(step)
+        if self._batcher is not None and step.ask.procedure and not step.ask.stale:
+            return self._batcher.attempt(step)
         return self._send(step)
 
     def _send(self, step: SendAttempt) -> Attempt:
@@ -312,7 +312,7 @@ class Client(ClientCore):
         server = self._servers.preferred
         deadline, request = time.monotonic() + step.attempt_s, self._request(server, step)
         try:
-            with self._lanes[server.at].response(request, wait_s=step.attempt_s) as response:
+            with self._pools[server.at].response(request, wait_s=step.attempt_s) as response:
                 attempt = owned(_read_answer(response, deadline), request, response)
         except httpx.RequestError as error:
             attempt = lost(error, begun=begun(request))
@@ -325,7 +325,7 @@ class Client(ClientCore):
         lines, request = AnswerLines(len(asks)), self._many_request(server, asks, step)
         why: Attempt = Lost(reached=True, reason="the answer ended before its last line")
         try:
-            with self._lanes[server.at].response(request, wait_s=step.attempt_s) as response:
+            with self._pools[server.at].response(request, wait_s=step.attempt_s) as response:
                 if is_stream(response.status_code, response.headers):
                     owned(why, request, response)
                     for chunk in response.iter_raw():

@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from cmdlog.client.batching.batch_response import NDJSON
-from cmdlog.client.batching.batch_window import BatchLine, Window
-from cmdlog.client.keys import KeyGenerator, check_key
-from cmdlog.client.options import ClientArguments, base_urls, make_options
+from cmdlog.client.batch_window import NDJSON, BatchLine, RunningBatch
+from cmdlog.client.options import ClientArguments, make_options
 from cmdlog.client.request import SESSION, Ask, call_ask, end_session_ask, session_of
 from cmdlog.client.response import Attempt, check_owner, read_result
-from cmdlog.client.retry import patience_s
-from cmdlog.client.retry_loop import SendAttempt, Steps, await_ready, exchange, send
-from cmdlog.client.server_set import ListedServer, ServerSet
-from cmdlog.client.session import CallName, CallNames, ClientSessions, KeyPerCall
+from cmdlog.client.retry import SendAttempt, Steps, await_ready, exchange, patience_s, send
+from cmdlog.client.server_set import ListedServer, ServerSet, base_urls
+from cmdlog.client.session import CallName, CallNames, ClientSessions, KeyGenerator, KeyPerCall, check_key
 from cmdlog.client.wire_values import PLAIN, is_json
 from cmdlog.errors import BadAnswer, CmdlogError, InvalidParameters
 from cmdlog.procedure_calls import NEW_KEY, Call, Consistency, NewKey, call_of_item
@@ -162,8 +159,8 @@ class ClientCore:
     def _await_ready(self, timeout_s: float) -> Steps:
         return await_ready(self.options.retry, servers=self._servers, timeout_s=timeout_s, clock=time.monotonic)
 
-    def _window(self, timeout_s: float | None) -> Window:
-        return Window(
+    def _window(self, timeout_s: float | None) -> RunningBatch:
+        return RunningBatch(
             self.options.retry,
             servers=self._servers,
             timeout_s=self.options.timeout_s if timeout_s is None else timeout_s,

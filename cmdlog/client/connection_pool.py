@@ -29,7 +29,7 @@ class _Turn:
     __slots__ = ("__weakref__",)
 
 
-class Lanes:
+class ConnectionPool:
     """Connections of threads."""
 
     def __init__(self, arguments: dict[str, Any], connections_max: int) -> None:
@@ -106,7 +106,7 @@ class Lanes:
             return lane
 
 
-class TaskLanes:
+class AsyncConnectionPool:
     """Connections of tasks of one event loop, the one that uses them first."""
 
     def __init__(self, arguments: dict[str, Any], connections_max: int) -> None:

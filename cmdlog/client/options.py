@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
@@ -17,7 +17,6 @@ from cmdlog.client.session import WINDOW
 if TYPE_CHECKING:
     from procedures import Database
 
-DEFAULT_URL: Final = "http://127.0.0.1:8642"
 TOKEN_VARIABLE: Final = "CMDLOG_TOKEN"  # noqa: S105 - the name of a variable
 CERT_VARIABLE: Final = "CMDLOG_CERT_FILE"  # certificate and key that are shown to a server which asks for them
 IDLE_S: Final = 30.0  # shorter than the server's 75, so that we close first and no request meets a closing connection
@@ -158,24 +157,3 @@ def _token_of(token: str | Callable[[str], str] | None, token_file: str | os.Pat
         token = Path(token_file).read_text(encoding="ascii").strip()
     known = os.environ.get(TOKEN_VARIABLE, "").strip() if token is None else token
     return lambda _: known
-
-
-def base_urls(urls: str | Sequence[str]) -> list[httpx.URL]:
-    """The addresses of the servers, each once, in the order given. Raises: ValueError."""
-    found = list(dict.fromkeys(map(base_url, [urls] if isinstance(urls, str) else urls)))
-    if not found:
-        raise ValueError("no server address is given")
-    return found
-
-
-def base_url(url: str) -> httpx.URL:
-    """The server's address, without a slash at its end. Raises: ValueError."""
-    try:
-        parsed = httpx.URL(url.rstrip("/"))
-    except (httpx.InvalidURL, TypeError) as error:
-        raise ValueError(f"{url!r} is not a server address: {error}") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"{url!r} is not a server address such as {DEFAULT_URL}")
-    if parsed.userinfo or parsed.query or parsed.fragment:
-        raise ValueError("a server address cannot contain credentials or a query; use the option `token`")
-    return parsed

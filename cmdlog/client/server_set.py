@@ -22,10 +22,10 @@ from typing import Final
 
 import httpx
 
-from cmdlog.client.options import base_url
 from cmdlog.client.response import Attempt, Lost, Response, named_leader, points_elsewhere
 from cmdlog.errors import CmdlogError, OutcomeUnknown, Unavailable
 
+DEFAULT_URL: Final = "http://127.0.0.1:8642"
 WHY_CHARS_MAX: Final = 300  # of what an error says about one server
 
 
@@ -128,3 +128,24 @@ def _why(attempt: Attempt | None) -> str:
     value = attempt.value if attempt is not None and isinstance(attempt.value, dict) else {}
     status = "" if attempt is None else f"{attempt.status} "
     return (status + str(value.get("code") or "without a code"))[:WHY_CHARS_MAX]
+
+
+def base_urls(urls: str | Sequence[str]) -> list[httpx.URL]:
+    """The addresses of the servers, each once, in the order given. Raises: ValueError."""
+    found = list(dict.fromkeys(map(base_url, [urls] if isinstance(urls, str) else urls)))
+    if not found:
+        raise ValueError("no server address is given")
+    return found
+
+
+def base_url(url: str) -> httpx.URL:
+    """The server's address, without a slash at its end. Raises: ValueError."""
+    try:
+        parsed = httpx.URL(url.rstrip("/"))
+    except (httpx.InvalidURL, TypeError) as error:
+        raise ValueError(f"{url!r} is not a server address: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError(f"{url!r} is not a server address such as {DEFAULT_URL}")
+    if parsed.userinfo or parsed.query or parsed.fragment:
+        raise ValueError("a server address cannot contain credentials or a query; use the option `token`")
+    return parsed

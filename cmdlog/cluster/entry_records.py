@@ -3,17 +3,62 @@
 One rule: an entry has the same bytes on every disk. A payload is the whole record, encoded once by the leader that proposed it.
 What consensus makes itself (the empty entry of a term, a configuration) is sent without a record, so its record follows from its
 place alone: it is never compressed, since another build of the compressor would give other bytes.
+
+`EntryBlocks` knows in which block of this node's log each entry of a group lies, back to what holds the log's oldest segment. An
+entry that was replaced lies where its replacement does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cmdlog.raft.entries import EntryLog
 from cmdlog.raft.messages import KIND_CONFIGURATION, KIND_EMPTY, KIND_NORMAL, Entries
 from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import RECORD, BadRecord, Record, RecordKind, decode_record, encode_empty, encode_record
+
+
+class EntryBlocks:
+    """Under the driver's lock."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[int, list[int]] = {}  # group -> lowest index in each of `_blocks`, ascending
+        self._blocks: dict[int, list[int]] = {}
+        self._last: dict[int, int] = {}  # group -> its last entry
+
+    def add_block(self, block: int, records: Iterable[bytes]) -> None:
+        """A block with these records has its number."""
+        for record in records:
+            if is_entry(record):
+                _, group, _, index = place_of(record)
+                self.add(block, group, index)
+
+    def add(self, block: int, group: int, index: int) -> None:
+        """The group's entry lies there."""
+        firsts, blocks = self._firsts.setdefault(group, []), self._blocks.setdefault(group, [])
+        self._last[group] = index
+        while firsts and firsts[-1] >= index:
+            firsts.pop()
+            blocks.pop()
+        if not blocks or blocks[-1] != block:
+            firsts.append(index)
+            blocks.append(block)
+
+    def block_of(self, group: int, index: int) -> int | None:
+        """A block such that the entry, and all after it, lie there or later; None: it is not written yet."""
+        firsts = self._firsts.get(group)
+        if not firsts or index > self._last[group]:
+            return None
+        return self._blocks[group][max(0, bisect_right(firsts, index) - 1)]
+
+    def forget(self, group: int, upto: int) -> None:
+        """Nobody asks for entries up to that index any more."""
+        firsts = self._firsts.get(group, [])
+        if (at := bisect_right(firsts, upto) - 1) > 0:
+            del firsts[:at], self._blocks[group][:at]
+
 
 _BATCH: Final = int(RecordKind.BATCH)
 _LAST_ENTRY: Final = 15  # kinds from 16 on are notes of one node

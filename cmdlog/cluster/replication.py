@@ -24,13 +24,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from cmdlog.cluster.commit_marks import CommitMarks
-from cmdlog.cluster.entry_blocks import EntryBlocks
-from cmdlog.cluster.entry_records import check_entries, is_entry, place_of, records_of
+from cmdlog.cluster.entry_records import EntryBlocks, check_entries, is_entry, place_of, records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.group_transfer import under_offer
 from cmdlog.cluster.replicated_machine import GroupStanding, Machine, Watcher
-from cmdlog.cluster.rounds import BlockOfRounds, WaitingRound, size_on_disk, taken_places
+from cmdlog.cluster.rounds import BlockOfRounds, CommitMarks, WaitingRound, size_on_disk, taken_places
 from cmdlog.raft import InvariantBroken, RaftCore
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.messages import Append, Executed, Fitness, HeartbeatBundle, HeartbeatReplyBundle, Message

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from cmdlog.cluster.entry_blocks import EntryBlocks
-from cmdlog.cluster.entry_records import entry_of
+from cmdlog.cluster.entry_records import EntryBlocks, entry_of
 from cmdlog.cluster.group_transfer import patience_of
 from cmdlog.cluster.replication import KEPT_ENTRIES
 from cmdlog.raft import Configuration, HardState, PlacedProposals, RaftCore, RaftSettings, Restored, SnapshotDescriptor

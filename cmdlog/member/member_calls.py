@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from cmdlog.cluster.channels.channel_session import ChannelCredentials
+from cmdlog.cluster.channels.channel_sockets import ChannelCredentials
 from cmdlog.cluster.forwarding.call_channel import CallChannel
 from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
 from cmdlog.cluster.forwarding.call_rows import CallWindow

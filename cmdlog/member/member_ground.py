@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 
 from cmdlog.cluster.cluster_file import ClusterFile, client_place
-from cmdlog.cluster.transport.peer_tls import PeerTls
+from cmdlog.cluster.transport.peer_transport import PeerTls
 from cmdlog.node.settings import Settings
 from cmdlog.raft import RaftSettings
 from cmdlog.raft.wire.secure_frames import Secret

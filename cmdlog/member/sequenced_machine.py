@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any
 
 from cmdlog.cluster.code_gate import CodeGate
-from cmdlog.cluster.entry_blocks import EntryBlocks
-from cmdlog.cluster.entry_records import records_of
+from cmdlog.cluster.entry_records import EntryBlocks, records_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.multi_calls import HalfSkip, MultiCallGate
 from cmdlog.member.entry_reader import EntryRequest

@@ -37,7 +37,7 @@ from cmdlog.raft.messages import (
     VoteRequest,
 )
 from cmdlog.raft.ready import EntriesWanted, PlacedProposals, Ready, RoleReason
-from cmdlog.raft.roles import candidate, fetching, follower, leader, membership, transfer, voting
+from cmdlog.raft.roles import candidate, fetching, follower, leader, membership, voting
 from cmdlog.raft.roles.membership import MembershipGuard
 from cmdlog.raft.settings import RaftSettings
 from cmdlog.raft.state import Franchise, Restored, Role, State
@@ -208,7 +208,7 @@ class RaftCore(State):
     def transfer(self, target: NodeId) -> None:
         """Offers leadership to another voter. Raises: ProposalRefused."""
         self._check_alive()
-        transfer.begin_transfer(self, target)
+        leader.begin_transfer(self, target)
 
     def change(
         self, wanted: ConfigurationChange, *, base: Configuration | None = None, guard: MembershipGuard = MembershipGuard.CHECKED

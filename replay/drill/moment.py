@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from cmdlog.wal.files import Files
 from cmdlog.wal.ids import txn_millis
 from replay.log.source import LogSource
-from snapshot.archive.retention_promise import read_promise
+from snapshot.archive.archive_retention import read_promise
 from snapshot.archive_layout import ArchivedSegment, list_segments
 from snapshot.catalog import list_archived, list_snapshots
 from snapshot.retention import oldest_restorable, window_begin

@@ -13,26 +13,33 @@ leaves the ring or snapshots/ before its place in the archive is certain. What a
 Segments are copied, not moved, and the ring recycles its file: that writes as many bytes as zeroing a new file for the ring
 would, needs no new file when the disk is full, works when archive/ is another volume, and never leaves a moment in which a
 segment has no name in either place.
+
+`check_segments` compares what only the manifest knows, beside the checksums of every block: the file's hash, the transactions
+that it states, and the file that came before. A recovery would find the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import shutil
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cmdlog.wal.directory.instance import Identity
+from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import TEMP_SUFFIX, Files, parent
-from cmdlog.wal.ids import txn_millis
+from cmdlog.wal.group_state import GroupStates
+from cmdlog.wal.ids import CLUSTER_GROUP, txn_millis
 from cmdlog.wal.opening.survey import SegmentFile
 from cmdlog.wal.os_errors import raise_write_error
-from snapshot.archive.segment_copy import Copied
+from cmdlog.wal.reader import read_segment
+from snapshot.archive.segment_copy import Copied, hash_file, walk_blocks
 from snapshot.archive_layout import (
     ARCHIVE,
     ArchivedSegment,
@@ -219,3 +226,49 @@ def _move_between_volumes(place: ArchiveFolder, source: str, target: str) -> Non
     place.files.rename(temporary, target)
     place.files.fsync_dir(place.folder)
     shutil.rmtree(source)
+
+
+FIRST_RECORDS_BLOCK: Final = 2  # of a log: the checkpoint of a node that was made by a recovery is there
+
+
+def check_segments(place: ArchiveFolder, segments: Sequence[ArchivedSegment]) -> Iterator[str]:
+    """Why each segment cannot be relied on; "" for one that can."""
+    by_name = {archived.name: archived for archived in segments}
+    for archived in segments:
+        yield archived.problem or archived.doubt or _check(place, archived, by_name)
+
+
+def _check(place: ArchiveFolder, archived: ArchivedSegment, by_name: dict[str, ArchivedSegment]) -> str:
+    manifest, segment = archived.manifest, archived.segment
+    assert manifest is not None
+    assert segment is not None
+    try:
+        found = hash_file(place.files, archived.path)
+        chain, partitions = walk_blocks(place.files, segment, archived.last_block)
+    except (WalError, OSError) as error:
+        return str(error)
+    if found != manifest.sha256:
+        return f"{archived.path} has SHA-256 {found} instead of {manifest.sha256}"
+    stated = {p: (of.first, of.last) for p, of in manifest.partitions.items()}
+    if (chain, partitions) != (manifest.last_chain, stated):
+        return f"{archived.path} holds other transactions than its manifest says"
+    return _check_predecessor(manifest, by_name, os.path.dirname(archived.path))
+
+
+def _check_predecessor(manifest: SegmentManifest, by_name: dict[str, ArchivedSegment], folder: str) -> str:
+    """A missing predecessor may have been pruned; a different one in its place is an error."""
+    before = manifest.predecessor
+    found = by_name.get(before.name) if before is not None else None
+    if before is None or found is None or found.manifest is None or found.manifest.sha256 == before.sha256:
+        return ""
+    return f"{os.path.join(folder, before.name)} is not the file that block {manifest.first_block} followed"
+
+
+def begins_empty(files: Files, first: SegmentFile) -> bool:
+    """Whether the segment with block 1 begins everything; else it is of a node that a recovery made from an older one."""
+    groups = GroupStates()
+    with contextlib.suppress(WalError, OSError):
+        blocks = read_segment(files, first, upto=FIRST_RECORDS_BLOCK)
+        groups.observe_all(found for block in blocks for found in block.records())
+    last = [state.last_index for partition, state in groups.by_partition.items() if partition != CLUSTER_GROUP]
+    return max(last, default=2) <= 1  # the configuration of a new partition is entry 1

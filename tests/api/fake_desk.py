@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from cmdlog.cluster.membership.operator_desk import OperatorDesk
-from cmdlog.cluster.membership.refusals import MembershipRefused, RefusedBecause
+from cmdlog.cluster.membership.operator_desk import MembershipRefused, OperatorDesk, RefusedBecause
 from cmdlog.operator_error import OperatorError
 
 STAGE = {"what": "now", "voters": [1, 2, 3], "learners": [], "quorum": 2, "live": [1, 2, 3], "survives": 1}

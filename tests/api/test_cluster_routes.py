@@ -12,7 +12,7 @@ import pytest
 
 from cmdlog.api.gate.problem import CODES
 from cmdlog.api.routes.cluster_routes import CHANGES, CODE_OF
-from cmdlog.cluster.membership.refusals import RefusedBecause
+from cmdlog.cluster.membership.operator_desk import RefusedBecause
 from cmdlog.node.outcome import NoLeader, NotLeading
 from cmdlog.operator_error import OperatorError
 from tests.api.conftest import local_token

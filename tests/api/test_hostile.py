@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from cmdlog.api.gate.route_table import ADMIN, INVOKE
-from cmdlog.client.keys import uuid7
+from cmdlog.client.session import uuid7
 from tests.api.running import EXPIRED, OTHER, TOKENS, Running
 
 pytestmark = pytest.mark.slow

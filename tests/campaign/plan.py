@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cmdlog.client.keys import uuid7
+from cmdlog.client.session import uuid7
 from tests.campaign.application import VERSIONS
 from tests.campaign.truth import Planned
 

@@ -13,7 +13,7 @@ import pytest
 
 from cmdlog.node.background.archiver import Rules
 from cmdlog.wal.files import RealFiles
-from snapshot.archive.retention_promise import end_promise, promise_end, read_promise, write_promise
+from snapshot.archive.archive_retention import end_promise, promise_end, read_promise, write_promise
 from tests.commands import Command
 from tests.replay.archiverig import ArchiveRig
 from tests.replay.rig import balances_of

@@ -17,7 +17,7 @@ from cmdlog.cli.output import out
 from cmdlog.cli.server.settings_sources import load_settings
 from cmdlog.cluster.cluster_file import BadClusterFile, ClusterFile
 from cmdlog.cluster.transport.cluster_secret import BadSecret, read_secret
-from cmdlog.cluster.transport.peer_tls import BadPeerCertificate
+from cmdlog.cluster.transport.peer_transport import BadPeerCertificate
 from cmdlog.member.member_ground import MemberGround
 from cmdlog.node.boot import OtherApplication
 from cmdlog.raft.wire.secure_frames import Secret

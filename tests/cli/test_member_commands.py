@@ -11,7 +11,7 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster import change_progress, cluster_options
-from cmdlog.cluster.membership.refusals import RefusedBecause
+from cmdlog.cluster.membership.operator_desk import RefusedBecause
 from cmdlog.node.outcome import NotLeading
 from tests.api.fake_desk import COPY, refused
 from tests.cli.member_server import MemberServer, exit_code, member_server, run

@@ -10,7 +10,7 @@ import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster import change_progress
-from cmdlog.cluster.membership.refusals import RefusedBecause
+from cmdlog.cluster.membership.operator_desk import RefusedBecause
 from tests.api.fake_desk import refused
 from tests.cli.member_server import MemberServer, exit_code, member_server, run
 

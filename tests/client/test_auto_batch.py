@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from cmdlog.client.batching.auto_batch import Coalescer
+from cmdlog.client.auto_batch import AutoBatcher
 from cmdlog.client.options import AutoBatch
 from cmdlog.client.request import Ask, call_ask
 from cmdlog.client.response import Attempt, Lost, Response
-from cmdlog.client.retry_loop import SendAttempt
+from cmdlog.client.retry import SendAttempt
 from tests.client.renaming import text_key
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -51,8 +51,8 @@ class Line:
 class Callers:
     """Threads that make one attempt each."""
 
-    def __init__(self, coalescer: Coalescer) -> None:
-        self._coalescer = coalescer
+    def __init__(self, coalescer: AutoBatcher) -> None:
+        self._batcher = coalescer
         self._threads: list[threading.Thread] = []
         self.found: dict[str | None, Attempt] = {}
 
@@ -62,7 +62,7 @@ class Callers:
             self._threads[-1].start()
 
     def _run(self, made: SendAttempt) -> None:
-        self.found[text_key(made.ask)] = self._coalescer.attempt(made)
+        self.found[text_key(made.ask)] = self._batcher.attempt(made)
 
     def join(self) -> dict[str | None, Attempt]:
         for thread in self._threads:
@@ -77,14 +77,14 @@ def line() -> Line:
     return Line()
 
 
-def waiting(coalescer: Coalescer) -> int:
+def waiting(coalescer: AutoBatcher) -> int:
     """How many calls wait for the next request."""
     return len(coalescer._queue)
 
 
 def test_first_call_goes_at_once_and_the_others_together(line: Line) -> None:
     """Nothing waits while idle; what arrives meanwhile is one request; each caller gets its own answer."""
-    coalescer = Coalescer(line.one, line.many, AutoBatch())
+    coalescer = AutoBatcher(line.one, line.many, AutoBatch())
     callers = Callers(coalescer)
     line.open.clear()
     callers.start(step(0))
@@ -106,7 +106,7 @@ def test_first_call_goes_at_once_and_the_others_together(line: Line) -> None:
 )
 def test_requests_are_bounded(line: Line, options: AutoBatch, sizes: list[int]) -> None:
     """By calls, and by bytes; one call goes in any case."""
-    coalescer = Coalescer(line.one, line.many, options)
+    coalescer = AutoBatcher(line.one, line.many, options)
     callers = Callers(coalescer)
     line.open.clear()
     callers.start(step(0))
@@ -122,7 +122,7 @@ def test_requests_are_bounded(line: Line, options: AutoBatch, sizes: list[int]) 
 
 def test_caller_that_gives_up_harms_nobody(line: Line) -> None:
     """Withdrawn before it was sent, it surely was not; after that nobody knows; the others get their answers."""
-    coalescer = Coalescer(line.one, line.many, AutoBatch())
+    coalescer = AutoBatcher(line.one, line.many, AutoBatch())
     callers = Callers(coalescer)
     line.open.clear()
     callers.start(step(0))
@@ -142,7 +142,7 @@ def test_caller_that_gives_up_harms_nobody(line: Line) -> None:
 
 def test_answer_that_comes_too_late_is_doubt(line: Line) -> None:
     """A call that was sent and is not answered in its time may have been executed."""
-    coalescer = Coalescer(line.one, line.many, AutoBatch(linger_ms=1))
+    coalescer = AutoBatcher(line.one, line.many, AutoBatch(linger_ms=1))
     callers = Callers(coalescer)
     line.open.clear()
     callers.start(step(1, attempt_s=0.1))
@@ -154,7 +154,7 @@ def test_answer_that_comes_too_late_is_doubt(line: Line) -> None:
 
 def test_defect_on_the_way_is_told_to_the_callers_it_struck(line: Line) -> None:
     """An exception that nobody expected ends as doubt for the calls without an answer, and the next request is sent."""
-    coalescer = Coalescer(line.one, line.many, AutoBatch())
+    coalescer = AutoBatcher(line.one, line.many, AutoBatch())
 
     def fail(number: int) -> None:
         if number == 2:
@@ -178,7 +178,7 @@ def test_defect_on_the_way_is_told_to_the_callers_it_struck(line: Line) -> None:
 
 def test_close_sends_what_waits_and_then_refuses(line: Line) -> None:
     """Calls under way are answered; later ones hear that the client is closed."""
-    coalescer = Coalescer(line.one, line.many, AutoBatch(linger_ms=5))
+    coalescer = AutoBatcher(line.one, line.many, AutoBatch(linger_ms=5))
     callers = Callers(coalescer)
     callers.start(*(step(n) for n in range(4)))
     wait_for(lambda: waiting(coalescer) + sum(map(len, line.requests)) == 4)
@@ -198,7 +198,7 @@ def test_options_that_mean_nothing_are_refused(kind: dict[str, int]) -> None:
 @pytest.mark.slow
 def test_many_threads_get_their_own_answers(line: Line) -> None:
     """64 threads in a row of calls each: every answer belongs to its call, and requests carry many."""
-    coalescer = Coalescer(line.one, line.many, AutoBatch(streams=2))
+    coalescer = AutoBatcher(line.one, line.many, AutoBatch(streams=2))
     wrong: list[object] = []
 
     def run(thread: int) -> None:

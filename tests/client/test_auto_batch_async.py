@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cmdlog.client.batching.auto_batch_async import TaskCoalescer
+from cmdlog.client.auto_batch import AsyncAutoBatcher
 from cmdlog.client.options import AutoBatch
 from cmdlog.client.request import Ask
 from cmdlog.client.response import Attempt, Lost, Response
-from cmdlog.client.retry_loop import SendAttempt
+from cmdlog.client.retry import SendAttempt
 from tests.client.renaming import text_key
 from tests.client.test_auto_batch import answer, step
 
@@ -39,12 +39,12 @@ class Line:
             yield answer(ask)
 
 
-def run(scenario: Callable[[TaskCoalescer, Line], Awaitable[Any]], options: AutoBatch | None = None) -> None:
+def run(scenario: Callable[[AsyncAutoBatcher, Line], Awaitable[Any]], options: AutoBatch | None = None) -> None:
     """Plays a scenario in a loop of its own."""
 
     async def play() -> None:
         line = Line()
-        coalescer = TaskCoalescer(line.one, line.many, options or AutoBatch())
+        coalescer = AsyncAutoBatcher(line.one, line.many, options or AutoBatch())
         async with asyncio.timeout(120):
             await scenario(coalescer, line)
             await coalescer.close()
@@ -61,7 +61,7 @@ async def turns(count: int = 5) -> None:
 def test_calls_of_one_turn_go_together_and_a_single_one_at_once() -> None:
     """Idle, a call is a request of its own after one turn of the loop; a crowd is one request."""
 
-    async def scenario(coalescer: TaskCoalescer, line: Line) -> None:
+    async def scenario(coalescer: AsyncAutoBatcher, line: Line) -> None:
         assert await coalescer.attempt(step(0)) == answer(step(0).ask)
         found = await asyncio.gather(*(coalescer.attempt(step(n)) for n in range(1, 9)))
         assert found == [answer(step(n).ask) for n in range(1, 9)]
@@ -73,7 +73,7 @@ def test_calls_of_one_turn_go_together_and_a_single_one_at_once() -> None:
 def test_what_arrives_meanwhile_is_the_next_request() -> None:
     """While one request is under way the others wait for its end, and then go together, within the limits."""
 
-    async def scenario(coalescer: TaskCoalescer, line: Line) -> None:
+    async def scenario(coalescer: AsyncAutoBatcher, line: Line) -> None:
         line.open.clear()
         tasks = [asyncio.create_task(coalescer.attempt(step(0)))]
         await turns()
@@ -90,7 +90,7 @@ def test_what_arrives_meanwhile_is_the_next_request() -> None:
 def test_cancelled_caller_harms_nobody() -> None:
     """Before it was sent it is left out; after that the request goes on for the others."""
 
-    async def scenario(coalescer: TaskCoalescer, line: Line) -> None:
+    async def scenario(coalescer: AsyncAutoBatcher, line: Line) -> None:
         line.open.clear()
         tasks = [asyncio.create_task(coalescer.attempt(step(n))) for n in range(3)]
         await turns()
@@ -117,7 +117,7 @@ def test_cancelled_caller_harms_nobody() -> None:
 def test_time_out_tells_whether_the_call_was_sent() -> None:
     """Not sent: surely not executed. Sent: nobody knows."""
 
-    async def scenario(coalescer: TaskCoalescer, line: Line) -> None:
+    async def scenario(coalescer: AsyncAutoBatcher, line: Line) -> None:
         line.open.clear()
         sent = asyncio.create_task(coalescer.attempt(step(0, attempt_s=0.05)))
         await turns()
@@ -134,7 +134,7 @@ def test_time_out_tells_whether_the_call_was_sent() -> None:
 def test_defect_on_the_way_is_told_to_the_callers_it_struck() -> None:
     """An exception that nobody expected ends as doubt for the calls without an answer."""
 
-    async def scenario(coalescer: TaskCoalescer, line: Line) -> None:
+    async def scenario(coalescer: AsyncAutoBatcher, line: Line) -> None:
         def fail(number: int) -> None:
             if number == 2:
                 raise ZeroDivisionError("of the test")
@@ -150,7 +150,7 @@ def test_defect_on_the_way_is_told_to_the_callers_it_struck() -> None:
 def test_close_waits_for_what_is_under_way(linger_ms: float) -> None:
     """Calls that linger or are sent are answered before the connections go."""
 
-    async def scenario(coalescer: TaskCoalescer, _line: Line) -> None:
+    async def scenario(coalescer: AsyncAutoBatcher, _line: Line) -> None:
         tasks = [asyncio.create_task(coalescer.attempt(step(n))) for n in range(3)]
         await asyncio.sleep(0)
         await coalescer.close()

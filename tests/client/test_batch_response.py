@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmdlog.client.batching import batch_response as lines_module
-from cmdlog.client.batching.batch_response import AnswerLines, is_stream, no_stream
+from cmdlog.client import batch_window as lines_module
+from cmdlog.client.batch_window import AnswerLines, is_stream, no_stream
 from cmdlog.client.response import Attempt, Lost, Response
 
 LOST = Lost(reached=True, reason="reset")

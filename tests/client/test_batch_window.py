@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmdlog.client.batching import batch_window as window_module
-from cmdlog.client.batching.batch_window import Answered, BatchLine, Window
-from cmdlog.client.options import DEFAULT_URL, base_urls
+from cmdlog.client import batch_window as window_module
+from cmdlog.client.batch_window import Answered, BatchLine, RunningBatch
 from cmdlog.client.request import call_ask
 from cmdlog.client.response import Attempt, Lost, Response, read_result
 from cmdlog.client.retry import RetryPolicy
-from cmdlog.client.server_set import ServerSet
+from cmdlog.client.server_set import DEFAULT_URL, ServerSet, base_urls
 from cmdlog.errors import CmdlogError, InvalidParameters, OutcomeUnknown, Unavailable
 from cmdlog.results import Result
 from tests.client.renaming import Renaming, text_key
@@ -55,9 +54,9 @@ def make_window(
     chance: Callable[[], float] = lambda: 0.5,
     calls_at_once: int | None = None,
     urls: Sequence[str] = (DEFAULT_URL,),
-) -> Window:
+) -> RunningBatch:
     """A window over a policy without end; of `calls_at_once` in each request at first."""
-    window = Window(
+    window = RunningBatch(
         RetryPolicy(attempts_max=10**6),
         servers=ServerSet(base_urls(urls)),
         timeout_s=timeout_s,
@@ -70,7 +69,7 @@ def make_window(
     return window
 
 
-def run(window: Window, clock: Clock, calls: list[Any], respond: Any) -> list[Answered]:
+def run(window: RunningBatch, clock: Clock, calls: list[Any], respond: Any) -> list[Answered]:
     """The loop of the clients: `respond(lines)` gives the attempts of a request."""
     source, answers = iter(calls), []
     more = True

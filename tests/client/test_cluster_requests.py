@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmdlog.client import AsyncClient, Client
-from cmdlog.cluster.membership.refusals import RefusedBecause
+from cmdlog.cluster.membership.operator_desk import RefusedBecause
 from cmdlog.errors import InvalidParameters, RequestRefused
 from tests.api.fake_desk import refused
 from tests.cli.member_server import MemberServer, member_server

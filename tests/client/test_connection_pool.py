@@ -127,7 +127,7 @@ def test_turn_in_a_reference_cycle_is_given_back() -> None:
     """As an exception and its own frame may be one, after an interrupt; the collector has no other reason to run."""
     with ScriptedServer() as server, Client(server.url, connections_max=1, token="") as client:
         turn = _Turn()
-        client._lanes[0]._await_turn(turn, PATIENCE_S)
+        client._pools[0]._await_turn(turn, PATIENCE_S)
         cycle: list[object] = [turn]
         cycle.append(cycle)
         gc.disable()

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmdlog.client.options import DEFAULT_URL, base_urls
 from cmdlog.client.request import Ask, Effect, call_ask, read_ask
 from cmdlog.client.response import Attempt, AttemptFailure, Fate, Lost, Response, judge
-from cmdlog.client.retry import RetryPolicy, Tries, decide, patience_s, pause
-from cmdlog.client.retry_loop import Pause, SendAttempt, await_ready, exchange
-from cmdlog.client.server_set import ServerSet
+from cmdlog.client.retry import Pause, RetryPolicy, SendAttempt, Tries, await_ready, decide, exchange, patience_s, pause
+from cmdlog.client.server_set import DEFAULT_URL, ServerSet, base_urls
 from cmdlog.errors import (
     CallError,
     CmdlogError,

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmdlog.client.options import base_url, base_urls
 from cmdlog.client.response import Attempt, Lost, Response
-from cmdlog.client.server_set import WHY_CHARS_MAX, ServerSet
+from cmdlog.client.server_set import WHY_CHARS_MAX, ServerSet, base_url, base_urls
 from cmdlog.errors import Aborted, OutcomeUnknown, Unavailable
 
 URLS = [f"http://node{number}:8642" for number in range(3)]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cmdlog.cluster.entry_blocks import EntryBlocks
+from cmdlog.cluster.entry_records import EntryBlocks
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.replication import Replication
 from cmdlog.raft import HardState

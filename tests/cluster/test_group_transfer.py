@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from cmdlog.cluster.commit_marks import IDLE_TICKS
 from cmdlog.cluster.group_transfer import find_successors, offer_groups, resign_groups, under_offer
+from cmdlog.cluster.rounds import IDLE_TICKS
 from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.ids import CLUSTER_GROUP, Index, PartitionId
 from tests.cluster.world import PARTITIONS, SimNode, World

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from cmdlog.cluster import restored_groups
-from cmdlog.cluster.entry_blocks import EntryBlocks
+from cmdlog.cluster.entry_records import EntryBlocks
 from cmdlog.cluster.genesis import Genesis
 from cmdlog.cluster.restored_groups import Place, restore_groups
 from cmdlog.raft import Configuration, InvariantBroken, PlacedProposals, RaftCore, RaftSettings

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.membership import reconciler
-from cmdlog.cluster.membership.refusals import MembershipRefused
+from cmdlog.cluster.membership.operator_desk import MembershipRefused
 from cmdlog.member import member_start
 from cmdlog.member.member_code import MemberCode, Program
 from cmdlog.member.member_node import MemberNode

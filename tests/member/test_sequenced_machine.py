@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cmdlog.cluster.entry_blocks import EntryBlocks
-from cmdlog.cluster.entry_records import place_of
+from cmdlog.cluster.entry_records import EntryBlocks, place_of
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.member.sequenced_machine import SequencedMachine
 from cmdlog.node.outcome import CallOutcome, Reply, UnknownOutcome

@@ -20,9 +20,8 @@ from cmdlog.wal.log import Log
 from replay.errors import UntilUnreachable
 from replay.plan.planner import make_plan
 from replay.recover.to_directory import rebuild
-from snapshot.archive.archive import ArchiveFolder, bytes_of, remove_segment
+from snapshot.archive.archive import ArchiveFolder, bytes_of, check_segments, remove_segment
 from snapshot.archive.segment_copy import Copied, copy_segment
-from snapshot.archive.verify import check_segments
 from snapshot.archive_layout import gaps
 from tests.replay.archiverig import RULES, SEGMENT_BYTES, ArchiveRig
 from tests.replay.rig import Feed, balances_of

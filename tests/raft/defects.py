@@ -363,14 +363,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "transfer-never-expires",
-        "roles/transfer.py",
+        "roles/leader.py",
         "    if state.handover is not None and state.ticks >= state.handover.deadline:\n",
         "    if False:\n",
         "proposals are refused for ever after a failed transfer",
     ),
     Mutant(
         "transfer-to-lagging",
-        "roles/transfer.py",
+        "roles/leader.py",
         "    if state.progress[target].match == state.log.last:\n",
         "    if True:\n",
         "leadership is offered to a node that cannot win",

@@ -26,7 +26,7 @@ from replay.drill.proofs import NoRoom
 from replay.drill.report import FOLDER, DrillReport, Proof, alone, last_proven, last_report
 from replay.plan.planner import make_plan
 from replay.recover.execute import execute
-from snapshot.archive.retention_promise import write_promise
+from snapshot.archive.archive_retention import write_promise
 from snapshot.manifest import TableEntry, decode_manifest, encode_manifest, file_entry
 from snapshot.table_digest import open_image, table_digests
 from tests.replay.archiverig import FOREVER_S, ArchiveRig

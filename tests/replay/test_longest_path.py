@@ -14,7 +14,7 @@ from procedures.samples import bank
 from replay.drill import longest_path
 from replay.drill.drill import drill
 from replay.errors import ReplayError
-from snapshot.archive.retention_promise import write_promise
+from snapshot.archive.archive_retention import write_promise
 from tests.commands import Command
 from tests.replay.archiverig import SEGMENT_BYTES, ArchiveRig
 from tests.replay.drills import left_behind, run_drill

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cmdlog.wal.directory.instance import Identity
 from cmdlog.wal.errors import Corrupt, DiskFull
 from cmdlog.wal.files import RealFiles
-from snapshot.archive.retention_promise import PROMISE_NAME, end_promise, promise_end, read_promise, write_promise
+from snapshot.archive.archive_retention import PROMISE_NAME, end_promise, promise_end, read_promise, write_promise
 from snapshot.archive.segment_copy import copy_segment
 from snapshot.archive_layout import (
     SegmentManifest,

@@ -28,7 +28,7 @@ from replay.errors import BadPlan
 from replay.log.known_lives import BOOK_PATH, PeersMet, peers_met
 from replay.plan.cluster_plan import JointPlan
 from replay.plan.node_plan import Plan
-from snapshot.archive.retention_promise import PROMISE_NAME, read_promise
+from snapshot.archive.archive_retention import PROMISE_NAME, read_promise
 from snapshot.archive_layout import ARCHIVE, decode_segment_manifest
 from snapshot.errors import SnapshotDamaged
 from snapshot.manifest import decode_manifest

@@ -70,7 +70,7 @@ def list_it(directory: DirectoryArgument, json: JsonFlag = False) -> None:
 
 def verify(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     """Everything is read."""
-    from snapshot.archive.verify import check_segments
+    from snapshot.archive.archive import check_segments
     from snapshot.catalog import check
     from snapshot.recovery_points import list_points
 
@@ -136,7 +136,7 @@ def prune(
 def _to_go(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> tuple[list[ArchivedSegment], list[Snapshot]]:
     """What is needed for older moments alone. Raises: CommandFailed when a promise needs any of it and `force` is not given."""
     from cmdlog.wal.ids import MILLIS_SHIFT
-    from snapshot.archive.retention_promise import read_promise
+    from snapshot.archive.archive_retention import read_promise
     from snapshot.catalog import list_archived
     from snapshot.recovery_points import list_points
     from snapshot.retention import needs, window_begin
@@ -165,7 +165,7 @@ def _to_go(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> tuple[li
 
 def _check_promise(place: ArchiveFolder) -> None:
     """Raises: CommandFailed when the file that states the promised window is damaged."""
-    from snapshot.archive.retention_promise import promise_problem
+    from snapshot.archive.archive_retention import promise_problem
 
     if problem := promise_problem(place.files, place.directory):
         raise CommandFailed(
@@ -178,7 +178,7 @@ def _check_promise(place: ArchiveFolder) -> None:
 
 def _check_kept(place: ArchiveFolder) -> None:
     """Raises: CommandFailed when the node runs without the window that it promised."""
-    from snapshot.archive.retention_promise import promise_end, read_promise
+    from snapshot.archive.archive_retention import promise_end, read_promise
 
     if (ended := promise_end(place.files, place.directory)) is None:
         return
@@ -192,7 +192,7 @@ def _check_kept(place: ArchiveFolder) -> None:
 
 def _take_back(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> None:
     """A promise that ended, or cannot be read, is over when all that it covered is given up."""
-    from snapshot.archive.retention_promise import promise_end, promise_problem, write_promise
+    from snapshot.archive.archive_retention import promise_end, promise_problem, write_promise
 
     if force and not place.segments() and promise_problem(place.files, place.directory):
         write_promise(place.files, place.directory, window_s=0)
@@ -249,7 +249,7 @@ def _of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 def _show(place: ArchiveFolder, rows: list[dict[str, Any]], title: str) -> int:
     """Prints rows and gaps; how many gaps there are."""
-    from snapshot.archive.retention_promise import promise_end, promise_problem, read_promise
+    from snapshot.archive.archive_retention import promise_end, promise_problem, read_promise
     from snapshot.recovery_points import describe_points, list_points
 
     live, both = _live(place), _snapshots(place)
@@ -303,8 +303,8 @@ def _reach(
     window_s: float,
 ) -> dict[str, Any]:
     """From which moment on every one can be restored from what is whole, as `describe_reach` shows it."""
-    from snapshot.archive.retention_promise import promise_end
-    from snapshot.archive.verify import begins_empty
+    from snapshot.archive.archive import begins_empty
+    from snapshot.archive.archive_retention import promise_end
     from snapshot.retention import describe_reach, oldest_restorable
 
     bad = {row["name"]: row.get("last_block", 0) for row in rows if "problem" in row}
@@ -336,7 +336,7 @@ def _snapshots(place: ArchiveFolder) -> list[Snapshot]:
 
 def _was_not_archived(place: ArchiveFolder, hole: tuple[int, int], live_first: int) -> bool:
     """Whether the blocks between archive and log went while the node ran without its window: `_check_kept` speaks of that."""
-    from snapshot.archive.retention_promise import promise_end
+    from snapshot.archive.archive_retention import promise_end
 
     if promise_end(place.files, place.directory) is None:
         return False
@@ -346,7 +346,7 @@ def _was_not_archived(place: ArchiveFolder, hole: tuple[int, int], live_first: i
 
 def _holes(place: ArchiveFolder, live_first: int, both: list[Snapshot]) -> list[tuple[int, int]]:
     """Blocks that are missing between what there is, and before it where the promised window needs them."""
-    from snapshot.archive.retention_promise import read_promise
+    from snapshot.archive.archive_retention import read_promise
     from snapshot.archive_layout import gaps
     from snapshot.retention import needs, window_begin
 

@@ -29,7 +29,7 @@ from cmdlog.signal_handlers import handled, stop_signals
 from cmdlog.wal.system.line_queue import end_output
 
 if TYPE_CHECKING:
-    from cmdlog.cluster.transport.peer_tls import PeerTls
+    from cmdlog.cluster.transport.peer_transport import PeerTls
     from cmdlog.member.member_ground import MemberGround
     from cmdlog.node.node import Node
 
@@ -180,7 +180,7 @@ def _serve_reloading(
 
 def _peer_tls(cert: Path | None, key: Path | None, authority: Path | None) -> PeerTls | None:
     """None where nodes speak without it. Raises: CommandFailed, BadPeerCertificate."""
-    from cmdlog.cluster.transport.peer_tls import make_peer_tls
+    from cmdlog.cluster.transport.peer_transport import make_peer_tls
 
     if cert is None and key is None and authority is None:
         return None

@@ -21,13 +21,13 @@ from typing import Any, Final, Self, TypeVar
 
 import uvloop
 
-from cmdlog.cluster.channels.channel_session import (
+from cmdlog.cluster.channels.channel_sockets import (
     ChannelCredentials,
     ChannelSession,
     call_session,
+    connect_channel,
     expect_frame,
 )
-from cmdlog.cluster.channels.channel_sockets import connect_channel
 from cmdlog.cluster.channels.sealed_frames import ChannelFrame
 from cmdlog.cluster.copying.copy_frames import (
     COPY_CHANNEL,
@@ -50,8 +50,7 @@ from cmdlog.cluster.copying.copy_values import (
 from cmdlog.cluster.copying.log_sums import KnownSums, SumsRequest
 from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.cluster.transport.framed_connection import LINGER_S, ConnectionEnded, FramedConnection
-from cmdlog.cluster.transport.peer_tls import PeerTls
-from cmdlog.cluster.transport.peer_transport import Address, TransportSettings, address_text
+from cmdlog.cluster.transport.peer_transport import Address, PeerTls, TransportSettings, address_text
 from cmdlog.operator_error import OperatorError, full_text
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame, FrameFault

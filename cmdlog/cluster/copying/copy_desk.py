@@ -35,8 +35,7 @@ from cmdlog.cluster.copying.copy_values import (
     LogShape,
     RefusalCode,
 )
-from cmdlog.cluster.copying.held_files import FileLost, HeldFile, HeldFiles
-from cmdlog.cluster.copying.held_log import HeldLog
+from cmdlog.cluster.copying.held_files import FileLost, HeldFile, HeldFiles, HeldLog
 from cmdlog.cluster.copying.log_sums import KnownSums, SumsRequest
 from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.cluster.transport.peer_book import PeerRecord

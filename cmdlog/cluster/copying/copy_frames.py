@@ -13,7 +13,7 @@ from typing import Final
 
 import google_crc32c
 
-from cmdlog.cluster.channels.channel_session import ChannelCredentials
+from cmdlog.cluster.channels.channel_sockets import ChannelCredentials
 from cmdlog.cluster.channels.sealed_frames import ChannelName
 from cmdlog.cluster.transport.handshake import ClusterName
 from cmdlog.raft.configuration import NodeId

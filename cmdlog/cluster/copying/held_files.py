@@ -3,6 +3,9 @@
 One rule: retention never waits for a copy, and a copy never sees what retention does. Each file gets a second name in a temporary
 folder of `snapshots/`: files of snapshots are written once, and their removal cuts nothing off a file that has another name
 (`snapshot.background_io.remove_file`). What a crash leaves is removed at the next start (`snapshot.catalog.clean`).
+
+The log after the snapshots of a copy is held, too, until the recipient has caught up. A copy never makes a log full: where the
+log is short of room, the anchors of copies are released, and the recipient may have to copy again.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +23,47 @@ from cmdlog.cluster.copying.copy_values import CopyFile
 from snapshot.background_io import remove_tree
 from snapshot.catalog import Snapshot, data_path, temporary_path
 from snapshot.manifest import MANIFEST_NAME, size_and_crc
+
+CATCH_UP_S: Final = 600.0  # from the last file until the recipient has what the log holds: it restores, starts, and reads
+
+
+class HeldLog:
+    """By recipient the anchors that are set for it. Not thread-safe."""
+
+    def __init__(self, hold: Callable[[str, int], None], let_go: Callable[[str], None]) -> None:
+        """`hold` sets an anchor of that name at a block, `let_go` removes it."""
+        self._hold, self._let_go = hold, let_go
+        self._names: dict[int, list[str]] = {}  # node -> anchors
+        self._until_s: dict[int, float] = {}  # of those whose copy is done
+
+    def hold_partition(self, node: int, partition: int, block: int) -> None:
+        """Everything from that block on is kept for the node."""
+        name = f"copy-{node}-{partition}"
+        self._hold(name, block)
+        self._names.setdefault(node, []).append(name)
+        self._until_s.pop(node, None)
+
+    def keep_for_catch_up(self, node: int, now_s: float) -> None:
+        """Its copy is done: it is let go of when the node has caught up, or after `CATCH_UP_S`."""
+        if node in self._names:
+            self._until_s[node] = now_s + CATCH_UP_S
+
+    def release_node(self, node: int) -> None:
+        """Nothing is kept for it any more. Idempotent."""
+        self._until_s.pop(node, None)
+        for name in self._names.pop(node, ()):
+            self._let_go(name)
+
+    def release_done(self, now_s: float, is_waiting: Callable[[int], bool]) -> None:
+        """Lets go of what is kept for nodes that have caught up, or that took too long. `is_waiting`: it has not caught up."""
+        for node in [node for node, until_s in self._until_s.items() if until_s < now_s or not is_waiting(node)]:
+            self.release_node(node)
+
+    @property
+    def nodes(self) -> list[int]:
+        """For whom something is kept."""
+        return sorted(self._names)
+
 
 SHORT: Final = "the file is shorter than its snapshot says"
 

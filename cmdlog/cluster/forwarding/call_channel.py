@@ -5,6 +5,10 @@ process that is no node.
 
 Everything about a connection happens in one event loop: that of the HTTP server, or one of its own thread where there is none.
 A link is made when the first call wants it. When that fails, calls are refused for a pause; the next one after it tries again.
+
+A link begins with two hellos, then OPEN from the caller and READY with the called end's window: the called end gives a caller
+nothing before OPEN, which needs the session. An end is a number and a random name of its process, not a life of a disk: what
+comes by the link decides nothing in consensus.
 """
 
 from __future__ import annotations
@@ -20,20 +24,42 @@ from typing import Any, Generic, TypeVar
 
 import uvloop
 
-from cmdlog.cluster.channels.channel_session import ChannelCredentials
-from cmdlog.cluster.channels.channel_sockets import IncomingSockets, connect_channel
-from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
-from cmdlog.cluster.forwarding.call_handshake import answer_session, open_session
+from cmdlog.cluster.channels.channel_sockets import (
+    ChannelCredentials,
+    ChannelSession,
+    IncomingSockets,
+    call_session,
+    connect_channel,
+    expect_frame,
+    greet_session,
+)
+from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL, CallFrameKind
 from cmdlog.cluster.forwarding.call_link import AnswerTaker, CallLink, LinkOver, OutgoingCall
 from cmdlog.cluster.forwarding.call_receiver import CallPlacer, CallReceiver
-from cmdlog.cluster.forwarding.call_rows import CallWindow
+from cmdlog.cluster.forwarding.call_rows import CallWindow, decode_window
 from cmdlog.cluster.transport.framed_connection import LINGER_S, FramedConnection
-from cmdlog.cluster.transport.peer_tls import PeerTls
-from cmdlog.cluster.transport.peer_transport import Address, TransportSettings
+from cmdlog.cluster.transport.peer_transport import Address, PeerTls, TransportSettings
 from cmdlog.cluster.transport.quiet_log import QuietLog
 from cmdlog.operator_error import full_text
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.layout import BadFrame
+
+
+async def open_session(connection: FramedConnection, ours: ChannelCredentials, node: NodeId) -> tuple[ChannelSession, CallWindow]:
+    """The caller's part. Raises: BadFrame, ConnectionEnded."""
+    session = await call_session(CALL_CHANNEL, connection, ours, node)
+    connection.write(session.sealer.seal(CallFrameKind.OPEN))
+    ready = await expect_frame(connection, session, CallFrameKind.READY)
+    return session, decode_window(ready.body)
+
+
+async def answer_session(connection: FramedConnection, ours: ChannelCredentials, window: CallWindow) -> ChannelSession:
+    """The called end's part. Raises: BadFrame, ConnectionEnded."""
+    session = await greet_session(CALL_CHANNEL, connection, ours)
+    await expect_frame(connection, session, CallFrameKind.OPEN)
+    connection.write(session.sealer.seal(CallFrameKind.READY, window.encode()))
+    return session
+
 
 D = TypeVar("D")
 H = TypeVar("H")

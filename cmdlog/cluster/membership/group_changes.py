@@ -3,19 +3,70 @@
 One rule: a change is begun where it is safe in all groups, and continued in each group where it is safe there. *Safe*: the live
 voters are a majority of the configuration that follows, of both halves where it is joint, and a live voter that stays holds
 everything that is committed.
+
+The steps of a plan can be repeated, and their results are seen in the logs alone: every leader continues the plan of the one
+before.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
-from cmdlog.cluster.membership.member_steps import ChangeGroups, Step, Wait
 from cmdlog.cluster.membership.membership_view import GroupSight, MembershipView, Seat, spare_voters
 from cmdlog.raft.confchange import apply_change
 from cmdlog.raft.configuration import Act, Configuration, ConfigurationChange, MemberChange, NodeId
 from cmdlog.raft.errors import BadChange
+from cmdlog.wal.format.cluster_record import ClusterMember, FaultSet
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeGroups:
+    """One change of one node in these groups, each compared with the configuration that was seen there."""
+
+    act: Act
+    node: int
+    groups: tuple[int, ...]  # ascending
+    forced: bool = False  # an operator has overruled what speaks against it
+
+
+@dataclass(frozen=True, slots=True)
+class StateMember:
+    """A MEMBER entry."""
+
+    member: ClusterMember
+
+
+@dataclass(frozen=True, slots=True)
+class StateFaults:
+    """A FAULTS entry."""
+
+    faults: FaultSet
+
+
+@dataclass(frozen=True, slots=True)
+class GiveLeadership:
+    """Another node has to lead before anything else happens."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Something is under way that this node cannot hasten."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Nothing is to be done."""
+
+
+Step = ChangeGroups | StateMember | StateFaults | GiveLeadership | Wait | Rest
+
 
 ACTS: Final = {Seat.OUT: Act.REMOVE, Seat.LEARNER: Act.ADD_LEARNER, Seat.VOTER: Act.ADD_VOTER}
 

@@ -21,8 +21,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cmdlog.cluster.membership.group_changes import is_level, seat_node
-from cmdlog.cluster.membership.member_steps import GiveLeadership, Rest, StateFaults, StateMember, Step, Wait
+from cmdlog.cluster.membership.group_changes import (
+    GiveLeadership,
+    Rest,
+    StateFaults,
+    StateMember,
+    Step,
+    Wait,
+    is_level,
+    seat_node,
+)
 from cmdlog.cluster.membership.membership_view import MembershipView, Seat
 from cmdlog.wal.format.cluster_record import ClusterMember, FaultSet, MemberStage, Places
 

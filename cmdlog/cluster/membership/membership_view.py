@@ -2,18 +2,58 @@
 
 One rule: values. MEMBER entries and failure set are what is committed; configurations are those in force, which count from the
 moment they are appended, with a word on whether they are committed.
+
+`see_groups` takes it from the groups that this node leads, under the driver's lock, at one moment of all groups.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from cmdlog.raft.configuration import Configuration
+from cmdlog.raft.core import RaftCore
+from cmdlog.raft.multi_raft import RaftGroups
 from cmdlog.raft.quorum import majority
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage
+from cmdlog.wal.ids import CLUSTER_GROUP
+
+
+def see_groups(groups: RaftGroups, *, diverged: Collection[int], after: int) -> dict[int, GroupSight]:
+    """Every group. `diverged` nodes hold nothing whole; a node is level once it has the cluster group's entry `after`: the
+    failure set that lists it."""
+    return {
+        int(group): _see_group(core, diverged, after if group == CLUSTER_GROUP else 0) for group, core in groups.cores.items()
+    }
+
+
+def silent_ticks(groups: RaftGroups) -> dict[int, int]:
+    """Of every other node the ticks since it was heard from in any group, or since this node leads."""
+    silent: dict[int, int] = {}
+    for core in groups.cores.values():
+        for node, progress in core.progress.items():
+            ticks = core.ticks - progress.heard
+            silent[node] = min(ticks, silent.get(node, ticks))
+    return silent
+
+
+def _see_group(core: RaftCore, diverged: Collection[int], after: int) -> GroupSight:
+    log, live = core.log, core.live()
+    at = core.configuration_index
+    needed = max(at, log.last - core.settings.promotion_entries_max, after)
+    matches = {node: progress.match for node, progress in core.progress.items()} | {core.id: log.last}
+    term = log.term_at(at)
+    return GroupSight(
+        core.configuration,
+        (log.base_term if term is None else term, at),
+        at <= log.commit,
+        frozenset(live),
+        frozenset(node for node in live if node not in diverged and matches.get(node, 0) >= log.commit),
+        frozenset(node for node in live if matches.get(node, 0) >= needed),
+    )
+
 
 UNDER_WAY: Final = frozenset({MemberStage.LEAVING_OLD, MemberStage.JOINING, MemberStage.ADMITTED, MemberStage.LEAVING})
 """Stages of a change; there is one node in any of them at a time."""

@@ -11,7 +11,7 @@ from typing import Any
 from cmdlog.cluster.membership.group_changes import change_of
 from cmdlog.cluster.membership.member_requests import MemberRequest, decide_request
 from cmdlog.cluster.membership.membership_view import MembershipView, Seat, spare_voters
-from cmdlog.cluster.membership.refusals import MembershipRefused
+from cmdlog.cluster.membership.operator_desk import MembershipRefused
 from cmdlog.raft.confchange import apply_change, leave_joint
 from cmdlog.raft.configuration import Act, Configuration
 from cmdlog.raft.errors import BadChange

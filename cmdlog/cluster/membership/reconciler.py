@@ -16,16 +16,22 @@ import structlog
 
 from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal, WishStanding
 from cmdlog.cluster.leader_fitness import LeaderFitness, Unfitness
-from cmdlog.cluster.membership.copy_wishes import decide_wish
 from cmdlog.cluster.membership.fault_sets import FaultSets
-from cmdlog.cluster.membership.group_changes import change_of
-from cmdlog.cluster.membership.leader_sight import see_groups, silent_ticks
+from cmdlog.cluster.membership.group_changes import (
+    ChangeGroups,
+    GiveLeadership,
+    Rest,
+    StateFaults,
+    StateMember,
+    Step,
+    Wait,
+    change_of,
+)
 from cmdlog.cluster.membership.member_plan import next_step
-from cmdlog.cluster.membership.member_requests import MemberRequest, decide_request, find_successor
-from cmdlog.cluster.membership.member_steps import ChangeGroups, GiveLeadership, Rest, StateFaults, StateMember, Step, Wait
-from cmdlog.cluster.membership.membership_view import MembershipView
+from cmdlog.cluster.membership.member_requests import MemberRequest, decide_request, decide_wish, find_successor
+from cmdlog.cluster.membership.membership_view import MembershipView, see_groups, silent_ticks
+from cmdlog.cluster.membership.operator_desk import MembershipRefused, RefusedBecause
 from cmdlog.cluster.membership.quorum_forecast import forecast_request
-from cmdlog.cluster.membership.refusals import MembershipRefused, RefusedBecause
 from cmdlog.cluster.replication import Replication
 from cmdlog.raft import BadChange, ChangeRefused, MembershipGuard, RaftCore
 from cmdlog.raft.configuration import NodeId
@@ -144,7 +150,7 @@ class Reconciler:
         self._driver.wake()
         return statement
 
-    # -- cmdlog.cluster.membership.member_desk.MemberDesk ----------------------------------------------------------------------
+    # -- cmdlog.cluster.membership.operator_desk.MemberDesk ----------------------------------------------------------------------
 
     def request_change(self, wanted: MemberRequest, *, base: int | None, plan: bool) -> dict[str, Any]:
         """As `MemberDesk.request`; blocking. Raises: MembershipRefused."""

@@ -36,19 +36,20 @@ from cmdlog.cluster.transport.handshake import (
 from cmdlog.cluster.transport.known_peer import KnownPeer
 from cmdlog.cluster.transport.outbox import Outbox
 from cmdlog.cluster.transport.peer_acceptor import BACKLOG, PeerAcceptor, first_byte
-from cmdlog.cluster.transport.peer_admission import PeerAdmission
+from cmdlog.cluster.transport.peer_admission import PeerAdmission, PeerCaller
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
-from cmdlog.cluster.transport.peer_caller import PeerCaller
 from cmdlog.cluster.transport.peer_link import IncomingLink, OutgoingLink
-from cmdlog.cluster.transport.peer_tls import PeerTls, options_to_call, options_when_called
 from cmdlog.cluster.transport.peer_transport import (
     Address,
     NetworkStatus,
     PeerHandler,
     PeerNotice,
+    PeerTls,
     TransportSettings,
     address_text,
     fault_text,
+    options_to_call,
+    options_when_called,
 )
 from cmdlog.cluster.transport.quiet_log import QuietLog
 from cmdlog.cluster.transport.ticker import Ticker

@@ -8,14 +8,60 @@ one thread, the transport's own, so they must not wait for anything.
 from __future__ import annotations
 
 import enum
+import ssl
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
+from cmdlog.operator_error import OperatorError
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import Parcel
 from cmdlog.raft.wire.layout import Addressed, FrameFault
+
+
+class BadPeerCertificate(OperatorError):
+    """The files for TLS between nodes cannot be used."""
+
+    exit_code = 2
+    hint = (
+        "give a certificate and its key without a password in PEM, and the authority's certificate that signed those of all nodes"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTls:
+    """A context for each role of a connection. Both verify the other end."""
+
+    called: ssl.SSLContext
+    caller: ssl.SSLContext
+
+
+def options_to_call(tls: PeerTls | None, host: str, *, handshake_s: float) -> dict[str, Any]:
+    """Arguments of the event loop for a connection that this node makes; none without TLS."""
+    return {} if tls is None else {"ssl": tls.caller, "server_hostname": host, "ssl_handshake_timeout": handshake_s}
+
+
+def options_when_called(tls: PeerTls | None, *, handshake_s: float) -> dict[str, Any]:
+    """The same for a connection that came in."""
+    return {} if tls is None else {"ssl": tls.called, "ssl_handshake_timeout": handshake_s}
+
+
+def make_peer_tls(certificate: Path, key: Path, authority: Path) -> PeerTls:
+    """TLS 1.3 with these files. Raises: BadPeerCertificate."""
+    called, caller = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    caller.check_hostname = False
+    for context in (called, caller):
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_cert_chain(certificate, key, password=b"")
+            context.load_verify_locations(authority)
+        except (ssl.SSLError, OSError) as error:
+            raise BadPeerCertificate(f"TLS between nodes with {certificate}, {key} and {authority}: {error}") from None
+    return PeerTls(called, caller)
+
 
 Address = tuple[str, int]
 """Host and port."""

@@ -13,9 +13,9 @@ from cmdlog.cluster.copying.wishes import CopyWish, WishStanding
 from cmdlog.cluster.executed_marks import ExecutedMarks
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.membership.fault_sets import FaultSets
-from cmdlog.cluster.membership.member_desk import RequestKind
 from cmdlog.cluster.membership.member_requests import MemberRequest
 from cmdlog.cluster.membership.membership_view import UNDER_WAY
+from cmdlog.cluster.membership.operator_desk import RequestKind
 from cmdlog.cluster.membership.reconciler import Reconciler, ReconcilerGround
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_network import PeerNetwork
@@ -56,7 +56,7 @@ class MembershipGround:
 
 
 class MembershipParts:
-    """`cmdlog.cluster.membership.member_desk.MemberDesk`, and what every member does. Any thread."""
+    """`cmdlog.cluster.membership.operator_desk.MemberDesk`, and what every member does. Any thread."""
 
     def __init__(self, of: MembershipGround) -> None:
         """Brings fault log and book of peers to what the log says; blocking, before the network starts. Raises: WalError."""
@@ -114,7 +114,7 @@ class MembershipParts:
         configuration = self._driver.ask(CLUSTER_GROUP, lambda core: core.configuration)
         return members_left_behind(self._roll.stated, missing, configuration)
 
-    # -- cmdlog.cluster.membership.member_desk.MemberDesk ----------------------------------------------------------------------
+    # -- cmdlog.cluster.membership.operator_desk.MemberDesk ----------------------------------------------------------------------
 
     def request(
         self,

@@ -38,10 +38,12 @@ from cmdlog.node.background.quarantine_moves import set_aside
 from cmdlog.node.background.running_work import RunningWork
 from cmdlog.wal.errors import Corrupt, DiskFull, WalError
 from cmdlog.wal.opening.survey import SegmentFile
+from snapshot.archive import archive_retention
 from snapshot.archive.archive import (
     ArchiveFolder,
     add_segment,
     add_snapshot,
+    begins_empty,
     bytes_of,
     clean,
     holds,
@@ -56,9 +58,7 @@ from snapshot.archive.archive_retention import (
     useless_snapshots,
 )
 from snapshot.archive.cache import ArchiveIndex
-from snapshot.archive.retention_promise import end_promise, promise_problem, read_promise, write_promise
 from snapshot.archive.segment_copy import Copied
-from snapshot.archive.verify import begins_empty
 from snapshot.archive_layout import manifest_bytes_max, run_before
 from snapshot.catalog import Snapshot, remove
 from snapshot.errors import SnapshotError
@@ -112,12 +112,12 @@ class Archiver:
         self._problem_since = 0.0  # seconds since 1970
         self.archived = self.given_up = 0  # segments, since the start
         clean(place, hooks.segments())
-        promised = read_promise(place.files, place.directory)
+        promised = archive_retention.read_promise(place.files, place.directory)
         self._purges = bool(rules.window_s) or not promised
         self._unkept_s = 0.0 if self._purges else promised  # window of an earlier run, which this one does not keep
         with contextlib.suppress(DiskFull):  # written at the next start; until then the CLI believes the older one
             if self._purges:
-                write_promise(place.files, place.directory, window_s=rules.window_s)
+                archive_retention.write_promise(place.files, place.directory, window_s=rules.window_s)
             else:
                 self._warn_of_promise()
         self._index = ArchiveIndex(place)
@@ -344,7 +344,7 @@ class Archiver:
             retention_window_s=self._rules.window_s,
             remedy="older moments stop being restorable: start with that retention_window_s; see `cmdlog archive verify`",
         )
-        end_promise(self._place.files, self._place.directory, now_millis=self._hooks.now_millis())
+        archive_retention.end_promise(self._place.files, self._place.directory, now_millis=self._hooks.now_millis())
 
     def _reported_unkept_s(self) -> float | None:
         """None as well of a file that cannot be read: it promises everything."""
@@ -377,7 +377,7 @@ class Archiver:
             "snapshots": sum(snapshot.archived for snapshot in self._index.snapshots),
             "window_s": self._rules.window_s,
             "unkept_window_s": self._reported_unkept_s(),
-            "promise_problem": promise_problem(self._place.files, self._place.directory) or None,
+            "promise_problem": archive_retention.promise_problem(self._place.files, self._place.directory) or None,
             "when_full": self._rules.when_full,
             "first_block": log_from,
             "damaged_points": [point.name for point in self._bad_points],

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cmdlog.cluster.channels.channel_session import ChannelCredentials
+from cmdlog.cluster.channels.channel_sockets import ChannelCredentials
 from cmdlog.cluster.cluster_file import MemberAddress
 from cmdlog.cluster.copying.copy_client import CopyClient, SourceLost
 from cmdlog.cluster.copying.copy_values import CopyRefused
 from cmdlog.cluster.copying.log_sums import SumsRequest
 from cmdlog.cluster.replication import Replication
 from cmdlog.cluster.transport.peer_network import PeerNetwork
-from cmdlog.cluster.transport.peer_tls import PeerTls
-from cmdlog.cluster.transport.peer_transport import Address
+from cmdlog.cluster.transport.peer_transport import Address, PeerTls
 from cmdlog.node.scrub.entry_sums import RANGE_ENTRIES, RangeSums
 from cmdlog.raft.configuration import Configuration, NodeId
 from cmdlog.raft.multi_raft import RaftGroups

@@ -7,6 +7,10 @@ write.
 Entries are sent when a Ready is taken (`fill`), not when they are proposed: proposals, acknowledgements and freed windows that
 come in between share one message per follower. Followers learn of a commit with the next entries or the next heartbeat; when
 everything is committed, a heartbeat goes with the next tick, however rare they are.
+
+Leadership is handed to another voter (dissertation, section 3.10). While that is under way nothing new is proposed, so that the
+target can catch up with all of the log; and it always ends: with the new term, or by its time-out, and then proposals are taken
+again. A `TimeoutNow` may arrive long after that: the election that it causes is as safe as any.
 """
 
 from __future__ import annotations
@@ -23,12 +27,13 @@ from cmdlog.raft.messages import (
     HeartbeatReply,
     InstallSnapshot,
     ReadRequest,
+    TimeoutNow,
 )
 from cmdlog.raft.progress import FollowerProgress, Sending
 from cmdlog.raft.quorum import has_quorum, joint_committed
 from cmdlog.raft.ready import PlacedProposals, RoleReason
-from cmdlog.raft.roles import fetching, membership, transfer
-from cmdlog.raft.state import State
+from cmdlog.raft.roles import fetching, membership
+from cmdlog.raft.state import Handover, Role, State
 from cmdlog.wal.ids import Index
 
 _REPLICATE: Final = Sending.REPLICATE  # a name of the module is found in a third of the time of a member of an enum
@@ -79,7 +84,7 @@ def tick(state: State) -> None:
         if settings.check_quorum and not has_quorum(state.configuration, state.active()):
             state.become_follower(state.term, None, RoleReason.QUORUM_LOST)
             return
-    transfer.expire(state)
+    expire_transfer(state)
     if state.log.writes and _disk_hangs(state):
         return
     state.heartbeat_elapsed += 1
@@ -111,7 +116,7 @@ def _disk_hangs(state: State) -> bool:
         state.become_follower(state.term, None, RoleReason.DISK_STALLED)
         return True
     if state.handover is None and (successor := state.best_successor()) is not None:
-        transfer.begin_transfer(state, successor)
+        begin_transfer(state, successor)
     return False
 
 
@@ -215,7 +220,7 @@ def on_append_reply(state: State, message: AppendReply) -> None:
     if news:
         maybe_commit(state)
         if state.handover is not None:
-            transfer.hand_over(state)
+            hand_over(state)
 
 
 def on_heartbeat_reply(state: State, message: HeartbeatReply) -> None:
@@ -260,3 +265,35 @@ def maybe_commit(state: State) -> None:
     if state.reads.parked:
         reads.unpark(state)
     membership.on_commit(state, before)
+
+
+def begin_transfer(state: State, target: NodeId) -> None:
+    """Offers leadership to `target`, in place of any other. Raises: ProposalRefused."""
+    if state.role is not Role.LEADER:
+        raise ProposalRefused(Refusal.NOT_LEADER, leader=state.leader)
+    if target == state.id or not state.configuration.is_voter(target):
+        raise ProposalRefused(Refusal.NO_SUCH_VOTER, f"node {target}")
+    if target not in state.live():
+        raise ProposalRefused(Refusal.NOT_HEARD, f"node {target} in this term, lately")
+    state.handover = Handover(target, state.ticks + transfer_ticks(state))
+    state.dirty = True
+    hand_over(state)
+
+
+def transfer_ticks(state: State) -> int:
+    """After which a transfer is given up: it is an election, on disks and ways as slow as was seen."""
+    return state.settings.transfer_ticks + state.pace.extra_ticks
+
+
+def hand_over(state: State) -> None:
+    """Tells the target of the transfer under way to campaign, as soon as it has the whole log."""
+    assert state.handover is not None
+    target = state.handover.target
+    if state.progress[target].match == state.log.last:
+        state.now.append(TimeoutNow(state.id, target, state.term))
+
+
+def expire_transfer(state: State) -> None:
+    """Gives up a transfer that took too long: the target is behind, gone, or lost the election."""
+    if state.handover is not None and state.ticks >= state.handover.deadline:
+        state.handover = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cmdlog.cluster.channels.channel_session import ChannelCredentials
+from cmdlog.cluster.channels.channel_sockets import ChannelCredentials
 from cmdlog.cluster.copying.copied_groups import GroupReach
 from cmdlog.cluster.copying.copy_client import CopyClient, CopyTimes
 from cmdlog.cluster.copying.copy_desk import CopyDesk, CopyGround, CopyLimits
@@ -22,7 +22,7 @@ from cmdlog.cluster.copying.copy_source import CopyServer
 from cmdlog.cluster.copying.copy_values import CopyManifest, CopyRequest, CopyStanding, LogShape
 from cmdlog.cluster.copying.wishes import CopyWish
 from cmdlog.cluster.transport.peer_book import PeerRecord
-from cmdlog.cluster.transport.peer_tls import PeerTls
+from cmdlog.cluster.transport.peer_transport import PeerTls
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.wire.secure_frames import Peer, Secret
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage

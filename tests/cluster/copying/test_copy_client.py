@@ -13,7 +13,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from cmdlog.cluster.channels.channel_session import ChannelSession, expect_frame, greet_session
+from cmdlog.cluster.channels.channel_sockets import ChannelSession, expect_frame, greet_session
 from cmdlog.cluster.copying.copy_client import (
     ANSWERS_MAX,
     CHUNK_BYTES_MIN,

@@ -21,7 +21,7 @@ from cmdlog.cluster.copying.copy_values import (
     CopyWait,
     RefusalCode,
 )
-from cmdlog.cluster.copying.held_log import CATCH_UP_S
+from cmdlog.cluster.copying.held_files import CATCH_UP_S
 from cmdlog.cluster.transport.peer_book import PeerRecord
 from cmdlog.raft.configuration import NodeId
 from cmdlog.wal.format.cluster_record import ClusterMember, MemberStage

@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cmdlog.cluster.channels.channel_sockets import ChannelSession
+from cmdlog.cluster.channels.sealed_frames import ChannelOpener, ChannelSealer
 from cmdlog.cluster.copying.copy_client import SourceLost
-from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL
-from cmdlog.cluster.copying.copy_values import CopyEnding, CopyRefused
-from cmdlog.cluster.transport.peer_tls import make_peer_tls
+from cmdlog.cluster.copying.copy_frames import COPY_CHANNEL, ChunkData, ChunkPlace, CopyFrameKind
+from cmdlog.cluster.copying.copy_source import BURST_S, REQUEST_BYTES_MAX, REQUESTS_MAX, CopyConnection, CopyService, SharedRate
+from cmdlog.cluster.copying.copy_values import (
+    CopyEnd,
+    CopyEnding,
+    CopyManifest,
+    CopyRefusal,
+    CopyRefused,
+    RefusalCode,
+    decode_value,
+    encode_value,
+)
+from cmdlog.cluster.transport.framed_connection import FramedConnection
+from cmdlog.cluster.transport.peer_transport import make_peer_tls
+from cmdlog.raft.wire.layout import BadFrame
+from cmdlog.raft.wire.secure_frames import Hello, Seal, make_links
 from tests.cluster.copying.copykit import (
+    LIFE,
     RECIPIENT,
+    REQUEST,
+    SECRET,
+    SOURCE,
+    WISH,
     MadeUpNode,
     ServedSource,
     begin,
     fetch,
     make_snapshot,
+    peer,
     some_bytes,
 )
-from tests.cluster.transport.netkit import make_node, running
-from tests.cluster.transport.test_peer_tls import is_hung_up_on, tls_files
+from tests.cluster.transport.fake_transport import FakeTransport
+from tests.cluster.transport.linkkit import turn_until
+from tests.cluster.transport.netkit import CLUSTER, make_node, running
+from tests.cluster.transport.test_peer_transport import is_hung_up_on, tls_files
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.slow  # sockets
@@ -107,3 +132,207 @@ def test_tls_protects_a_copy(node: MadeUpNode, serve: Serve, tmp_path: Path) -> 
     with socket.create_connection(source.address, timeout=PATIENCE_S) as plain:
         plain.sendall(COPY_CHANNEL.preface + b"\xff" * 200)
         assert is_hung_up_on(plain)
+
+
+class Wire:
+    """A recipient that speaks with a source in memory."""
+
+    def __init__(self, node: MadeUpNode, asking: ThreadPoolExecutor, *, rate: int = 0) -> None:
+        ends = peer(), peer(b"source 1", SOURCE)
+        secret = COPY_CHANNEL.secret(SECRET)
+        call = Hello(CLUSTER, ends[0], ends[1].node, bytes(16))
+        there, back = make_links(call, Hello(CLUSTER, ends[1], ends[0].node, LIFE * 2, echo=call.nonce), secret, Seal.WHOLE)
+        self._sealer, self._opener = ChannelSealer(COPY_CHANNEL, there, secret), ChannelOpener(COPY_CHANNEL, back, secret)
+        session = ChannelSession(ends[0], ChannelSealer(COPY_CHANNEL, back, secret), ChannelOpener(COPY_CHANNEL, there, secret))
+        self.connection = FramedConnection(silence_s=1.0)
+        self.end = FakeTransport(self.connection)
+        self.desk = node.desk()
+        self.source = CopyConnection(self.connection, session, CopyService(self.desk, SharedRate(rate), asking))
+        self.source.open()
+        self.task = asyncio.create_task(self.source.run())
+        self.answers: list[tuple[int, bytes]] = []
+
+    def say(self, kind: int, body: bytes) -> None:
+        """One request."""
+        self.connection.data_received(self._sealer.seal(kind, body))
+
+    async def hear(self, count: int = 1) -> list[tuple[int, bytes]]:
+        """So many answers more."""
+        wanted = len(self.answers) + count
+
+        def arrived() -> bool:
+            self.answers += [(said.kind, said.body) for said in map(self._opener.open, self.end.frames())]
+            return len(self.answers) >= wanted
+
+        await turn_until(arrived)
+        return self.answers[-count:]
+
+    async def begin(self) -> CopyManifest:
+        """Begins a copy."""
+        self.say(CopyFrameKind.BEGIN, encode_value(REQUEST.to_json()))
+        ((kind, body),) = await self.hear()
+        assert kind == CopyFrameKind.MANIFEST
+        return decode_value(body, CopyManifest.from_json)
+
+    async def hang_up(self) -> None:
+        """The recipient is gone."""
+        self.end.lose()
+        await self.task
+
+
+Scenario = Callable[[Wire], Awaitable[None]]
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> MadeUpNode:
+    """One partition."""
+    made = MadeUpNode(tmp_path)
+    made.hold(b"content of the image")
+    return made
+
+
+def play(single: MadeUpNode, scenario: Scenario, *, rate: int = 0) -> None:
+    """Runs it in a loop."""
+
+    async def run() -> None:
+        with ThreadPoolExecutor(2) as asking:
+            wire = Wire(single, asking, rate=rate)
+            await scenario(wire)
+            await wire.hang_up()
+
+    asyncio.run(run())
+
+
+def test_answers_come_in_the_order_of_the_requests(single: MadeUpNode) -> None:
+    """Also where one of them takes a thread and the next does not."""
+
+    async def scenario(wire: Wire) -> None:
+        copy = (await wire.begin()).copy
+        wire.say(CopyFrameKind.ASK, encode_value(WISH.to_json()))
+        wire.say(CopyFrameKind.CHUNK, ChunkPlace(copy, 1, 0, 7).encode())
+        wire.say(CopyFrameKind.CHUNK, ChunkPlace(copy, 9, 0, 7).encode())
+        wire.say(CopyFrameKind.CHUNK, ChunkPlace(copy, 1, 8, 2).encode())
+        wire.say(CopyFrameKind.END, encode_value(CopyEnd(copy, CopyEnding.DONE, "").to_json()))
+        kinds = [kind for kind, _ in await wire.hear(5)]
+        assert [CopyFrameKind(kind).name for kind in kinds] == ["STANDING", "DATA", "REFUSED", "DATA", "ENDED"]
+        chunks = [ChunkData.decode(body) for kind, body in wire.answers if kind == CopyFrameKind.DATA]
+        assert [chunk.content for chunk in chunks] == [b"content", b"of"]
+        assert all(chunk.is_intact for chunk in chunks)
+
+    play(single, scenario)
+
+
+def test_recipient_that_does_not_read_gets_no_more(single: MadeUpNode) -> None:
+    """Not one piece beyond what the socket takes, until it reads again."""
+
+    async def scenario(wire: Wire) -> None:
+        copy = (await wire.begin()).copy
+        wire.connection.pause_writing()
+        for _ in range(3):
+            wire.say(CopyFrameKind.CHUNK, ChunkPlace(copy, 1, 0, 7).encode())
+        wire.say(CopyFrameKind.ASK, encode_value(WISH.to_json()))
+        await asyncio.sleep(0)
+        assert wire.end.frames() == []
+        assert single.wishes == []
+        wire.connection.resume_writing()
+        assert len(await wire.hear(4)) == 4
+
+    play(single, scenario)
+
+
+@pytest.mark.parametrize("harm", ["kind", "body", "chunk", "size", "count"])
+def test_request_that_cannot_be_read_ends_the_connection(single: MadeUpNode, harm: str) -> None:
+    """An unknown kind, no object, too large a piece, too many; the copy waits for the next connection."""
+
+    async def scenario(wire: Wire) -> None:
+        copy = (await wire.begin()).copy
+        if harm == "kind":
+            wire.say(77, b"")
+        elif harm == "body":
+            wire.say(CopyFrameKind.ASK, b"garbage")
+        elif harm == "chunk":
+            wire.say(CopyFrameKind.CHUNK, ChunkPlace(copy, 1, 0, 2 << 20).encode())
+        elif harm == "size":
+            wire.say(CopyFrameKind.ASK, encode_value({**WISH.to_json(), "reason": "x" * REQUEST_BYTES_MAX}))
+        else:
+            for _ in range(REQUESTS_MAX + 2):
+                if not wire.connection.is_ending:
+                    wire.say(CopyFrameKind.CHUNK, ChunkPlace(copy, 1, 0, 7).encode())
+        await turn_until(lambda: wire.end.aborted)
+        assert isinstance(wire.connection.error, BadFrame)
+        await wire.hang_up()
+        (left,) = wire.desk.status()["copies"]
+        assert left["connected"] is False
+
+    play(single, scenario)
+
+
+def test_connection_that_is_lost_leaves_the_copy(single: MadeUpNode) -> None:
+    """Whatever it was doing: waiting for its turn at the rate, or for the socket."""
+
+    async def waits_for_rate(wire: Wire) -> None:
+        copy = (await wire.begin()).copy
+        for _ in range(3):
+            wire.say(CopyFrameKind.CHUNK, ChunkPlace(copy, 1, 0, 7).encode())
+        await asyncio.sleep(0)
+        await wire.hang_up()
+        assert len(wire.desk.status()["copies"]) == 1
+
+    async def waits_for_socket(wire: Wire) -> None:
+        copy = (await wire.begin()).copy
+        wire.connection.pause_writing()
+        wire.say(CopyFrameKind.CHUNK, ChunkPlace(copy, 1, 0, 7).encode())
+        await asyncio.sleep(0)
+        await wire.hang_up()
+        assert len(wire.desk.status()["copies"]) == 1
+
+    play(single, waits_for_rate, rate=1)
+    play(single, waits_for_socket)
+
+
+def test_copy_that_ends_while_a_piece_waits_is_refused(single: MadeUpNode) -> None:
+    """The turn at the rate comes, and there is nothing to give any more."""
+
+    async def scenario(wire: Wire) -> None:
+        copy = (await wire.begin()).copy
+        for _ in range(2):
+            wire.say(CopyFrameKind.CHUNK, ChunkPlace(copy, 1, 0, 20).encode())
+        assert (await wire.hear())[0][0] == CopyFrameKind.DATA
+        wire.desk.cancel(2, "by an operator")
+        ((kind, body),) = await wire.hear()
+        assert kind == CopyFrameKind.REFUSED
+        assert decode_value(body, CopyRefusal.from_json).code == RefusalCode.CANCELLED
+
+    play(single, scenario, rate=200)
+
+
+def test_no_limit_never_waits() -> None:
+    """Whatever is asked for."""
+    rate = SharedRate(0)
+    assert [rate.take_bytes(1 << 30, 0.0) for _ in range(5)] == [0.0] * 5
+
+
+def test_sum_of_all_is_the_rate() -> None:
+    """Two that ask in turns get half each: after a second of waiting, a second's worth has been given."""
+    rate, now, given = SharedRate(1000), 0.0, {0: 0, 1: 0}
+    while now < 10.0:
+        for who in given:
+            now += rate.take_bytes(100, now)
+            given[who] += 100
+    assert sum(given.values()) == pytest.approx(10_000, rel=0.03)
+    assert given[0] == pytest.approx(given[1], abs=100)
+
+
+def test_pause_is_not_made_up_for() -> None:
+    """After a minute without a question only `BURST_S` of it may be caught up."""
+    rate = SharedRate(1000)
+    rate.take_bytes(100, 0.0)
+    waits = [rate.take_bytes(25, 60.0) for _ in range(4)]
+    assert waits == pytest.approx([0.0, 0.0, 0.0, 3 * 0.025 - BURST_S])
+
+
+def test_late_question_waits_no_longer_than_its_turn() -> None:
+    """A piece waits for those before it, not for itself."""
+    rate = SharedRate(1000)
+    assert rate.take_bytes(1000, 5.0) == 0.0
+    assert rate.take_bytes(1000, 5.0) == pytest.approx(1.0 - BURST_S)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cmdlog.cluster.channels.channel_session import ChannelCredentials, ChannelSession
+from cmdlog.cluster.channels.channel_sockets import ChannelCredentials, ChannelSession
 from cmdlog.cluster.channels.sealed_frames import ChannelOpener, ChannelSealer
 from cmdlog.cluster.forwarding.call_frames import CALL_CHANNEL
 from cmdlog.cluster.forwarding.call_link import CallLink, OutgoingCall

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cmdlog.cluster.membership.group_changes import ChangeRisk, is_level, risk_of, seat_node
-from cmdlog.cluster.membership.member_steps import ChangeGroups, Wait
+from cmdlog.cluster.membership.group_changes import ChangeGroups, ChangeRisk, Rest, Wait, is_level, risk_of, seat_node
 from cmdlog.cluster.membership.membership_view import GroupSight, Seat
 from cmdlog.raft.configuration import Act
 from cmdlog.wal.ids import CLUSTER_GROUP
@@ -66,3 +65,11 @@ def test_a_node_is_level_by_the_groups_where_it_does_not_vote() -> None:
     assert is_level(replace(cluster_of(3), behind=frozenset({3})).view, 3)
     learner: Model = replace(cluster_of(2, learners=1), behind=frozenset({3}))
     assert not is_level(learner.view, 3)
+
+
+def test_equal_steps_are_equal() -> None:
+    """By what they do."""
+    assert ChangeGroups(Act.REMOVE, 3, (0, 1)) == ChangeGroups(Act.REMOVE, 3, (0, 1))
+    assert ChangeGroups(Act.REMOVE, 3, (0, 1)) != ChangeGroups(Act.REMOVE, 3, (0, 1), forced=True)
+    assert Wait("for one") != Wait("for another")
+    assert Rest() == Rest()

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from cmdlog.cluster.membership.group_changes import seat_node
+from cmdlog.cluster.membership.group_changes import ChangeGroups, GiveLeadership, Rest, StateFaults, StateMember, Wait, seat_node
 from cmdlog.cluster.membership.member_plan import next_step
-from cmdlog.cluster.membership.member_steps import ChangeGroups, GiveLeadership, Rest, StateFaults, StateMember, Wait
 from cmdlog.cluster.membership.membership_view import Seat, spare_voters
 from cmdlog.raft.configuration import Act, Configuration, nodes
 from cmdlog.wal.format.cluster_record import MemberStage

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 from structlog.testing import capture_logs
 
-from cmdlog.cluster.membership.refusals import MembershipRefused, RefusedBecause
+from cmdlog.cluster.membership.operator_desk import MemberDesk, MembershipRefused, RefusedBecause
+from cmdlog.member.membership.membership_parts import MembershipParts
 from tests.api.fake_desk import COPY, FAULTS, FakeDesk, refused
 
 
@@ -35,3 +38,18 @@ def test_what_operators_ask_for_is_in_the_log() -> None:
     assert (asked["event"], asked["force"], asked["warnings"]) == ("change_asked", True, fake.membership.warnings)
     assert (not_done["event"], not_done["code"], not_done["log_level"]) == ("change_refused", "last_copy", "warning")
     assert len(fake.membership.asked) == 3
+
+
+@pytest.mark.parametrize("name", ["request", "take_wish", "members"])
+def test_a_member_has_every_method_of_the_desk(name: str) -> None:
+    """With the same parameters."""
+    assert inspect.signature(getattr(MembershipParts, name)) == inspect.signature(getattr(MemberDesk, name))
+
+
+@pytest.mark.parametrize("code", RefusedBecause)
+def test_every_code_has_a_status(code: RefusedBecause) -> None:
+    """A conflict, unless the request is wrong, the node unknown, or another node decides."""
+    other = {"bad_request": 422, "unknown_node": 404, "not_leading": 503, "unknown_outcome": 503}
+    error = MembershipRefused(code, "why")
+    assert (error.status, error.kind, str(error)) == (other.get(code.value, 409), code.value, "why")
+    assert error.hint

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cmdlog.cluster.membership.member_desk import RequestKind
 from cmdlog.cluster.membership.member_requests import MemberRequest
+from cmdlog.cluster.membership.operator_desk import RequestKind
 from cmdlog.cluster.membership.quorum_forecast import forecast_request
 from tests.cluster.membership.plan_model import Model, cluster_of
 

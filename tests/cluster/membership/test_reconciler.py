@@ -12,8 +12,8 @@ from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal
 from cmdlog.cluster.leader_fitness import LeaderFitness
 from cmdlog.cluster.membership.fault_sets import FaultSets
 from cmdlog.cluster.membership.member_requests import MemberRequest
+from cmdlog.cluster.membership.operator_desk import MembershipRefused, RefusedBecause
 from cmdlog.cluster.membership.reconciler import QUIET_TICKS, Reconciler, ReconcilerGround
-from cmdlog.cluster.membership.refusals import MembershipRefused, RefusedBecause
 from cmdlog.raft.configuration import NodeId
 from cmdlog.raft.multi_raft import RaftGroups
 from cmdlog.wal.fault_log import FaultLog

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmdlog.cluster.copying.wishes import CopyWish, WishRefusal
-from cmdlog.cluster.membership.refusals import MembershipRefused, RefusedBecause
+from cmdlog.cluster.membership.operator_desk import MembershipRefused, RefusedBecause
 from cmdlog.member.member_node import MemberNode
 from tests.member.members import Members, leads, members, number_of
 from tests.waiting import wait_for

@@ -20,7 +20,7 @@ from cmdlog.cli.demo.clients import ClientThreads
 from cmdlog.cli.demo.proof import ClientAnswer, DemoCall
 from cmdlog.client.client import Client
 from cmdlog.client.response import Attempt, AttemptFailure, Fate, judge
-from cmdlog.client.retry_loop import SendAttempt
+from cmdlog.client.retry import SendAttempt
 from cmdlog.errors import Aborted, CallError, CmdlogError, ProcedureFailed
 from cmdlog.results import Result
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from cmdlog.cluster.membership.member_desk import RequestKind
 from cmdlog.cluster.membership.member_requests import MemberRequest
-from cmdlog.cluster.membership.refusals import MembershipRefused
+from cmdlog.cluster.membership.operator_desk import MembershipRefused, RequestKind
 from cmdlog.cluster.transport.peer_book import PeerBook, PeerRefused
 from cmdlog.cluster.transport.peer_network import PeerNetwork
 from cmdlog.cluster.transport.peer_transport import Address

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cmdlog.cluster.membership.member_desk import RequestKind
+from cmdlog.cluster.membership.operator_desk import RequestKind
 from cmdlog.raft.wire.secure_frames import Peer
 from cmdlog.wal.directory.instance import load_instance
 from tests.cluster.sim.cluster_faults import ClusterFaults

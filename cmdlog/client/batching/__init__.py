@@ -1,1 +1,0 @@
-"""Many calls in one request: batches, and calls that share a request by themselves."""
