@@ -83,7 +83,7 @@ class Life:
     def _step_batch(self, step: Step) -> None:
         calls = [Call(call.procedure, call.params, call.key, _durability(step.durability)) for call in step.calls]
         with self._client() as client:
-            for call, answered in zip(step.calls, client.batch(calls, timeout_s=20.0), strict=True):
+            for call, answered in zip(step.calls, client.batch(calls, timeout_s=PATIENCE_S), strict=True):
                 if isinstance(answered, CmdlogError):
                     self._note_error(call, answered)
                 else:

@@ -25,7 +25,7 @@ def test_a_process_without_its_node_ends() -> None:
             order = encode_order(make_order(Settings(http_processes=1)))
             child = ChildProcess(HTTP_PROCESS, *map(str, fds), pass_fds=fds, stdin=order)
         with child:
-            control.settimeout(120)
+            control.settimeout(PATIENCE_S)
             assert control.recv(1), "it reports its counts: it serves"
             control.close()
             assert child.wait(PATIENCE_S) == 0

@@ -23,7 +23,7 @@ def wire() -> Iterator[tuple[PeerProxies, socket.socket, socket.socket]]:
         proxies = stack.enter_context(PeerProxies({1: 1, NODE: listener.getsockname()[1]}))
         caller = stack.enter_context(socket.create_connection(("127.0.0.1", proxies.ports[NODE]), timeout=PATIENCE_S))
         node = stack.enter_context(listener.accept()[0])
-        node.settimeout(120)
+        node.settimeout(PATIENCE_S)
         yield proxies, caller, node
 
 
@@ -43,7 +43,7 @@ def is_silent(end: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        end.settimeout(120)
+        end.settimeout(PATIENCE_S)
 
 
 def test_bytes_pass_both_ways(wire: tuple[PeerProxies, socket.socket, socket.socket]) -> None:

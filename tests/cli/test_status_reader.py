@@ -12,6 +12,7 @@ from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster.status_reader import StatusReader
 from cmdlog.cluster.cluster_file import ClusterFile, MemberAddress
 from tests.client.scripted import ScriptedServer, Step, http, problem
+from tests.waiting import PATIENCE_S
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -62,7 +63,7 @@ def test_where_no_node_answers_in_time_each_is_asked_again() -> None:
     with ScriptedServer(silent) as server:
         assert StatusReader([server.url], None, None, None, 0.2).ask_all()[0]["state"] == "unreachable"
         server._steps.append(says(1, (1, server.url)))
-        (row,) = StatusReader([server.url], None, None, None, 0.2, patience_s=60.0).ask_all()
+        (row,) = StatusReader([server.url], None, None, None, 0.2, patience_s=PATIENCE_S).ask_all()
     assert (row["node"], row["state"]) == (1, "running")
 
 

@@ -14,7 +14,6 @@ from tests.waiting import wait_for
 
 SEEDS = int(os.environ.get("SEEDS") or "5")
 FIRST = int(os.environ.get("FIRST", "0"))
-LEVEL_S = 120.0
 SHORT = ("kill the leader", "leader is not heard")
 
 
@@ -31,7 +30,7 @@ def judge(folder: Path, seed: int, deeds: list[str] | tuple[str, ...]) -> Lists:
             clients.await_answers(20)
             for deed in deeds:
                 nemesis.do(deed)
-        wait_for(cluster.is_level, LEVEL_S, cluster.logs)
+        wait_for(cluster.is_level, why=cluster.logs)
         read = [clients.read_all(f"final {number}") for number in range(2)]
         check_history(clients.history.operations)
         for node in cluster.nodes:
@@ -40,7 +39,7 @@ def judge(folder: Path, seed: int, deeds: list[str] | tuple[str, ...]) -> Lists:
         cluster.leader()
         read.append(clients.read_all("restarted"))
         check_history(clients.history.operations)
-        wait_for(cluster.is_level, LEVEL_S, cluster.logs)
+        wait_for(cluster.is_level, why=cluster.logs)
         for node in cluster.nodes:
             cluster.kill(node)
         assert read == [cluster.recovered_lists("OUT")] * 3

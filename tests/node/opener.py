@@ -23,10 +23,10 @@ from procedures.errors import ProceduresError
 from replay.errors import ReplayError
 from snapshot.errors import SnapshotError
 from tests.node.apps.faulty import db
+from tests.waiting import PATIENCE_S
 
 DOCUMENTED = (WalError, SnapshotError, ReplayError, ProceduresError, BadSetting)
 SMALL: dict[str, Any] = {"segment_bytes": 1 << 20, "segments": 4, "log_reserve_bytes": 64 << 10, "call_bytes_max": 100_000}
-ENDED_S_MAX = 60
 
 
 def attempt(case: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def main() -> None:
     for line in sys.stdin:
         read, write = os.pipe()
         if os.fork() == 0:
-            signal.alarm(ENDED_S_MAX)
+            signal.alarm(int(PATIENCE_S))
             os.write(write, json.dumps(attempt(json.loads(line))).encode())
             os._exit(0)
         os.close(write)

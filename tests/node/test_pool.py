@@ -28,7 +28,6 @@ from tests.waiting import PATIENCE_S, wait_for
 pytestmark = pytest.mark.slow  # processes are started
 
 MEMORY_BYTES_MAX = 64 << 20
-START_S = 60.0
 LETTERS = "replace(hex(zeroblob(4000000)), '0', 'a')"
 FOR_EVER_IN_ONE_STEP = f"SELECT instr({LETTERS}, substr({LETTERS}, 1, 4000000) || 'b')"
 
@@ -55,13 +54,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def pool() -> Iterator[QueryPool]:
     """One for all tests."""
-    pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX, start_timeout_s=START_S)
+    pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX, start_timeout_s=PATIENCE_S)
     yield pool
     pool.close()
     assert pool.pids() == []
 
 
-def ask(pool: QueryPool, path: str, sql: str, *params: Any, timeout_s: float = 20.0, ticket: Ticket | None = None) -> Any:
+def ask(pool: QueryPool, path: str, sql: str, *params: Any, timeout_s: float = PATIENCE_S, ticket: Ticket | None = None) -> Any:
     """The answer, decoded."""
     limits = QueryLimits(rows_max=10_000, bytes_max=8 << 20, timeout_s=timeout_s, wal_bytes_max=1 << 30)
     answer = pool.run({0: path}, sql, params, limits, ticket=ticket)
@@ -140,7 +139,7 @@ def test_query_at_the_limit_of_memory_is_answered(pool: QueryPool, path: str) ->
 
 def test_answer_that_is_not_read_stays_in_its_process(pool: QueryPool, path: str) -> None:
     """This process reads a piece; closing the answer reads the rest for nobody, and the process serves the next query."""
-    limits = QueryLimits(rows_max=10_000, bytes_max=8 << 20, timeout_s=20.0, wal_bytes_max=1 << 30)
+    limits = QueryLimits(rows_max=10_000, bytes_max=8 << 20, timeout_s=PATIENCE_S, wal_bytes_max=1 << 30)
     before = pool.pids()
     answer = pool.run({0: path}, "SELECT hex(zeroblob(3900000))", (), limits)
     assert (answer.size > 7_800_000, len(answer.take_first())) == (True, PIECE_BYTES)
@@ -160,7 +159,7 @@ UNDER_LIMIT = """
 import sys
 from cmdlog.node.queries.query import QueryLimits
 from cmdlog.node.queries.pool import QueryPool
-pool = QueryPool(memory_bytes_max=1 << 30, start_timeout_s=60.0)
+pool = QueryPool(memory_bytes_max=1 << 30, start_timeout_s=300.0)
 try:
     for sql in sys.argv[2:]:
         try:
@@ -277,7 +276,7 @@ def test_missing_file_is_not_ready(pool: QueryPool, path: str) -> None:
 
 def test_closed_pool_ends_its_queries_and_processes(path: str) -> None:
     """A stopping server waits for no query."""
-    pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX, start_timeout_s=START_S)
+    pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX, start_timeout_s=PATIENCE_S)
     ticket = Ticket()
     thread, raised = in_a_thread(pool, path, recursive("SELECT max(i) FROM n"), ticket)
     wait_for(lambda: under_way(ticket))
@@ -297,7 +296,7 @@ def test_process_ends_with_whoever_started_it(path: str, tmp_path: Path) -> None
     child = os.fork()
     if child == 0:
         try:
-            pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX, start_timeout_s=START_S)
+            pool = QueryPool(memory_bytes_max=MEMORY_BYTES_MAX, start_timeout_s=PATIENCE_S)
             ask(pool, path, "SELECT 1")
             os.write(write, str(pool.pids()[0]).encode())
         finally:

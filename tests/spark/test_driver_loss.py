@@ -22,13 +22,11 @@ from tests.replay.ledgers import Versions
 from tests.spark import failing_work
 from tests.spark.failing_work import runs
 from tests.spark.spark_nodes import make_node
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-UP_S_MAX = 120.0
-GONE_S_MAX = 60.0
 QUICK = [
     "--master=local[2,4]", "--conf=spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "--conf=spark.sql.codegen.wholeStage=false", "--conf=spark.sql.codegen.factoryMode=NO_CODEGEN",
@@ -85,17 +83,17 @@ def end_in_the_middle(
         process = subprocess.Popen(command, env=environ, stdout=out, stderr=err, start_new_session=True, pass_fds=[end])
     os.close(end)
     try:
-        wait_for(lambda: is_waiting() or process.poll() is not None, UP_S_MAX, "the job does not come to its middle")
+        wait_for(lambda: is_waiting() or process.poll() is not None, PATIENCE_S, "the job does not come to its middle")
         assert process.poll() is None, (folder / "stderr").read_text() + (folder / "stdout").read_text()
         theirs = below(process.pid)
         process.send_signal(number)
-        process.wait(GONE_S_MAX)
-        wait_for(lambda: not any(map(is_running, theirs)), GONE_S_MAX, "processes of the dead driver go on")
+        process.wait(PATIENCE_S)
+        wait_for(lambda: not any(map(is_running, theirs)), PATIENCE_S, "processes of the dead driver go on")
     finally:
         os.close(leash)
         with contextlib.suppress(ProcessLookupError):  # of a group that is gone
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(GONE_S_MAX)
+        process.wait(PATIENCE_S)
     return Ended(
         process.returncode, (folder / "stdout").read_text(), sorted(os.listdir(tmp)), theirs, (folder / "stderr").read_text()
     )
@@ -112,7 +110,7 @@ def test_held_program_ends_with_who_started_it(tmp_path: Path) -> None:
     held = "import signal, sys; from cmdlog.die_with_parent import watch; watch(int(sys.argv[1])); signal.pause()"
     ended = subprocess.run([sys.executable, "-c", started, held], capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL
-    wait_for(lambda: not is_running(int(ended.stdout)), GONE_S_MAX, "the held program goes on")
+    wait_for(lambda: not is_running(int(ended.stdout)), PATIENCE_S, "the held program goes on")
 
 
 def half_done(out: Path) -> Callable[[], bool]:
