@@ -23,7 +23,7 @@ from bench._common import Bar, Bench, cpu_seconds, rss_bytes
 from bench._transfer_log import TARGET, moment_behind, put_snapshots, write_nodes
 from cmdlog.wal.files import RealFiles
 from procedures.samples import bank
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import Target, execute
 from replay.spark.jobs import backfill, rebuild
 from replay.spark.jobs.as_of import Moment, find_history
@@ -168,7 +168,7 @@ def _run_plain(work: Work, node: Path) -> None:
     """What a rebuild does, in this process and on one core."""
     out = work.folder / "plain"
     (out / "state").mkdir(parents=True)
-    plan = make_plan(RealFiles(), str(node), use_state="never").plan
+    plan = make_plan(RealFiles(), str(node), PAST).plan
     declared = {info.table.name: info for info in bank.db.tables.values()}
     execute(plan, Target(RealFiles(), str(out)), workers=0)
     for part in plan.partitions:

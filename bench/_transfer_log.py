@@ -34,7 +34,7 @@ from procedures.procedure_versions import catalog_value
 from procedures.samples import bank
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import Target, execute
 from replay.state.trust import state_path
 from snapshot.capture.image import Capture
@@ -105,7 +105,7 @@ def put_snapshots(directory: Path, calls: int) -> None:
     """Snapshots of all partitions as they were behind the first so many calls."""
     files = RealFiles()
     identity = load_instance(files, str(directory)).identity
-    planned = make_plan(files, str(directory), use_state="never", until=moment_behind(calls))
+    planned = make_plan(files, str(directory), PAST, until=moment_behind(calls))
     catalogs = {str(version): catalog.value for version, catalog in planned.scan.catalogs.items()}
     with tempfile.TemporaryDirectory(prefix="image-", dir=directory.parent) as scratch:
         Path(scratch, "state").mkdir()

@@ -33,7 +33,7 @@ from procedures.samples import bank
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine
 from replay.plan.node_plan import Planned
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import Target, execute
 
 PARTITIONS = 2
@@ -96,7 +96,7 @@ def measure(bench: Bench, options: argparse.Namespace, folder: Path, way: Way) -
     bench.section(f"Log written by {way.name}: {way.count:,} transfers on {PARTITIONS} partitions")
     with bank_server(folder, partitions=PARTITIONS) as (_, port):
         live = bench.rates("live", [way.write(port, way.count // 3, options.seed + number) for number in range(3)])
-    planned = make_plan(FILES, str(folder / "data"), use_state="never")
+    planned = make_plan(FILES, str(folder / "data"), PAST)
     records = entries(planned)
     batches = sum(record.kind is RecordKind.BATCH for of in records.values() for record in of)
     bench.value("calls in a batch, mean", planned.plan.calls / batches, "calls")

@@ -52,6 +52,7 @@ from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.migration.stated_change import StatedChange
 from procedures.procedure_versions import catalog_value, check_rows, facts_of
 from replay.plan.node_plan import Plan
+from replay.plan.planner import MEMBER_START
 from replay.recover.execute import RecoveryReport
 from replay.recover.in_place import bring_up
 from replay.state.trust import Trust, read_position, state_path
@@ -173,9 +174,7 @@ def open_member(
         trial.load_added(boot.bundle, boot.code.by_version, settings)
         program = Program(db, boot.bundle)
         unsealed = unsealed_states(files, directory, range(settings.partitions))
-        plan, report = bring_up(
-            files, wal, live=live_code(db, boot), progress=reporter(progress), leave="unexecuted", voters="any"
-        )
+        plan, report = bring_up(files, wal, live=live_code(db, boot), progress=reporter(progress), purpose=MEMBER_START)
         Trust(files, directory).unseal()
         check_program(directory, settings, db, boot, wal)
     run_upto = {part.partition: part.to_index for part in plan.partitions}

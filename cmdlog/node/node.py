@@ -55,7 +55,7 @@ from cmdlog.wal.writing.watermarks import Sync
 from procedures import Database
 from procedures.bundle import capture_bundle
 from procedures.execution.failure_trace import FailureTrace
-from replay.plan.planner import Leave
+from replay.plan.planner import RECOVER, START
 from replay.plan.sole_voter import check_served_alone
 from replay.recover.in_place import bring_up, left_over
 from replay.state.trust import Trust
@@ -145,9 +145,9 @@ class Node:
                 trial.load_added(boot.bundle, boot.before["catalogs"], settings)
                 live = checked_code(db, boot) if inline else None
                 # New code would have to run old batches: then, and without sites, the replay goes to the end by itself.
-                leave: Leave = "nothing" if inline or boot.changes else "unproved"
+                purpose = RECOVER if inline or boot.changes else START
                 unsealed = unsealed_states(files, directory, range(settings.partitions))
-                plan, report = bring_up(files, wal, live=live, progress=reporter(progress), leave=leave)
+                plan, report = bring_up(files, wal, live=live, progress=reporter(progress), purpose=purpose)
                 Trust(files, directory).unseal()  # from here on they are written to
                 skips = skips_behind(plan)
                 node = cls(NodeGround(directory, db, settings, wal, boot, inline, outside, skips, first_site=trial.take_site))

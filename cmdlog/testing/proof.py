@@ -10,7 +10,7 @@ from typing import Final
 from cmdlog.node.embedded import Embedded
 from cmdlog.wal.files import RealFiles
 from procedures.hash_seed import PINNED, is_pinned
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from replay.state.trust import STATE_FOLDER
 from snapshot.table_digest import TableDigest, open_image, table_digests
@@ -31,7 +31,7 @@ def assert_replays(database: Embedded) -> None:
     lived = _digests(Path(directory))
     files = RealFiles()
     with tempfile.TemporaryDirectory(prefix="cmdlog-replay-") as folder:
-        plan = make_plan(files, directory, use_state="never")
+        plan = make_plan(files, directory, PAST)
         rebuild(plan, files, folder, workers=1, hash_seed=OTHER_SEED if is_pinned() else PINNED)
         replayed = _digests(Path(folder))
     differing = sorted(name for name in lived.keys() | replayed.keys() if lived.get(name) != replayed.get(name))

@@ -26,7 +26,7 @@ from procedures.storage.state import Position, open_reader, rows_of
 from replay.errors import Incomplete, NotSoleVoter, ReplayError, UntilBeyond, UntilUnreachable
 from replay.log.source import fold_end, open_source, partitions_of
 from replay.plan.node_plan import PartitionPlan, Plan
-from replay.plan.planner import make_plan
+from replay.plan.planner import MEMBER_PAST, PAST, RECOVER, make_plan
 from replay.plan.sole_voter import check_whole_member, other_members
 from replay.recover.execute import Target, execute
 from replay.state.trust import STATE_FOLDER, state_path
@@ -77,7 +77,7 @@ def open_states(files: Files, path: str, *, code: Code = "run") -> Iterator[Stat
             yield _from_snapshot(stack, files, path)
             return
         try:
-            plan = make_plan(files, path, use_state="trusted").plan
+            plan = make_plan(files, path, RECOVER).plan
         except NotSoleVoter:
             yield _of_member(stack, files, path)
             return
@@ -110,7 +110,7 @@ def _brought_back(stack: ExitStack, files: Files, side: States, to: States, code
 
 def _with_earlier(stack: ExitStack, files: Files, side: States, partition: int, to: Position, *, code: Code) -> States:
     """Both have executed the transaction, so it is committed, and whatever precedes it."""
-    planned = make_plan(files, side.path, use_state="never", until=to.txn_id, voters="any")
+    planned = make_plan(files, side.path, MEMBER_PAST, until=to.txn_id)
     parts = tuple(part for part in planned.plan.partitions if part.partition == partition)
     _check_code(side.path, parts, code)
     scratch = _scratch(stack)
@@ -134,7 +134,7 @@ def _of_member(stack: ExitStack, files: Files, path: str) -> States:
     names = {partition: state_path(path, partition) for partition in partitions_of(source)}
     voters = {int(voter) for state in groups.by_partition.values() for voter in (state.configuration or {}).get("voters", ())}
     if not (other_members(groups, node) | voters) - {node} or not all(map(files.exists, names.values())):
-        make_plan(files, path, use_state="trusted")  # says why
+        make_plan(files, path, RECOVER)  # says why
     return _open(stack, path, MEMBER, names)
 
 
@@ -164,7 +164,7 @@ def _check_code(path: str, parts: Sequence[PartitionPlan], code: Code) -> None:
 
 
 def _from_log(stack: ExitStack, files: Files, path: str, code: Code) -> States:
-    planned = make_plan(files, path, use_state="never")
+    planned = make_plan(files, path, PAST)
     plan: Plan = planned.plan
     _check_code(path, plan.partitions, code)
     scratch = _scratch(stack)

@@ -37,7 +37,7 @@ from replay.errors import PlanOutdated, ReplayError, UntilBeyond, UntilUnreachab
 from replay.log.scan import ScannedStream
 from replay.log.source import fold_end, open_source
 from replay.plan.node_plan import PartitionPlan, Planned
-from replay.plan.planner import make_plan
+from replay.plan.planner import MEMBER_PAST, PAST, PROOF, make_plan
 from replay.plan.sole_voter import other_nodes
 from replay.recover.execute import WORKER_BYTES_MIN, RecoveryProgress, Target, execute
 from replay.state.trust import STATE_FOLDER, state_path
@@ -124,11 +124,8 @@ class DrillProofs:
         source = open_source(files, directory)
         others = other_nodes(fold_end(source), source.instance.identity.node_id)
         if not others:
-            return make_plan(files, directory, use_state="never", until=until)
-        planned = make_plan(
-            files, directory, use_state="never", until=until, source=source, leave="unexecuted" if until is None else "nothing",
-            voters="any",
-        )  # fmt: skip
+            return make_plan(files, directory, PAST, until=until)
+        planned = make_plan(files, directory, PROOF if until is None else MEMBER_PAST, until=until, source=source)
         if until is None:
             ends = {p: stream.last_index for p, stream in planned.scan.streams.items()}
             parts = planned.plan.partitions

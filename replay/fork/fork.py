@@ -36,7 +36,7 @@ from replay.fork.unfinished import ForkMarker
 from replay.log.source import LogSource, fold_end, open_source
 from replay.log.split_calls import mark_void
 from replay.plan.node_plan import PartitionPlan, Planned
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.plan.sole_voter import check_alone
 from replay.recover.execute import RecoveryProgress, Target, execute
 from replay.recover.resume import NewNodeDirectory
@@ -167,7 +167,7 @@ def _skips(parts: Sequence[PartitionPlan]) -> dict[int, dict[int, Any]]:
 def _plan(files: Files, directory: str, at: int) -> Planned:
     """What is before the fork. Raises: as `make_plan`, with a hint for a moment that was named as `--at`."""
     try:
-        return make_plan(files, directory, use_state="never", until=at)
+        return make_plan(files, directory, PAST, until=at)
     except (UntilBeyond, UntilUnreachable) as error:
         if error.hint == type(error).hint:  # no ranges are known that would say more
             error.hint = "choose another moment for the fork; `--at start` is before the first transaction"

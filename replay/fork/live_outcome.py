@@ -27,7 +27,7 @@ from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
 from replay.fork.tally import Difference
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import Target, execute
 from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.errors import SnapshotError
@@ -51,7 +51,7 @@ def with_live_outcome(
 def _run_again(
     files: Files, directory: str, found: Difference, batch: Batch, catalogs: Mapping[int, LoggedCatalog]
 ) -> Applied | None:
-    planned = make_plan(files, directory, use_state="never", until=found.txn_id - 1)
+    planned = make_plan(files, directory, PAST, until=found.txn_id - 1)
     parts = tuple(part for part in planned.plan.partitions if part.partition == found.partition)
     if sum(part.calls for part in parts) > CALLS_MAX:
         return None

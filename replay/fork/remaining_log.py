@@ -20,7 +20,7 @@ from replay.log.archive_reach import Reach
 from replay.log.orphan_segments import describe_strays
 from replay.log.scan import Scan, scan
 from replay.log.source import LogSource, fold_end, in_front, open_source
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from snapshot.archive_layout import list_segments, run_before
 
 _MILLIS: Final = (1 << MILLIS_SHIFT) - 1
@@ -84,7 +84,7 @@ def _restorable(files: Files, directory: str, source: LogSource) -> str:
 
     def can(moment: int) -> bool:
         with contextlib.suppress(ReplayError, Corrupt):
-            make_plan(files, directory, use_state="never", until=moment)
+            make_plan(files, directory, PAST, until=moment)
             return True
         return False
 

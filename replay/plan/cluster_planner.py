@@ -34,7 +34,7 @@ from replay.log.split_calls import PartitionSpan, find_parted, names_of, settled
 from replay.plan.authority import ClusterVerdict, GroupVerdict, Use, decide
 from replay.plan.cluster_plan import Choice, JointPlan, NodeSeen
 from replay.plan.node_plan import Kind, PartitionPlan, Plan
-from replay.plan.planner import MissingCode, make_plan
+from replay.plan.planner import MEMBER_PAST, Purpose, make_plan
 from replay.plan.sole_voter import votes_alone
 from replay.plan.until import check_begin_of_all, check_newest_of_all
 from snapshot.catalog import Snapshot, check, list_archived, list_snapshots
@@ -47,13 +47,13 @@ def make_joint_plan(
     until: int | None = None,
     accept_data_loss: bool = False,
     starts: Mapping[int, Mark] | None = None,
-    missing_code: MissingCode = "refused",
+    purpose: Purpose = MEMBER_PAST,
 ) -> JointPlan:
     """Looks at the directories of one cluster's nodes; changes nothing. Says what would be lost; see `check_complete`.
 
     With `accept_data_loss` logs that contradict each other do not stop it. `starts`: for a caller that has the partitions' states
     at these entries, and wants all later entries, in legs; of every partition, since a call on all runs on all or on none.
-    `missing_code` as for `make_plan`.
+    `purpose`: MEMBER_PAST, or MEMBER_QUARANTINE.
 
     Raises: what `decide` refuses; NoLogs; UntilBeyond, CatalogMissing, BundleForged.
     """
@@ -65,7 +65,7 @@ def make_joint_plan(
             "; ".join(["no log at hand holds anything of the cluster group, so code and voters are not known", *damage]), 0
         )
     doubtful = [of for _, of in sorted(verdict.groups.items()) if not of.proved]
-    planner = _Planner(files, evidence, verdict, until, starts or {}, missing_code=missing_code)
+    planner = _Planner(files, evidence, verdict, until=until, given=starts or {}, purpose=purpose)
     if until is not None and not accept_data_loss and not doubtful:  # else it is unknown how far they reached
         check_newest_of_all(files, evidence, until)
     legs = planner.legs()
@@ -135,12 +135,12 @@ class _Planner:
         files: Files,
         evidence: Sequence[NodeEvidence],
         verdict: ClusterVerdict,
+        *,
         until: int | None,
         given: Mapping[int, Mark],
-        *,
-        missing_code: MissingCode,
+        purpose: Purpose,
     ) -> None:
-        self._files, self._verdict, self._until, self._given, self._missing_code = files, verdict, until, given, missing_code
+        self._files, self._verdict, self._until, self._given, self._purpose = files, verdict, until, given, purpose
         self._usable = [node.directory for node in evidence if node.refused is None]
         self._damage = [str(fault) for node in evidence for fault in node.damage]
         self._bad = min((fault.block or 0 for node in evidence for fault in node.damage), default=0)  # first block; 0: not known
@@ -199,9 +199,7 @@ class _Planner:
 
     def _whole_log(self, directory: str, partitions: Sequence[int]) -> Plan:
         """The chosen log from a snapshot or its beginning to its end, with nothing else."""
-        planned = make_plan(
-            self._files, directory, use_state="never", until=self._until, missing_code=self._missing_code, voters="any"
-        )
+        planned = make_plan(self._files, directory, self._purpose, until=self._until)
         plan = planned.plan
         parts = tuple(part for part in plan.partitions if part.partition in partitions)
         if self._until is None:
@@ -363,7 +361,7 @@ class _Planner:
                 groups = self._groups[directory]
             for version, catalog in groups.state(CLUSTER_GROUP).catalogs.items() if groups is not None else ():
                 values.setdefault(version, catalog.value)
-        for version in sorted(versions) if self._missing_code == "refused" else ():
+        for version in sorted(versions) if self._purpose.missing_code == "refused" else ():
             if version not in values:
                 raise CatalogMissing(f"partition {partition} ran catalog version {version}, which no log at hand names")
             bundle_of(version, values[version])

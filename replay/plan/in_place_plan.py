@@ -16,7 +16,7 @@ from cmdlog.wal.log import Log
 from replay.errors import Incomplete, PlanOutdated
 from replay.log.source import source_of
 from replay.plan.node_plan import PartitionPlan, Plan, Planned
-from replay.plan.planner import WHY, Leave, Voters, make_plan
+from replay.plan.planner import RECOVER, WHY, Purpose, make_plan
 from replay.state.page_check import page_problem
 from replay.state.trust import Trust, state_path
 from snapshot.catalog import list_snapshots
@@ -31,9 +31,7 @@ class InPlacePlan:
     planned: Planned | None
 
 
-def plan_in_place(
-    files: Files, wal: Log, trust: Trust, *, given: Plan | None = None, leave: Leave = "nothing", voters: Voters = "alone"
-) -> InPlacePlan:
+def plan_in_place(files: Files, wal: Log, trust: Trust, *, given: Plan | None = None, purpose: Purpose = RECOVER) -> InPlacePlan:
     """What brings every state to the end of the log: `given`, or a plan made here. Changes no state.
 
     The caller has checked that this directory decides alone (`replay.plan.sole_voter.check_alone`).
@@ -46,7 +44,7 @@ def plan_in_place(
         return InPlacePlan(given, Planned.of(files, given))
     if (whole := _already_there(files, wal, trust)) is not None:
         return InPlacePlan(whole, None)
-    planned = make_plan(files, wal.directory, use_state="trusted", source=source_of(wal), trust=trust, leave=leave, voters=voters)
+    planned = make_plan(files, wal.directory, purpose, source=source_of(wal), trust=trust)
     if planned.plan.open_calls:  # the log would still hold the call, and a later start might run it
         notes = "; ".join(planned.plan.notes)
         raise Incomplete(f"{notes}; this cannot be done in place: use `cmdlog recover DIR --to OUT`")

@@ -39,9 +39,34 @@ from snapshot.catalog import Passed, Snapshot, TimedChecks, list_snapshots
 LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
 STATE_FILE: Final = "state file"  # its name among the sources that were passed over
 REASONS_MAX: Final = 3  # that a refusal names
-Leave = Literal["nothing", "unproved", "unexecuted"]
-MissingCode = Literal["refused", "left"]
-Voters = Literal["alone", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a plan is for: which sources it may use, how far it goes, and whether one directory has to decide alone."""
+
+    states: Literal["trusted", "never"] = "never"
+    leave: Literal["nothing", "unproved", "unexecuted"] = "nothing"  # entries at the end of each stream that are not replayed
+    missing_code: Literal["refused", "left"] = "refused"  # "left": the replay finds it, and may set such calls aside
+    voters: Literal["alone", "any"] = "alone"  # "any": the caller has decided which of several logs counts
+
+
+RECOVER: Final = Purpose(states="trusted")
+"""Every state to the end of the log, in place or to be read."""
+START: Final = replace(RECOVER, leave="unproved")
+"""A node alone starts. What the live run is not known to have executed is left to its sites, which are watched: a call there may
+be the one that hangs, or that ended the process."""
+MEMBER_START: Final = replace(RECOVER, leave="unexecuted", voters="any")
+"""A member starts. Only what it has executed is known to be committed."""
+PAST: Final = Purpose()
+"""A state is made from snapshots and log alone, at the end or at a moment."""
+QUARANTINE: Final = replace(PAST, missing_code="left")
+"""The same, where calls that cannot be replayed are set aside."""
+MEMBER_PAST: Final = replace(PAST, voters="any")
+"""The same from the log of one of several nodes."""
+MEMBER_QUARANTINE: Final = replace(MEMBER_PAST, missing_code="left")
+PROOF: Final = replace(MEMBER_PAST, leave="unexecuted")
+"""A drill of a member proves what the member has executed: the others decide about the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +82,16 @@ class Candidate:
 def make_plan(
     files: Files,
     directory: str,
+    purpose: Purpose,
     *,
-    use_state: Literal["trusted", "never"],
     until: int | None = None,
     accept_data_loss: bool = False,
     source: LogSource | None = None,
     trust: Trust | None = None,
-    leave: Leave = "nothing",
-    missing_code: MissingCode = "refused",
-    voters: Voters = "alone",
 ) -> Planned:
     """Looks at log, snapshots and state files; changes nothing.
 
     `source` and `trust` are those of a caller that has the log open, and has checked who votes.
-    `leave` "unproved": each stream is replayed to the last entry that the live run is known to have executed. A later call may
-    be the one that hangs, or that ended the process. "unexecuted": the same for a node that is one of several, where only what
-    was executed is known to be committed. `missing_code` "left": calls whose code the log does not hold, or holds
-    changed, are only detected in the replay, which may set them aside. `voters` "any": for a caller that has decided over the
-    logs of all nodes which one counts (`replay.plan.cluster_planner`); else the directory must be a sole voter's.
 
     Where snapshots and log do not reach back far enough, the archive is used.
 
@@ -82,11 +99,11 @@ def make_plan(
     """
     has_checked = source is not None
     source = source or open_source(files, directory, accept_data_loss=accept_data_loss)
-    if voters == "alone" and not has_checked:
+    if purpose.voters == "alone" and not has_checked:
         check_alone(files, directory, source.instance.identity, fold_end(source))
-    if use_state == "trusted" and trust is None:
+    if purpose.states == "trusted" and trust is None:
         trust = Trust(files, directory)
-    search = _Search(files, directory, trust, until, accept_data_loss, leave, missing_code, voters == "alone")
+    search = _Search(files, directory, purpose, trust, until, accept_data_loss)
     try:
         return search.plan(source, list_snapshots(files, directory, source.instance.identity))
     except (Incomplete, UntilUnreachable) as error:
@@ -103,12 +120,10 @@ class _Search:
 
     files: Files
     directory: str
+    purpose: Purpose
     trust: Trust | None  # in the state files, if they may be used
     until: int | None
     accept_data_loss: bool
-    leave: Leave
-    missing_code: MissingCode
-    whole_node: bool  # all partitions of this directory count, so a multi-partition call must be in all
 
     def plan(self, source: LogSource, snapshots: Sequence[Snapshot]) -> Planned:
         """The plan that this log and these snapshots allow. Raises: Incomplete, UntilUnreachable, and what reading raises."""
@@ -118,17 +133,17 @@ class _Search:
         _check_reach(source, candidates, passed, until)
         found = _choose(self.files, source, candidates, passed, until=until, accept_data_loss=self.accept_data_loss)
         self._check_moment(source, found)
-        if self.missing_code == "refused":
+        if self.purpose.missing_code == "refused":
             _check_code(found)
         _check_end(source, candidates, found)
         parts = [_part(p, candidates[p][0], stream, passed[p], taken[p]) for p, stream in found.streams.items()]
         parted = find_parted({p: stream.line() for p, stream in found.streams.items()})
-        if not self.whole_node:
+        if self.purpose.voters == "any":  # else all partitions count, so a multi-partition call must be in all
             parted = _void_here(parted, found)
         names = names_of(parted, source, found.from_block)
         if not self.accept_data_loss:
             check_whole(parted, names)
-        parts = [_shortened(settled(part, parted), found.streams[part.partition], self.leave) for part in parts]
+        parts = [_shortened(settled(part, parted), found.streams[part.partition], self.purpose) for part in parts]
         notes = [str(damage) for damage in (source.damage, found.damage) if damage is not None]
         notes += [call.describe(names.get(call.txn_id, "")) for call in parted]
         plan = replace(_plan_of(source, found, parts, notes, until), open_calls=any(c.lacking and not c.final for c in parted))
@@ -364,11 +379,11 @@ def _part(
     )
 
 
-def _shortened(part: PartitionPlan, stream: ScannedStream, leave: Leave) -> PartitionPlan:
-    if leave == "unexecuted":
+def _shortened(part: PartitionPlan, stream: ScannedStream, purpose: Purpose) -> PartitionPlan:
+    if purpose.leave == "unexecuted":
         end = max(min(max(stream.executed, BOOTSTRAP_INDEX), part.to_index), part.from_index)
     else:
         end = max(stream.proved, stream.last_index - LEFT_MAX, part.from_index)
-    if leave == "nothing" or end >= part.to_index:
+    if purpose.leave == "nothing" or end >= part.to_index:
         return part
     return replace(part, to_index=end, to_term=0, to_checksum=0)

@@ -27,7 +27,7 @@ from replay.errors import Divergence
 from replay.log.source import source_of
 from replay.plan.in_place_plan import InPlacePlan, plan_in_place
 from replay.plan.node_plan import PartitionPlan, Plan
-from replay.plan.planner import Leave, Voters
+from replay.plan.planner import RECOVER, Purpose
 from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
 from replay.results import PartitionResult
 from replay.state.set_aside_state import states_kept
@@ -43,15 +43,14 @@ def bring_up(
     plan: Plan | None = None,
     workers: int | None = None,
     progress: Callable[[RecoveryProgress], None] = lambda _progress: None,
-    leave: Leave = "nothing",
-    voters: Voters = "alone",
+    purpose: Purpose = RECOVER,
 ) -> tuple[Plan, RecoveryReport]:
-    """Brings every state of the node to the end of its log, by `plan` or by one made here; see `left_over` for `leave`.
+    """Brings every state of the node to the end of its log, by `plan` or by one made here; `left_over` has the rest.
 
     Raises: what `plan_in_place` and `replay_in_place` raise.
     """
     target = Target(files, wal.directory)
-    found = plan_in_place(files, wal, target.trust, given=plan, leave=leave, voters=voters)
+    found = plan_in_place(files, wal, target.trust, given=plan, purpose=purpose)
     return found.plan, replay_in_place(target, found, live=live, workers=workers, progress=progress)
 
 

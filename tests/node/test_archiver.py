@@ -18,7 +18,7 @@ from cmdlog.wal.files import RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn
 from cmdlog.wal.log import Log
 from replay.errors import UntilUnreachable
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from snapshot.archive.archive import ArchiveFolder, bytes_of, check_segments, remove_segment
 from snapshot.archive.segment_copy import Copied, copy_segment
@@ -137,7 +137,7 @@ def test_crash_at_every_step_loses_and_doubles_nothing(tmp_path: Path, every: in
         assert set(check_segments(node.place, segments)) == {""}, step
         assert gaps(segments, node.wal.first_blocks()[0]) == []
         out = directory.with_suffix(".out")
-        rebuild(make_plan(RealFiles(), str(directory), use_state="never", until=txn), RealFiles(), str(out), workers=0)
+        rebuild(make_plan(RealFiles(), str(directory), PAST, until=txn), RealFiles(), str(out), workers=0)
         assert balances_of(str(out)) == balances, step
     rig.stop()
 
@@ -207,7 +207,7 @@ def test_shorten_gives_up_the_oldest_and_shows_how_far_back_one_can_go(tmp_path:
     for n, (txn, balances) in enumerate((later[0], later[len(later) // 2])):
         assert rig.recovered(tmp_path / f"out{n}", txn) == balances
     with pytest.raises(UntilUnreachable):
-        make_plan(RealFiles(), rig.directory, use_state="never", until=rig.history[7][0])
+        make_plan(RealFiles(), rig.directory, PAST, until=rig.history[7][0])
 
 
 @pytest.mark.parametrize("rule", ["stop", "shorten"])
@@ -303,7 +303,7 @@ def test_window_lets_go_of_what_is_older_and_of_nothing_else(tmp_path: Path) -> 
     for n, (txn, balances) in enumerate((inside[0], inside[len(inside) // 2])):
         assert rig.recovered(tmp_path / f"out{n}", txn) == balances
     with pytest.raises(UntilUnreachable):
-        make_plan(RealFiles(), rig.directory, use_state="never", until=rig.history[7][0])
+        make_plan(RealFiles(), rig.directory, PAST, until=rig.history[7][0])
 
 
 def test_damaged_promise_is_shown_and_keeps_everything(tmp_path: Path) -> None:

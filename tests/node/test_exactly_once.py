@@ -22,7 +22,7 @@ from procedures.idempotency.known_outcome import KeyPolicy, Status, key_fingerpr
 from procedures.idempotency.session_calls import sent_name
 from procedures.storage.state import PartitionState
 from replay.errors import Divergence
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from replay.state.trust import Trust, state_path
 from tests.node.rig import Pending, ask, counters, kill, open_node, send
@@ -143,7 +143,7 @@ def test_every_outcome_is_repeated_byte_for_byte_whatever_happens_between(
     with opened(data) as node:
         assert {part["from"] for part in node.recovery} == {"snapshot"}
         check(node, first, naming)
-    rebuild(make_plan(RealFiles(), str(data), use_state="never"), RealFiles(), str(tmp_path / "rebuilt"), workers=0)
+    rebuild(make_plan(RealFiles(), str(data), PAST), RealFiles(), str(tmp_path / "rebuilt"), workers=0)
     with opened(tmp_path / "rebuilt") as node:
         check(node, first, naming)
 
@@ -229,7 +229,7 @@ def test_a_lost_key_is_found_by_the_next_replay(tmp_path: Path) -> None:
     with opened(data, partitions=1) as node:
         ask(node, "bump", key="k", id=1, amount=1)
         ask(node, "bump", id=1, amount=1)
-    rebuild(make_plan(RealFiles(), str(data), use_state="never"), RealFiles(), str(tmp_path / "right"), workers=0)
+    rebuild(make_plan(RealFiles(), str(data), PAST), RealFiles(), str(tmp_path / "right"), workers=0)
     state = PartitionState.open(state_path(str(data), 0), partition=0)
     state.connection.execute("DELETE FROM _cmdlog_keys")
     state.close()
@@ -238,7 +238,7 @@ def test_a_lost_key_is_found_by_the_next_replay(tmp_path: Path) -> None:
         for _ in range(3):  # a batch's digest goes with a later block
             ask(node, "bump", id=2, amount=1)
     with pytest.raises(Divergence):
-        rebuild(make_plan(RealFiles(), str(data), use_state="never"), RealFiles(), str(tmp_path / "wrong"), workers=0)
+        rebuild(make_plan(RealFiles(), str(data), PAST), RealFiles(), str(tmp_path / "wrong"), workers=0)
 
 
 @pytest.mark.slow

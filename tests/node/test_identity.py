@@ -22,7 +22,7 @@ from replay.errors import NotSoleVoter
 from replay.fork.fork import fork
 from replay.log.known_failures import known_faults
 from replay.plan.cluster_planner import make_joint_plan
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.from_cluster import rebuild_jointly
 from replay.recover.to_directory import rebuild
 from snapshot.catalog import list_snapshots
@@ -166,13 +166,13 @@ def test_recovered_node_continues_the_fault_log(tmp_path: Path, declared: tuple[
     """Whatever a recovery makes of a directory, the next record follows the last one of the chain."""
     source, records = declared
     out = str(tmp_path / "out")
-    whole = make_plan(FILES, source, use_state="never")
+    whole = make_plan(FILES, source, PAST)
     until = max(part.to_txn for part in whole.plan.partitions) if how == "until" else None
-    planned = make_plan(FILES, source, use_state="never", until=until)
+    planned = make_plan(FILES, source, PAST, until=until)
     rebuild(planned, FILES, out, workers=0, partitions=3 if how == "partitions" else None, quarantine=how == "quarantine")
     if how == "twice":
         source, out = out, str(tmp_path / "again")
-        rebuild(make_plan(FILES, source, use_state="never"), FILES, out, workers=0)
+        rebuild(make_plan(FILES, source, PAST), FILES, out, workers=0)
     log = FaultLog.open(FILES, out, load_instance(FILES, out).identity)
     assert log.records == records
     after = log.append(failed=[3], epoch=4, term=4, demotions=((0, 9, 4),))

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome
 from cmdlog.wal.files import RealFiles
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from tests.node.rig import open_node, rows, send, when_there_is_room
 from tests.waiting import wait_for
@@ -68,7 +68,7 @@ class Callers:
 
 def restored(directory: Path, out: Path, until: int) -> dict[int, int]:
     """Counters that a recovery to the transaction finds."""
-    rebuild(make_plan(RealFiles(), str(directory), use_state="never", until=until), RealFiles(), str(out), workers=0)
+    rebuild(make_plan(RealFiles(), str(directory), PAST, until=until), RealFiles(), str(out), workers=0)
     return {int(key): int(n) for p in range(3) for key, n in rows(out, p, "SELECT id, n FROM counters")}
 
 

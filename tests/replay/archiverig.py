@@ -10,7 +10,7 @@ from cmdlog.node.background.archiver import ArchiveHooks, Archiver, Rules
 from cmdlog.wal.files import Files, RealFiles
 from cmdlog.wal.ids import BlockNumber, Lsn
 from replay.plan.node_plan import Plan
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from snapshot.archive.archive import ArchiveFolder
 from snapshot.archive.segment_copy import Copied, copy_segment
@@ -107,7 +107,7 @@ class ArchiveRig(Rig):
 
     def recovered(self, out: Path, until: int | None) -> dict[int, int]:
         """Balances that a recovery into another directory finds."""
-        planned = make_plan(RealFiles(), self.directory, use_state="never", until=until)
+        planned = make_plan(RealFiles(), self.directory, PAST, until=until)
         rebuild(planned, RealFiles(), str(out), workers=0)
         return balances_of(str(out), self.partitions)
 
@@ -118,4 +118,4 @@ class ArchiveRig(Rig):
 
 def plan_for(directory: Path | str, until: int | None) -> Plan:
     """What a recovery into another directory would do."""
-    return make_plan(RealFiles(), str(directory), use_state="never", until=until).plan
+    return make_plan(RealFiles(), str(directory), PAST, until=until).plan

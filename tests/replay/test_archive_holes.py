@@ -16,7 +16,7 @@ from replay.fork.fork import START, fork
 from replay.fork.remaining_log import RestUnreadable
 from replay.log.archive_reach import time_of
 from replay.plan.cluster_planner import make_joint_plan
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.from_cluster import rebuild_jointly
 from replay.recover.to_directory import rebuild
 from snapshot.recovery_points import Point, write_point
@@ -159,7 +159,7 @@ def test_recovery_across_a_hole_restores_the_moment_or_is_refused(rig: ArchiveRi
             out = str(tmp_path / f"{name}{n}")
             try:
                 if name == "alone":
-                    rebuild(make_plan(RealFiles(), str(node), use_state="never", until=txn), RealFiles(), out, workers=0)
+                    rebuild(make_plan(RealFiles(), str(node), PAST, until=txn), RealFiles(), out, workers=0)
                 else:
                     rebuild_jointly(joint, RealFiles(), out, workers=0)
             except (Incomplete, UntilUnreachable) as refused:

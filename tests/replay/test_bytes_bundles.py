@@ -13,7 +13,7 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, load_bundle
 from procedures.bundle_dialect import COUNTED_ARGUMENTS, EXACT_NUMERIC, KNOWN, rules_of
 from replay.drill.drill import drill
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from tests.replay.ledgers import SMALL, Versions, rows_of
 
@@ -56,7 +56,7 @@ def test_bytes_that_were_numbers_are_so_in_a_replay(versions: Versions, tmp_path
         assert opened.call("put", note=1, head=b"1", tail=b"2") == b"\0\0\0"
     with cmdlog.open(tmp_path / "node", versions.load("notes_v1", SOURCE + "\n# of now\n")) as opened:
         assert opened.call("put", note=2, head=b"a\0", tail=b"\xff") == b"a\0\xff"
-    rebuild(make_plan(FILES, str(tmp_path / "node"), use_state="never"), FILES, str(tmp_path / "out"))
+    rebuild(make_plan(FILES, str(tmp_path / "node"), PAST), FILES, str(tmp_path / "out"))
     assert rows_of(tmp_path / "out", "notes") == rows_of(tmp_path / "node", "notes")
     assert sorted(rows_of(tmp_path / "out", "notes")) == [(0, b""), (1, b"\0\0\0"), (2, b"a\0\xff")]
     assert drill(FILES, str(tmp_path / "node"), seed=1).verdict == "proven"

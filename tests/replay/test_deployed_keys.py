@@ -13,7 +13,7 @@ import cmdlog
 from cmdlog.errors import KeyReused
 from cmdlog.wal.files import RealFiles
 from replay.fork.fork import fork
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from tests.replay.deployed import Deployed, application, copied, make_deployed, tables_of
 from tests.replay.ledgers import SMALL, Versions
@@ -52,7 +52,7 @@ def test_retry_gets_its_stored_answer(copy: Path, versions: Versions, tmp_path: 
     assert tables_of(copy) == before
     shutil.rmtree(copy / "snapshots")
     (copy / "snapshots").mkdir()
-    rebuild(make_plan(FILES, str(copy), use_state="never"), FILES, str(tmp_path / "out"), workers=2)
+    rebuild(make_plan(FILES, str(copy), PAST), FILES, str(tmp_path / "out"), workers=2)
     assert tables_of(tmp_path / "out") == before
 
 

@@ -11,7 +11,7 @@ import cmdlog
 from cmdlog.wal.files import RealFiles
 from procedures.bundle import capture_bundle
 from replay.log.source import open_source
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from snapshot import lineage
 from snapshot.catalog import list_snapshots
@@ -55,5 +55,5 @@ def test_history_with_live_deploys_is_read_from_each_snapshot(
             if other.partition == 0 and other.name not in {link.name for link in snapshot.chain}:
                 shutil.rmtree(other.path)
         out = tmp_path / f"out-{snapshot.name}"
-        rebuild(make_plan(FILES, str(only), use_state="never"), FILES, str(out), workers=0)
+        rebuild(make_plan(FILES, str(only), PAST), FILES, str(out), workers=0)
         assert tables_of(out) == wanted, snapshot.name

@@ -8,7 +8,7 @@ import pytest
 
 import cmdlog
 from cmdlog.wal.files import RealFiles
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import Target, execute
 from tests.replay.deployed import FIRST, FOURTH, PARTITIONS, SECOND, tables_of
 from tests.replay.ledgers import SMALL, Versions
@@ -46,7 +46,7 @@ def test_rows_of_a_set_aside_call_are_watched_through_a_migration(
     out = tmp_path / "out"
     (out / "state").mkdir(parents=True)
     monkeypatch.setenv("YEARS_TRAP", "on")
-    planned = make_plan(RealFiles(), str(node), use_state="never")
+    planned = make_plan(RealFiles(), str(node), PAST)
     (aside,) = execute(planned, Target(RealFiles(), str(out)), quarantine=True, live=lambda _catalog: None).aside
     assert [(call.procedure, call.params) for call in aside.calls] == [("trap", {"id": 1})]
     assert [touch.txn_id for touch in aside.touches[0]] == [grown, migrated]

@@ -17,7 +17,7 @@ from replay.diff.state_reader import open_states
 from replay.drill.drill import drill
 from replay.errors import ReshapeRefused
 from replay.log.source import fold_end, open_source
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from replay.repartition.repartition import reshape
 from replay.state.trust import state_path
@@ -40,7 +40,7 @@ def past(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Deploy
 
 def recovered(directory: Path, out: Path, until: int | None = None, **more: Any) -> Path:
     """The directory of a recovery."""
-    rebuild(make_plan(FILES, str(directory), use_state="never", until=until), FILES, str(out), workers=0, **more)
+    rebuild(make_plan(FILES, str(directory), PAST, until=until), FILES, str(out), workers=0, **more)
     return out
 
 

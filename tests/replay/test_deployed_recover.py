@@ -11,7 +11,7 @@ import cmdlog
 from cmdlog.wal.files import RealFiles
 from cmdlog.wal.format.record import RecordKind
 from replay.log.source import open_source
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from snapshot.catalog import list_snapshots
 from tests.replay.deployed import ITEMS, PARTITIONS, Deployed, Tables, application, copied, make_deployed, ordered, tables_of
@@ -29,7 +29,7 @@ def past(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Deploy
 
 def recovered(directory: Path, out: Path, until: int | None = None) -> Tables:
     """The tables of a recovery into another directory."""
-    rebuild(make_plan(FILES, str(directory), use_state="never", until=until), FILES, str(out), workers=0)
+    rebuild(make_plan(FILES, str(directory), PAST, until=until), FILES, str(out), workers=0)
     return tables_of(out)
 
 

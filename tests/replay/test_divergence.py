@@ -12,7 +12,7 @@ from cmdlog.wal.log import Log
 from procedures.bundle import load_bundle
 from replay.errors import Divergence, DivergencePlace
 from replay.loop import entry_queue
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, RECOVER, make_plan
 from replay.recover import partition_replay
 from replay.recover.divergence import Trial
 from replay.recover.in_place import bring_up
@@ -31,7 +31,7 @@ def rig(tmp_path: Path) -> Rig:
 def diverge(rig: Rig, out: Path, *, workers: int = 0) -> DivergencePlace:
     """Where a recovery to another place diverges."""
     with pytest.raises(Divergence) as caught:
-        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(out), workers=workers)
+        rebuild(make_plan(rig.files, rig.directory, PAST), rig.files, str(out), workers=workers)
     place = caught.value.place
     assert DivergencePlace.from_json(place.to_json()) == place
     if place.rows:
@@ -121,11 +121,11 @@ def test_nearest_state_gives_the_live_value(rig: Rig, tmp_path: Path) -> None:
     rig.batch(0, [(DRIFT, [0])])
     rig.snapshot(0)
     rig.close()
-    plan = make_plan(rig.files, rig.directory, use_state="never")
+    plan = make_plan(rig.files, rig.directory, PAST)
     assert plan.plan.partitions[0].from_index > index, "the newest snapshot is behind it"
     txn = rig.history[-1][0] - 1
     path.rename(path.with_name("elsewhere"))
-    planned = make_plan(rig.files, rig.directory, use_state="never", until=txn)
+    planned = make_plan(rig.files, rig.directory, PAST, until=txn)
     path.with_name("elsewhere").rename(path)
     with pytest.raises(Divergence) as caught:
         rebuild(planned, rig.files, str(tmp_path / "out"), workers=0)
@@ -158,7 +158,7 @@ def test_original_is_untouched_by_a_look_at_its_rows(rig: Rig, tmp_path: Path) -
         trusted.grant(p)
     before = {path: path.read_bytes() for path in sorted(copy.rglob("*")) if path.is_file()}
     with pytest.raises(Divergence) as caught:
-        rebuild(make_plan(rig.files, str(copy), use_state="never"), rig.files, str(tmp_path / "out"), workers=0)
+        rebuild(make_plan(rig.files, str(copy), PAST), rig.files, str(tmp_path / "out"), workers=0)
     assert caught.value.place.rows[0].live_as_of_index == rig.next_index[0] - 1
     assert {path: path.read_bytes() for path in sorted(copy.rglob("*")) if path.is_file()} == before
 
@@ -175,7 +175,7 @@ def test_other_partitions_go_on_to_their_ends(rig: Rig) -> None:
         bring_up(rig.files, wal, workers=0)
     wal.close()
     assert not rig.trust.__class__(rig.files, rig.directory).doubt(1)
-    plan = make_plan(rig.files, rig.directory, use_state="trusted").plan
+    plan = make_plan(rig.files, rig.directory, RECOVER).plan
     assert [(part.source, part.entries) for part in plan.partitions][1] == ("state", 0)
 
 
@@ -184,7 +184,7 @@ def test_every_stopped_partition_is_named(rig: Rig, tmp_path: Path) -> None:
     places = [rig.batch(p, [(DRIFT, [10 * p])]) for p in range(2)]
     rig.close()
     with pytest.raises(Divergence) as caught:
-        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=0)
+        rebuild(make_plan(rig.files, rig.directory, PAST), rig.files, str(tmp_path / "out"), workers=0)
     assert (caught.value.place.partition, caught.value.place.index) == (0, places[0])
     assert [(other.place.partition, other.place.index) for other in caught.value.also] == [(1, places[1])]
     assert f"partition 1 at index {places[1]}" in str(caught.value)
@@ -241,7 +241,7 @@ def test_digests_of_a_state_that_other_nodes_did_not_have_prove_nothing(rig: Rig
     known.add_divergence(0, PartitionDivergence(index + 1, "planted"))
     assert diverge(rig, tmp_path / "later").index == index
     known.add_divergence(0, PartitionDivergence(index, "planted"))
-    report = rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=0)
+    report = rebuild(make_plan(rig.files, rig.directory, PAST), rig.files, str(tmp_path / "out"), workers=0)
     without_digest = [result.entries - result.digests for result in report.results]
     assert without_digest[0] - without_digest[1] == rig.next_index[0] - index
     assert [result.distrusted for result in report.results] == [rig.next_index[0] - index, 0]

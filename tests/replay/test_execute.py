@@ -12,7 +12,7 @@ from cmdlog.wal.log import Log
 from procedures.idempotency.known_outcome import KeyPolicy
 from replay.errors import Divergence
 from replay.plan.node_plan import Plan
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import RecoveryReport
 from replay.recover.in_place import bring_up
 from replay.state import state_lock
@@ -256,7 +256,7 @@ def test_plan_survives_its_file(rig: Rig) -> None:
     rig.entry(0, RecordKind.SKIP, {"index": index, "position": 0, "reason": "hung", "txn_id": rig.tick(1, 0)[0]})
     rig.snapshot(0)
     rig.close()
-    plan = make_plan(rig.files, rig.directory, use_state="never").plan
+    plan = make_plan(rig.files, rig.directory, PAST).plan
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.partitions[0].source == "snapshot"
     assert plan.partitions[0].skips

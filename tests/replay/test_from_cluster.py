@@ -11,6 +11,7 @@ from replay.engine import CatalogMissing
 from replay.errors import Poison
 from replay.plan.cluster_plan import JointPlan
 from replay.plan.cluster_planner import make_joint_plan
+from replay.plan.planner import MEMBER_QUARANTINE
 from replay.recover.execute import Target
 from replay.recover.from_cluster import rebuild_jointly, run_legs
 from replay.state.trust import STATE_FOLDER, Trust, read_position, state_path
@@ -55,7 +56,7 @@ def test_calls_without_code_are_set_aside_over_several_directories_too(tmp_path:
     rig.stop()
     with pytest.raises(CatalogMissing):
         make_joint_plan(rig.files, [rig.directory])
-    plan = make_joint_plan(rig.files, [rig.directory], missing_code="left")
+    plan = make_joint_plan(rig.files, [rig.directory], purpose=MEMBER_QUARANTINE)
     report = rebuild_jointly(plan, rig.files, str(tmp_path / "out"), workers=1, quarantine=True)
     assert [(call.params, call.kind) for call in report.aside[0].calls] == [([0, 5], "code")]
     assert balances_of(str(tmp_path / "out")) == rig.balances

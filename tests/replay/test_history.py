@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cmdlog.wal.files import RealFiles
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from tests.commands import Command
 from tests.replay import damage
@@ -142,7 +142,7 @@ def test_node_that_began_with_a_state_tells_its_own_calls(command: Command, tmp_
         db = versions.load("ledger_v1")
         with cmdlog.open(tmp_path / "node", db, **SMALL) as opened:
             opened.call("begin", account=1)
-        planned = make_plan(RealFiles(), str(tmp_path / "node"), use_state="never", until=None)
+        planned = make_plan(RealFiles(), str(tmp_path / "node"), PAST, until=None)
         rebuild(planned, RealFiles(), str(tmp_path / "out"), workers=0)
         with cmdlog.open(tmp_path / "out", db, **SMALL) as opened:
             opened.call("deposit", account=1, amount=5)

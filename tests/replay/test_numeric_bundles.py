@@ -19,7 +19,7 @@ from procedures.errors import SchemaConflict
 from procedures.numeric.numeric_types import numeric_as_text
 from replay.drill.drill import drill
 from replay.fork.fork import START, fork
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from snapshot.catalog import list_snapshots
 from snapshot.export import export
@@ -99,7 +99,7 @@ def test_a_bundle_of_exact_numbers_says_so(versions: Versions) -> None:
 
 def test_a_log_with_text_replays_as_it_ran(node: Path, tmp_path: Path) -> None:
     """From the start, with digests compared; the rows are the text that was stored."""
-    rebuild(make_plan(FILES, str(node), use_state="never"), FILES, str(tmp_path / "out"))
+    rebuild(make_plan(FILES, str(node), PAST), FILES, str(tmp_path / "out"))
     assert rows_of(tmp_path / "out", "prices") == rows_of(node, "prices")
     assert "21" in {row[1] for row in rows_of(node, "prices")}
 
@@ -134,7 +134,7 @@ def test_an_export_shows_the_numbers(node: Path, versions: Versions, tmp_path: P
     from pyarrow import parquet
 
     def exported(directory: Path, name: str) -> list[Any]:
-        rebuild(make_plan(FILES, str(directory), use_state="never"), FILES, str(tmp_path / name))
+        rebuild(make_plan(FILES, str(directory), PAST), FILES, str(tmp_path / name))
         newest = {
             s.partition: s
             for s in list_snapshots(FILES, str(tmp_path / name), load_instance(FILES, str(tmp_path / name)).identity)

@@ -15,7 +15,7 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.opening.home import adopt
 from replay.errors import UntilBeyond, UntilUnreachable
 from replay.plan.node_plan import Plan, Planned
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.plan.until import parse_until
 from replay.recover.in_place import bring_up
 from replay.recover.to_directory import rebuild
@@ -47,7 +47,7 @@ def copy(history: ArchiveRig, tmp_path: Path) -> Path:
 
 def recovered(directory: Path, out: Path, until: int) -> dict[int, int]:
     """Balances that a recovery into another directory finds."""
-    rebuild(make_plan(RealFiles(), str(directory), use_state="never", until=until), RealFiles(), str(out), workers=0)
+    rebuild(make_plan(RealFiles(), str(directory), PAST, until=until), RealFiles(), str(out), workers=0)
     return balances_of(str(out))
 
 
@@ -116,7 +116,7 @@ def test_what_lies_behind_the_moment_is_not_read(history: ArchiveRig, copy: Path
         data = bytearray(path.read_bytes())
         data[4096:] = bytes(len(data) - 4096)
         path.write_bytes(data)
-    rebuild(make_plan(RealFiles(), str(copy), use_state="never", until=txn), RealFiles(), str(tmp_path / "out"), workers=0)
+    rebuild(make_plan(RealFiles(), str(copy), PAST, until=txn), RealFiles(), str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == balances
 
 
@@ -149,7 +149,7 @@ def test_damaged_base_falls_back_to_an_older_one(history: ArchiveRig, copy: Path
         data = bytearray(image.read_bytes())
         data[5000] ^= 1
         image.write_bytes(data)
-    again = make_plan(RealFiles(), str(copy), use_state="never", until=txn)
+    again = make_plan(RealFiles(), str(copy), PAST, until=txn)
     assert again.plan.from_block < planned.from_block
     rebuild(again, RealFiles(), str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == balances
@@ -246,7 +246,7 @@ def test_lost_manifests_cost_nothing(history: ArchiveRig, copy: Path, tmp_path: 
     txn, balances = early(history)
     for manifest in (copy / "archive").glob("log-*.json"):
         manifest.unlink()
-    rebuild(make_plan(RealFiles(), str(copy), use_state="never", until=txn), RealFiles(), str(tmp_path / "out"), workers=0)
+    rebuild(make_plan(RealFiles(), str(copy), PAST, until=txn), RealFiles(), str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == balances
 
 

@@ -18,7 +18,7 @@ from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, PartitionEngine
 from replay.errors import Divergence, Poison
 from replay.plan.node_plan import Planned
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, QUARANTINE, make_plan
 from replay.recover import skipped_calls
 from replay.recover.execute import RecoveryReport, Target, execute
 from replay.recover.quarantine import Aside, QuarantineFile, aside_from_json, joined
@@ -38,14 +38,14 @@ def rig(tmp_path: Path) -> Rig:
 
 def set_aside(rig: Rig, out: Path, *, hang_after_s: float = 60) -> RecoveryReport:
     """A recovery to another place that sets calls aside."""
-    planned = make_plan(rig.files, rig.directory, use_state="never")
+    planned = make_plan(rig.files, rig.directory, PAST)
     return rebuild(planned, rig.files, str(out), workers=1, quarantine=True, hang_after_s=hang_after_s)
 
 
 def here(rig: Rig, out: Path) -> list[Aside]:
     """The same in this process, without a node around it."""
     (out / "state").mkdir(parents=True)
-    planned = make_plan(rig.files, rig.directory, use_state="never")
+    planned = make_plan(rig.files, rig.directory, PAST)
     report = execute(planned, Target(rig.files, str(out)), quarantine=True, live=lambda _catalog: None)
     return list(report.aside)
 
@@ -84,7 +84,7 @@ def test_a_logged_fork_is_named_and_set_aside(rig: Rig, tmp_path: Path, monkeypa
     rig.deposits(4)
     rig.close()
     with pytest.raises(Divergence, match="trap"):
-        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "stopped"), workers=1)
+        rebuild(make_plan(rig.files, rig.directory, PAST), rig.files, str(tmp_path / "stopped"), workers=1)
     aside = [call for of in set_aside(rig, tmp_path / "out").aside for call in of.calls]
     assert [(call.procedure, call.kind) for call in aside] == [("trap", "divergence")]
     assert balances_of(str(tmp_path / "out")) == rig.balances | {0: rig.balances[0] - 1}
@@ -141,7 +141,7 @@ def test_without_quarantine_a_failing_call_stops_its_partition_only(
     (tmp_path / "out" / "state").mkdir(parents=True)
     target = Target(rig.files, str(tmp_path / "out"))
     with pytest.raises(Poison, match="MemoryError") as caught:
-        execute(make_plan(rig.files, rig.directory, use_state="never"), target, workers=0)
+        execute(make_plan(rig.files, rig.directory, PAST), target, workers=0)
     place = caught.value.place
     assert (place.partition, place.index, place.position, place.procedure, place.txn_id) == (0, index, 1, "trap", txn)
     assert caught.value.exit_code == 16
@@ -174,8 +174,8 @@ def test_missing_code_stops_the_partition_or_is_set_aside(rig: Rig, tmp_path: Pa
     for name in ("stopped", "aside"):
         (tmp_path / name / "state").mkdir(parents=True)
     with pytest.raises(CatalogMissing):
-        make_plan(rig.files, rig.directory, use_state="never")
-    plan = make_plan(rig.files, rig.directory, use_state="never", missing_code="left").plan
+        make_plan(rig.files, rig.directory, PAST)
+    plan = make_plan(rig.files, rig.directory, QUARANTINE).plan
     with pytest.raises(Poison, match="catalog version 9") as caught:
         execute(Planned.of(rig.files, plan), Target(rig.files, str(tmp_path / "stopped")), workers=0)
     assert (caught.value.exit_code, caught.value.place.index) == (13, index)
@@ -266,7 +266,7 @@ def test_second_piece_of_a_recovery_knows_what_the_first_set_aside(rig: Rig, tmp
     later = rig.batch(0, [(DEPOSIT, [0, 7])])
     rig.close()
     (whole,) = here(rig, tmp_path / "whole")
-    plan = make_plan(rig.files, rig.directory, use_state="never").plan
+    plan = make_plan(rig.files, rig.directory, PAST).plan
     (tmp_path / "out" / "state").mkdir(parents=True)
     target = Target(rig.files, str(tmp_path / "out"))
     asides: list[Aside] = []
@@ -326,7 +326,7 @@ def test_call_that_ends_its_process_is_named(rig: Rig, tmp_path: Path, monkeypat
     rig.close()
     monkeypatch.setenv("LEDGER_TRAP", "end")
     with pytest.raises(Poison, match="code 3") as caught:
-        rebuild(make_plan(rig.files, rig.directory, use_state="never"), rig.files, str(tmp_path / "out"), workers=1)
+        rebuild(make_plan(rig.files, rig.directory, PAST), rig.files, str(tmp_path / "out"), workers=1)
     place = caught.value.place
     assert (place.partition, place.index, place.position, place.procedure) == (0, index, 1, "trap")
     ends = [read_position(state_path(str(tmp_path / "out"), p), p) for p in range(2)]

@@ -32,7 +32,7 @@ from procedures.idempotency.session_calls import sent_name
 from procedures.samples import bank, tpcc, voter
 from procedures.storage.state import PartitionState, Position
 from replay.errors import Interrupted, ReshapeRefused
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from replay.repartition.repartition import Moved, check_shape, reshape
 from replay.state.trust import Trust, read_position, state_path
@@ -53,7 +53,7 @@ def opened(directory: Path, db: Database, **settings: Any) -> Embedded:
 
 def reshaped(source: Path, out: Path, partitions: int, **given: Any) -> Path:
     """The node `out` made from `source`."""
-    rebuild(make_plan(FILES, str(source), use_state="never"), FILES, str(out), workers=0, partitions=partitions, **given)
+    rebuild(make_plan(FILES, str(source), PAST), FILES, str(out), workers=0, partitions=partitions, **given)
     return out
 
 
@@ -226,7 +226,7 @@ def test_a_recovery_that_is_broken_off_while_rows_move_is_gone_on_with(tmp_path:
     with opened(tmp_path / "old", voter.db, partitions=2) as node:
         for name, params in (*voter.loader(), *voter.workload(1, calls=40, phones=20)):
             answer_of(node, (name, params))
-    plan = make_plan(FILES, str(tmp_path / "old"), use_state="never")
+    plan = make_plan(FILES, str(tmp_path / "old"), PAST)
 
     def stop(_: Moved) -> None:
         raise KeyboardInterrupt

@@ -15,7 +15,7 @@ from procedures.storage.state import Position
 from replay.errors import Interrupted, PlanOutdated
 from replay.loop import entry_queue, shared_transaction
 from replay.plan.node_plan import Plan, Planned
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import RecoveryProgress
 from replay.recover.to_directory import rebuild
 from replay.state.trust import Trust, read_position, state_path
@@ -40,7 +40,7 @@ def reopened(rig: Rig, until: int | None = None) -> Planned:
 
 def planned_of(rig: Rig, until: int | None = None) -> Plan:
     """The plan of a recovery to another place."""
-    return make_plan(rig.files, rig.directory, use_state="never", until=until).plan
+    return make_plan(rig.files, rig.directory, PAST, until=until).plan
 
 
 def break_off(rig: Rig, out: Path, *, after: int) -> None:

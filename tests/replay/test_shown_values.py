@@ -13,7 +13,7 @@ from cmdlog.wal.files import RealFiles
 from procedures.bundle import Bundle, capture_bundle, load_bundle
 from procedures.bundle_dialect import GROUPED_OPERANDS, HIDDEN_VALUES, rules_of
 from replay.drill.drill import drill
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from tests.replay.ledgers import SMALL, Versions, rows_of
 
@@ -78,7 +78,7 @@ def test_texts_with_values_are_so_in_a_replay(versions: Versions, tmp_path: Path
         opened.call("put", note=5, due="12345.5")
         with pytest.raises(cmdlog.ProcedureFailed, match=r"the value is out of range"):
             opened.call("fail", note=3, due="12345.5")
-    rebuild(make_plan(FILES, str(tmp_path / "node"), use_state="never"), FILES, str(tmp_path / "out"))
+    rebuild(make_plan(FILES, str(tmp_path / "node"), PAST), FILES, str(tmp_path / "out"))
     assert rows_of(tmp_path / "out", "notes") == rows_of(tmp_path / "node", "notes")
     assert sorted(row[:2] for row in rows_of(tmp_path / "out", "notes")) == [
         (1, "UNIQUE constraint failed: notes.id; values: id=1"),

@@ -11,7 +11,7 @@ import pytest
 from replay.log.collect_evidence import gather
 from replay.log.source import open_source
 from replay.plan.node_plan import Planned
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import Target, execute
 from tests.replay.rig import DEPOSIT, Rig
 
@@ -45,7 +45,7 @@ def test_batches_whose_digests_do_not_come_take_little_memory(tmp_path: Path) ->
     for _ in range(BATCHES):
         rig.batch(0, [(DEPOSIT, [0, 1])] * calls, digest=False)
     rig.close()
-    planned = make_plan(rig.files, rig.directory, use_state="never")
+    planned = make_plan(rig.files, rig.directory, PAST)
     (tmp_path / "out" / "state").mkdir(parents=True)
     tracemalloc.start()
     try:

@@ -17,7 +17,7 @@ from replay.log.split_calls import PartedCall, PartitionSpan, find_parted
 from replay.plan.cluster_plan import JointPlan
 from replay.plan.cluster_planner import make_joint_plan
 from replay.plan.node_plan import Plan
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from tests.commands import Command
 from tests.replay.historycheck import FILES, balances_of_chosen, check_notes, recovered
 from tests.replay.historymembers import History
@@ -107,7 +107,7 @@ def test_single_directory_is_held_to_the_same(tmp_path: Path) -> None:
     real(1, 0, txn_id)
     history.deposits(0)
     history.finish()
-    planned = make_plan(FILES, history.directory_of(1), use_state="never")
+    planned = make_plan(FILES, history.directory_of(1), PAST)
     (index,) = planned.plan.partitions[0].dropped
     assert any(f"transaction {txn_id}" in note and f"index {index}" in note for note in planned.plan.notes)
     assert Plan.from_json(planned.plan.to_json()) == planned.plan

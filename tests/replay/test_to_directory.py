@@ -14,7 +14,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP
 from cmdlog.wal.log import Log
 from replay.errors import PlanOutdated, UntilUnreachable
 from replay.plan.node_plan import Plan, Planned
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, RECOVER, make_plan
 from replay.plan.until import parse_until
 from replay.recover.in_place import bring_up
 from replay.recover.to_directory import rebuild
@@ -32,7 +32,7 @@ def rig(tmp_path: Path) -> Rig:
 
 def rebuilt(rig: Rig, out: Path, until: int | None = None) -> dict[int, int]:
     """Balances of the node that a recovery makes."""
-    rebuild(make_plan(rig.files, rig.directory, use_state="never", until=until), rig.files, str(out), workers=0)
+    rebuild(make_plan(rig.files, rig.directory, PAST, until=until), rig.files, str(out), workers=0)
     return balances_of(str(out))
 
 
@@ -117,7 +117,7 @@ def test_until_uses_a_snapshot_from_before(rig: Rig, tmp_path: Path) -> None:
     rig.deposits(4)
     rig.snapshot(0)
     rig.close()
-    planned = make_plan(rig.files, rig.directory, use_state="never", until=until)
+    planned = make_plan(rig.files, rig.directory, PAST, until=until)
     part = planned.plan.partitions[0]
     assert part.source == "snapshot"
     assert ["after the requested end" in passed.why for passed in part.passed] == [True]
@@ -152,7 +152,7 @@ def test_until_before_everything_is_refused_when_the_log_does_not_reach_back(rig
     rig.close()
     rebuilt(rig, tmp_path / "out")
     with pytest.raises(UntilUnreachable):
-        make_plan(RealFiles(), str(tmp_path / "out"), use_state="never", until=rig.history[7][0])
+        make_plan(RealFiles(), str(tmp_path / "out"), PAST, until=rig.history[7][0])
 
 
 def test_target_that_is_not_empty_is_refused(rig: Rig, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_plan_from_a_file_does_the_same(rig: Rig, tmp_path: Path) -> None:
     """A plan that went through a file gives the same states as one that did not."""
     txn, balances = rig.history[-5]
     rig.close()
-    plan = Plan.from_json(make_plan(rig.files, rig.directory, use_state="never", until=txn).plan.to_json())
+    plan = Plan.from_json(make_plan(rig.files, rig.directory, PAST, until=txn).plan.to_json())
     rebuild(Planned.of(rig.files, plan), rig.files, str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == balances
 
@@ -186,7 +186,7 @@ def test_plan_from_a_file_does_the_same(rig: Rig, tmp_path: Path) -> None:
 def test_plan_in_place_that_the_log_has_outgrown_is_refused(rig: Rig) -> None:
     """A plan made before more was logged would leave it out."""
     rig.stop()
-    plan = make_plan(rig.files, rig.directory, use_state="trusted").plan
+    plan = make_plan(rig.files, rig.directory, RECOVER).plan
     rig.restart()
     rig.batch(0, [(DEPOSIT, [0, 1])])
     rig.stop()
@@ -206,8 +206,8 @@ def test_damaged_log_is_refused_and_its_good_part_given_on_request(rig: Rig, tmp
     segment = next(path for path in Path(rig.directory, "log").glob("seg-*") if b"424242" in path.read_bytes())
     segment.write_bytes(segment.read_bytes().replace(b"424242", b"424243"))
     with pytest.raises(Corrupt):
-        make_plan(rig.files, rig.directory, use_state="never")
-    planned = make_plan(rig.files, rig.directory, use_state="never", accept_data_loss=True)
+        make_plan(rig.files, rig.directory, PAST)
+    planned = make_plan(rig.files, rig.directory, PAST, accept_data_loss=True)
     assert planned.plan.notes
     rebuild(planned, rig.files, str(tmp_path / "out"), workers=0)
     assert balances_of(str(tmp_path / "out")) == balances

@@ -13,7 +13,7 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle, load_bundle
 from procedures.bundle_dialect import EXACT_NUMERIC, KNOWN, rules_of
 from procedures.wire.result_json import encode_any, encode_first_types
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from tests.replay.ledgers import SMALL, Versions, rows_of
 
@@ -67,6 +67,6 @@ def test_calls_that_failed_by_their_result_fail_in_a_replay(versions: Versions, 
         opened.call("put_typed", visit=2)
     with cmdlog.open(tmp_path / "node", versions.load("visits_v1", SOURCE + "\n# of now\n")) as opened:
         assert opened.call("put", visit=3) == {"length": "PT3H"}
-    rebuild(make_plan(FILES, str(tmp_path / "node"), use_state="never"), FILES, str(tmp_path / "out"))
+    rebuild(make_plan(FILES, str(tmp_path / "node"), PAST), FILES, str(tmp_path / "out"))
     assert rows_of(tmp_path / "out", "visits") == rows_of(tmp_path / "node", "visits")
     assert sorted(row[0] for row in rows_of(tmp_path / "out", "visits")) == [0, 2, 3]

@@ -11,7 +11,7 @@ import cmdlog
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
 from procedures import Database
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild as recover
 from snapshot.catalog import list_snapshots
 from snapshot.export import export
@@ -59,7 +59,7 @@ def fill(node: Any) -> None:
 def exported(node: Path, work: Path, *, until: int | None = None, db: Database | None = None) -> dict[str, list[dict[str, Any]]]:
     """Table -> rows, of `cmdlog recover --until` and `cmdlog snapshot export` behind it."""
     files = RealFiles()
-    recover(make_plan(files, str(node), use_state="never", until=until), files, str(work / "node"))
+    recover(make_plan(files, str(node), PAST, until=until), files, str(work / "node"))
     newest = {
         s.partition: s for s in list_snapshots(files, str(work / "node"), load_instance(files, str(work / "node")).identity)
     }

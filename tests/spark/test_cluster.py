@@ -19,7 +19,7 @@ import pytest
 import cmdlog
 from cmdlog.wal.files import RealFiles
 from replay.plan.node_plan import Planned
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import Target, execute
 from replay.spark.base.java import find_java
 from replay.state.trust import state_path
@@ -211,7 +211,7 @@ def test_rebuild_on_executors_is_the_recovery(drivers: Drivers, node: Path, tmp_
     tables = json.loads((out / "manifest.json").read_text())["points"][0]["tables"]
     found = {(file["partition"], name): file["digest"] for name, table in tables.items() for file in table["files"]}
     (tmp_path / "work" / "state").mkdir(parents=True)
-    plan = make_plan(RealFiles(), str(node), use_state="never").plan
+    plan = make_plan(RealFiles(), str(node), PAST).plan
     execute(Planned.of(RealFiles(), plan), Target(RealFiles(), str(tmp_path / "work")), workers=0)
     for part in plan.partitions:
         connection = open_image(state_path(str(tmp_path / "work"), part.partition))

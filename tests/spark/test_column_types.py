@@ -11,7 +11,7 @@ from pyarrow import parquet
 import cmdlog
 from cmdlog.wal.directory.instance import load_instance
 from cmdlog.wal.files import RealFiles
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild as recover
 from replay.spark.jobs.backfill import backfill
 from replay.spark.jobs.rebuild import rebuild
@@ -53,7 +53,7 @@ def as_spark(spark: SparkSession, path: Path) -> dict[str, str]:
 def test_four_ways_out_give_every_column_one_type(spark: SparkSession, node: Path, versions: Versions, tmp_path: Path) -> None:
     """An export, a rebuild, `state.*`, and both sides of a back-fill's differences; values agree as well."""
     files = RealFiles()
-    recover(make_plan(files, str(node), use_state="never"), files, str(tmp_path / "node"))
+    recover(make_plan(files, str(node), PAST), files, str(tmp_path / "node"))
     snapshots = list_snapshots(files, str(tmp_path / "node"), load_instance(files, str(tmp_path / "node")).identity)
     export(files, list({one.partition: one for one in snapshots}.values()), str(tmp_path / "tables"))
     exported = tmp_path / "tables" / "things.parquet"

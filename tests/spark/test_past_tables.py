@@ -13,7 +13,7 @@ import pytest
 
 from cmdlog.wal.files import RealFiles
 from procedures.numeric.marks import stored_integer
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild as rebuild_node
 from replay.spark.base.options import parse_options
 from replay.spark.datasource.past_tables import tables_at
@@ -86,7 +86,7 @@ def test_tables_come_from_snapshot_and_entries(past: Deployed, tmp_path: Path) -
     (bare / "snapshots").mkdir()
     for step in (1, 2, 3, 4):
         out = tmp_path / f"out{step}"
-        made = [make_plan(FILES, str(of), use_state="never", until=past.last(step).txn_id) for of in (past.directory, bare)]
+        made = [make_plan(FILES, str(of), PAST, until=past.last(step).txn_id) for of in (past.directory, bare)]
         rebuild_node(made[0], FILES, str(out), workers=0)
         with closing(open_image(state_path(str(out), 0))) as image:
             held = dict(

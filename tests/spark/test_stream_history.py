@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import cmdlog
 from cmdlog.wal.files import RealFiles
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild as recover
 from replay.spark.datasource import stream_history
 from replay.spark.datasource.stream_history import OtherHistory
@@ -40,7 +40,7 @@ def shop(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recovered(node: Path, out: Path, until: int | None = None) -> str:
     """`cmdlog recover NODE --until T --to OUT`."""
-    recover(make_plan(RealFiles(), str(node), use_state="never", until=until), RealFiles(), str(out))
+    recover(make_plan(RealFiles(), str(node), PAST, until=until), RealFiles(), str(out))
     return str(out)
 
 

@@ -13,7 +13,7 @@ from cmdlog.cli import REPLAYING, main
 from cmdlog.testing import Server, StartServer
 from procedures.hash_seed import is_pinned
 from replay.errors import Divergence
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.execute import UNPINNED, Target, execute
 from tests.replay.rig import DEPOSIT, Rig
 
@@ -90,7 +90,7 @@ def test_unpinned_process_replays_nothing_itself(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.batch(0, [(DEPOSIT, [0, 5])])
     rig.close()
-    report = execute(make_plan(rig.files, rig.directory, use_state="never"), _target(rig, tmp_path / "out"))
+    report = execute(make_plan(rig.files, rig.directory, PAST), _target(rig, tmp_path / "out"))
     assert report.workers == int(not is_pinned())
 
 

@@ -20,7 +20,7 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.opening.home import CopiedNode, Home, adopt
 from cmdlog.wal.system import machine
 from replay.plan.cluster_planner import make_joint_plan
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.from_cluster import rebuild_jointly
 from replay.recover.to_directory import rebuild
 from snapshot.catalog import list_snapshots
@@ -106,7 +106,7 @@ def test_copy_is_refused_and_the_original_runs_on(original: Path, how: str) -> N
 def test_copy_of_a_node_that_was_never_opened_is_refused(original: Path, tmp_path: Path) -> None:
     """What a recovery has just made is as little to be started twice."""
     out = tmp_path / "out"
-    rebuild(make_plan(FILES, str(original), use_state="never"), FILES, str(out), workers=0)
+    rebuild(make_plan(FILES, str(original), PAST), FILES, str(out), workers=0)
     shutil.copytree(out, tmp_path / "twin")
     with pytest.raises(CopiedNode):
         reopen(tmp_path / "twin")

@@ -95,14 +95,14 @@ def _at(directory: str, target: str, point: str | None) -> Iterator[str]:
     from cmdlog.cli.directory.recover_output import ProgressDisplay
     from cmdlog.wal.files import RealFiles
     from replay.errors import UntilBeyond
-    from replay.plan.planner import make_plan
+    from replay.plan.planner import PAST, make_plan
     from replay.plan.until import parse_until
     from replay.recover.to_directory import rebuild
     from snapshot.background_io import remove_tree
 
     files, work = RealFiles(), f"{target}.tmp-{os.urandom(8).hex()}"
     try:
-        planned = make_plan(files, directory, use_state="never", until=parse_until(point))
+        planned = make_plan(files, directory, PAST, until=parse_until(point))
     except UntilBeyond as error:
         error.hint = "choose a moment in between, or omit --point to export the newest snapshots"
         raise

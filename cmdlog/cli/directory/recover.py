@@ -206,9 +206,10 @@ def _look_or_copy(wanted: Wanted) -> None:
     from cmdlog.wal.errors import Corrupt
     from replay.log.source import settled
     from replay.plan.node_plan import Planned
-    from replay.plan.planner import make_plan
+    from replay.plan.planner import PAST, QUARANTINE, RECOVER, make_plan
     from replay.recover.to_directory import rebuild
 
+    purpose = RECOVER if wanted.to is None else QUARANTINE if wanted.quarantine else PAST
     if wanted.apply is not None:
         planned = Planned.of(wanted.files, read_plan(wanted.apply, wanted.directories))
     else:
@@ -217,10 +218,9 @@ def _look_or_copy(wanted: Wanted) -> None:
                 lambda: make_plan(
                     wanted.files,
                     wanted.directories[0],
-                    use_state="never" if wanted.to is not None else "trusted",
+                    purpose,
                     until=wanted.until,
                     accept_data_loss=wanted.accept_data_loss,
-                    missing_code="left" if wanted.quarantine else "refused",
                 )
             )
         except Corrupt as damage:
@@ -296,13 +296,14 @@ def _look_or_copy_jointly(wanted: Wanted) -> None:
 
 def _joint_plan(wanted: Wanted) -> JointPlan:
     from replay.plan.cluster_planner import make_joint_plan
+    from replay.plan.planner import MEMBER_PAST, MEMBER_QUARANTINE
 
     return make_joint_plan(
         wanted.files,
         wanted.directories,
         until=wanted.until,
         accept_data_loss=wanted.accept_data_loss,
-        missing_code="left" if wanted.quarantine else "refused",
+        purpose=MEMBER_QUARANTINE if wanted.quarantine else MEMBER_PAST,
     )
 
 

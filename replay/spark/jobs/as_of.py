@@ -26,7 +26,7 @@ from replay.plan.cluster_plan import JointPlan, check_complete
 from replay.plan.cluster_planner import make_joint_plan, open_or_salvage
 from replay.plan.newest_restorable import describe_moment, newest_before_damage
 from replay.plan.node_plan import Plan
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.plan.sole_voter import votes_alone
 from replay.plan.until import parse_until
 
@@ -97,7 +97,7 @@ def _find_history(files: Files, paths: Sequence[str], until: int | None, *, acce
             check_complete(joint)
         return _jointly(files, joint)
     try:
-        planned = make_plan(files, paths[0], use_state="never", until=until, accept_data_loss=accept_data_loss)
+        planned = make_plan(files, paths[0], PAST, until=until, accept_data_loss=accept_data_loss)
     except (Incomplete, UntilUnreachable) as error:
         if strays := describe_strays(files, paths[0]):
             error.args = (f"{error.args[0]}; {strays}",)

@@ -20,6 +20,7 @@ from replay.loop.replay_loop import ReplayLoop
 from replay.plan.cluster_plan import JointPlan, check_complete
 from replay.plan.cluster_planner import make_joint_plan
 from replay.plan.node_plan import PartitionPlan, Plan, Planned
+from replay.plan.planner import MEMBER_QUARANTINE
 from snapshot.catalog import FOLDER
 from tests.cluster.sim.list_images import read_image
 from tests.cluster.sim.list_sites import ListState
@@ -109,7 +110,7 @@ def _image(files: Mounted, leg: Plan, part: PartitionPlan) -> ListState:
 
 def plan_recovery(files: Mounted, nodes: Iterable[int]) -> JointPlan:
     """Raises: what the plan raises."""
-    plan = make_joint_plan(files, [f"/n{node}" for node in sorted(nodes)], missing_code="left")
+    plan = make_joint_plan(files, [f"/n{node}" for node in sorted(nodes)], purpose=MEMBER_QUARANTINE)
     check_complete(plan)
     return plan
 

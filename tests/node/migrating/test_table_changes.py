@@ -12,7 +12,7 @@ from cmdlog.node.node import Node
 from cmdlog.wal.files import RealFiles
 from procedures import Database
 from procedures.errors import MigrationFailed, MigrationNeeded, SchemaConflict
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from tests.node.apps import migrating
 from tests.node.rig import ask, open_node
@@ -131,7 +131,7 @@ def test_recovery_into_another_directory_has_either_tables(tmp_path: Path) -> No
     node.close()
     for until, app, rows_then in ((None, migrating.third, held), (before, migrating.third, held[:-1])):
         out = tmp_path / f"out-{until}"
-        rebuild(make_plan(RealFiles(), str(data), use_state="never", until=until), RealFiles(), str(out))
+        rebuild(make_plan(RealFiles(), str(data), PAST, until=until), RealFiles(), str(out))
         node = opened(out, app)
         assert rows(node) == rows_then
         node.close()

@@ -40,7 +40,7 @@ from procedures.declaration.row_placement import owner_reader
 from procedures.shown_values import values_shown
 from procedures.statements import pinned_keys
 from procedures.statements.pinned_keys import KeyJudge, keyed_tables
-from replay.plan.planner import make_plan
+from replay.plan.planner import PAST, make_plan
 from replay.recover.to_directory import rebuild
 from tests.procedures.native.both_ways import in_python
 from tests.procedures.sites import Site
@@ -317,7 +317,7 @@ def test_calls_of_before_replay_as_they_ran(versions: Versions, tmp_path: Path) 
                 continue
             refused += 1
         assert refused == answers.count([1, 0])
-    rebuild(make_plan(FILES, str(tmp_path / "node"), use_state="never"), FILES, str(tmp_path / "out"))
+    rebuild(make_plan(FILES, str(tmp_path / "node"), PAST), FILES, str(tmp_path / "out"))
     assert rows_of(tmp_path / "out", "account") == rows_of(tmp_path / "node", "account")
 
 
