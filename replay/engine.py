@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cmdlog.operator_error import OperatorError
 from cmdlog.wal.format.batch import Batch, decode_batch
-from cmdlog.wal.format.control_record import CatalogVersion, SchemaChange, naming_record
+from cmdlog.wal.format.control_record import SchemaChange, naming_record
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import txn_millis
 from cmdlog.wal.skips import VOID
@@ -45,12 +45,18 @@ class CatalogMissing(OperatorError):
 
 
 class Catalogs:
-    """Catalog version -> the `Database` it names: the running program's for its own version, else loaded from the bundle."""
+    """Catalog version -> the `Database` it names: the running program's for its own version, else loaded from the bundle.
 
-    def __init__(self) -> None:
+    Code that was changed is an error where a call needs it, not where the log names it.
+    """
+
+    def __init__(self, live: LiveCode | None = None) -> None:
+        self._live = live
+        self.hashes: dict[int, str] = {}  # version -> hash of its bundle, as the log states it
         self._databases: dict[int, Database] = {}
         self._bundles: dict[int, Bundle] = {}
         self._facts: dict[int, VersionFacts] = {}
+        self._broken: dict[int, BundleForged] = {}
 
     def add_live(self, version: int, db: Database, facts: VersionFacts = NO_FACTS) -> None:
         """`facts`: what the catalog record states (`facts_of`)."""
@@ -62,35 +68,12 @@ class Catalogs:
         if loaded is not None:
             self._databases[version] = loaded
 
-    def facts(self, version: int) -> VersionFacts:
-        """What the version's record states beside the code."""
-        return self._facts.get(version, NO_FACTS)
-
-    def __call__(self, version: int) -> Database:
-        """Raises: CatalogMissing when the log never named the version; BundleForged when its bundle was changed."""
-        if version not in self._databases:
-            if version not in self._bundles:
-                raise CatalogMissing(f"catalog version {version} is not in any catalog record of this log")
-            self._databases[version] = load_bundle(self._bundles[version])
-        return self._databases[version]
-
-
-class LoggedCatalogs(Catalogs):
-    """As the log states them. Code that was changed is an error where a call needs it, not where the log names it."""
-
-    def __init__(self, live: LiveCode = lambda _catalog: None) -> None:
-        super().__init__()
-        self._live = live
-        self.hashes: dict[int, str] = {}  # version -> hash of its bundle
-        self._broken: dict[int, BundleForged] = {}
-
-    def add_logged(self, catalog: CatalogVersion) -> None:
-        """What a catalog record says."""
-        version, value = catalog.version, catalog.value
+    def add_logged(self, version: int, value: Mapping[str, Any]) -> None:
+        """The value of a catalog record; the log may state it again."""
         if version in self.hashes:
             return
         self.hashes[version] = str(value.get("hash", ""))
-        if (db := self._live(value)) is not None:
+        if self._live is not None and (db := self._live(value)) is not None:
             self.add_live(version, db, facts_of(value))
             return
         try:
@@ -98,10 +81,19 @@ class LoggedCatalogs(Catalogs):
         except BundleForged as error:
             self._broken[version] = error
 
+    def facts(self, version: int) -> VersionFacts:
+        """What the version's record states in addition to the code."""
+        return self._facts.get(version, NO_FACTS)
+
     def __call__(self, version: int) -> Database:
-        if version in self._broken:
-            raise self._broken[version]
-        return super().__call__(version)
+        """Raises: CatalogMissing when the log never named the version; BundleForged when its bundle was changed."""
+        if version not in self._databases:
+            if version in self._broken:
+                raise self._broken[version]
+            if version not in self._bundles:
+                raise CatalogMissing(f"catalog version {version} is not in any catalog record of this log")
+            self._databases[version] = load_bundle(self._bundles[version])
+        return self._databases[version]
 
 
 class PartitionEngine:

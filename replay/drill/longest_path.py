@@ -39,7 +39,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class LongestPaths:
     """Partition -> where its longest path begins, and the log that it uses."""
 
     starts: Mapping[int, Start]  # without partitions for which nothing older is at hand
@@ -48,7 +48,7 @@ class Ways:
     found: Scan
 
 
-def find_ways(files: Files, planned: Planned, snapshots: Sequence[Snapshot], targets: Mapping[int, Snapshot]) -> Ways:
+def find_ways(files: Files, planned: Planned, snapshots: Sequence[Snapshot], targets: Mapping[int, Snapshot]) -> LongestPaths:
     """The longest paths to these snapshots. Raises: Corrupt, Recycled.
 
     `snapshots` are those beside the live log. An archive that cannot be read makes the paths shorter.
@@ -64,7 +64,7 @@ def find_ways(files: Files, planned: Planned, snapshots: Sequence[Snapshot], tar
             if not starts and source is not live:
                 continue
             indexes = {p: start.position.index for p, start in starts.items()}
-            return Ways(starts, begins, source, scan_all(source, planned, indexes))
+            return LongestPaths(starts, begins, source, scan_all(source, planned, indexes))
         except (Corrupt, FileNotFoundError):
             if source is live:
                 raise

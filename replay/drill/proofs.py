@@ -7,8 +7,8 @@ Proofs per partition, each with all that a recovery does (checksums, the log's o
     second   the newest snapshot that shares no file with it is restored and replayed to exactly the newest one's last entry; all
              tables have the digests of the restored newest one
     oldest   what is older still, at best the log's first entry, is replayed to exactly the entry at which the path of the second
-    proof begins, or to the newest snapshot's when there is no second; all tables have the digests of that one moment   where a
-    past was promised: all partitions are restored to a moment drawn at random from it, from the archive
+             proof begins, or to the newest snapshot's when there is no second; all tables have the digests of that one
+    moment   where a past was promised: all partitions are restored to a moment drawn at random from it, from the archive
 
 The second proof compares two paths to one state: an image of what the live run had, and an older image with the log in between. A
 row that changed in an image together with its checksums, a procedure that is not deterministic, an entry that is missing in the
@@ -20,26 +20,27 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from procedures import hash_seed
 from procedures.storage.state import Position
-from replay.drill.longest_path import Ways, find_ways, scan_all
+from replay.drill.longest_path import LongestPaths, find_ways, scan_all
 from replay.drill.moment import draw_moment, oldest_moment
 from replay.drill.report import DrillReport, Proof
 from replay.drill.view import ViewChanged
 from replay.errors import PlanOutdated, ReplayError, UntilBeyond, UntilUnreachable
-from replay.log.scan import ScannedStream
-from replay.log.source import fold_end, open_source
+from replay.log.scan import Scan, ScannedStream
+from replay.log.source import LogSource, fold_end, open_source
 from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import MEMBER_PAST, PAST, PROOF, make_plan
 from replay.plan.sole_voter import other_nodes
 from replay.recover.execute import WORKER_BYTES_MIN, RecoveryProgress, Target, execute
+from replay.results import PartitionResult
 from replay.state.trust import STATE_FOLDER, state_path
 from snapshot.background_io import remove_tree
 from snapshot.catalog import Snapshot, list_archived, list_snapshots, restore
@@ -148,11 +149,9 @@ class DrillProofs:
                 _compare_with_manifest(snapshot, self._expected[part.partition])
             parts.append(part)
         for result in self._replay(replace(planned, plan=replace(planned.plan, partitions=tuple(parts)))):
-            part = planned.plan.partitions[[p.partition for p in planned.plan.partitions].index(result.partition)]
+            part = next(part for part in planned.plan.partitions if part.partition == result.partition)
             tables = self._expected.get(result.partition, {})
-            self._report.newest[result.partition] = Proof(
-                part.name, part.from_index, result.index, result.txn_id, result.calls, result.digests, *_counts(tables)
-            )
+            self._report.newest[result.partition] = _proof(part.name, part.from_index, result, tables)
         self._clear()
 
     def _second(self, planned: Planned, newest: Mapping[int, Snapshot | None], seconds: Mapping[int, Snapshot]) -> None:
@@ -168,8 +167,7 @@ class DrillProofs:
             begin = Position(m.index, m.term, m.checksum, m.txn_id)
             parts.append(self._restored(_part_to(begin, _manifest(newest[p]), found.streams[p]), seconds[p]))
             self._older[p] = self._digests(p)
-        plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, partitions=tuple(parts))
-        for result in self._replay(Planned(replace(plan, row_digests=found.row_digests), lambda: source, found)):
+        for result in self._replay(_planned(planned, source, found, parts)):
             p = result.partition
             tables = self._digests(p)
             _compare(
@@ -178,12 +176,10 @@ class DrillProofs:
                 f"snapshot {_manifest_name(newest[p])}",
                 self._expected[p],
             )
-            self._report.second[p] = Proof(
-                seconds[p].name, seconds[p].index, result.index, result.txn_id, result.calls, result.digests, *_counts(tables)
-            )
+            self._report.second[p] = _proof(seconds[p].name, seconds[p].index, result, tables)
         self._clear()
 
-    def _oldest(self, planned: Planned, ways: Ways, targets: Mapping[int, Snapshot]) -> None:
+    def _oldest(self, planned: Planned, ways: LongestPaths, targets: Mapping[int, Snapshot]) -> None:
         """The older states lead to the tables that the other proofs began with."""
         if not ways.starts:
             return
@@ -192,9 +188,7 @@ class DrillProofs:
         for p, start in ways.starts.items():
             part = _part_to(start.position, _manifest(targets[p]), ways.found.streams[p])
             parts.append(replace(part, source="empty") if start.snapshot is None else self._restored(part, start.snapshot))
-        found = ways.found
-        plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, partitions=tuple(parts))
-        for result in self._replay(Planned(replace(plan, row_digests=found.row_digests), lambda: ways.source, found)):
+        for result in self._replay(_planned(planned, ways.source, ways.found, parts)):
             p, name = result.partition, targets[result.partition].name
             start, tables = ways.starts[p], self._digests(p)
             _compare(
@@ -204,9 +198,7 @@ class DrillProofs:
                 tables,
                 SnapshotWrong,
             )
-            self._report.oldest[p] = Proof(
-                start.name, start.position.index, result.index, result.txn_id, result.calls, result.digests, *_counts(tables)
-            )
+            self._report.oldest[p] = _proof(start.name, start.position.index, result, tables)
         self._clear()
 
     def _moment(self, planned: Planned) -> None:
@@ -231,11 +223,8 @@ class DrillProofs:
             raise
         by_partition = {part.partition: part for part in past.plan.partitions}
         for result in results:
-            part = by_partition[result.partition]
-            tables = _counts(self._digests(result.partition))
-            self._report.moment[result.partition] = Proof(
-                part.name, part.from_index, result.index, result.txn_id, result.calls, result.digests, *tables
-            )
+            part, tables = by_partition[result.partition], self._digests(result.partition)
+            self._report.moment[result.partition] = _proof(part.name, part.from_index, result, tables)
         self._report.archive = past.plan.archive
         self._clear()
 
@@ -249,12 +238,11 @@ class DrillProofs:
         restore(snapshot, path)
         return replace(part, source="state", name=path)
 
-    def _replay(self, planned: Planned) -> list[Any]:
+    def _replay(self, planned: Planned) -> Sequence[PartitionResult]:
         # One process at most: the others of the machine have other things to do.
         busy = planned.plan.log_bytes >= WORKER_BYTES_MIN or not hash_seed.is_pinned()
         target = Target(self._files, self._temporary)
-        report = execute(planned, target, workers=int(busy), progress=self._progress)
-        return list(report.results)
+        return execute(planned, target, workers=int(busy), progress=self._progress).results
 
     def _digests(self, partition: int) -> dict[str, TableDigest]:
         connection = open_image(state_path(self._temporary, partition))
@@ -348,8 +336,15 @@ def _rows(tables: Mapping[str, TableDigest], name: str) -> str:
     return str(tables[name].rows) if name in tables else "no"
 
 
-def _counts(tables: Mapping[str, TableDigest]) -> tuple[int, int]:
-    return len(tables), sum(table.rows for table in tables.values())
+def _planned(planned: Planned, source: LogSource, found: Scan, parts: Sequence[PartitionPlan]) -> Planned:
+    """Other parts of the same node, from this pass over its log."""
+    plan = replace(planned.plan, from_block=found.from_block, last_block=found.last_block, row_digests=found.row_digests)
+    return Planned(replace(plan, partitions=tuple(parts)), lambda: source, found)
+
+
+def _proof(name: str, from_index: int, result: PartitionResult, tables: Mapping[str, TableDigest]) -> Proof:
+    rows = sum(table.rows for table in tables.values())
+    return Proof(name, from_index, result.index, result.txn_id, result.calls, result.digests, len(tables), rows)
 
 
 def _manifest(snapshot: Snapshot | None) -> Manifest:

@@ -23,7 +23,7 @@ from replay.log.scan import ScannedStream
 from replay.loop.entry_queue import UncomparedBatches
 from replay.loop.shared_transaction import SharedTransaction
 from replay.recover.divergence import compare_with_live
-from replay.state.row_hooks import Steps, Trail, Trails
+from replay.state.row_hooks import RowTrail, Steps, Trails
 
 
 class Baseline:
@@ -33,7 +33,7 @@ class Baseline:
         self, stream: ScannedStream, place: ForkPlace, state: PartitionState, catalogs: Catalogs, *, row_digests: bool
     ) -> None:
         self.state, self._stream, self._place = state, stream, place
-        self._trail = Trail(state.connection)
+        self._trail = RowTrail(state.connection)
         self._engine = PartitionEngine(
             state, catalogs, digest_rows=row_digests, policy=KeyPolicy(), progress=self._trail.begin_call
         )

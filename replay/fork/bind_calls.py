@@ -17,7 +17,7 @@ import orjson
 from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
 from procedures import Database
-from procedures.bundle import Bundle
+from procedures.bundle import bundle_of
 from procedures.declaration.hash_slots import slot_of
 from procedures.declaration.procedure import Access, Procedure
 from procedures.errors import InvalidParameters
@@ -58,7 +58,7 @@ class Fit:
         return f"{self.name}({', '.join(texts)})"
 
 
-class Fitting:
+class CallBinding:
     """Binds the procedures of all catalog versions of a log to one version of the code."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Fitting:
         if version not in self._known:
             if version not in self._catalogs:
                 raise CatalogMissing(f"catalog version {version} is not in any catalog record of this log")
-            bundle = Bundle.from_bytes(str(self._catalogs[version]["bundle"]).encode())
+            bundle = bundle_of(version, self._catalogs[version])
             self._known[version] = [self._fit(stated, same=bundle.hash == self._hash) for stated in bundle.procedures]
         return self._known[version]
 

@@ -27,7 +27,7 @@ class First:
     procedure: str
 
 
-class Firsts:
+class FirstDifferences:
     """The calls that made rows differ, in a file of its own."""
 
     def __init__(self, path: str) -> None:

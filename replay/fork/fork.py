@@ -1,7 +1,7 @@
 """`cmdlog fork`: the same calls, but with other code from one transaction on. What if this version had run since then?
 
-One rule: up to the fork everything is as it was (state and code of that time, digests compared); after it only the code is
-differs (`replay.fork.rerun`). The log that is forked is read, never written.
+One rule: up to the fork everything is as it was (state and code of that time, digests compared); after it only the code differs
+(`replay.fork.rerun`). The log that is forked is read, never written.
 
 The result is a complete node of one, which `cmdlog serve` takes with that code. Its history is not that of its origin, so it must
 never pass for a copy of it: it has a cluster id of its own, and its instance file says from which cluster and transaction it was
@@ -39,7 +39,7 @@ from replay.plan.node_plan import PartitionPlan, Planned
 from replay.plan.planner import PAST, make_plan
 from replay.plan.sole_voter import check_alone
 from replay.recover.execute import RecoveryProgress, Target, execute
-from replay.recover.resume import NewNodeDirectory
+from replay.recover.new_directory import NewNodeDirectory
 from replay.recover.target import HANG_AFTER_S
 from replay.recover.to_directory import RESUMABLE, complete
 from replay.results import PartitionResult
@@ -61,7 +61,6 @@ class ForkReport:
     catalog: int  # version of the code in the new node
     code: str  # hash of its bundle
     seconds: float
-
     already: bool = False  # an earlier run has made it; nothing was done
 
     @property

@@ -18,11 +18,9 @@ from cmdlog.wal.errors import WalError
 from cmdlog.wal.files import Files
 from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.group_state import LoggedCatalog
-from procedures.bundle import Bundle
 from procedures.errors import ProceduresError
 from procedures.execution.executor import Applied, Invocations
 from procedures.idempotency.known_outcome import KeyPolicy, Status
-from procedures.procedure_versions import partitions_of
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing, Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
@@ -59,9 +57,7 @@ def _run_again(
         os.mkdir(os.path.join(scratch, STATE_FOLDER))
         execute(replace(planned, plan=replace(planned.plan, partitions=parts)), Target(files, scratch))
         known = Catalogs()
-        value = catalogs[batch.catalog].value
-        bundle = Bundle.from_bytes(str(value["bundle"]).encode())
-        known.add_bundle(batch.catalog, bundle, partitions=partitions_of(value))
+        known.add_logged(batch.catalog, catalogs[batch.catalog].value)
         state = PartitionState.open(state_path(scratch, found.partition), partition=found.partition)
         engine = PartitionEngine(state, known, digest_rows=False, policy=KeyPolicy(**planned.scan.groups.cluster.key_policy))
         try:

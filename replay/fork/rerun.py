@@ -31,7 +31,7 @@ from procedures.migration.stated_change import StatedChange
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs, PartitionEngine, replay_calls
 from replay.errors import ReplayError
-from replay.fork.bind_calls import Fit, Fitting, Unfit
+from replay.fork.bind_calls import CallBinding, Fit, Unfit
 from replay.fork.tally import Difference, RerunProgress
 from replay.log.scan import ScannedStream
 from replay.loop.entry_queue import UncomparedBatches
@@ -72,7 +72,7 @@ class OtherCode:
     """The code that runs after the fork, and what becomes of calls that do not fit it."""
 
     db: Database
-    fitting: Fitting
+    fitting: CallBinding
     missing: Missing
 
 

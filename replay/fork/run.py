@@ -20,13 +20,13 @@ from cmdlog.wal.format.batch import decode_batch
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import Lsn
 from procedures import Database
-from procedures.bundle import Bundle
+from procedures.bundle import Bundle, bundle_of
 from procedures.errors import SchemaConflict
 from procedures.storage.state import PartitionState
 from replay.engine import CatalogMissing
 from replay.errors import DivergencePlace, RemoteError, ReplayError, WorkerFailed
 from replay.fork import unfinished
-from replay.fork.bind_calls import Fitting
+from replay.fork.bind_calls import CallBinding
 from replay.fork.remaining_log import RemainingLog
 from replay.fork.rerun import CallUnfit, ForkPlace, Missing, OtherCode, PartitionRerun
 from replay.fork.tally import RerunTally
@@ -69,9 +69,9 @@ class ForkCode:
     bundle: Bundle
     missing: Missing
 
-    def fitting(self, rest: RemainingLog) -> Fitting:
+    def fitting(self, rest: RemainingLog) -> CallBinding:
         """What the calls of the log are in it."""
-        return Fitting(self.db, self.bundle.hash, rest.catalogs, rest.slots)
+        return CallBinding(self.db, self.bundle.hash, rest.catalogs, rest.slots)
 
 
 def run_here(
@@ -192,7 +192,7 @@ def _place_of(rest: RemainingLog, incident: Incident) -> DivergencePlace:
         if is_void(found.streams[record.partition].voids, lsn, record.index):
             continue
         batch, at = decode_batch(record), max(incident.position, 0)
-        name = Bundle.from_bytes(str(found.catalogs[batch.catalog].value["bundle"]).encode()).procedures[batch.procedures[at]]
+        name = bundle_of(batch.catalog, found.catalogs[batch.catalog].value).procedures[batch.procedures[at]]
         return DivergencePlace(
             record.partition, record.index, batch.txn_ids[at], incident.position, str(name["name"]), "", incident.words
         )

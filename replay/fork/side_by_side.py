@@ -21,22 +21,20 @@ from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.format.control_record import SchemaChange
 from cmdlog.wal.format.record import Record, RecordKind
 from cmdlog.wal.ids import Lsn
-from procedures.bundle import Bundle
 from procedures.execution.executor import Applied
 from procedures.idempotency.known_outcome import KeyPolicy, Status
 from procedures.numeric.marks import marked_numerics
-from procedures.procedure_versions import partitions_of
 from procedures.storage.state import PartitionState
 from replay.engine import Catalogs
 from replay.fork.baseline import Baseline
-from replay.fork.first_differences import Firsts
+from replay.fork.first_differences import FirstDifferences
 from replay.fork.rerun import ForkPlace, OtherCode, PartitionRerun, RerunBatch
 from replay.fork.tally import Difference, LeftOut
 from replay.log.scan import ScannedStream
 from replay.loop.entry_queue import EntryQueue
 from replay.loop.replay_loop import ReplayLoop
 from replay.results import PartitionResult
-from replay.state.row_hooks import Steps, Trail, Trails
+from replay.state.row_hooks import RowTrail, Steps, Trails
 from replay.state.touched_rows import INTERNAL, Key, Row
 
 _COLUMNS: Final = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden <> 1 ORDER BY cid"
@@ -79,15 +77,17 @@ class SideBySide:
         catalogs: Mapping[int, Mapping[str, Any]],
         row_digests: bool,
         code: OtherCode,
-        firsts: Firsts,
+        firsts: FirstDifferences,
         progress: Callable[[int], None],
     ) -> None:
         """`left` is before the batch that the fork cuts, if it cuts one; `right` within it. Raises: SchemaConflict."""
-        self.outcomes = Outcomes()
+        self.outcomes, code_of_log = Outcomes(), Catalogs()
+        for version, value in catalogs.items():
+            code_of_log.add_logged(version, value)
         self._stream, self._place, self._firsts, self._fitting = stream, place, firsts, code.fitting
         self._progress = progress
-        self._left = Baseline(stream, place, left, _code(catalogs), row_digests=row_digests)
-        self._trail = Trail(right.connection)
+        self._left = Baseline(stream, place, left, code_of_log, row_digests=row_digests)
+        self._trail = RowTrail(right.connection)
         self._views: dict[str, tuple[Project, Project] | None] = {}
         self._connections = left.connection, right.connection
         with self._trail.schema_change(), self._noting_migrations(right, right.position.txn_id):
@@ -259,13 +259,6 @@ class SideBySide:
 
     def _name(self, batch: Batch, at: int) -> str:
         return self._fitting.procedures(batch.catalog)[batch.procedures[at]].name
-
-
-def _code(values: Mapping[int, Mapping[str, Any]]) -> Catalogs:
-    catalogs = Catalogs()
-    for version, value in values.items():
-        catalogs.add_bundle(version, Bundle.from_bytes(str(value["bundle"]).encode()), partitions=partitions_of(value))
-    return catalogs
 
 
 def _unequal(left: Iterator[KeyedRow], right: Iterator[KeyedRow]) -> Iterator[tuple[Any, ...]]:

@@ -19,7 +19,7 @@ from procedures.storage.state import PartitionState, rows_of
 from procedures.storage.state_file import connect
 from replay.fork.rerun import ForkPlace, Missing
 from replay.fork.tally import RerunProgress
-from replay.recover.resume import NodeRequest
+from replay.recover.new_directory import NodeRequest
 from replay.state.trust import Trust, state_path
 
 _MAKE: Final = "CREATE TABLE IF NOT EXISTS _cmdlog_fork (id INTEGER PRIMARY KEY, told TEXT NOT NULL) STRICT"

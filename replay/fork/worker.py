@@ -12,7 +12,7 @@ from typing import Any
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.wal.files import RealFiles
 from procedures.bundle import Bundle, load_bundle
-from replay.fork.bind_calls import Fitting
+from replay.fork.bind_calls import CallBinding
 from replay.fork.rerun import ForkPlace, OtherCode
 from replay.fork.run import run_calls
 from replay.log.archive_reach import source_from
@@ -24,7 +24,7 @@ def run(order: dict[str, Any]) -> None:
     """Runs the calls after the fork point."""
     bundle = Bundle.from_bytes(str(order["bundle"]).encode())
     db = load_bundle(bundle)
-    fitting = Fitting(db, bundle.hash, {int(v): value for v, value in order["catalogs"].items()}, order["slots"])
+    fitting = CallBinding(db, bundle.hash, {int(v): value for v, value in order["catalogs"].items()}, order["slots"])
     source = source_from(RealFiles(), order["directory"], order["from_block"])
     settle_garbage_collection()
     places = {int(place["partition"]): ForkPlace(**place) for place in order["places"]}

@@ -22,7 +22,7 @@ from cmdlog.wal.format.segment import SegmentHeader
 from cmdlog.wal.ids import PARTITIONS_MAX, txn_millis
 from replay.errors import PlanOutdated
 from replay.log.orphan_segments import describe_stray, nearest_stray
-from replay.log.salvage import Gap, Patchwork
+from replay.log.salvage import Gap, SalvagedLog
 from replay.log.source import LogSource, alone, around_gaps, fold_end, in_front, open_source
 from snapshot.archive_layout import ArchivedSegment, list_segments, run_before, runs, segment_file_name
 from snapshot.catalog import Snapshot, list_archived, list_snapshots
@@ -94,7 +94,7 @@ class Reach:
         last = max((n for n, of in enumerate(ranges) if any(found.first <= until for found in of.values())), default=-1)
         return last + 2 if last + 2 <= len(run) else None
 
-    def note_gaps(self, patchwork: Patchwork) -> None:
+    def note_gaps(self, patchwork: SalvagedLog) -> None:
         """What a reading around gaps met."""
         self._gaps |= set(patchwork.gaps)
         for damage in patchwork.damages:

@@ -35,7 +35,7 @@ class SalvagedSegment:
     last_block: int
 
 
-class Patchwork:
+class SalvagedLog:
     """Segments of one log by first block, with gaps between and in them. One reader at a time."""
 
     def __init__(self, files: Files, pieces: Sequence[SalvagedSegment], *, gaps: Iterable[Gap] | None = None) -> None:

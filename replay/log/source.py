@@ -28,7 +28,7 @@ from cmdlog.wal.log import Log
 from cmdlog.wal.opening.restart import decide
 from cmdlog.wal.opening.survey import SegmentFile, Survey, refusal
 from cmdlog.wal.reader import LogReader, Recycled, read_records, survey_settled
-from replay.log.salvage import Gap, Patchwork, SalvagedSegment
+from replay.log.salvage import Gap, SalvagedLog, SalvagedSegment
 from snapshot.archive_layout import ArchivedSegment, list_segments
 
 LOOKS_MAX: Final = 5  # of a reading that can begin again; each of them reads some of the log
@@ -54,7 +54,7 @@ class LogSource:
     provisional: bool = False  # the log continues after `last_block`: a plan must prove that it needs nothing from there
     txn_id_max: int = 0  # a transaction id that the log knows after `last_block`; a recovered node must not give it again
     partitions: tuple[int, ...] = ()  # where heads of segments may be unreadable; else what the newest one says
-    patchwork: Patchwork | None = None  # blocks may be left out, and it knows which
+    patchwork: SalvagedLog | None = None  # blocks may be left out, and it knows which
 
     def read(self, *, from_block: int, upto_block: int | None = None) -> Records:
         """Records of the blocks in [from_block, upto_block], in order. Raises: Corrupt, Recycled."""
@@ -129,7 +129,7 @@ def around_gaps(
     if to_live:
         ends = [*(block - 1 for block in source.first_blocks[1:]), source.last_block]
         pieces += [SalvagedSegment(segment, end) for segment, end in zip(source.segments, ends, strict=True)]
-    patchwork = Patchwork(files, pieces, gaps=gaps)
+    patchwork = SalvagedLog(files, pieces, gaps=gaps)
     return replace(
         source,
         first_blocks=[int(piece.segment.header.first_block) for piece in pieces],
@@ -160,7 +160,7 @@ def fold_end(source: LogSource) -> GroupStates:
     return GroupStates.fold(source.read(from_block=source.first_blocks[-1]) if source.first_blocks else ())
 
 
-def _with_gaps(records: Records, patchwork: Patchwork) -> Iterator[tuple[Lsn, Record] | None]:
+def _with_gaps(records: Records, patchwork: SalvagedLog) -> Iterator[tuple[Lsn, Record] | None]:
     met = 0
     for found in records:
         if patchwork.met != met:

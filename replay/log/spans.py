@@ -26,7 +26,7 @@ from cmdlog.wal.opening.survey import Survey
 from cmdlog.wal.skips import Skips, SkipSet
 from replay.log.collect_evidence import survey_anyway
 from replay.log.log_fold import StreamFold
-from replay.log.salvage import Patchwork, SalvagedSegment
+from replay.log.salvage import SalvagedLog, SalvagedSegment
 from replay.log.source import LogSource
 from snapshot.archive_layout import list_segments, run_before
 
@@ -102,7 +102,7 @@ def salvage(files: Files, directory: str) -> LogSource:
     front = run_before(archived, survey.segments[0].header) if survey.segments else archived
     pieces = [SalvagedSegment(found.segment, found.last_block) for found in front if found.segment is not None]
     pieces += _live_pieces(files, survey)
-    patchwork = Patchwork(files, pieces)
+    patchwork = SalvagedLog(files, pieces)
     return LogSource(
         directory=directory,
         instance=instance,

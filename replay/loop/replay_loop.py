@@ -6,7 +6,7 @@ entries and digests go to the partition's queue (`replay.loop.entry_queue`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from cmdlog.wal.format.control_record import CatalogVersion, GroupConfiguration
@@ -16,6 +16,7 @@ from cmdlog.wal.ids import CLUSTER_GROUP, Lsn
 from procedures.errors import EnvironmentFault
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.raised_errors import is_raised
+from replay.engine import Catalogs
 from replay.loop.entry_queue import EntryQueue
 from replay.machine_errors import named_fault
 
@@ -32,15 +33,15 @@ class ReplayLoop:
     def __init__(
         self,
         queues: Mapping[int, EntryQueue],
-        add_catalog: Callable[[CatalogVersion], None] = lambda _catalog: None,
+        catalogs: Catalogs | None = None,
         *,
         diverged: Mapping[int, int] | None = None,
     ) -> None:
-        """`add_catalog` is given each catalog version that the log states, also one that it has stated before.
+        """`catalogs` are given each version of the code that the log states.
 
         `diverged`: partition -> the entry from which on this log's digests are of a state that other nodes did not have.
         """
-        self._queues, self._add_catalog, self._diverged = queues, add_catalog, diverged or {}
+        self._queues, self._catalogs, self._diverged = queues, catalogs, diverged or {}
         self._key_policy = KeyPolicy()
 
     @property
@@ -66,7 +67,7 @@ class ReplayLoop:
     def put_beginning(self, catalogs: Iterable[Mapping[str, Any]], key_policy: Mapping[str, int]) -> None:
         """What holds where the log begins, when its first records do not say it; `key_policy` is empty if nothing says it."""
         for value in catalogs:
-            self._add_catalog(CatalogVersion(int(value["version"]), dict(value)))
+            self._add_catalog(int(value["version"]), value)
         if key_policy:
             self.put_key_policy(key_policy)
 
@@ -90,16 +91,21 @@ class ReplayLoop:
         for queue in self._queues.values():
             queue.put_key_policy(policy)
 
+    def _add_catalog(self, version: int, value: Mapping[str, Any]) -> None:
+        if self._catalogs is not None:
+            self._catalogs.add_logged(version, value)
+
     def _read_cluster(self, record: Record) -> None:
         if record.kind is _CATALOG:
-            self._add_catalog(CatalogVersion.from_record(record))
+            catalog = CatalogVersion.from_record(record)
+            self._add_catalog(catalog.version, catalog.value)
         elif record.kind in _STATE_KEY_POLICY:
             if limits := GroupConfiguration.from_record(record).key_policy:
                 self.put_key_policy(limits)
         elif record.kind is _CHECKPOINT:
             state = GroupState.from_checkpoint(record)
             for version, stated in state.catalogs.items():
-                self._add_catalog(CatalogVersion(version, stated.value))
+                self._add_catalog(version, stated.value)
             if state.configuration is not None:
                 self.put_key_policy(GroupConfiguration.from_json(state.configuration).key_policy)
 

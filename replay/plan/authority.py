@@ -99,10 +99,10 @@ def decide(evidence: Sequence[NodeEvidence], *, accept_data_loss: bool = False) 
     )
 
 
-def _views(nodes: Sequence[NodeEvidence], doubts: dict[str, str]) -> dict[int, GroupView]:
+def _views(nodes: Sequence[NodeEvidence], doubts: dict[str, str]) -> dict[int, GroupAuthority]:
     """Every group. A directory that one group shows to be an old copy is one in all of them, and may show more then."""
     while True:
-        views = {group: GroupView.of(group, nodes, doubts) for group in _groups(nodes)}
+        views = {group: GroupAuthority.of(group, nodes, doubts) for group in _groups(nodes)}
         found = {directory: why for view in views.values() for directory, why in view.forgetful().items()}
         if not found:
             return views
@@ -152,7 +152,7 @@ class NodeCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupView:
+class GroupAuthority:
     """Everything about one group."""
 
     group: int
@@ -164,7 +164,7 @@ class GroupView:
     starts: frozenset[int]  # indexes at which there are snapshots
 
     @classmethod
-    def of(cls, group: int, nodes: Sequence[NodeEvidence], doubts: Mapping[str, str]) -> GroupView:
+    def of(cls, group: int, nodes: Sequence[NodeEvidence], doubts: Mapping[str, str]) -> GroupAuthority:
         """Puts together what the directories say."""
         logs = {node.directory: node.groups.get(group, EMPTY) for node in nodes}
         stated = logs if any(log.configurations for log in logs.values()) else _cluster_logs(nodes)

@@ -74,7 +74,7 @@ def replay_partitions(
                 replay.result.distrust = (
                     f"digests of {plan.directory} from entry {since} on are of a state that other nodes did not have"
                 )
-        loop = ReplayLoop(queues, setup.catalogs.add_logged, diverged=diverged)
+        loop = ReplayLoop(queues, setup.catalogs, diverged=diverged)
         loop.put_beginning(plan.catalogs, plan.key_policy)
         loop.run(records, target.state_folder)
         results = [_result(replay, queues[replay.plan.partition]) for replay in replays]

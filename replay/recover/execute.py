@@ -19,7 +19,7 @@ from typing import Any, Final
 from cmdlog.signal_handlers import sigterm_raises
 from cmdlog.wal.process_limits import worker_count
 from procedures import hash_seed as hashseed
-from replay.engine import LiveCode, LoggedCatalogs
+from replay.engine import Catalogs, LiveCode
 from replay.errors import Divergence, Interrupted
 from replay.log.scan import KEEP_BYTES
 from replay.plan.node_plan import Plan, Planned
@@ -116,7 +116,7 @@ def execute(
         if count:
             done = run_workers(plan, target, count, meter, Terms(quarantine, hang_after_s, hash_seed))
         else:
-            done = _run_here(planned, target, meter, live or (lambda _catalog: None), quarantine=quarantine)
+            done = _run_here(planned, target, meter, live, quarantine=quarantine)
     if done.stops:
         try:
             done.raise_stops(target, plan.directory, quarantine=quarantine)
@@ -144,13 +144,15 @@ def _worker_count(plan: Plan, wanted: int | None) -> int:
     return min(worker_count(), len(busy))
 
 
-def _run_here(planned: Planned, target: Target, meter: RecoveryMeter, live: LiveCode, *, quarantine: bool) -> PartitionsDone:
+def _run_here(
+    planned: Planned, target: Target, meter: RecoveryMeter, live: LiveCode | None, *, quarantine: bool
+) -> PartitionsDone:
     plan = planned.plan
     setup = ReplaySetup(
         plan.row_digests,
         LiveRows(target.files, plan.directory, target.state_folder),
         QuarantineFile(target.directory) if quarantine else None,
-        catalogs=LoggedCatalogs(live),
+        catalogs=Catalogs(live),
     )
     return replay_partitions(
         plan,

@@ -26,8 +26,8 @@ from replay.plan.cluster_plan import JointPlan, check_complete, check_moment
 from replay.plan.cluster_planner import open_or_salvage
 from replay.plan.node_plan import Planned
 from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
+from replay.recover.new_directory import CreationMarker
 from replay.recover.quarantine import Aside, QuarantineFile, joined
-from replay.recover.resume import CreationMarker
 from replay.recover.target import HANG_AFTER_S
 from replay.recover.to_directory import DirectoryWork, finished_report, reborn, unfinished_node
 from replay.repartition.repartition import Moved

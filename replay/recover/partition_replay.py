@@ -27,7 +27,7 @@ from procedures.execution.executor import Applied, Invocations
 from procedures.idempotency.known_outcome import KeyPolicy
 from procedures.raised_errors import is_raised, repr_of
 from procedures.storage.state import PartitionState
-from replay.engine import CatalogMissing, LoggedCatalogs, PartitionEngine, invocations, replay_calls, stated_change
+from replay.engine import CatalogMissing, Catalogs, PartitionEngine, invocations, replay_calls, stated_change
 from replay.errors import MIGRATION, Divergence, DivergencePlace, Poison
 from replay.loop.entry_queue import PartitionStopped, UncomparedBatches
 from replay.loop.shared_transaction import SharedTransaction
@@ -36,14 +36,14 @@ from replay.recover.divergence import (
     RERUNS,
     UNSTEADY,
     BatchProblem,
+    DivergenceReporter,
     Trial,
     changers,
     compare_with_live,
     unsteady_call,
 )
-from replay.recover.divergence_report import BatchReporter
 from replay.recover.quarantine import QuarantineFile
-from replay.recover.skipped_calls import NONE, SetAside
+from replay.recover.skipped_calls import NONE, SkippedCalls
 from replay.results import PartitionResult
 from replay.state.live_rows import LiveRows
 from replay.state.touched_rows import CallRows
@@ -63,7 +63,7 @@ class ReplaySetup:
     quarantine: QuarantineFile | None = None  # None: nothing is set aside
     report_running: Callable[[int, int, int], None] | None = None  # partition, index, IN_BATCH before a batch, IDLE after it
     careful: bool = False  # … and the position before each call
-    catalogs: LoggedCatalogs = field(default_factory=LoggedCatalogs)
+    catalogs: Catalogs = field(default_factory=Catalogs)
 
 
 def stop_at_migration(
@@ -100,9 +100,9 @@ class PartitionReplay:
         self.result = PartitionResult(part.partition)
         self.distrusted_from = part.to_index + 1  # the log's digests of entries from there on are not given
         self._skips = {index: frozenset(positions) for index, positions in part.skips.items()}
-        self._reporter = BatchReporter(setup.catalogs, setup.live_rows)
-        self._set_aside = SetAside(part.partition, self._reporter, setup.quarantine, state.connection)
-        self.aside = self._set_aside.aside
+        self._reporter = DivergenceReporter(setup.catalogs, setup.live_rows)
+        self._skipped = SkippedCalls(part.partition, self._reporter, setup.quarantine, state.connection)
+        self.aside = self._skipped.aside
         self._policy = KeyPolicy()
         self._call_rows: CallRows | None = None  # only when something was set aside
         self._group: list[tuple[Record, Record | None]] = []  # batches of the open transaction with their digests
@@ -179,7 +179,7 @@ class PartitionReplay:
 
     def _attempt(self, record: Record, digest: Record | None) -> BatchProblem | None:
         """Applies the batch in the open transaction, or in one that it begins; None when all is as in the live run."""
-        if self._fatal_calls and record.index in self._fatal_calls and record.index not in self._set_aside:
+        if self._fatal_calls and record.index in self._fatal_calls and record.index not in self._skipped:
             position, kind, reason = self._fatal_calls[record.index]
             return BatchProblem(kind, reason, position)
         batch = decode_batch(record)
@@ -190,7 +190,7 @@ class PartitionReplay:
         if self._setup.report_running is not None:
             self._setup.report_running(self.plan.partition, record.index, IN_BATCH)
         calls = self._calls(batch)
-        if record.index in self._set_aside and not self._reporter.procedures(batch):
+        if record.index in self._skipped and not self._reporter.procedures(batch):
             self._pass_over(record, calls)
             return None
         applied = replay_calls(self._engine.executor, calls)
@@ -203,7 +203,7 @@ class PartitionReplay:
             problem = self._compare(batch, applied, digest)
             self.result.digests += 1
         if self._call_rows is not None:
-            problem = self._set_aside.check_batch(batch, calls, applied, problem, self._call_rows)
+            problem = self._skipped.check_batch(batch, calls, applied, problem, self._call_rows)
         if problem is None:
             self._count(record, digest, len(applied.bodies))
         return problem
@@ -221,11 +221,11 @@ class PartitionReplay:
     def _calls(self, batch: Batch) -> Invocations:
         """Those that are run: `until` may fall inside a batch."""
         index = batch.record.index
-        skips = self._skips.get(index, NONE) | self._set_aside.positions(index)
+        skips = self._skips.get(index, NONE) | self._skipped.positions(index)
         return invocations(batch, skips, self.plan.to_calls if index == self.plan.to_index else -1)
 
     def _compare(self, batch: Batch, applied: Applied, digest: Record) -> BatchProblem | None:
-        return compare_with_live(batch, applied, decode_digest(digest), self._set_aside.positions(applied.index))
+        return compare_with_live(batch, applied, decode_digest(digest), self._skipped.positions(applied.index))
 
     def _commit(self) -> None:
         self._transaction.commit()
@@ -284,9 +284,9 @@ class PartitionReplay:
         place = self._reporter.place(self.state.connection, batch, problem, trials, positions)
         if self._setup.quarantine is None:
             raise _stop(problem, place)
-        if problem.kind == "divergence" and self._set_aside and not place.reruns.startswith(UNSTEADY):
+        if problem.kind == "divergence" and self._skipped and not place.reruns.startswith(UNSTEADY):
             assert problem.live is not None
-            self._set_aside.accept_difference(batch, problem.live, trials[0])
+            self._skipped.accept_difference(batch, problem.live, trials[0])
             return
         if not positions:
             raise _stop(problem, place)
@@ -355,9 +355,9 @@ class PartitionReplay:
         self, batch: Batch, positions: Sequence[int], problem: BatchProblem, place: DivergencePlace, trials: Sequence[Trial]
     ) -> None:
         """On disk first; then as if the calls had never been. Raises: PartitionStopped when it would be too many."""
-        if told := self._set_aside.too_many(len(positions)):
+        if told := self._skipped.too_many(len(positions)):
             raise _stop(problem, replace(place, reruns=f"{place.reruns}; {told}" if place.reruns else told))
-        self._set_aside.add_calls(self.state.connection, batch, positions, problem=problem, place=place, trials=trials)
+        self._skipped.add_calls(self.state.connection, batch, positions, problem=problem, place=place, trials=trials)
         self._reopen()
 
     def _make_engine(self) -> PartitionEngine:

@@ -18,8 +18,7 @@ from cmdlog.wal.format.batch import Batch
 from cmdlog.wal.format.record import Digest
 from procedures.execution.executor import Applied, Invocations
 from replay.errors import DivergencePlace
-from replay.recover.divergence import BatchProblem, Trial, changers, differing_calls
-from replay.recover.divergence_report import BatchReporter
+from replay.recover.divergence import BatchProblem, DivergenceReporter, Trial, changers, differing_calls
 from replay.recover.quarantine import TOUCHES_MAX, Aside, Quarantined, QuarantineFile, Touch
 from replay.state.touched_rows import CallRows, Key, Tables, positions_of, routed
 
@@ -28,78 +27,19 @@ WATCHED_KEYS_MAX: Final = 100_000  # of a partition, about 30 MB
 NONE: Final = frozenset[int]()
 
 
-class RowsInQuestion:
-    """The rows in question of one partition."""
+class SkippedCalls:
+    """The calls of one partition that were set aside, and the rows in question. One thread."""
 
-    def __init__(self, aside: Aside) -> None:
-        self.aside = aside
-        self.keys: dict[Key, int] = {}  # row -> place in `aside.calls`
-        self._routing: dict[str, int] = {}
-
-    @property
-    def routing(self) -> bool:
-        """Whether later calls are also matched by where they were sent."""
-        return bool(self._routing)
-
-    def has_room(self, calls: int) -> bool:
-        """Whether so many more calls may be set aside."""
-        return len(self.aside.calls) + calls <= CALLS_MAX
-
-    def add(self, call: Quarantined, keys: Iterable[Key]) -> None:
-        """The call was set aside; these are its rows."""
-        self.aside.calls.append(call)
-        at = len(self.aside.calls) - 1
-        if call.routing is not None:
-            self._routing.setdefault(call.routing, at)
-        self.question(keys, at)
-
-    def remember(self, calls: Iterable[Quarantined], tables: Tables) -> None:
-        """An earlier piece of the same recovery set these aside; those of other partitions do not count."""
-        for call in calls:
-            if call.partition == self.aside.partition:
-                keys = [tables.key_from_named(table, key) for table, key in call.keys]
-                self.add(call, [key for key in keys if key is not None])
-
-    def question(self, keys: Iterable[Key], at: int) -> None:
-        """These rows are in question because of that call."""
-        for key in keys:
-            if key in self.keys:
-                continue
-            if len(self.keys) >= WATCHED_KEYS_MAX:
-                self.aside.unwatched += 1
-            else:
-                self.keys[key] = at
-
-    def sent(self, routing: str | None) -> int | None:
-        """The call that was sent to the same place; None when there is none."""
-        return None if routing is None else self._routing.get(routing)
-
-    def touched(self, at: int, touch: Touch) -> None:
-        """A later call touched a row of that call."""
-        listed = self.aside.touches.setdefault(at, [])
-        if len(listed) < TOUCHES_MAX:
-            listed.append(touch)
-        else:
-            self.aside.more[at] = self.aside.more.get(at, 0) + 1
-
-    def otherwise(self, touch: Touch) -> None:
-        """A later call answered differently from the live run and touched no row in question."""
-        if len(self.aside.otherwise) < TOUCHES_MAX:
-            self.aside.otherwise.append(touch)
-        else:
-            self.aside.otherwise_more += 1
-
-
-class SetAside:
-    """The calls of one partition that were set aside. One thread."""
-
-    def __init__(self, partition: int, reporter: BatchReporter, file: QuarantineFile | None, connection: apsw.Connection) -> None:
+    def __init__(
+        self, partition: int, reporter: DivergenceReporter, file: QuarantineFile | None, connection: apsw.Connection
+    ) -> None:
         """With the calls of an earlier piece of the same recovery; None: nothing is set aside."""
         self.aside = Aside(partition)
         self._reporter, self._file = reporter, file
-        self._watch = RowsInQuestion(self.aside)
+        self._keys: dict[Key, int] = {}  # row in question -> place in `aside.calls`
+        self._routing: dict[str, int] = {}  # value that sent a call here, where no row of it is known -> the same
         if file is not None:
-            self._watch.remember(file.read(), Tables(connection))
+            self._remember(file.read(), Tables(connection))
         self._positions: dict[int, frozenset[int]] = {}  # index -> positions, of what this replay set aside
         self._accepted = -1  # index of a batch that is not compared: it differs since a call was set aside
         self._accepted_calls = NONE  # those of it that differ
@@ -117,7 +57,7 @@ class SetAside:
 
     def too_many(self, more: int) -> str:
         """Why no more calls can be set aside; "" when they can."""
-        if self._watch.has_room(more):
+        if len(self.aside.calls) + more <= CALLS_MAX:
             return ""
         return f"{len(self.aside.calls)} calls were already set aside: code or environment differ entirely"
 
@@ -140,7 +80,7 @@ class SetAside:
         ]
         self._file.append(calls)
         for call in calls:
-            self._watch.add(call, trials[0].rows_of(call.position) if trials else ())
+            self._add(call, trials[0].rows_of(call.position) if trials else ())
         self._positions[index] = self.positions(index) | frozenset(positions)
 
     def accept_difference(self, batch: Batch, live: Digest, trial: Trial) -> None:
@@ -150,8 +90,8 @@ class SetAside:
         differing = differing_calls(live.result_hashes, trial.hashes, self.positions(batch.record.index))
         self._accepted_calls = frozenset(differing or changers(trial))
         for at in sorted(self._accepted_calls):
-            self._watch.otherwise(self._reporter.touch(batch, at, otherwise=True))
-            self._watch.question(trial.rows_of(at), last)
+            self._list_otherwise(self._reporter.touch(batch, at, otherwise=True))
+            self._question(trial.rows_of(at), last)
 
     def check_batch(
         self, batch: Batch, calls: Invocations, applied: Applied, problem: BatchProblem | None, rows: CallRows
@@ -169,9 +109,9 @@ class SetAside:
         for at in sorted(hits.keys() - listed):
             for missing, key in hits[at]:
                 named = (key[0], rows.tables.named_key(key)) if key is not None else ("", {})
-                self._watch.touched(missing, self._reporter.touch(batch, at, *named, otherwise=at in differing))
+                self._list_touch(missing, self._reporter.touch(batch, at, *named, otherwise=at in differing))
             if at in differing:
-                self._watch.question([key for key, positions in touched.items() if at in positions], hits[at][0][0])
+                self._question([key for key, positions in touched.items() if at in positions], hits[at][0][0])
         return None
 
     def _hits(
@@ -179,15 +119,57 @@ class SetAside:
     ) -> dict[int, list[tuple[int, Key | None]]]:
         """Position -> each missing call before it whose rows it touched, or that was sent to where it was (no row is known)."""
         found: list[tuple[int, int, Key | None]] = [
-            (at, self._watch.keys[key], key) for at, keys in positions_of(touched, self._watch.keys).items() for key in keys
+            (at, self._keys[key], key) for at, keys in positions_of(touched, self._keys).items() for key in keys
         ]
-        if self._watch.routing and (names := self._reporter.procedures(batch)):
+        if self._routing and (names := self._reporter.procedures(batch)):
             for at, params in enumerate(calls.params):
-                missing = self._watch.sent(routed(names, batch.procedures[at], params))
-                found += [(at, missing, None)] if missing is not None else []
+                sent = routed(names, batch.procedures[at], params)
+                found += [(at, self._routing[sent], None)] if sent in self._routing else []
         own = self.positions(batch.record.index)
         hits: dict[int, list[tuple[int, Key | None]]] = {}
         for at, missing, key in found:
             if batch.txn_ids[at] > self.aside.calls[missing].txn_id and at not in own:
                 hits.setdefault(at, []).append((missing, key))
         return hits
+
+    # -- rows in question ------------------------------------------------------------------------------------------------
+
+    def _add(self, call: Quarantined, keys: Iterable[Key]) -> None:
+        """The call was set aside; these are its rows."""
+        self.aside.calls.append(call)
+        at = len(self.aside.calls) - 1
+        if call.routing is not None:
+            self._routing.setdefault(call.routing, at)
+        self._question(keys, at)
+
+    def _remember(self, calls: Iterable[Quarantined], tables: Tables) -> None:
+        """An earlier piece of the same recovery set these aside; those of other partitions do not count."""
+        for call in calls:
+            if call.partition == self.aside.partition:
+                keys = [tables.key_from_named(table, key) for table, key in call.keys]
+                self._add(call, [key for key in keys if key is not None])
+
+    def _question(self, keys: Iterable[Key], at: int) -> None:
+        """These rows are in question because of that call."""
+        for key in keys:
+            if key in self._keys:
+                continue
+            if len(self._keys) >= WATCHED_KEYS_MAX:
+                self.aside.unwatched += 1
+            else:
+                self._keys[key] = at
+
+    def _list_touch(self, at: int, touch: Touch) -> None:
+        """A later call touched a row of that call."""
+        listed = self.aside.touches.setdefault(at, [])
+        if len(listed) < TOUCHES_MAX:
+            listed.append(touch)
+        else:
+            self.aside.more[at] = self.aside.more.get(at, 0) + 1
+
+    def _list_otherwise(self, touch: Touch) -> None:
+        """A later call answered differently from the live run and touched no row in question."""
+        if len(self.aside.otherwise) < TOUCHES_MAX:
+            self.aside.otherwise.append(touch)
+        else:
+            self.aside.otherwise_more += 1

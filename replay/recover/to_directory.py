@@ -39,7 +39,7 @@ from replay.log.scan import scan
 from replay.log.source import LogSource
 from replay.plan.node_plan import Plan, Planned
 from replay.recover.execute import RecoveryProgress, RecoveryReport, Target, execute
-from replay.recover.resume import CreationMarker, NewNodeDirectory
+from replay.recover.new_directory import CreationMarker, NewNodeDirectory
 from replay.recover.target import HANG_AFTER_S
 from replay.repartition.repartition import Moved, check_shape, reshape
 from replay.results import PartitionResult

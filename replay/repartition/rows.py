@@ -20,7 +20,6 @@ import apsw
 from cmdlog.wal.group_state import GroupStates
 from cmdlog.wal.ids import CLUSTER_GROUP
 from procedures import Database
-from procedures.bundle import Bundle
 from procedures.declaration.database import TableInfo
 from procedures.declaration.hash_slots import partition_by_slot
 from procedures.declaration.row_placement import slot_reader
@@ -47,7 +46,7 @@ class RowPlacement:
         """Raises: ReshapeRefused without a catalog."""
         catalogs, known = Catalogs(), groups.state(CLUSTER_GROUP).catalogs
         for version, catalog in known.items():
-            catalogs.add_bundle(version, Bundle.from_bytes(str(catalog.value["bundle"]).encode()))
+            catalogs.add_logged(version, catalog.value)
         if not known:
             raise ReshapeRefused("the log names no application yet, so it is unknown where a row belongs")
         return cls(catalogs, sorted(known, reverse=True))

@@ -34,7 +34,7 @@ class Steps:
 Trails = dict[Key, Steps]
 
 
-class Trail(CallHook):
+class RowTrail(CallHook):
     """The versions of every row."""
 
     HOOK = "trail"

@@ -10,7 +10,7 @@ import pytest
 from procedures.bundle import load_bundle
 from procedures.procedure_versions import catalog_value, facts_of
 from procedures.request_history import DECIMALS
-from replay.fork.bind_calls import Fitting
+from replay.fork.bind_calls import CallBinding
 from tests.replay.rig import make_bundle
 
 
@@ -28,5 +28,5 @@ def test_fork_runs_in_the_decimal_context_that_its_record_states(*, early: bool)
     value = catalog_value(load_bundle(bundle), bundle, 1, None, partitions=2)
     known = {1: without_decimals(value) if early else value}
     assert facts_of(known[1]).standard_decimals is not early
-    same, changed = (Fitting(load_bundle(one), one.hash, known, []).facts for one in (bundle, other))
+    same, changed = (CallBinding(load_bundle(one), one.hash, known, []).facts for one in (bundle, other))
     assert (same.standard_decimals, changed.standard_decimals) == (not early, True)

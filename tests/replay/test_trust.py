@@ -11,7 +11,7 @@ import pytest
 
 from cmdlog.wal.files import RealFiles
 from procedures.storage.state import PartitionState
-from replay.state import file_seals
+from replay.state import trust as trust_module
 from replay.state.trust import STATE_FOLDER, TRUST_NAME, Trust, state_path
 from snapshot import manifest
 
@@ -69,11 +69,11 @@ def test_sealed_file_is_read_once_by_whoever_asks_often(node: str, monkeypatch: 
     trust, content_of = Trust(FILES, node), manifest.content_of
     read: list[str] = []
 
-    def counted(path: str) -> file_seals.Content:
+    def counted(path: str) -> trust_module.Content:
         read.append(path)
         return content_of(path)
 
-    monkeypatch.setattr(file_seals, "content_of", counted)
+    monkeypatch.setattr(trust_module, "content_of", counted)
     assert [trust.doubt(0) for _ in range(3)] == [""] * 3
     assert read == [state_path(node, 0)]
 
@@ -181,5 +181,5 @@ def test_file_that_cannot_be_read_is_rebuilt(node: str, monkeypatch: pytest.Monk
     def broken(*_arguments: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(file_seals, "content_of", broken)
+    monkeypatch.setattr(trust_module, "content_of", broken)
     assert doubts(node) == ["the state file cannot be read: Input/output error"] * 2

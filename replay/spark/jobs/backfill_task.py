@@ -27,8 +27,8 @@ from procedures.storage.state import PartitionState
 from replay.diff.diff import KINDS, DiffReport, RowChange, TableDiff, diff
 from replay.diff.parquet import ParquetField, parquet_files
 from replay.diff.state_reader import States
-from replay.fork.bind_calls import Fitting
-from replay.fork.first_differences import Firsts
+from replay.fork.bind_calls import CallBinding
+from replay.fork.first_differences import FirstDifferences
 from replay.fork.rerun import ForkPlace, OtherCode
 from replay.fork.side_by_side import SideBySide
 from replay.fork.tally import LeftOut
@@ -66,7 +66,7 @@ def _backfill(order: Mapping[str, Any], attempt: Attempt, source_files: Files) -
     db = load_bundle(bundle)
     base = [plan_of_json(leg) for leg in order["base"]]
     calls = _fork(int(order["partition"]), base, attempt, source_files)
-    firsts = Firsts(os.path.join(attempt.scratch, "firsts.sqlite"))
+    firsts = FirstDifferences(os.path.join(attempt.scratch, "firsts.sqlite"))
     try:
         result, left_out, outcomes = _run(order, attempt, source_files, db=db, bundle_hash=bundle.hash, firsts=firsts)
         files = _write_state(order, attempt, db, result)
@@ -105,11 +105,11 @@ def _fork(partition: int, base: Sequence[Plan], attempt: Attempt, files: Files) 
 
 
 def _run(
-    order: Mapping[str, Any], attempt: Attempt, files: Files, *, db: Database, bundle_hash: str, firsts: Firsts
+    order: Mapping[str, Any], attempt: Attempt, files: Files, *, db: Database, bundle_hash: str, firsts: FirstDifferences
 ) -> tuple[PartitionResult, list[LeftOut], Callable[[list[LeftOut]], dict[str, Any]]]:
     partition = int(order["partition"])
     catalogs = {int(version): value for version, value in order["catalogs"].items()}
-    fitting = Fitting(db, bundle_hash, catalogs, order["slots"])
+    fitting = CallBinding(db, bundle_hash, catalogs, order["slots"])
     with ExitStack() as stack:
         states = []
         for side in (LEFT, RIGHT):
@@ -171,7 +171,7 @@ def _write_state(order: Mapping[str, Any], attempt: Attempt, db: Database, resul
 
 
 def _write_diff(
-    order: Mapping[str, Any], attempt: Attempt, db: Database, firsts: Firsts
+    order: Mapping[str, Any], attempt: Attempt, db: Database, firsts: FirstDifferences
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Writes the differences of the fork's tables, with the call that first made each row differ."""
     folder, partition = os.path.join(attempt.folder, "diff"), int(order["partition"])
@@ -199,7 +199,7 @@ def _declared_then(order: Mapping[str, Any]) -> dict[str, Any]:
     return declarations({int(version): value for version, value in order["catalogs"].items()})
 
 
-def _first_fields(table: TableDiff, firsts: Firsts) -> list[ParquetField]:
+def _first_fields(table: TableDiff, firsts: FirstDifferences) -> list[ParquetField]:
     """Columns that name the first differing call; null when rows have no identity."""
     width = len(table.key)
     asked: list[Any] = [None, None]  # both columns of a change ask for the same row

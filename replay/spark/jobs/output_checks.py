@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from cmdlog.wal.directory.instance import CREATING_NAME, INSTANCE_NAME
 from cmdlog.wal.errors import WrongDirectory
-from replay.recover.resume import check_apart
+from replay.recover.new_directory import check_apart
 
 
 def check_output(out: str, names: Iterable[str]) -> None:

@@ -30,7 +30,7 @@ from cmdlog.wal.errors import DiskFull, Locked, NotEmpty
 from cmdlog.wal.files import Files, parent
 from cmdlog.wal.reader import Recycled
 from replay.errors import EntryMissing, PlanOutdated, RemoteError, ReplayError
-from replay.recover.resume import ResumableDirectory
+from replay.recover.new_directory import ResumableDirectory
 from replay.spark.base.version_check import OtherVersions, versions
 from replay.spark.jobs.fetched_inputs import output_path
 from replay.spark.jobs.stalled_tasks import TaskProgress
