@@ -71,7 +71,7 @@ def naming_faults(path: str) -> Iterator[None]:
 
 
 def files_left() -> int:
-    """How many more files this process may open, as far as the system says."""
+    """How many more files this process may open, as far as the system reports."""
     try:
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -79,7 +79,7 @@ def files_left() -> int:
 
 
 def _why_not_opened(path: str) -> OSError | None:
-    """What the system says of the files that SQLite opens; SQLite says only that it could not."""
+    """What the system reports of the files that SQLite opens; SQLite reports only that it could not."""
     try:
         for name in (path, f"{path}-wal", f"{path}-shm"):
             if os.path.lexists(name):

@@ -162,7 +162,7 @@ def _shapes(side: States) -> dict[str, Shape]:
     for partition, connection in side.connections.items():
         for (name,) in rows_of(connection, _TABLES):
             if not TABLE_NAME.fullmatch(name):  # it may come from another machine, and files are named by it
-                raise DiffRefused(f"{side.path}: partition {partition} has a table {name!r:.100}, which nobody can declare")
+                raise DiffRefused(f"{side.path}: partition {partition} has a table {name!r:.100}, which cannot be declared")
             shape = _shape(connection, name)
             if found.setdefault(name, shape) != shape:
                 raise DiffRefused(f"{side.path}: partition {partition} declares table {name} differently from another one")

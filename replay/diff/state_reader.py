@@ -1,7 +1,7 @@
 """The states of a node directory, or of one snapshot, open for reading only.
 
 One rule: what is read is where the log ends. State files that this boot of the machine wrote and that are at the log's end are
-read as they are, each in one read transaction, also beside a running node, which continues meanwhile. In every other case (after
+read as they are, each in one read transaction, also while the node runs and continues. In every other case (after
 a crash or power loss, of a copied directory, of a busy node) they are restored from snapshots and log into a temporary folder.
 
 A member of a cluster is read as it is, always: its log may end with what the cluster never committed, and what it did differently

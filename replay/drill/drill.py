@@ -2,7 +2,7 @@
 DIR`.
 
 One rule: it only reads what a recovery would read, and writes in a temporary folder that is removed whatever happens. It works
-beside the running node, at idle priority, on a fixed view of its files (`replay.drill.view`). A drill that
+while the node runs, at idle priority, on a fixed view of its files (`replay.drill.view`). A drill that
 could not be run says so, and nothing about the snapshots.
 
 What is proved, and how, says `replay.drill.proofs`.

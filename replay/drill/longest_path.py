@@ -51,7 +51,7 @@ class LongestPaths:
 def find_ways(files: Files, planned: Planned, snapshots: Sequence[Snapshot], targets: Mapping[int, Snapshot]) -> LongestPaths:
     """The longest paths to these snapshots. Raises: Corrupt, Recycled.
 
-    `snapshots` are those beside the live log. An archive that cannot be read makes the paths shorter.
+    `snapshots` are those next to the live log. An archive that cannot be read makes the paths shorter.
     """
     directory, live = planned.plan.directory, planned.source
     wrong = {name for part in planned.plan.partitions for name in part.set_aside}

@@ -135,7 +135,7 @@ class DrillProofs:
         return planned
 
     def _first(self, planned: Planned, newest: Mapping[int, Snapshot | None], seconds: Collection[int]) -> None:
-        """Each newest snapshot is what its manifest says, and leads to a moment after it; to the log's end without a second."""
+        """Each newest snapshot is what its manifest states, and leads to a moment after it; to the log's end without a second."""
         self._check_room([s for s in newest.values() if s is not None])
         parts = []
         for part in planned.plan.partitions:
@@ -192,7 +192,7 @@ class DrillProofs:
             p, name = result.partition, targets[result.partition].name
             start, tables = ways.starts[p], self._digests(p)
             _compare(
-                f"partition {p}: snapshot {name} does not hold what the log says: its tables",
+                f"partition {p}: snapshot {name} does not match the log: its tables",
                 self._older.get(p, self._expected[p]),
                 f"those replayed from {start.name or 'the first entry'} to index {result.index}",
                 tables,

@@ -244,7 +244,7 @@ class _ForkRun:
         return results, tally
 
     def _continues(self, partition: int, done: RerunProgress) -> bool:
-        """Whether the state is at an entry that the log still holds there, and the log says the same of what was applied.
+        """Whether the state is at an entry that the log still holds there, and the log states the same of what was applied.
 
         It may have grown since: by the digest of a batch that could not be compared, or by a SKIP of a call that ran.
         """
@@ -272,12 +272,12 @@ def _skipped_calls(rest: RemainingLog, ends: Mapping[int, int] | None = None) ->
 
 
 def _ran_before(files: Files, out: str, rest: RemainingLog, value: Mapping[str, Any] | None) -> _ForkRan | None:
-    """What an earlier run noted once all calls had run, if the states are still there and the log skips no more of them."""
+    """What an earlier run noted once all calls had run, if the states are still there and the log skips no others of them."""
     if value is None:
         return None
     ran, trust = _ForkRan.from_json(value), Trust(files, out)
     if ran.gone != _skipped_calls(rest, {p: end for p, end, _ in ran.gone}):
-        for result in ran.results:  # nothing says any more how far these states are
+        for result in ran.results:  # nothing states any more how far these states are
             trust.discard(result.partition)
         return None
     for result in ran.results:

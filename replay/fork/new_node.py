@@ -1,6 +1,6 @@
 """The node that a fork makes: a cluster of its own, with the other code as its only catalog version.
 
-One rule: it is made from what the log says at its end, so nothing that the old log knew (transaction ids, keys, calls on all
+One rule: it is made from what the log states at its end, so nothing that the old log knew (transaction ids, keys, calls on all
 partitions) is given a second time.
 """
 

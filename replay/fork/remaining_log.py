@@ -56,7 +56,7 @@ class RemainingLog:
 
     @property
     def slots(self) -> Any:
-        """Which slots each partition has, as the log's newest configuration says."""
+        """Which slots each partition has, as the log's newest configuration states."""
         return self.scan.groups.cluster.slots
 
 
@@ -95,7 +95,7 @@ def _restorable(files: Files, directory: str, source: LogSource) -> str:
 def find_remaining_log(
     files: Files, directory: str, places: Sequence[ForkPlace], until: int | None, claims: Mapping[int, int] | None = None
 ) -> RemainingLog:
-    """The log that holds everything after these places ([]: everything); it says what is at the `claims`, too.
+    """The log that holds everything after these places ([]: everything); it also states what is at the `claims`.
 
     Raises: UntilUnreachable, UntilBeyond.
     """

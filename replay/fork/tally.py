@@ -1,4 +1,4 @@
-"""What the calls of a fork did, beside the live run; and how far a partition has come.
+"""What the calls of a fork did, compared with the live run, and how far a partition has got.
 
 One rule: these are values. They go from a worker process to who started it, and into the state file of a fork that is not yet
 finished, so each of them is also JSON (`kept`, `of_kept`).

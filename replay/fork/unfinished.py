@@ -1,4 +1,4 @@
-"""Which fork an unfinished directory is for, and how far each of its partitions has come.
+"""Which fork an unfinished directory is for, and how far each of its partitions has got.
 
 One rule: only the very same fork resumes it: of the same log, at the same places, with the same code. How far a partition is
 has a row in its own state file, in the transaction that it speaks of, so it is never wrong; it is removed before the file
@@ -67,7 +67,7 @@ class ForkMarker(NodeRequest):
 
 
 def save_progress(state: PartitionState, done: RerunProgress) -> None:
-    """Notes in the open transaction how far the partition has come."""
+    """Notes in the open transaction how far the partition has got."""
     state.connection.execute(_MAKE)
     state.connection.execute(_WRITE, (orjson.dumps(done.kept()).decode(),))
 
@@ -78,7 +78,7 @@ def done_of(state: PartitionState) -> RerunProgress | None:
 
 
 def all_done(trust: Trust, out: str, partitions: range) -> dict[int, RerunProgress]:
-    """Partition -> how far an earlier run has come after the fork point; without those whose state file is not to be trusted."""
+    """Partition -> how far an earlier run has got after the fork point; without those whose state file is not to be trusted."""
     found = {}
     for partition in partitions:
         if trust.doubt(partition):

@@ -3,9 +3,10 @@
 One rule: nothing is released before every open stream has closed the TxnIds up to it, and then it waits for nothing else.
 
 A log interleaves the streams of several partitions, and is not sorted. Within a stream TxnIds ascend, so a stream has closed
-what its own last entry, a commit mark or a checkpoint says; the lowest of these over all open streams is the *bound*. The stream
-at the bound is the one that is read next, from whichever log serves it, and what is met on the way is held. Once everything up to
-the bound is out, that stream holds nothing: so it may always take one more entry, and the merge can always advance.
+what its own last entry, a commit mark or a checkpoint states; the lowest of these over all open streams is the *bound*. The
+stream at the bound is the one that is read next, from whichever log serves it, and what is met on the way is held. Once
+everything up to the bound is out, that stream holds nothing: so it may always take one more entry, and the merge can always
+advance.
 
 The window is shared out: half of it to the cursors of the logs, half to streams that lag. Where a log's cursor has its share
 full and still has not met the lagging stream (a follower that caught up late wrote 100 MB of one partition before the next)

@@ -98,7 +98,7 @@ class HistoryReading:
         self._nodes = {node.directory: node for node in evidence}
         self._serving = {of.group: _serving(of, self._nodes) for of in verdict.groups.values()}
         self._fronts: dict[int, EarlierEntries] = {}  # by partition
-        self._begun: list[int] = []  # partitions of which earlier calls are wanted, and nothing says that they should be there
+        self._begun: list[int] = []  # partitions of which earlier calls are wanted, and nothing states that they should be there
         self._damaged = {directory for directory in self._serving.values() if self._nodes[directory].damage}
         self._skips: dict[int, Mapping[int, Collection[int]]] = {}  # by partition: of the logs that serve
         self.sources: dict[str, LogSource] = {}

@@ -1,6 +1,6 @@
 """How far back log and archive reach together, and what is missing where they do not reach far enough.
 
-One rule: the archive is looked at only when the live log and the snapshots beside it do not suffice, and nothing of it is
+One rule: the archive is looked at only when the live log and the snapshots next to it do not suffice, and nothing of it is
 believed without its own checks: headers and chain make its segments and the live ones one log, or they do not count.
 
 A run of segments that does not reach the live log can still serve a recovery point whose blocks all lie in it: the point's file
@@ -32,7 +32,7 @@ NAMED_MAX: Final = 3  # files that a message names one by one
 
 
 class Reach:
-    """What there is beside the live log, for one search."""
+    """What there is in addition to the live log, for one search."""
 
     def __init__(self, files: Files, directory: str, source: LogSource, until: int | None) -> None:
         identity = source.instance.identity

@@ -1,7 +1,7 @@
-"""Reads what one node's directory says about every group: instance, fault log, segment heads, the newest segment, snapshots.
+"""Reads what one node's directory states about every group: instance, fault log, segment heads, the newest segment, snapshots.
 
 One rule: read-only and quick. Sealed segments are not read, only their heads: the head of the oldest states where the log begins,
-and one scan of the newest, which states all before it, where it ends. Works beside a running node. Nothing is judged here but
+and one scan of the newest, which states all before it, where it ends. Works while the node runs. Nothing is judged here but
 what a restart would judge too; what cannot be read is stated as damage, and the log around it as *runs*.
 
 Runs go around a segment that is missing or has a bad head. A segment before such a hole is read, since nothing after it states
@@ -39,7 +39,7 @@ LOOKS_MAX: Final = 10  # at the directory of a running node, which may recycle b
 
 
 def gather(files: Files, directory: str) -> NodeEvidence:
-    """What the directory says; what may not be used at all is stated as `refused`, not raised."""
+    """What the directory states; what may not be used at all is stated as `refused`, not raised."""
     try:
         instance = load_instance(files, directory)
     except WalError as error:
@@ -170,7 +170,7 @@ class _Log:
         return {partition: self._group(partition, state) for partition, state in sorted(end.by_partition.items())}
 
     def lives(self) -> dict[int, KnownLife]:
-        """What the cluster group says of the nodes' disks. Raises: BadRecord."""
+        """What the cluster group states of the nodes' disks. Raises: BadRecord."""
         cluster = self._cluster_group()
         return lives_of_log(cluster.members.values()) if cluster is not None else {}
 
@@ -217,7 +217,7 @@ class _Log:
         newest = max([self.survey.hard.newest, *named])
         if not good or good[-1].sequence < newest:
             self.end_known = False
-        first: SegmentFile | None = None  # of the run under way
+        first: SegmentFile | None = None  # of the run in progress
         for segment, after in itertools.zip_longest(good, good[1:]):
             first = first or segment
             if after is None or not _continues(segment, after):
@@ -275,7 +275,7 @@ def _continues(segment: SegmentFile, after: SegmentFile) -> bool:
 
 
 def survey_anyway(files: Files, directory: str, instance: Instance) -> tuple[Survey, list[DirectoryFault]]:
-    """Also where the hard state file is lost: then no file says which segment is the newest, and all that are there count.
+    """Also where the hard state file is lost: then no file states which segment is the newest, and all that are there count.
 
     Raises: Corrupt, when nothing can be read at all.
     """

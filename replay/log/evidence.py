@@ -1,4 +1,4 @@
-"""What one node's directory says about every group, before anything is decided: the input of `replay.plan.authority`.
+"""What one node's directory states about every group, before anything is decided: the input of `replay.plan.authority`.
 
 One rule: values only, and all of them taken from durable files; nothing here judges. What could not be read is stated as such,
 never left out.

@@ -1,8 +1,8 @@
 """Which lives of the nodes' disks a directory knows: by the MEMBER entries of its log, and by its book of peers.
 
 One rule: read-only, values only. An emptied or replaced disk comes back as another life (*incarnation*), and what an earlier life
-has acknowledged is not on the later one. MEMBER entries say which life counts. The book says it also where no entry does yet: a
-node pins each peer's life durably before it takes part in the first election. It also counts the starts of its directory, and
+has acknowledged is not on the later one. MEMBER entries state which life counts. The book states it also where no entry does yet:
+a node pins each peer's life durably before it takes part in the first election. It also counts the starts of its directory, and
 knows the last start of each peer that it has met: a directory that has counted fewer, or whose start of that number was another
 process's, is an old copy of what was met.
 """
@@ -24,7 +24,7 @@ from cmdlog.wal.format.json_reader import load_document
 from cmdlog.wal.group_state import Stated
 
 BOOK_PATH: Final = (CLUSTER_FOLDER, "peers.json")
-PINNED: Final = (0, 0)  # the place of what only the book says
+PINNED: Final = (0, 0)  # the place of what only the book states
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class KnownLife:
 
 
 def lives_of_log(stated: Iterable[Stated]) -> dict[int, KnownLife]:
-    """What the newest MEMBER entries say, committed or not. Raises: KeyError, TypeError, ValueError."""
+    """What the newest MEMBER entries state, committed or not. Raises: KeyError, TypeError, ValueError."""
     found = {}
     for of in stated:
         member = ClusterMember.from_json(of.value)

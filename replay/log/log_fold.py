@@ -62,7 +62,7 @@ class MultiCall:
 
 @dataclass(slots=True, kw_only=True)
 class StreamFold:
-    """One partition's stream, as far as its records have come.
+    """One partition's stream, as far as its records have got.
 
     Invariant: `skipped`, `multi`, `term_table` and `ran` hold nothing of a void entry.
     """

@@ -3,8 +3,8 @@
 One rule: pure. Every group has the node as its only voter, and the shape has its own place in the log, apart from who votes: so
 the same directory is served alone, or as the first member of a cluster whose configurations change.
 
-The lives of all disks of before are over. Their nodes are members no more, and may be added again. This node's own life is a new
-one, which it states when it leads, with the address that it has then. So none of the old directories counts beside this one
+The lives of all disks of before are over. Their nodes are no longer members, and may be added again. This node's own life is a
+new one, which it states when it leads, with the address that it has then. So none of the old directories counts beside this one
 (`replay.plan.disk_lives`).
 """
 

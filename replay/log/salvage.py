@@ -47,7 +47,7 @@ class SalvagedLog:
             str, list[tuple[int, BlockHeader]]
         ] = {}  # path of a damaged segment -> (offset, header) of good blocks
         self.damages: list[Corrupt] = []
-        self.met = 0  # gaps so far, in the reading under way
+        self.met = 0  # gaps so far, in the reading in progress
 
     def accept_gaps(self, first: int, last: int) -> tuple[Gap, ...]:
         """The gaps that were met in [first, last]; others are damage from here on."""

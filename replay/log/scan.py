@@ -216,7 +216,7 @@ class ScannedStream(StreamFold):
         return term == self.last_term or self.executed >= self.last_index
 
     def _lose(self, index: int) -> None:
-        """Entries up to this one are not all there: the stream begins again after it, and nothing says what was at it."""
+        """Entries up to this one are not all there: the stream begins again after it, and nothing states what was at it."""
         self.base = self.last_index = self.to_index = index
         self.to_calls, self.to_term, self.to_checksum, self.to_txn = -1, 0, 0, 0
         self.proved = self.executed = self.entries = self.calls = self.bytes = 0

@@ -243,7 +243,7 @@ def settled(look: Callable[[], T]) -> T:
 
 
 def open_source(files: Files, directory: str, *, accept_data_loss: bool = False) -> LogSource:
-    """Opens a directory's log, also beside a running node.
+    """Opens a directory's log, also while the node runs.
 
     Raises: WalError of the restart table; with `accept_data_loss` damage of the newest segment's tail is not raised.
     """

@@ -219,7 +219,7 @@ class _SpanFinder:
         self._gapped.discard(partition)
 
     def _join_head(self, lsn: Lsn, partition: int, mark: Mark) -> None:
-        """A segment's head says where the stream is."""
+        """A segment's head states where the stream is."""
         span = self._open.get(partition)
         if span is None or (partition in self._gapped and not span.mark(mark.index) == mark == span.mark(span.last)):
             self._begin_span(lsn, partition, mark.index, mark)

@@ -65,7 +65,7 @@ class ReplayLoop:
             raise _end_of(fault, folder) from fault
 
     def put_beginning(self, catalogs: Iterable[Mapping[str, Any]], key_policy: Mapping[str, int]) -> None:
-        """What holds where the log begins, when its first records do not say it; `key_policy` is empty if nothing says it."""
+        """What holds where the log begins, when its first records do not say it; `key_policy` is empty if nothing states it."""
         for value in catalogs:
             self._add_catalog(int(value["version"]), value)
         if key_policy:

@@ -5,7 +5,7 @@ configuration in which it was committed. So if the logs at hand that still hold 
 every such majority, then one of them holds the entry, and so does whichever of them has the best end: (last term, last index), as
 in an election (Raft paper, section 5.4.1). That is the whole of *proved*; all else here finds out which logs may be counted.
 
-Which majorities there are, the configuration entries say: C, the newest one that some log knows to be committed, and each later
+Which majorities there are, the configuration entries state: C, the newest one that some log knows to be committed, and each later
 one at hand, since it may have been committed too. One that no log at hand holds was not committed, because configurations follow
 each other so: a change is joint, or starts from an odd number of voters. From an even number, a change of one voter could commit
 beside all logs that suffice here: A and B vote, D joins, and B and D acknowledge what A never saw.
@@ -64,7 +64,7 @@ class GroupVerdict:
 
 @dataclass(frozen=True, slots=True)
 class ClusterVerdict:
-    """What the directories say together."""
+    """What the directories state together."""
 
     groups: Mapping[int, GroupVerdict]  # partitions and the cluster group, ascending
     sequence: int  # of the newest fault record; 0: none
@@ -113,7 +113,7 @@ def _views(nodes: Sequence[NodeEvidence], doubts: dict[str, str]) -> dict[int, G
 
 
 def check_directories(nodes: Sequence[NodeEvidence], given: Sequence[NodeEvidence], ended: Set[str] = frozenset()) -> None:
-    """At least one node, all of one cluster, no life of a disk twice, and of a node one life beside its `ended` ones.
+    """At least one node, all of one cluster, no life of a disk twice, and of a node one life in addition to its `ended` ones.
 
     Raises: NoLogs, ForeignDirectory, TwoCopies.
     """
@@ -165,7 +165,7 @@ class GroupAuthority:
 
     @classmethod
     def of(cls, group: int, nodes: Sequence[NodeEvidence], doubts: Mapping[str, str]) -> GroupAuthority:
-        """Puts together what the directories say."""
+        """Puts together what the directories state."""
         logs = {node.directory: node.groups.get(group, EMPTY) for node in nodes}
         stated = logs if any(log.configurations for log in logs.values()) else _cluster_logs(nodes)
         known, later = configurations_of(list(stated.values()))

@@ -37,7 +37,7 @@ class NodeSeen:
 
     @classmethod
     def of(cls, node: NodeEvidence) -> NodeSeen:
-        """What the plan says of a directory."""
+        """What the plan states of a directory."""
         newest = node.faults[-1] if node.faults else None
         return cls(
             node.directory,
@@ -65,7 +65,7 @@ class Choice:
 
     @classmethod
     def of(cls, verdict: GroupVerdict) -> Choice:
-        """What the plan says of a group."""
+        """What the plan states of a group."""
         uses = {directory: (use.name.lower(), why) for directory, (use, why) in verdict.uses.items()}
         end = verdict.last_index, verdict.last_term, verdict.last_checksum
         return cls(verdict.group, verdict.chosen, *end, verdict.proved, verdict.why, uses)

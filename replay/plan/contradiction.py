@@ -13,7 +13,7 @@ from typing import Final
 
 from replay.log.evidence import BOOTSTRAP_INDEX, GroupEvidence, StatedConfiguration
 
-UNKNOWN_TERM: Final = 0  # of a configuration in a copied log, whose source did not hold the entry any more
+UNKNOWN_TERM: Final = 0  # of a configuration in a copied log, whose source no longer held the entry
 Places = Mapping[str, Mapping[int, tuple[int, int]]]
 """directory -> index -> (term, checksum) of entries that are known committed"""
 

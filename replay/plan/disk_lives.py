@@ -8,7 +8,7 @@ the new one is added anywhere. The configurations that list the new life follow 
 cluster group is proved without it, nothing was committed after it.
 
 A life that no entry at hand names, where an entry or a book of peers names another one, was never admitted: a disk that was
-emptied and made as if the cluster began. So may be one that took part in nothing and that nobody has met: a node votes, and
+emptied and made as if the cluster began. So may be one that took part in nothing and that no one has met: a node votes, and
 acknowledges, only after all first members have pinned its life.
 
 An old copy of a directory may have forgotten what no log at hand knows. But a node counts each start durably before anybody
@@ -24,7 +24,7 @@ from typing import Final
 from replay.log.evidence import NodeEvidence
 from replay.log.known_lives import PINNED, KnownLife
 
-FIRST_TERM: Final = 1  # of the entries that a cluster is made with, in which nobody has voted
+FIRST_TERM: Final = 1  # of the entries that a cluster is made with, in which no one has voted
 MADE_WITH_MAX: Final = 4  # entries of the cluster group: members, shape, code, environment
 _UNMET: Final = "its log is as the cluster began, and no directory at hand has met it"
 

@@ -3,8 +3,8 @@
 One rule: it changes no state. What the pages of a state contradict loses its trust, and a start takes the disk space that is held
 for it; both may come again.
 
-The common start, after a clean shutdown or with states that are already at the end, reads no record: the log's fold says where it
-ends.
+The common start, after a clean shutdown or with states that are already at the end, reads no record: the log's fold states where
+it ends.
 """
 
 from __future__ import annotations

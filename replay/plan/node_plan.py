@@ -75,7 +75,7 @@ class Plan:
     salvaged: bool = False  # the log is read around whatever is damaged (`replay.log.spans`)
     origins: Mapping[int, str] = field(default_factory=dict)  # partition -> directory of its snapshot, when it is another one
     catalogs: tuple[Mapping[str, Any], ...] = ()  # code that the log at hand may not name
-    key_policy: Mapping[str, int] = field(default_factory=dict)  # in force where the log begins, unless it says another
+    key_policy: Mapping[str, int] = field(default_factory=dict)  # in force where the log begins, unless it states another
     open_calls: bool = False  # some of `dropped` are undecided where the log ends: what it gets next might bring them
 
     @property
@@ -132,7 +132,7 @@ class Planned:
 
     @cached_property
     def source(self) -> LogSource:
-        """Raises: WalError, PlanOutdated when the log is not there any more."""
+        """Raises: WalError, PlanOutdated when the log is no longer there."""
         return self.open_log()
 
     @property

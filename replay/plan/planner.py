@@ -36,7 +36,7 @@ from replay.plan.until import check_begin, check_newest
 from replay.state.trust import Trust, state_path
 from snapshot.catalog import Passed, Snapshot, TimedChecks, list_snapshots
 
-LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: more cannot be under way in a node (`site_batches_max`)
+LEFT_MAX: Final = 128  # entries of a stream that nothing proves executed: a node has no more (`site_batches_max`)
 STATE_FILE: Final = "state file"  # its name among the sources that were passed over
 REASONS_MAX: Final = 3  # that a refusal names
 

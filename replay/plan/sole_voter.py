@@ -64,7 +64,7 @@ def votes_alone(node: NodeEvidence) -> bool:
 
 
 def check_alone(files: Files, directory: str, identity: Identity, groups: GroupStates) -> None:
-    """The same for a log whose end was already folded. Raises: NotSoleVoter, which says why and names what can be done."""
+    """The same for a log whose end was already folded. Raises: NotSoleVoter, which states why and names what can be done."""
     faults: tuple[FaultRecord, ...] = ()
     problem = ""
     try:
@@ -89,7 +89,7 @@ def check_whole_member(files: Files, directory: str) -> None:
 
 
 def check_served_alone(files: Files, directory: str, identity: Identity, groups: GroupStates) -> None:
-    """Of a log whose end is folded. Raises: NotSoleVoter, which says why and names the ways."""
+    """Of a log whose end is folded. Raises: NotSoleVoter, which states why and names the ways."""
     check_whole_member(files, directory)
     if others := other_members(groups, identity.node_id):
         raise NotSoleVoter(

@@ -1,7 +1,7 @@
 """The second pass: applies some partitions' entries from a log to their states, and compares what they did with the live run.
 
 One rule: it follows the plan and decides nothing. Entries are applied through the same `PartitionEngine` as live, each
-partition's in index order; code, key policy and catalog versions are those that the log says at that place, since all groups
+partition's in index order; code, key policy and catalog versions are those that the log states at that place, since all groups
 share one log.
 
 The order is that of `replay.loop`; what a partition does with an entry is in `replay.recover.partition_replay`.
@@ -50,7 +50,7 @@ def replay_partitions(
     names by partition the calls that are known not to end. What was not finished is taken back to the last entry that is
     committed.
 
-    Raises: PlanOutdated when a source is not what the plan says, an end of it was not reached, or holds another entry;
+    Raises: PlanOutdated when a source is not what the plan states, an end of it was not reached, or holds another entry;
     SnapshotDamaged, Locked; what `ReplayLoop.run` raises.
     """
     with contextlib.ExitStack() as ending:
@@ -120,7 +120,7 @@ def _result(replay: PartitionReplay, queue: EntryQueue) -> PartitionResult:
     if queue.stopped is not None:
         return result
     if position.index != plan.to_index:
-        raise PlanOutdated(f"partition {plan.partition} ends at index {position.index}, the plan says {plan.to_index}")
+        raise PlanOutdated(f"partition {plan.partition} ends at index {position.index}, the plan ends it at {plan.to_index}")
     if plan.to_term and (position.term, position.checksum) != (plan.to_term, plan.to_checksum):
-        raise PlanOutdated(f"partition {plan.partition} holds a different entry at index {plan.to_index} than the plan says")
+        raise PlanOutdated(f"partition {plan.partition} holds a different entry at index {plan.to_index} than the plan")
     return result

@@ -131,7 +131,7 @@ def execute(
 
 
 def terminable() -> AbstractContextManager[None]:
-    """Within it, a SIGTERM that would end the process at once raises `Interrupted`, so that workers are ended, too."""
+    """Within it, a SIGTERM that would end the process at once raises `Interrupted`, so that workers are also ended."""
     return sigterm_raises(lambda: Interrupted("the recovery was terminated"))
 
 

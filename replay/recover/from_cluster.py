@@ -51,8 +51,8 @@ def rebuild_jointly(
 ) -> RecoveryReport:
     """Makes the node directory `out` from the plan, of another number of `partitions` if one is given. Durable on return.
 
-    Raises: Incomplete when the plan says so and the loss is not accepted; UntilUnreachable when nothing of the moment is left;
-    PlanOutdated when the directories have changed since the plan was made; what `replay.recover.to_directory` raises.
+    Raises: Incomplete when something is missing and the loss is not accepted; UntilUnreachable when nothing of the moment is
+    left; PlanOutdated when the directories have changed since the plan was made; what `replay.recover.to_directory` raises.
     """
     if not accept_data_loss:
         check_complete(plan)

@@ -11,7 +11,7 @@ The steps in their order, each a call into the room that does it:
     set aside   snapshots that the log contradicts, states that are replaced (`replay.state.set_aside_state`)
     load        each state is kept, restored from its snapshot, or made (`replay.recover.applier`)
     replay      the log's entries to their partitions (`replay.loop`, `replay.recover.partition_replay`)
-    seal        states that nobody writes to any more (`replay.state.trust`); done by the caller
+    seal        states that no one writes to (`replay.state.trust`); done by the caller
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A directory that one request makes, over as many runs as it takes.
 
-One rule: it is resumed by the very same request only. A marker says which request has begun, a report how it ended; whatever else
-is found is refused by name, or swept away when it is our own and useless.
+One rule: it is resumed by the very same request only. A marker states which request has begun, a report how it ended; whatever
+else is found is refused by name, or swept away when it is our own and useless.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MADE_BY: Final = ("recovery", "fork")
 FINISH: Final = "repeat the command that began it to finish it; for a recovery by a plan file, use `--apply` with that file"
 
 
-APART: Final = "choose another directory for --to, outside of what is read; nothing was written"
+APART: Final = "choose another directory for --to, outside of the inputs; nothing was written"
 IN_PLACE: Final = "choose another directory for --to, or recover without --to: that repairs the directory itself"
 
 
@@ -50,11 +50,11 @@ def check_apart(out: str, names: Iterable[str], *, same: str = APART) -> None:
             continue  # no output is written elsewhere
         source = os.path.realpath(name)
         if source == target:
-            raise WrongDirectory(f"{out} is itself a directory that is read, which must not be changed", hint=same)
+            raise WrongDirectory(f"{out} is one of the inputs, which are never changed", hint=same)
         if os.path.commonpath([source, target]) == source:
-            raise WrongDirectory(f"{out} lies in {name}, which must not be changed", hint=APART)
+            raise WrongDirectory(f"{out} is inside the input {name}, which is never changed", hint=APART)
         if os.path.commonpath([source, target]) == target:
-            raise WrongDirectory(f"{out} contains {name}, which must not be changed", hint=APART)
+            raise WrongDirectory(f"{out} contains the input {name}, which is never changed", hint=APART)
 
 
 class ResumableDirectory:
@@ -132,11 +132,11 @@ class NewNodeDirectory(ResumableDirectory):
         if found is None or self._is_node:
             return False
         if strange := sorted(set(os.listdir(self.path)) - OURS):
-            raise NotEmpty(f"{self.path} is not empty: beside an unfinished {found.by} it holds {', '.join(strange[:5])}")
+            raise NotEmpty(f"{self.path} is not empty: in addition to an unfinished {found.by} it holds {', '.join(strange[:5])}")
         if found == self._wanted:
             return True
         if str(found) == str(self._wanted):
-            changed = "but what the log says of the calls up to there has changed since. Delete the directory"
+            changed = "but the log has changed for the calls up to there. Delete the directory"
             raise WrongDirectory(f"{self.path} contains an unfinished {found}, {changed}, or choose another one.", hint=FINISH)
         raise self.refusal(str(found), f"a {self._wanted}")
 

@@ -145,7 +145,7 @@ class PartitionReplay:
             raise stop_at_migration(record, error, self._setup.catalogs.hashes) from error
 
     def compare_late(self, digest: Record) -> None:
-        """Nothing can be rolled back any more; the state is removed. Raises: PartitionStopped."""
+        """Nothing can be rolled back now; the state is removed. Raises: PartitionStopped."""
         found = self._uncompared.pop(digest)
         if found is None:
             return

@@ -2,13 +2,13 @@
 
 One rule: a call is on disk in `quarantine.jsonl`, synced, before anything is applied without it. One JSON object per line.
 
-A call that is set aside has no effect on the state. Its idempotency key, if it has one, is answered with a failure that says so
-(only where its code is missing entirely is the key unknown to the new state, too).
+A call that is set aside has no effect on the state. Its idempotency key, if it has one, is answered with a failure that states so
+(only where its code is missing entirely is the key unknown to the new state).
 
 Later calls may therefore answer differently from the live run. They are applied, and listed: those that changed rows which the
 missing call changes, and those that answered differently without doing so, since they had read them. The rows of the latter are
 in question from then on like those of the missing call. A call that answers differently in each of two trials is not a
-consequence; it is set aside, too. A call that only read the rows and answered the same is not listed: it had no consequence.
+consequence; it is also set aside. A call that only read the rows and answered the same is not listed: it had no consequence.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ One rule: it notes and compares. Batches are run and rolled back by `replay.reco
 
 A call that was set aside leaves the rows that it touched in question; where none is known, the value that sent it to its
 partition. A later call that meets them is listed. It may differ from the live run, since it read other rows; then what it touched
-is in question, too.
+is also in question.
 """
 
 from __future__ import annotations

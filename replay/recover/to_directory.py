@@ -6,7 +6,7 @@ says `creating.json`, and no program starts it.
     states     replayed in a folder of the new directory
     snapshots  one per partition, of the recovered state, sealed and verified
     faults     the fault log of the directories, continued
-    log        fresh, under a new incarnation; it begins with a CHECKPOINT of every group that says where the streams are,
+    log        fresh, under a new incarnation; it begins with a CHECKPOINT of every group that states where the streams are,
                and with the catalogs, configuration and environment as they were
     instance   the directory is a node
 
@@ -61,7 +61,7 @@ class DirectoryWork:
     directories: Sequence[str]  # read, never written
     marker: CreationMarker
     instance: Instance  # of the new node
-    groups: GroupStates  # as the old logs say
+    groups: GroupStates  # as the old logs state
     lineage: Sequence[FaultRecord] = ()  # what the fault log continues
 
 

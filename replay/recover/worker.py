@@ -1,7 +1,7 @@
 """A replay process: `replay.recover.worker_pool` starts it, with its order as a line of JSON on standard input.
 
-One rule: it does what the plan says for its partitions and reports in JSON lines on standard output; its parent writes the trust
-record. SIGTERM, or the end of its parent, ends it at any moment: SQLite rolls an unfinished transaction back.
+One rule: it does what the plan states for its partitions and reports in JSON lines on standard output; its parent writes the
+trust record. SIGTERM, or the end of its parent, ends it at any moment: SQLite rolls an unfinished transaction back.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ def _spawn(
 
 
 def start_process(module: str, order: Mapping[str, Any], *, hash_seed: str = PINNED) -> tuple[ChildProcess, mmap.mmap]:
-    """A process of the module with its order, a line of JSON; and the memory in which it says what is about to run."""
+    """A process of the module with its order, a line of JSON; and the memory in which it states what is about to run."""
     descriptor, cell = _make_cell()
     try:
         told = encode_order({**order, "cell": descriptor})

@@ -69,8 +69,8 @@ class KeptKeys:
         if filling.count > self.policy.keys_max:
             raise ReshapeRefused(
                 f"partition {partition} would know {filling.count} idempotency keys of the old partitions "
-                f"{', '.join(map(str, parents))}, and keys_max is {self.policy.keys_max}; take more partitions, a multiple of "
-                f"{len(self.sources)} at best, or raise keys_max in the old shape first"
+                f"{', '.join(map(str, parents))}, and keys_max is {self.policy.keys_max}; use more partitions, "
+                f"preferably a multiple of {len(self.sources)}, or raise keys_max in the old shape first"
             )
         for several in _together(self.sources):
             filling.shared(several, first=partition == 0)

@@ -1,7 +1,7 @@
 """Recovery into another number of partitions: rows, keys and sessions go where the slot map of the new number sends calls.
 
-One rule: nothing is guessed. Every row is either in the one partition that its partition column says, by the new slot map, or, of
-a replicated table, in all of them; a row without such a place is refused by name, and nothing is made.
+One rule: nothing is guessed. Every row is either in the one partition that its partition column states, by the new slot map, or,
+of a replicated table, in all of them; a row without such a place is refused by name, and nothing is made.
 
     partitioned table   by the slot of its partition column; a row that lies elsewhere already in the old shape is refused, since
                         calls would find it in one shape and not in the other
@@ -93,7 +93,7 @@ def check_shape(groups: GroupStates, partitions: int, instance: Instance) -> Ins
     Raises: ReshapeRefused.
     """
     if not 1 <= partitions <= PARTITIONS_MAX:
-        raise ReshapeRefused(f"{partitions} partitions are not possible: 1 to {PARTITIONS_MAX}")
+        raise ReshapeRefused(f"the number of partitions must be between 1 and {PARTITIONS_MAX}, not {partitions}")
     if partitions == old_partitions(groups):
         return instance
     try:
@@ -115,7 +115,7 @@ def reshape(
 ) -> list[PartitionResult]:
     """Turns the states in `out` and the `groups`, which end where those are, into those of so many partitions.
 
-    `out` is a node in the making. All new states are made beside the old ones; then `replacing` is called, the old states are
+    `out` is a node in the making. All new states are made next to the old ones; then `replacing` is called, the old states are
     removed and the new ones take their names. So an interruption before `replacing` can be repeated, and a later one leaves
     nothing of use. Returns the position of each new state. Same number: nothing is done.
     Raises: ReshapeRefused, naming table and value; DiskFull, WriteFailed.
@@ -184,7 +184,7 @@ class _Reshaping:
         return Position(index, term, int(google_crc32c.value(told.encode())), txn_id)
 
     def _regroup(self) -> None:
-        """The groups of the new number, all at the same place, under the old voters; the cluster group says the new slot map."""
+        """The groups of the new number, all at the same place, under the old voters; the cluster group has the new slot map."""
         groups, end = self._groups, self._end
         txn_id = end.txn_id
         voters = groups.state(0).configurations[-1:] or groups.state(CLUSTER_GROUP).configurations[-1:]

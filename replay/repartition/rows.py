@@ -1,7 +1,7 @@
 """The tables of states, and the new home of each of their rows: decided before anything is moved.
 
-One rule: the newest catalog version says by which column a table is partitioned, or an older one for tables that it no longer
-names, or whose column it has renamed since; a table that none names, and a row that is not where its column says, are refused.
+One rule: the newest catalog version states by which column a table is partitioned, or an older one for tables that it no longer
+names, or whose column it has renamed since; a table that none names, and a row that is not where its column states, are refused.
 
 The homes of all values of all partition columns are in a scratch database. So rows are moved by joins in SQLite, each value is
 looked at once, and a refusal comes before anything is moved.
@@ -36,7 +36,7 @@ _HOMES: Final = """CREATE TABLE homes (
 
 
 class RowPlacement:
-    """What the code says about tables: the newest catalog version, or an older one for what that one does not suit."""
+    """What the code states about tables: the newest catalog version, or an older one for what that one does not suit."""
 
     def __init__(self, catalogs: Catalogs, versions: Sequence[int]) -> None:
         self._catalogs, self._versions = catalogs, versions
@@ -56,7 +56,7 @@ class RowPlacement:
         return self._catalogs(self._versions[0])
 
     def __call__(self, table: str, columns: Collection[str]) -> TableInfo:
-        """What the newest version says that suits these columns: up to a moment of the past, a state may lack what a later
+        """What the newest version states that suits these columns: up to a moment of the past, a state may lack what a later
         version renames.
 
         Raises: ReshapeRefused for a table that no version names, or none with a column that it has.
@@ -68,7 +68,7 @@ class RowPlacement:
                     return found
                 unsuited = unsuited or found.partition_by
         if unsuited:
-            raise ReshapeRefused(f"table {table} has no column {unsuited}, by which the application says it is partitioned")
+            raise ReshapeRefused(f"table {table} has no column {unsuited}, its partition column by the declaration")
         raise ReshapeRefused(
             f"table {table} is declared in no catalog version of the log ({', '.join(map(str, sorted(self._versions)))}), so "
             f"its partition column is unknown; declare it again, or drop it, before changing the number of partitions"
@@ -131,8 +131,8 @@ def _home_of(table: TableOfStates, source: int, old: Sequence[int], new: Sequenc
             raise ReshapeRefused(f"table {table.name}: a row with {column} = {value!r} has no partition: {error}") from None
         if old[slot] != source:
             raise ReshapeRefused(
-                f"table {table.name}: a row with {column} = {value!r} lies in partition {source}, but calls with this value go "
-                f"to partition {old[slot]}; it has no partition in another shape"
+                f"table {table.name}: a row with {column} = {value!r} is in partition {source}, but calls with this value go "
+                f"to partition {old[slot]}; it cannot be placed in another number of partitions"
             )
         return new[slot]
 
@@ -148,7 +148,7 @@ def check_copies(sources: Sequence[str], table: str, columns: Sequence[str], key
                 left, right = list(islice(one, ROWS_PER_CHUNK)), list(islice(two, ROWS_PER_CHUNK))
                 if left != right:
                     raise ReshapeRefused(
-                        f"table {table} is replicated, but partition {number} holds other rows than partition 0: "
+                        f"table {table} is replicated, but partition {number} holds different rows from partition 0: "
                         f"{_first_difference(left, right)}; recover to a transaction up to which all partitions are complete"
                     )
                 if not left:

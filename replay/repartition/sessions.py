@@ -6,7 +6,7 @@ node knows that a number may have several homes (`cmdlog.node.placing.session_ow
 
 A session's floor says what its client has seen, on whatever partition. Where several old partitions meet, the highest one holds,
 and outcomes up to it go. Sessions are forgotten by each partition alone. One that a partition knows, and another one that comes
-to the same place may have forgotten, is *ended* there: which numbers the latter answered is not known any more. Only a session
+to the same place may have forgotten, is *ended* there: which numbers the latter answered is no longer known. Only a session
 older than `session_idle_ms` can be one of these.
 
 Rows keep what is left of their time, as those of keys do: their clocks are moved to the highest, and they are in its order, which
@@ -83,8 +83,8 @@ class KeptSessions:
         if len(floors) > self.policy.sessions_max:
             raise ReshapeRefused(
                 f"partition {partition} would know {len(floors)} client sessions of the old partitions "
-                f"{', '.join(map(str, parents))}, and sessions_max is {self.policy.sessions_max}; take more partitions, "
-                f"a multiple of {len(self.sources)} at best, or raise sessions_max in the old shape first"
+                f"{', '.join(map(str, parents))}, and sessions_max is {self.policy.sessions_max}; use more partitions, "
+                f"preferably a multiple of {len(self.sources)}, or raise sessions_max in the old shape first"
             )
         return list(_needed([(olds[of], clock, row) for clock, of, row in found], floors))
 

@@ -1,7 +1,7 @@
-"""Untrusted state files, kept beside the ones that replace them: no other file holds the rows of the live run.
+"""Untrusted state files, kept next to the ones that replace them: no other file holds the rows of the live run.
 
-One rule: at most one per partition, and the newest. A replay that diverges reads the live values from it, and the operator may,
-too; once a replay of the partition has succeeded it adds nothing to the new state, and is removed. Nothing is ever served
+One rule: at most one per partition, and the newest. A replay that diverges reads the live values from it, and so may the
+operator; once a replay of the partition has succeeded it adds nothing to the new state, and is removed. Nothing is ever served
 or recovered from it.
 """
 
@@ -18,8 +18,8 @@ from replay.state.trust import read_position, state_path
 from snapshot.catalog import remove_state
 
 ENDING: Final = ".set-aside"
-LOG: Final = "-wal"  # of SQLite, beside the file; the others are made again
-SPARE_BYTES: Final = 64 << 20  # that are left free beside the old state and the new one
+LOG: Final = "-wal"  # of SQLite, next to the file; the others are made again
+SPARE_BYTES: Final = 64 << 20  # that are left free in addition to the old state and the new one
 
 
 def kept_path(directory: str, partition: int) -> str:

@@ -96,7 +96,7 @@ def _scales(connection: apsw.Connection, name: str) -> dict[str, int]:
 class CallHook(ABC):
     """Records which rows change on a connection, by call. Give `begin_call` to the engine as its `progress`."""
 
-    HOOK: ClassVar[str]  # its name, beside the row digest's
+    HOOK: ClassVar[str]  # its name, next to the row digest's
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection

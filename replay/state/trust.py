@@ -6,8 +6,8 @@ and, per file, device, inode and birth: a restored copy, another mount or anothe
 rebuilt from snapshot and log. (The birth because a copy may get the inode of the file that it replaces.) The record needs no
 sync: torn by a power cut, it names another boot or nothing.
 
-A file that no process writes to any more, after a clean shutdown or at a recovery's end, is *sealed*: the record also states its
-size and CRC-32C, and from then on it is trusted only while these match. A SQLite write-ahead log beside the file is checkpointed
+A file that no process writes to, after a clean shutdown or at a recovery's end, is *sealed*: the record also states its
+size and CRC-32C, and from then on it is trusted only while these match. A SQLite write-ahead log next to the file is checkpointed
 first; one that is not empty afterwards, or later, means that the file is still changing. A writer removes the seals first. A
 killed node leaves none: its files changed to the end, and a flipped bit cannot be distinguished from a write. CRC-32C takes some
 0.4 s per GB and finds every single flipped bit; it holds Python's lock, so that threads would gain nothing.
@@ -102,8 +102,8 @@ class Trust:
     def seal(self, partitions: Iterable[int], hurried: Callable[[], bool] = lambda: False) -> None:
         """Seals the trusted files of these partitions; none may be written to until the next `unseal` or `grant`.
 
-        A file that cannot be sealed is trusted as before, so nothing is raised. `hurried` is asked after each chunk; once it says
-        True, no further file is sealed.
+        A file that cannot be sealed is trusted as before, so nothing is raised. `hurried` is asked after each chunk; once it
+        returns True, no further file is sealed.
         """
         for path in (state_path(self._directory, partition) for partition in partitions):
             name = os.path.basename(path)
@@ -146,7 +146,7 @@ class Trust:
         temporary = f"{self._path}.tmp"
         value = {"boot_id": self._boot_id, "files": self._files, "seals": self._seals}
         Path(temporary).unlink(missing_ok=True)
-        with open(temporary, "xb") as file:  # "x" follows no link that somebody has put there
+        with open(temporary, "xb") as file:  # "x" follows no link that someone has put there
             file.write(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
         os.rename(temporary, self._path)
 
@@ -179,7 +179,7 @@ def _which(path: str) -> list[int]:
 
 
 def _bring_in(path: str) -> bool:
-    """Checkpoints the write-ahead log beside a state file into the file; whether nothing is left there."""
+    """Checkpoints the write-ahead log next to a state file into the file; whether nothing is left there."""
     if _has_log(path):
         try:
             connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
@@ -194,7 +194,7 @@ def _bring_in(path: str) -> bool:
 
 
 def _has_log(path: str) -> bool:
-    """Whether a part of the state is in a write-ahead log beside the file."""
+    """Whether a part of the state is in a write-ahead log next to the file."""
     try:
         return os.stat(f"{path}-wal").st_size > 0
     except FileNotFoundError:

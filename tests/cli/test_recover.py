@@ -49,11 +49,11 @@ def test_target_that_is_the_directory_itself_is_called_so(rig: Rig, command: Com
     for out in (rig.directory, tmp_path / "link" / Path(rig.directory).name):
         code, failed = command("recover", rig.directory, "--to", out, "--json")
         assert (code, failed["error"]["kind"]) == (1, "WrongDirectory")
-        assert failed["error"]["message"] == f"{out} is itself a directory that is read, which must not be changed"
+        assert failed["error"]["message"] == f"{out} is one of the inputs, which are never changed"
         assert "another directory for --to, or recover without --to" in failed["error"]["hint"]
     code, failed = command("recover", rig.directory, "--to", Path(rig.directory) / "out", "--json")
     assert (code, failed["error"]["message"].split(", ")[0]) == (1, f"{rig.directory}/out lies in {rig.directory}")
-    assert "outside of what is read" in failed["error"]["hint"]
+    assert "outside of the inputs" in failed["error"]["hint"]
     assert "mounted" not in failed["error"]["hint"]
 
 

@@ -40,7 +40,7 @@ def test_row_that_changed_in_the_live_state_is_caught(tmp_path: Path, taken: int
         paths.append(Path(rig.snapshot(1)).name)
     report = run_drill(rig)
     assert (report.verdict, report.exit_code) == ("diverged", 16)
-    assert f"partition 1: snapshot {paths[-2:][0]} does not hold what the log says" in str(report.error)
+    assert f"partition 1: snapshot {paths[-2:][0]} does not match the log" in str(report.error)
     assert isinstance(report.error, ReplayError)
     assert "out of snapshots/" in report.error.hint
     assert left_behind(rig) == ["lock"]

@@ -303,7 +303,7 @@ def test_a_row_that_lies_elsewhere_is_refused(tmp_path: Path) -> None:
     node = Crafted(tmp_path, 2)
     node.add(0, "tickets", id=1, shop=home(2, 1))
     told = refusal(node, 1)
-    assert f"table tickets: a row with shop = {home(2, 1)!r} lies in partition 0" in told
+    assert f"table tickets: a row with shop = {home(2, 1)!r} is in partition 0" in told
     assert "go to partition 1" in told
 
 
@@ -337,7 +337,7 @@ def test_copies_of_a_replicated_table_that_differ_are_refused(tmp_path: Path) ->
         for partition in range(3):
             for row in rows if partition == 1 else ["a"]:
                 node.add(partition, "places", name=row)
-        assert "table places is replicated, but partition 1 holds other rows than partition 0" in refusal(node, 2)
+        assert "table places is replicated, but partition 1 holds different rows from partition 0" in refusal(node, 2)
 
 
 def test_a_table_that_calls_cannot_be_routed_to_is_refused() -> None:
