@@ -52,7 +52,7 @@ def test_target_that_is_the_directory_itself_is_called_so(rig: Rig, command: Com
         assert failed["error"]["message"] == f"{out} is one of the inputs, which are never changed"
         assert "another directory for --to, or recover without --to" in failed["error"]["hint"]
     code, failed = command("recover", rig.directory, "--to", Path(rig.directory) / "out", "--json")
-    assert (code, failed["error"]["message"].split(", ")[0]) == (1, f"{rig.directory}/out lies in {rig.directory}")
+    assert (code, failed["error"]["message"].split(", ")[0]) == (1, f"{rig.directory}/out is inside the input {rig.directory}")
     assert "outside of the inputs" in failed["error"]["hint"]
     assert "mounted" not in failed["error"]["hint"]
 
