@@ -11,10 +11,10 @@ import asyncio
 import uvloop
 
 from bench._empty import ANSWER, HEADERS, asgi_app
-from cmdlog.api.connections.connection_registry import Roster
+from cmdlog.api.connections.connection_registry import ConnectionRegistry
 from cmdlog.api.connections.http_parser import Request
 from cmdlog.api.connections.http_server import HttpServer, listen, make_config
-from cmdlog.api.connections.request_cycle import QuickExchange
+from cmdlog.api.connections.request_cycle import CallCycle
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.settings import Settings
 
@@ -27,15 +27,15 @@ class Quick:
     def takes(self, _request: Request, _body_bytes: int) -> bool:
         return True
 
-    def begin_call(self, _request: Request, _body: bytes, exchange: QuickExchange) -> None:
-        exchange.answer(200, list(HEADERS), ANSWER)
+    def begin_call(self, _request: Request, _body: bytes, cycle: CallCycle) -> None:
+        cycle.answer(200, list(HEADERS), ANSWER)
 
 
-async def serve(roster: Roster) -> None:
-    listener = listen("127.0.0.1", 0, silence_max_s=roster.settings.write_timeout_s)
+async def serve(registry: ConnectionRegistry) -> None:
+    listener = listen("127.0.0.1", 0, silence_max_s=registry.settings.write_timeout_s)
     print(listener.getsockname()[1], flush=True)
-    roster.start()
-    await HttpServer(make_config(roster)).serve(sockets=[listener])
+    registry.start()
+    await HttpServer(make_config(registry)).serve(sockets=[listener])
 
 
 def main() -> None:
@@ -43,10 +43,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     quick = Quick() if parser.parse_args().quick else None
     settings = Settings()
-    roster = Roster(asgi_app(), settings, connections_max=settings.connections_max, quick=quick)
+    registry = ConnectionRegistry(asgi_app(), settings, connections_max=settings.connections_max, quick=quick)
     settle_garbage_collection()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(roster))
+        runner.run(serve(registry))
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ as `application/problem+json`.
 from __future__ import annotations
 
 import contextlib
-import traceback
 from typing import TYPE_CHECKING, Final
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cmdlog.api.connections.request_cycle import AWAITS
-from cmdlog.api.gate.login_page import send_sign_in
 from cmdlog.api.gate.problem import Headers, Problem, redirected
 from cmdlog.api.gate.request import (
     AUTHORIZATION,
@@ -38,10 +36,11 @@ from cmdlog.api.gate.request import (
 from cmdlog.api.gate.request_trace import REQUEST_ID, SCOPE_KEY, Trace
 from cmdlog.api.gate.route_table import Entry, Methods, allowed, methods_of
 from cmdlog.api.gate.token_file import Credential
-from cmdlog.api.routes.app_state import Service, send_problem
 from cmdlog.api.routes.batch import BatchStream
-from cmdlog.api.routes.call import call_procedure
+from cmdlog.api.routes.call import QuickCalls, call_procedure
 from cmdlog.api.routes.cold_routes import ColdRoutes
+from cmdlog.api.routes.page import send_sign_in
+from cmdlog.api.routes.service import Service, send_problem
 from cmdlog.api.routes.strict_route import INCOMING
 from cmdlog.node.placing.shares import UNCOUNTED_BYTES, Shares
 from cmdlog.node.settings import Settings
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 TRANSFER_ENCODING: Final = b"transfer-encoding"
 PATH_CHARS_SHOWN: Final = 200
 ADMITTED_MAX: Final = 256  # sets of headers; clients of one kind send the same ones
-FRAMES_LOGGED: Final = 8  # the innermost ones
 
 Admitted = tuple[bytes | frozenset[str] | None, ...]
 """Roles of a caller, and the headers that the gate looks at."""
@@ -74,6 +72,7 @@ class Api:
     def __init__(self, service: Service, *, version: str = "") -> None:
         self.service = service
         self._admitted: set[Admitted] = set()
+        self.quick = QuickCalls(service, self.admit_call)  # calls below ASGI
         self._cold: ASGIApp = ColdRoutes(service, version=version)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,7 +96,7 @@ class Api:
             logger.warning("slow_reader", path=scope["path"], request_id=trace.request_id)
             # returning with the answer unfinished closes the connection
         except Exception as error:  # noqa: BLE001 - the last line of defence: a defect of ours still gets a stable code
-            log_defect(scope["path"], scope[SCOPE_KEY].request_id, error)
+            scope[SCOPE_KEY].log_defect(scope["path"], error)
             with contextlib.suppress(RuntimeError):  # the answer has begun: returning closes the connection
                 await send_problem(
                     send, trace.note_problem(Problem("internal_error", "internal server error; see the server's log"))
@@ -178,7 +177,7 @@ class Api:
         try:
             await self._cold(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - FastAPI raises it again after its handler has answered
-            log_defect(scope["path"], scope[SCOPE_KEY].request_id, error)
+            scope[SCOPE_KEY].log_defect(scope["path"], error)
 
     async def _serve_other_method(self, methods: Methods, scope: Scope, picked: Picked, receive: Receive, send: Send) -> None:
         """HEAD comes with every GET; OPTIONS says what there is."""
@@ -238,15 +237,3 @@ def wants_page(scope: Scope) -> bool:
     if entry is None or entry.kind != "page":
         return False
     return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
-
-
-def log_defect(path: str, request_id: str, error: Exception) -> None:
-    """The kind of error and the way to it, without its message, which may hold parameters."""
-    where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
-    logger.error(
-        "request_failed",
-        path=path,
-        request_id=request_id,
-        error=type(error).__name__,
-        where=where[-FRAMES_LOGGED:],
-    )

@@ -23,15 +23,13 @@ import structlog
 import uvloop
 
 from cmdlog.api.app import create_app
-from cmdlog.api.connections.connection_registry import Roster
-from cmdlog.api.connections.descriptor_limit import connections_allowed
-from cmdlog.api.connections.http_server import HttpServer, leave_clients, listen, make_config, url_of
+from cmdlog.api.connections.connection_registry import ConnectionRegistry
+from cmdlog.api.connections.http_server import HttpServer, connections_allowed, leave_clients, listen, make_config, url_of
 from cmdlog.api.connections.tls import Certificate
-from cmdlog.api.fast_path import QuickCalls
 from cmdlog.api.gate.route_table import BATCH
 from cmdlog.api.processes.process_set import ProcessSet
-from cmdlog.api.routes.app_state import SLOW_THREADS, Service
 from cmdlog.api.routes.query import RESERVE_TURNS
+from cmdlog.api.routes.service import SLOW_THREADS, Service
 from cmdlog.garbage_collection import settle_garbage_collection
 from cmdlog.node.settings import Settings
 from cmdlog.signal_handlers import stop_signals
@@ -81,20 +79,20 @@ def serve(
     certificate = Certificate(settings) if settings.tls_cert_file is not None else None
     if certificate is None and not is_loopback(settings.host):
         logger.warning("not_encrypted", host=settings.host, hint="credentials and data travel unencrypted: set tls_cert_file")
-    roster = Roster(
+    registry = ConnectionRegistry(
         api,
         settings,
         connections_max=connections_allowed(settings),
         certificate=certificate,
         streams=frozenset((BATCH,)),
-        quick=QuickCalls(api),
+        quick=api.quick,
         front=service.front,
         name_of=api.name_of,
     )
     processes = ProcessSet(api, service.front, settings, process_module) if settings.http_processes else None
     patience_s = LEFT_OVER_S if processes is not None else 0.0
     listener = listen(settings.host, settings.port, silence_max_s=settings.write_timeout_s, patience_s=patience_s)
-    runner = _Runner(service, roster, open_node, events or Events(), processes, directory=directory)
+    runner = _Runner(service, registry, open_node, events or Events(), processes, directory=directory)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             loop.run(runner.run(listener))
@@ -127,18 +125,18 @@ class _Runner:
     def __init__(
         self,
         service: Service,
-        roster: Roster,
+        registry: ConnectionRegistry,
         open_node: Open,
         events: Events,
         processes: ProcessSet | None = None,
         *,
         directory: str,
     ) -> None:
-        self._service, self._roster, self._open_node, self._events = service, roster, open_node, events
+        self._service, self._roster, self._open_node, self._events = service, registry, open_node, events
         self._directory = directory
         self._token_shown = contextlib.ExitStack()  # while this process has the directory
         self._processes = processes
-        self._server = HttpServer(make_config(roster))
+        self._server = HttpServer(make_config(registry))
         self._progress: Mapping[str, object] = {}
         self.failure: BaseException | None = None  # why the server ended by itself
         self._url = ""  # until it was reported

@@ -130,4 +130,4 @@ def problem_of(raw: bytes) -> Any:
 
 def buffered(server: Served) -> int:
     """Bytes that wait for clients to read, of the connection that has most."""
-    return server.inside(lambda: max((one._transport.get_write_buffer_size() for one in server.roster.open), default=0))
+    return server.inside(lambda: max((one._transport.get_write_buffer_size() for one in server.registry.open), default=0))

@@ -8,9 +8,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
-from cmdlog.api.processes.link_frames import LinkSession
-from cmdlog.api.processes.relay_receiver import RelayReceiver
-from cmdlog.api.processes.relay_sender import RelaySender
+from cmdlog.api.processes.process_link import LinkSession
+from cmdlog.api.processes.relay import RelayReceiver, RelaySender
 from tests.waiting import eventually
 
 
@@ -61,9 +60,3 @@ class Client:
     def answer(self) -> bytes:
         """Of what was sent, the body."""
         return b"".join(message.get("body", b"") for message in self.sent)
-
-
-SCOPE: dict[str, Any] = {
-    "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "path": "/echo", "raw_path": b"/echo",
-    "query_string": b"", "headers": [], "client": None, "server": None,
-}  # fmt: skip

@@ -29,7 +29,7 @@ CREDENTIALS = [
 ]
 
 
-def exchange(url: str, request: bytes) -> bytes:
+def cycle(url: str, request: bytes) -> bytes:
     """Sends bytes as they are to a server and reads until it closes."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
@@ -101,7 +101,7 @@ class Running:
 
     def raw(self, request: bytes) -> bytes:
         """Sends bytes as they are and reads until the server closes."""
-        return exchange(self.url, request)
+        return cycle(self.url, request)
 
     def committed(self) -> list[int]:
         """The log position of every partition."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import uvloop
 from starlette.types import ASGIApp
 
-from cmdlog.api.connections.connection_registry import Quick, Roster
+from cmdlog.api.connections.connection_registry import ConnectionRegistry, Quick
 from cmdlog.api.connections.http_parser import Headers
 from cmdlog.api.connections.http_server import HttpServer, listen, make_config
 from cmdlog.api.connections.tls import Certificate
@@ -46,7 +46,7 @@ class Served:
     ) -> None:
         self.settings = settings
         certificate = Certificate(settings) if settings.tls_cert_file is not None else None
-        self.roster = Roster(
+        self.registry = ConnectionRegistry(
             application,
             settings,
             connections_max=connections_max,
@@ -57,7 +57,7 @@ class Served:
         )
         listener = listen("127.0.0.1", 0, silence_max_s=settings.write_timeout_s)
         self.port: int = listener.getsockname()[1]
-        self._server = HttpServer(make_config(self.roster))
+        self._server = HttpServer(make_config(self.registry))
         self._started = threading.Event()
         self.complaints: list[dict[str, Any]] = []  # what the loop was told of: nothing, if all is well
         self._thread = threading.Thread(target=self._run, args=(listener,), name="served")
@@ -76,10 +76,10 @@ class Served:
         (
             await self.loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
         ).close()  # with the first socket libuv opens a spare file
-        self.roster.start()
+        self.registry.start()
         self.loop.call_soon(self._started.set)
         await self._server.serve(sockets=[listener])
-        self.roster.stop()
+        self.registry.stop()
 
     def stop(self) -> None:
         """Orderly."""
@@ -105,8 +105,8 @@ class Served:
 
         def later() -> None:
             self.loop.skipped_s += seconds
-            self.roster.stop()
-            self.roster.start()
+            self.registry.stop()
+            self.registry.start()
 
         for _ in range(2):  # what is readable now is read before the loop's next round but one
             self.inside(lambda: None)
@@ -128,7 +128,7 @@ class Served:
 
     def settled(self) -> bool:
         """No connection and no request is left."""
-        return eventually(lambda: self.inside(lambda: not self.roster.open and not self.roster.tasks) and self.tasks() == 0)
+        return eventually(lambda: self.inside(lambda: not self.registry.open and not self.registry.tasks) and self.tasks() == 0)
 
 
 @contextmanager

@@ -12,11 +12,10 @@ import httpx
 import pytest
 
 from cmdlog.api.app import create_app
-from cmdlog.api.fast_path import QuickCalls
-from cmdlog.api.gate.login_page import POLICY
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.route_table import ADMIN, INVOKE, READ, ROLES, TABLE, Entry
 from cmdlog.api.gate.token_file import Credential, digest_of, write_line
+from cmdlog.api.routes.page import POLICY
 from cmdlog.node.outcome import NotReady
 from cmdlog.node.settings import Settings
 from tests.api.conftest import FakeNode
@@ -53,7 +52,7 @@ def open_server(node: ToldNode, tmp_path: Path) -> Iterator[Served]:
     tokens.write_text("".join(write_line(credential) + "\n" for credential in held))
     tokens.chmod(0o600)
     app = create_app(node, Settings(token_file=tokens))  # type: ignore[arg-type]  # the fake has what the routes use
-    with served(app, quick=QuickCalls(app), name_of=app.name_of) as server:
+    with served(app, quick=app.quick, name_of=app.name_of) as server:
         yield server
 
 

@@ -13,7 +13,7 @@ from cmdlog.api.gate.auth import RELOAD_S, Credentials, ForwardClock, LocalCalle
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.route_table import LOCAL_ROLES
 from cmdlog.api.gate.token_file import Credential, digest_of, write_line
-from cmdlog.api.routes.app_state import Service
+from cmdlog.api.routes.service import Service
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.wal.directory.local_token import LOCAL_TOKEN_NAME
 

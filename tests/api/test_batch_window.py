@@ -19,8 +19,8 @@ from cmdlog.api.routes.batch_window import (
     QUEUE_S,
     WINDOW_CALLS_FIRST,
     WINDOW_CALLS_MIN,
+    BatchTraffic,
     BatchWindow,
-    Traffic,
 )
 from tests.api.bankserver import Server
 from tests.waiting import PATIENCE_S
@@ -43,7 +43,7 @@ def settled(pace: BatchWindow, calls_per_s: float, *, others: int = 0, beside: b
 @pytest.mark.parametrize("calls_per_s", [3e3, 3e4, 3e5])
 def test_window_holds_what_is_answered_in_time(calls_per_s: float) -> None:
     """However fast the node is, a stream's queue settles at the time that a call beside it may wait, within a factor of four."""
-    traffic = Traffic()
+    traffic = BatchTraffic()
     traffic.quickest(0.001, 100.0)
     pace = BatchWindow(traffic, CALLS_MAX)
     assert settled(pace, calls_per_s) <= 4 * max(QUEUE_S, WINDOW_CALLS_MIN / calls_per_s)
@@ -52,7 +52,7 @@ def test_window_holds_what_is_answered_in_time(calls_per_s: float) -> None:
 
 def test_window_beside_a_long_queue_is_small() -> None:
     """What others have placed counts as well: a late newcomer does not add to it."""
-    traffic = Traffic()
+    traffic = BatchTraffic()
     traffic.quickest(0.001, 100.0)
     pace = BatchWindow(traffic, CALLS_MAX)
     settled(pace, 3e4, others=10_000, groups=20)
@@ -61,7 +61,7 @@ def test_window_beside_a_long_queue_is_small() -> None:
 
 def test_slow_disk_is_no_queue() -> None:
     """Where nothing is answered in less than 0.2 s, that is not taken for somebody's waiting: the window grows."""
-    pace, now_s = BatchWindow(Traffic(), CALLS_MAX), 100.0
+    pace, now_s = BatchWindow(BatchTraffic(), CALLS_MAX), 100.0
     for group in range(100):
         now_s += 0.2
         pace.answered(256, placed_s=now_s - 0.2, now_s=now_s, beside=group)
@@ -71,7 +71,7 @@ def test_slow_disk_is_no_queue() -> None:
 @pytest.mark.parametrize("streams", [1, 2, 8])
 def test_streams_without_others_share_a_larger_window(streams: int) -> None:
     """While nobody else calls, they may have more under way, and give that up with the first call beside them."""
-    traffic = Traffic()
+    traffic = BatchTraffic()
     traffic.streams = streams
     pace = BatchWindow(traffic, CALLS_MAX)
     traffic.quickest(0.001, 100.0)

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from cmdlog.api.connections import connection as connection_module
 from cmdlog.api.connections.connection import HELD_BYTES_MAX
 from cmdlog.api.connections.http_parser import Request
-from cmdlog.api.connections.request_cycle import QuickExchange
+from cmdlog.api.connections.request_cycle import CallCycle
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.request import read_body
-from cmdlog.api.routes.app_state import send_problem
+from cmdlog.api.routes.service import send_problem
 from tests.api.echo import READ_BYTES, Application, one_answer, post, problem_of
 from tests.api.served import Served, read_all, served, status_of
 from tests.waiting import PATIENCE_S, eventually, wait_for
@@ -56,7 +56,7 @@ def test_what_is_pipelined_behind_a_slow_request_is_bounded(server: Served, appl
         client.setblocking(False)
 
         def held() -> int:
-            return server.inside(lambda: max((len(one._held) for one in server.roster.open), default=0))
+            return server.inside(lambda: max((len(one._held) for one in server.registry.open), default=0))
 
         def enough_waits() -> bool:
             nonlocal left
@@ -175,7 +175,7 @@ def test_what_is_no_request_gets_a_code(server: Served, application: Application
     problem = problem_of(raw)
     assert (problem["status"], problem["code"]) == (status, code)
     assert application.begun == []
-    assert server.roster.counts[code] == 1
+    assert server.registry.counts[code] == 1
     assert server.settled()
 
 
@@ -241,7 +241,7 @@ def test_answer_before_a_body_that_never_ends(application: Application, monkeypa
         def left_behind() -> bool:
             with contextlib.suppress(ConnectionError):
                 client.sendall(endless)
-            return server.inside(lambda: not server.roster.open)
+            return server.inside(lambda: not server.registry.open)
 
         assert eventually(left_behind)
         assert server.settled()
@@ -261,7 +261,7 @@ def test_what_comes_after_the_last_answer_is_bounded(
     monkeypatch.setattr(connection_module, "LINGER_BYTES_MAX", 100_000)
     with served(application) as server, server.connect() as client:
         client.sendall(begun)
-        assert eventually(lambda: bool(server.roster.open))
+        assert eventually(lambda: bool(server.registry.open))
         with contextlib.suppress(ConnectionError):
             for _ in range(100):
                 client.sendall(b"x" * 10_000)
@@ -280,8 +280,8 @@ def test_quick_answer_with_a_line_end_ends_the_connection(application: Applicati
         def takes(self, request: Request, body_bytes: int) -> bool:
             return True
 
-        def begin_call(self, request: Request, body: bytes, exchange: QuickExchange) -> None:
-            exchange.answer(200, [(b"x", b"a\r\nset-cookie: b")], body)
+        def begin_call(self, request: Request, body: bytes, cycle: CallCycle) -> None:
+            cycle.answer(200, [(b"x", b"a\r\nset-cookie: b")], body)
 
     with served(application, quick=Quick()) as server:
         assert server.ask(post("/echo")) == b""

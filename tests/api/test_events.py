@@ -13,7 +13,7 @@ import pytest
 
 from cmdlog.api.app import Api, create_app
 from cmdlog.api.routes import events
-from cmdlog.api.routes.app_state import VIEWERS_MAX
+from cmdlog.api.routes.service import VIEWERS_MAX
 from cmdlog.node.settings import Settings
 from tests.waiting import PATIENCE_S
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmdlog.api.connections.http_parser import URL_BYTES_MAX, Framer
+from cmdlog.api.connections.http_parser import URL_BYTES_MAX, HttpParser
 from cmdlog.api.gate.problem import Problem
 
 HEAD = b"POST /a?b=c HTTP/1.1\r\nHost: x\r\n"
@@ -26,14 +26,14 @@ class Read:
     unfinished: bool = False
 
 
-def framer(*, head_bytes_max: int = 16384, headers_max: int = 100) -> Framer:
+def parser(*, head_bytes_max: int = 16384, headers_max: int = 100) -> HttpParser:
     """One with the limits of the server."""
-    return Framer(head_bytes_max=head_bytes_max, headers_max=headers_max)
+    return HttpParser(head_bytes_max=head_bytes_max, headers_max=headers_max)
 
 
-def read(pieces: list[bytes], one: Framer | None = None) -> Read:
+def read(pieces: list[bytes], one: HttpParser | None = None) -> Read:
     """Feeds the pieces as a connection would."""
-    found, one = Read(), one or framer()
+    found, one = Read(), one or parser()
     for piece in pieces:
         rest = piece
         while rest:
@@ -72,7 +72,7 @@ def test_request_is_taken_apart() -> None:
 
 def test_bytes_behind_a_request_are_given_back_untouched() -> None:
     """What is no longer the request's is the next one's, whatever it looks like."""
-    one = framer()
+    one = parser()
     for first in (
         with_body(b"{}"),
         in_chunks(b"a", b"bc"),
@@ -233,17 +233,17 @@ def test_head_beyond_its_limits_is_refused() -> None:
     for size, code in ((room, ""), (room + 1, "headers_too_large"), (100_000, "headers_too_large")):
         stream = HEAD + b"A: " + b"x" * size + b"\r\n\r\n"
         for pieces in ([stream], [stream[at : at + 100] for at in range(0, len(stream), 100)]):
-            assert read(pieces, framer(head_bytes_max=2048)).code == code
+            assert read(pieces, parser(head_bytes_max=2048)).code == code
     for count, code in ((8, ""), (9, "headers_too_large")):
         stream = b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * count + b"\r\n"
-        assert read([stream], framer(headers_max=9)).code == code
+        assert read([stream], parser(headers_max=9)).code == code
     for size, code in ((URL_BYTES_MAX, ""), (URL_BYTES_MAX + 1, "url_too_long"), (1 << 20, "url_too_long")):
         stream = b"GET /" + b"x" * (size - 1) + b" HTTP/1.1\r\nHost: x\r\n\r\n"
         for pieces in ([stream], [stream[at : at + 1000] for at in range(0, len(stream), 1000)]):
             assert read(pieces).code == code
 
 
-def fed_until_refused(one: Framer, pieces: Iterable[bytes]) -> tuple[int, str]:
+def fed_until_refused(one: HttpParser, pieces: Iterable[bytes]) -> tuple[int, str]:
     """Bytes that were taken before the refusal, and its code."""
     fed = 0
     for piece in pieces:
@@ -259,7 +259,7 @@ def fed_until_refused(one: Framer, pieces: Iterable[bytes]) -> tuple[int, str]:
 def test_head_that_never_ends_is_refused_at_the_limit(endless: bytes) -> None:
     """Empty lines before a request, and headers without end, cost at most the limit."""
     begin = HEAD if endless.startswith(b"A") else b""
-    fed, code = fed_until_refused(framer(head_bytes_max=2048), [begin, *[endless] * 10_000])
+    fed, code = fed_until_refused(parser(head_bytes_max=2048), [begin, *[endless] * 10_000])
     assert code == "headers_too_large"
     assert 2048 - len(endless) < fed <= 2048
 
@@ -267,14 +267,14 @@ def test_head_that_never_ends_is_refused_at_the_limit(endless: bytes) -> None:
 @pytest.mark.parametrize(("begin", "endless"), [(b"1;", b"x" * 100), (b"0\r\n", b"A: b\r\n" * 20)])
 def test_chunk_extensions_and_trailers_are_bounded(begin: bytes, endless: bytes) -> None:
     """Bytes of chunked bodies that are no body cannot go on for ever."""
-    fed, code = fed_until_refused(framer(head_bytes_max=2048), [CHUNKED + begin, *[endless] * 10_000])
+    fed, code = fed_until_refused(parser(head_bytes_max=2048), [CHUNKED + begin, *[endless] * 10_000])
     assert code == "bad_request"
     assert fed <= 2048 + len(CHUNKED)
 
 
 def test_many_small_chunks_are_no_overhead() -> None:
     """A body in chunks of one byte is read to its end, and held as one piece."""
-    one = framer(head_bytes_max=1024)
+    one = parser(head_bytes_max=1024)
     assert one.feed(in_chunks(*[b"x"] * 5000)) == b""
     assert one.complete
     assert one.take_body() == b"x" * 5000
@@ -303,7 +303,7 @@ def test_offer_of_another_protocol_is_passed_over() -> None:
 
 def test_body_that_nobody_reads_is_counted_and_dropped() -> None:
     """After its answer a request's body takes no memory."""
-    one = framer()
+    one = parser()
     one.feed(HEAD + b"Content-Length: 100000\r\n\r\n" + b"x" * 100)
     one.discard_body()
     one.feed(b"x" * 90_000)

@@ -11,13 +11,12 @@ import httpx
 import pytest
 
 from cmdlog.api.app import Api
-from cmdlog.api.fast_path import QuickCalls
 from cmdlog.api.gate import request
 from cmdlog.api.gate.route_table import TABLE, Entry
 from cmdlog.api.gate.strict_json import loads_strict
 from cmdlog.api.routes import batch
-from cmdlog.api.routes.app_state import LARGE_BODY_BYTES
 from cmdlog.api.routes.query import Turns
+from cmdlog.api.routes.service import LARGE_BODY_BYTES
 from cmdlog.node.placing.shares import Shares
 from tests.api.conftest import local_token
 from tests.api.served import served
@@ -63,7 +62,7 @@ def test_call_is_answered_while_a_large_body_is_read(app: Api, monkeypatch: pyte
 
     monkeypatch.setattr(request, "loads_strict", read)
     statuses: list[int] = []
-    with served(app, quick=QuickCalls(app)) as server, httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+    with served(app, quick=app.quick) as server, httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
 
         def send_large() -> None:
             body = b'{"item": 7}' + b" " * LARGE_BODY_BYTES
@@ -89,6 +88,6 @@ def test_connection_that_waits_for_room_makes_room(app: Api) -> None:
         for _ in range(2):
             client = opened.enter_context(server.connect())
             client.sendall(head)
-        wait_for(lambda: len(server.roster.open) == 2, PATIENCE_S)
+        wait_for(lambda: len(server.registry.open) == 2, PATIENCE_S)
         answer = httpx.post(f"http://127.0.0.1:{server.port}/v1/procedures/put", content=b'{"item": 8}', timeout=PATIENCE_S)
         assert answer.status_code == 200

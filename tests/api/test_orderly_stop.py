@@ -12,7 +12,7 @@ import pytest
 
 from cmdlog.api.connections import http_server
 from cmdlog.api.connections.acceptor import Acceptor
-from cmdlog.api.connections.connection_registry import Roster
+from cmdlog.api.connections.connection_registry import ConnectionRegistry
 from cmdlog.api.server import Events, _Runner
 from cmdlog.node.settings import Settings
 from tests.api.echo import Application, one_answer, post
@@ -25,14 +25,14 @@ def test_a_connection_that_is_to_end_says_so_with_its_answer(server: Served) -> 
     with server.connect() as client:
         client.sendall(post("/echo", b"x"))
         assert one_answer(client) == (200, b"x")
-        server.inside(lambda: setattr(server.roster, "leaving", True))
+        server.inside(lambda: setattr(server.registry, "leaving", True))
         try:
             client.sendall(post("/echo", b"y"))
             told = b""
             while part := client.recv(4096):
                 told += part
         finally:
-            server.inside(lambda: setattr(server.roster, "leaving", False))
+            server.inside(lambda: setattr(server.registry, "leaving", False))
     assert told.endswith(b"connection: close\r\n\r\ny")
 
 
@@ -63,10 +63,10 @@ def test_connections_that_are_taken_last_end_with_their_answer() -> None:
     told: list[bytes] = []
 
     async def scenario() -> None:
-        roster = Roster(Application(), Settings(), connections_max=10)
-        server = http_server.HttpServer(http_server.make_config(roster))
+        registry = ConnectionRegistry(Application(), Settings(), connections_max=10)
+        server = http_server.HttpServer(http_server.make_config(registry))
         listener = socket.create_server(("127.0.0.1", 0))
-        roster.start()
+        registry.start()
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         assert await asyncio.to_thread(eventually, lambda: server.started)
         asyncio.get_running_loop().remove_reader(listener)  # it is slow: the client waits in the queue
@@ -76,7 +76,7 @@ def test_connections_that_are_taken_last_end_with_their_answer() -> None:
         told.append(await reader.read())  # to its end, which is the server's doing
         writer.close()
         await serving
-        roster.stop()
+        registry.stop()
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
     assert told[0].startswith(b"HTTP/1.1 200 OK")
@@ -92,8 +92,8 @@ class Stop:
         self.server = SimpleNamespace(servers=[SimpleNamespace(close=lambda: self.steps.append("socket"))])
         self.server.end = lambda: self.steps.append("end")
         self.server.stop = lambda: self.steps.append("at once")
-        self.roster = SimpleNamespace(settings=SimpleNamespace(drain_timeout_s=1.0), open=set("connections"))
-        self.roster.begin_leaving = lambda: self.steps.append("leave")
+        self.registry = SimpleNamespace(settings=SimpleNamespace(drain_timeout_s=1.0), open=set("connections"))
+        self.registry.begin_leaving = lambda: self.steps.append("leave")
         self.handed_over = handed_over
 
     def hand_over(self) -> bool:
@@ -108,7 +108,7 @@ class Stop:
             runner: Any = _Runner.__new__(_Runner)
             runner._service = service = SimpleNamespace(stopping=False, maybe_node=self)
             service.begin_stop = lambda: setattr(service, "stopping", True)
-            runner._server, runner._roster, runner._loop = self.server, self.roster, asyncio.get_running_loop()
+            runner._server, runner._roster, runner._loop = self.server, self.registry, asyncio.get_running_loop()
             runner._processes = None
             runner._events = Events(stopping=lambda: self.steps.append("said"))
             for _ in range(signals):

@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from cmdlog.api.app import Api
-from cmdlog.api.fast_path import QuickCalls
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.token_file import Credential
 from cmdlog.node.outcome import CallRefused, NoLeader, NotLeading
@@ -38,7 +37,7 @@ def set_refusal(node: Any, refusal: CallRefused | None) -> None:
 @pytest.fixture
 def client(app: Api) -> Iterator[httpx.Client]:
     """A client of the real server over the application, which follows no redirects."""
-    with served(app, quick=QuickCalls(app)) as server, httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as asking:
+    with served(app, quick=app.quick) as server, httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as asking:
         yield asking
 
 

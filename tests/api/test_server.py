@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 from tests.api.bankserver import ROOT, Server
-from tests.api.running import exchange
+from tests.api.running import cycle
 from tests.waiting import PATIENCE_S, ask_for, wait_for
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_client_that_leaves_midway_harms_nobody(server: Server) -> None:
     """The server drops the stream, keeps what was whole, and goes on serving."""
     head = b"POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
     line = b'{"procedure": "open_account", "params": {"account": 900, "amount": 1}}\n'
-    exchange(server.url, head + line + line[:30])
+    cycle(server.url, head + line + line[:30])
     assert httpx.get(server.url + "/readyz").status_code == 200
     ask_for(lambda: httpx.post(server.url + "/v1/procedures/balance", json={"account": 900}).json()["result"] == 1)
 

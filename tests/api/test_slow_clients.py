@@ -15,10 +15,9 @@ from structlog.testing import capture_logs
 
 from cmdlog.api.app import create_app
 from cmdlog.api.connections.connection import Connection
-from cmdlog.api.connections.connection_registry import Roster
-from cmdlog.api.connections.http_parser import Framer, Headers
-from cmdlog.api.connections.response_writer import WRITE_BYTES
-from cmdlog.api.fast_path import QuickCalls
+from cmdlog.api.connections.connection_registry import ConnectionRegistry
+from cmdlog.api.connections.http_parser import Headers, HttpParser
+from cmdlog.api.connections.request_cycle import WRITE_BYTES
 from cmdlog.node.settings import Settings
 from tests.api.echo import RESET, Application, buffered, one_answer, post, problem_of
 from tests.api.served import Served, descriptors, read_all, served, status_of
@@ -31,7 +30,7 @@ LIMIT_S = 300.0  # beside which what a test takes is nothing: the clock is moved
 
 def open_connections(server: Served) -> int:
     """How many the server has."""
-    return server.inside(lambda: len(server.roster.open))
+    return server.inside(lambda: len(server.registry.open))
 
 
 @pytest.mark.parametrize("sent", [b"", b"P", b"POST /echo HTTP/1.1\r\nHost: x\r\n", post("/echo")[:-1]])
@@ -41,7 +40,7 @@ def test_head_that_is_not_completed_gets_408(application: Application, sent: byt
         client.sendall(sent)
         assert eventually(lambda: open_connections(server) == 1)
         server.pass_time(0.9 * LIMIT_S)
-        assert not server.roster.counts
+        assert not server.registry.counts
         server.pass_time(0.2 * LIMIT_S)
         assert problem_of(read_all(client))["code"] == "header_timeout"
         client.close()
@@ -58,7 +57,7 @@ def test_dripping_a_head_does_not_stretch_its_deadline(application: Application)
         for byte in post("/echo")[:9]:
             client.send(bytes((byte,)))
             server.pass_time(0.1 * LIMIT_S)
-            assert not server.roster.counts
+            assert not server.registry.counts
         server.pass_time(0.2 * LIMIT_S)
         assert status_of(read_all(client)) == 408
 
@@ -82,7 +81,7 @@ def test_body_has_one_deadline_however_it_drips(application: Application) -> Non
         for _ in range(9):
             client.send(b"x")
             server.pass_time(0.1 * LIMIT_S)
-            assert server.inside(lambda: len(server.roster.tasks)) == 1
+            assert server.inside(lambda: len(server.registry.tasks)) == 1
         server.pass_time(0.2 * LIMIT_S)
         assert status_of(read_all(client)) == 408
 
@@ -97,7 +96,7 @@ def test_stream_lasts_while_it_brings_something(application: Application, part: 
             with contextlib.suppress(ConnectionError):
                 client.sendall(b"%x\r\n%b\r\n" % (len(part), part))
             server.pass_time(LIMIT_S / 4)
-        assert server.inside(lambda: bool(server.roster.tasks)) is lasts
+        assert server.inside(lambda: bool(server.registry.tasks)) is lasts
 
 
 def test_time_that_the_application_takes_is_nobodys_delay(application: Application) -> None:
@@ -119,13 +118,13 @@ def test_client_that_does_not_read_is_cut(application: Application) -> None:
     with served(application, write_timeout_s=LIMIT_S) as server, server.connect() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(post("/big/100000000"))
-        assert eventually(lambda: server.inside(lambda: any(one.write_deadline < inf for one in server.roster.open)))
+        assert eventually(lambda: server.inside(lambda: any(one.write_deadline < inf for one in server.registry.open)))
         assert 0 < buffered(server) <= 2 * WRITE_BYTES
         server.pass_time(0.9 * LIMIT_S)
         assert open_connections(server) == 1
         assert 0 < buffered(server) <= 2 * WRITE_BYTES
         server.pass_time(0.2 * LIMIT_S)
-        assert server.roster.counts["slow_reader"] == 1
+        assert server.registry.counts["slow_reader"] == 1
         assert server.settled()
 
 
@@ -189,8 +188,8 @@ def test_rest_of_a_body_is_no_new_request_when_the_answer_is_taken_late(applicat
     """An early answer that fills the buffer: what comes of the body meanwhile is dropped, and the request is not begun again."""
 
     async def run() -> Wire:
-        roster = Roster(application, Settings(), connections_max=10)
-        wire, protocol = Wire(), Connection(roster, asyncio.get_running_loop())
+        registry = ConnectionRegistry(application, Settings(), connections_max=10)
+        wire, protocol = Wire(), Connection(registry, asyncio.get_running_loop())
         wire.protocol = protocol
         protocol.connection_made(wire)  # type: ignore[arg-type]
         protocol.data_received(b"POST /ignore HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
@@ -220,7 +219,7 @@ def test_new_connection_takes_the_place_of_a_silent_one(application: Application
                 one_answer(client)
             for client in (second, third):
                 client.sendall(b"POST /echo HTTP")
-            assert eventually(lambda: server.inside(lambda: len(server.roster.open)) == 4)
+            assert eventually(lambda: server.inside(lambda: len(server.registry.open)) == 4)
             with server.connect() as fresh:
                 fresh.sendall(post("/echo", b"served"))
                 assert one_answer(fresh) == (200, b"served")
@@ -287,7 +286,7 @@ def test_connection_whose_body_is_latest_makes_room(application: Application) ->
         for client in others:
             client.sendall(b"123456789")
             assert one_answer(client) == (200, b"123456789")
-        assert server.roster.counts["evicted"] == 1
+        assert server.registry.counts["evicted"] == 1
 
 
 def test_credential_with_more_than_its_share_makes_room(application: Application) -> None:
@@ -334,7 +333,7 @@ def test_calls_count_for_their_credential(node: Any, tmp_path: Path) -> None:
         return post("/v1/procedures/put", b'{"item": 7}', f"Authorization: Bearer {name}\r\n")
 
     with (
-        served(app, quick=QuickCalls(app), connections_max=8, name_of=app.name_of) as server,
+        served(app, quick=app.quick, connections_max=8, name_of=app.name_of) as server,
         contextlib.ExitStack() as opened,
     ):
         busy = []
@@ -378,14 +377,14 @@ def test_client_that_leaves_leaves_nothing_behind(application: Application, phas
         client = server.connect()
         client.sendall(sent)
         assert eventually(
-            lambda: server.inside(lambda: bool(server.roster.open)) and application.begun == ([path] if path else [])
+            lambda: server.inside(lambda: bool(server.registry.open)) and application.begun == ([path] if path else [])
         )
         if reset:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         client.close()
         if path != "/half/waits" or reset:
             server.inside(application.gate.set)
-        assert eventually(lambda: not server.roster.open)
+        assert eventually(lambda: not server.registry.open)
         server.inside(application.gate.set)
         assert server.settled()
         assert eventually(lambda: descriptors() == files)
@@ -401,7 +400,7 @@ def test_connections_that_ended_are_forgotten_at_once(application: Application) 
     import gc
 
     def alive() -> int:
-        return sum(isinstance(one, (Connection, Framer)) for one in gc.get_objects())
+        return sum(isinstance(one, (Connection, HttpParser)) for one in gc.get_objects())
 
     with served(application) as server:
         gc.collect()
@@ -425,7 +424,7 @@ def test_peer_that_vanishes_is_found_by_the_kernel(server: Served) -> None:
         one_answer(client)
         kept, silence_ms = server.inside(
             lambda: [
-                next(iter(server.roster.open))._transport.get_extra_info("socket").getsockopt(*option)
+                next(iter(server.registry.open))._transport.get_extra_info("socket").getsockopt(*option)
                 for option in ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
             ]
         )

@@ -104,7 +104,7 @@ def test_whoever_speaks_no_tls_is_ended(files: Files, sent: bytes) -> None:
     with served(application, **files) as server, capture_logs() as logs:
         assert status_of(server.ask(sent)) == 0
         assert server.settled()
-        assert server.roster.counts["tls_handshake"] == 1
+        assert server.registry.counts["tls_handshake"] == 1
     assert application.begun == []
     assert logs == []
 
@@ -128,9 +128,9 @@ def test_handshake_has_the_deadline_of_the_head(files: Files, sent: bytes) -> No
         before = descriptors()
         with server.connect() as client:
             client.sendall(sent)
-            assert eventually(lambda: len(server.roster.open) == 1)
+            assert eventually(lambda: len(server.registry.open) == 1)
             server.pass_time(290)
-            assert len(server.roster.open) == 1
+            assert len(server.registry.open) == 1
             server.pass_time(20)
             assert read_all(client) == b""
         assert server.settled()
@@ -144,7 +144,7 @@ def test_handshakes_that_dawdle_make_room(authority: trustme.CA, files: Files) -
         good.sendall(post("/echo", b"x"))
         assert one_answer(good) == (200, b"x")
         idle = [server.connect() for _ in range(30)]
-        assert eventually(lambda: server.roster.counts["evicted"] == 26)
+        assert eventually(lambda: server.registry.counts["evicted"] == 26)
         good.sendall(post("/echo", b"still"))
         assert one_answer(good) == (200, b"still")
         with greet(server, context_of(authority)) as fresh:

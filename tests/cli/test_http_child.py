@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from cmdlog.api.processes.link_sockets import make_pair
+from cmdlog.api.processes.process_link import make_pair
 from cmdlog.api.processes.process_set import make_order
 from cmdlog.child_process import ChildProcess, encode_order
 from cmdlog.cli.server.serve import HTTP_PROCESS

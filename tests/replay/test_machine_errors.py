@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from cmdlog.api.connections.descriptor_limit import connections_allowed
+from cmdlog.api.connections.http_server import connections_allowed
 from cmdlog.node.settings import BadSetting, Settings
 from cmdlog.wal.errors import LimitReached
 from replay.errors import Divergence

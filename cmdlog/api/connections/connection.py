@@ -1,12 +1,12 @@
 """One client's connection, as a protocol under uvicorn's server: its phases, its deadlines, and what is refused here.
 
-One rule: nothing waits without a deadline, and nothing is kept without a limit. A deadline is a number; the roster looks at those
-of all connections a few times a second, so that a request costs no timer.
+One rule: nothing waits without a deadline, and nothing is kept without a limit. A deadline is a number; the registry looks at
+those of all connections a few times a second, so that a request costs no timer.
 
     greeting    the TLS handshake                                       header_timeout_s from the opening: cut
     head        some of a head, or nothing since the opening            header_timeout_s from the opening or its first byte: 408
     rest        between two requests                                    keep_alive_s: closed
-    working     a request is being answered; what follows is held back  only for its body, see `exchange`
+    working     a request is being answered; what follows is held back  only for its body, see `cycle`
     draining    it is answered, and the rest of its body still comes    LINGER_S: closed
     leaving     nothing more is answered                                LINGER_S to take leave, then cut
     gone        nothing is expected any more                            none
@@ -27,15 +27,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, cas
 
 import structlog
 
-from cmdlog.api.connections.http_parser import Framer, Request
-from cmdlog.api.connections.request_cycle import CLOSE, Exchange, QuickExchange, encode_head
-from cmdlog.api.connections.response_writer import WRITE_BYTES, ResponseWriter
+from cmdlog.api.connections.http_parser import HttpParser, Request
+from cmdlog.api.connections.request_cycle import CLOSE, WRITE_BYTES, CallCycle, RequestCycle, ResponseWriter, encode_head
 from cmdlog.api.connections.tls import feed_protocol
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.request_trace import Trace
 
 if TYPE_CHECKING:
-    from cmdlog.api.connections.connection_registry import Quick, Roster
+    from cmdlog.api.connections.connection_registry import ConnectionRegistry, Quick
 
 HELD_BYTES_MAX: Final = 64 << 10  # received after the request under way, or of its body before it is read: then the socket waits
 LINGER_S: Final = 2.0  # a client that still sends: closing at once would reset the connection before it has read its answer
@@ -53,7 +52,7 @@ class _Reactions(NamedTuple):
     """What each event does, in one phase."""
 
     data: Callable[[Connection, bytes], None]  # bytes came
-    parsed: Callable[[Connection], None]  # they were given to the framer
+    parsed: Callable[[Connection], None]  # they were given to the parser
     end: Callable[[Connection], bool]  # the client sends nothing more; whether the connection stays for the answer
     room: Callable[[Connection], None]  # the client takes what is written again
     stop: Callable[[Connection], None]  # the server stops
@@ -63,26 +62,26 @@ class _Reactions(NamedTuple):
 class Connection(asyncio.Protocol):
     """See the module. Only the event loop's thread.
 
-    Invariant: `_exchange` is not None exactly in phase working; `framer` is not complete in phases head, rest and draining.
+    Invariant: `_cycle` is not None exactly in phase working; `parser` is not complete in phases head, rest and draining.
     """
 
     __slots__ = (
-        "_ended", "_exchange", "_greeting", "_held", "_last", "_left_bytes", "_reading", "_transport", "_writer",
-        "client", "framer", "loop", "phase", "read_deadline", "roster", "scheme", "server",
+        "_cycle", "_ended", "_greeting", "_held", "_last", "_left_bytes", "_reading", "_transport", "_writer",
+        "client", "loop", "parser", "phase", "read_deadline", "registry", "scheme", "server",
     )  # fmt: skip
 
     _transport: asyncio.Transport
 
-    def __init__(self, roster: Roster, loop: asyncio.AbstractEventLoop) -> None:
-        self.roster, self.loop = roster, loop
-        settings = roster.settings
-        self.framer = Framer(head_bytes_max=settings.header_bytes_max, headers_max=settings.headers_max)
+    def __init__(self, registry: ConnectionRegistry, loop: asyncio.AbstractEventLoop) -> None:
+        self.registry, self.loop = registry, loop
+        settings = registry.settings
+        self.parser = HttpParser(head_bytes_max=settings.header_bytes_max, headers_max=settings.headers_max)
         self.phase: Phase = "greeting"
-        self.read_deadline = inf  # the roster calls `overdue` when it or `write_deadline` has passed
+        self.read_deadline = inf  # the registry calls `overdue` when it or `write_deadline` has passed
         self.scheme = "http"
         self.client: tuple[str, int] | None = None
         self.server: tuple[str, int] | None = None
-        self._exchange: Exchange | QuickExchange | None = None
+        self._cycle: RequestCycle | CallCycle | None = None
         self._greeting: asyncio.Task[None] | None = None
         self._held = b""  # what was received after the request under way
         self._left_bytes = 0  # that came after the last answer
@@ -95,18 +94,18 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
-        roster = self.roster
-        self.read_deadline = self.loop.time() + roster.settings.header_timeout_s
-        if not roster.admit(self):
+        registry = self.registry
+        self.read_deadline = self.loop.time() + registry.settings.header_timeout_s
+        if not registry.admit(self):
             self._turn_away()
-        elif roster.certificate is None:
+        elif registry.certificate is None:
             self._open()
         else:
-            self._greeting = self.loop.create_task(self._greet(roster.certificate.context()))
+            self._greeting = self.loop.create_task(self._greet(registry.certificate.context()))
 
     async def _greet(self, context: ssl.SSLContext) -> None:
         """The TLS handshake; the deadline of the head runs already."""
-        timeout_s = self.roster.settings.header_timeout_s
+        timeout_s = self.registry.settings.header_timeout_s
         try:
             if self.phase != "greeting":
                 return  # it had to make room, or is gone
@@ -115,7 +114,7 @@ class Connection(asyncio.Protocol):
                 self._transport, self, context, server_side=True, ssl_handshake_timeout=timeout_s, ssl_shutdown_timeout=LINGER_S
             )
         except OSError:  # ssl.SSLError is one: no TLS or an old one, no good certificate, too slow, gone
-            self.roster.counts["tls_handshake"] += 1
+            self.registry.counts["tls_handshake"] += 1
             self._forget()
             return
         finally:
@@ -141,7 +140,7 @@ class Connection(asyncio.Protocol):
         self.server = self._transport.get_extra_info("sockname")[:2]
 
     def _turn_away(self) -> None:
-        if self.roster.certificate is not None or self.roster.crowded:
+        if self.registry.certificate is not None or self.registry.crowded:
             self._cut()
         else:
             self._answer(Problem("too_many_connections", "every connection is busy", retry_after_s=RETRY_S))
@@ -155,16 +154,16 @@ class Connection(asyncio.Protocol):
             return
         self._part(inf)
         self.phase = "gone"
-        self.roster.remove(self)
+        self.registry.remove(self)
         self._abandon()
         self.resume_writing()
-        self.framer.close()
+        self.parser.close()
 
     def _abandon(self) -> None:
-        """Nobody waits for the answer that is under way; the exchange that makes it is notified."""
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.disconnect()
+        """Nobody waits for the answer that is under way; the cycle that makes it is notified."""
+        cycle, self._cycle = self._cycle, None
+        if cycle is not None:
+            cycle.disconnect()
 
     def _cut(self) -> None:
         """Ends the connection at once, with whatever is not sent yet."""
@@ -173,7 +172,7 @@ class Connection(asyncio.Protocol):
 
     def evict(self) -> None:
         """Makes room for another connection; no request is under way, or one whose body is late."""
-        if self._exchange is None or self.roster.crowded:
+        if self._cycle is None or self.registry.crowded:
             self._cut()
             return
         self._refuse(Problem("body_timeout", "the body was late when the server needed the connection for another client"))
@@ -184,8 +183,8 @@ class Connection(asyncio.Protocol):
         self.PHASES[self.phase].stop(self)
 
     def _answer_last(self) -> None:
-        assert self._exchange is not None
-        self._exchange.close_after()
+        assert self._cycle is not None
+        self._cycle.close_after()
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -211,19 +210,19 @@ class Connection(asyncio.Protocol):
         if self._held or self._writer.paused:
             self._hold_back(data)
             return
-        quick = self.roster.quick
-        if quick is not None and (call := self.framer.take_call(data, quick.reads)) is not None:
-            if quick.takes(call, self.framer.body_bytes):
+        quick = self.registry.quick
+        if quick is not None and (call := self.parser.take_call(data, quick.reads)) is not None:
+            if quick.takes(call, self.parser.body_bytes):
                 self._begin_quickly(call, quick)
                 return
-            self.framer.start_next()
+            self.parser.start_next()
         if self.phase == "rest":
             self._await_head()
         self._feed(data)
 
     def _take_working(self, data: bytes) -> None:
         """Of the body of the request under way, or of what follows it."""
-        if self._held or self.framer.complete:
+        if self._held or self.parser.complete:
             self._hold_back(data)
         else:
             self._feed(data)
@@ -234,34 +233,34 @@ class Connection(asyncio.Protocol):
             self._cut()
 
     def _feed(self, data: bytes) -> None:
-        framer = self.framer
+        parser = self.parser
         try:
-            self._held = framer.feed(data)
+            self._held = parser.feed(data)
         except Problem as problem:
             self._refuse(problem)
             return
         self.PHASES[self.phase].parsed(self)
-        if framer.waiting > HELD_BYTES_MAX or len(self._held) > HELD_BYTES_MAX:
+        if parser.waiting > HELD_BYTES_MAX or len(self._held) > HELD_BYTES_MAX:
             self._stop_reading()
 
     def _parsed_body(self) -> None:
-        assert self._exchange is not None
-        self._exchange.arrived()
+        assert self._cycle is not None
+        self._cycle.arrived()
 
     def _parsed_leftover(self) -> None:
         """The request is answered: the rest of its body is only counted."""
-        if self.framer.complete:
+        if self.parser.complete:
             self._rest()
-        elif self.framer.body_bytes > LINGER_BYTES_MAX:
+        elif self.parser.body_bytes > LINGER_BYTES_MAX:
             self._close()
 
     def _expects(self) -> bool:
         """Whether the client may still be waiting for an answer."""
-        return self.scheme == "http" and (self.framer.complete or bool(self._held))
+        return self.scheme == "http" and (self.parser.complete or bool(self._held))
 
     def _end_working(self) -> bool:
-        assert self._exchange is not None
-        self._exchange.arrived()  # notifies a task that waits for the client's end
+        assert self._cycle is not None
+        self._cycle.arrived()  # notifies a task that waits for the client's end
         return self._expects()
 
     def _expects_none(self) -> bool:
@@ -271,42 +270,42 @@ class Connection(asyncio.Protocol):
         """The event means nothing in this phase."""
 
     def _await_head(self) -> None:
-        self.phase, self.read_deadline = "head", self.loop.time() + self.roster.settings.header_timeout_s
+        self.phase, self.read_deadline = "head", self.loop.time() + self.registry.settings.header_timeout_s
 
     def _begin_request(self) -> None:
         """The request is served, if its head is complete."""
-        roster, request = self.roster, self.framer.request
+        registry, request = self.registry, self.parser.request
         if request is None:
             return
-        quick = roster.quick
-        if quick is not None and self.framer.complete and quick.takes(request, self.framer.body_bytes):
+        quick = registry.quick
+        if quick is not None and self.parser.complete and quick.takes(request, self.parser.body_bytes):
             self._begin_quickly(request, quick)
             return
-        if (problem := roster.begin_request(self, request.headers)) is not None:
+        if (problem := registry.begin_request(self, request.headers)) is not None:
             self._answer(problem)
             return
         self.phase, self.read_deadline = "working", inf
-        exchange = self._exchange = Exchange(self, request, deadline=self.body_deadline(), stream=request.path in roster.streams)
-        if roster.leaving:
-            exchange.close_after()
-        exchange.task = self.loop.create_task(exchange.run(roster.application))
-        roster.tasks.add(exchange.task)
+        cycle = self._cycle = RequestCycle(self, request, deadline=self.body_deadline(), stream=request.path in registry.streams)
+        if registry.leaving:
+            cycle.close_after()
+        cycle.task = self.loop.create_task(cycle.run(registry.application))
+        registry.tasks.add(cycle.task)
 
     def _begin_quickly(self, request: Request, quick: Quick) -> None:
         """A complete request is answered without ASGI."""
-        self.roster.busy(self)
+        self.registry.busy(self)
         self.phase, self.read_deadline = "working", inf
-        short = self._exchange = QuickExchange(self, request)
-        if self.roster.leaving:
+        short = self._cycle = CallCycle(self, request)
+        if self.registry.leaving:
             short.close_after()
-        quick.begin_call(request, self.framer.take_body(), short)
+        quick.begin_call(request, self.parser.take_body(), short)
 
     def _stop_reading(self) -> None:
         if self._reading and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
 
-    # -- what the exchange asks for --------------------------------------------------------------------------------------
+    # -- what the cycle asks for --------------------------------------------------------------------------------------
 
     @property
     def ended(self) -> bool:
@@ -315,13 +314,13 @@ class Connection(asyncio.Protocol):
 
     def body_deadline(self) -> float:
         """When a body that begins now must be complete."""
-        return self.loop.time() + self.roster.settings.body_timeout_s
+        return self.loop.time() + self.registry.settings.body_timeout_s
 
-    def wait_until(self, exchange: Exchange, deadline: float) -> None:
-        """The exchange waits for more of the body, or (inf) no longer."""
-        if self._exchange is exchange:
+    def wait_until(self, cycle: RequestCycle, deadline: float) -> None:
+        """The cycle waits for more of the body, or (inf) no longer."""
+        if self._cycle is cycle:
             self.read_deadline = deadline
-            (self.roster.busy if deadline == inf else self.roster.wait)(self)
+            (self.registry.busy if deadline == inf else self.registry.wait)(self)
 
     def read_on(self) -> None:
         """There is room for more."""
@@ -330,7 +329,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def shared_lines(self) -> bytes:
-        return self.roster.shared_lines()
+        return self.registry.shared_lines()
 
     def write_now(self, data: bytes) -> None:
         """A small answer, or part of one. When the client does not take it, no further request is looked at."""
@@ -345,33 +344,33 @@ class Connection(asyncio.Protocol):
         """Returns when at most WRITE_BYTES and one such part are not sent yet, or the client is gone."""
         return self._writer.write(self._transport, data)
 
-    def answered(self, exchange: Exchange | QuickExchange) -> None:
+    def answered(self, cycle: RequestCycle | CallCycle) -> None:
         """The answer is written as a whole."""
-        if self._exchange is not exchange:
+        if self._cycle is not cycle:
             return
-        self._exchange = None
-        if not exchange.keep_alive:
+        self._cycle = None
+        if not cycle.keep_alive:
             self._leave()
             return
-        self.roster.rest(self, known=exchange.status != UNAUTHENTICATED)
-        if self.framer.complete:
+        self.registry.rest(self, known=cycle.status != UNAUTHENTICATED)
+        if self.parser.complete:
             self._rest()
         else:
             self.phase, self.read_deadline = "draining", self.loop.time() + LINGER_S
-            self.framer.discard_body()
+            self.parser.discard_body()
             self.read_on()
 
-    def finished(self, exchange: Exchange) -> None:
-        """The exchange's task ends."""
-        self.roster.tasks.discard(exchange.task)
-        self.broken(exchange)
+    def finished(self, cycle: RequestCycle) -> None:
+        """The cycle's task ends."""
+        self.registry.tasks.discard(cycle.task)
+        self.broken(cycle)
 
-    def broken(self, exchange: Exchange | QuickExchange) -> None:
+    def broken(self, cycle: RequestCycle | CallCycle) -> None:
         """Nobody works on the answer any more. One that is not whole must not look like one."""
-        if self._exchange is not exchange:
+        if self._cycle is not cycle:
             return
-        self._exchange = None
-        if exchange.request.version == "1.0":  # whose answers may end with the connection
+        self._cycle = None
+        if cycle.request.version == "1.0":  # whose answers may end with the connection
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self._cut()
         else:
@@ -381,13 +380,13 @@ class Connection(asyncio.Protocol):
 
     def _rest(self) -> None:
         """The request is over: what has been waiting for its end comes next."""
-        self.framer.start_next()
+        self.parser.start_next()
         if self._held:
             self._next()
         elif self._ended or self._last:
             self._close()
         else:
-            self.phase, self.read_deadline = "rest", self.loop.time() + self.roster.settings.keep_alive_s
+            self.phase, self.read_deadline = "rest", self.loop.time() + self.registry.settings.keep_alive_s
             self.read_on()
 
     def _next(self) -> None:
@@ -407,7 +406,7 @@ class Connection(asyncio.Protocol):
 
     def _leave(self) -> None:
         """The last answer is written."""
-        if self.framer.complete and not self._held:
+        if self.parser.complete and not self._held:
             self._close()
         else:
             self._linger()
@@ -423,11 +422,11 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         """Closes when the client has taken what is written."""
-        self._part(self.roster.settings.write_timeout_s)
+        self._part(self.registry.settings.write_timeout_s)
         self._transport.close()
 
     def _part(self, within_s: float) -> None:
-        self.roster.busy(self)  # nobody needs to push it out
+        self.registry.busy(self)  # nobody needs to push it out
         self.phase, self._held = "leaving" if self.phase != "gone" else "gone", b""
         self.read_deadline = self.loop.time() + within_s
 
@@ -436,24 +435,24 @@ class Connection(asyncio.Protocol):
     def overdue(self, now: float) -> None:
         """A deadline has passed."""
         if self.write_deadline <= now:
-            self.roster.counts["slow_reader"] += 1
+            self.registry.counts["slow_reader"] += 1
             self._cut()
         else:
             self.PHASES[self.phase].overdue(self)
 
     def _refuse_slow(self) -> None:
-        limit_s = self.roster.settings.header_timeout_s
+        limit_s = self.registry.settings.header_timeout_s
         self._refuse(Problem("header_timeout", f"the request's head took longer than {limit_s:g} s"))
 
     def _expire(self) -> None:
-        assert self._exchange is not None
+        assert self._cycle is not None
         self.read_deadline = inf
-        self._exchange.expire()
+        self._cycle.expire()
 
     def _refuse(self, problem: Problem) -> None:
         """What came is no request, or its body is none. Nothing that follows can be trusted either."""
-        self.roster.counts[problem.code] += 1
-        begun = self.phase == "draining" or (self._exchange is not None and self._exchange.started)
+        self.registry.counts[problem.code] += 1
+        begun = self.phase == "draining" or (self._cycle is not None and self._cycle.started)
         self._abandon()
         if begun:
             self._close()
@@ -461,7 +460,7 @@ class Connection(asyncio.Protocol):
             self._answer(problem)
 
     def _answer(self, problem: Problem) -> None:
-        identified = Trace.of_no_request(self.roster.front, problem)
+        identified = Trace.of_no_request(self.registry.front, problem)
         body = problem.body()
         head = encode_head(problem.status, [*problem.headers(body), identified, CLOSE], self.shared_lines())
         self._transport.write(head + body)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
     from cmdlog.api.connections.http_parser import Headers, Request
-    from cmdlog.api.connections.request_cycle import QuickExchange
+    from cmdlog.api.connections.request_cycle import CallCycle
     from cmdlog.api.connections.tls import Certificate
 
 TURNED_AWAY_MAX: Final = 64  # connections beyond the limit that are being answered 503; further ones are closed without an answer
@@ -56,8 +56,8 @@ class Quick(Protocol):
     def takes(self, request: Request, body_bytes: int) -> bool:
         """Whether it is one of them."""
 
-    def begin_call(self, request: Request, body: bytes, exchange: QuickExchange) -> None:
-        """Serves it: the exchange is answered once, in the loop's thread. Does not raise."""
+    def begin_call(self, request: Request, body: bytes, cycle: CallCycle) -> None:
+        """Serves it: the cycle is answered once, in the loop's thread. Does not raise."""
 
 
 class Holder:
@@ -80,7 +80,7 @@ class Holder:
         self.waiting.pop(connection, None)
 
 
-class Roster:
+class ConnectionRegistry:
     """The connections of one server. `connect` is uvicorn's protocol factory.
 
     Invariant: an open connection is among those of its holder that wait exactly while it has no request under way, or waits for

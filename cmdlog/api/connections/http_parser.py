@@ -61,7 +61,7 @@ class CallRequest(Request):
         self.headers, self.picked = list(picked.items()), picked
 
 
-class Framer:
+class HttpParser:
     """The requests of one connection, one at a time: `feed` until `complete`, then `start_next`.
 
     Invariant: of a body at most what one `feed` brought is held beyond what the reader takes; of a head `head_bytes_max`.
@@ -94,7 +94,7 @@ class Framer:
         self.start_next()
 
     def close(self) -> None:
-        """No more bytes. Parser and framer know each other: without this both would stay until the collector comes."""
+        """No more bytes. llhttp's parser knows this one: without this both would stay until the collector comes."""
         del self._parser
 
     def start_next(self) -> None:

@@ -1,6 +1,7 @@
 """uvicorn's server over our sockets and our protocol: listening, accepting, the end.
 
-One rule: it decides nothing about requests, so that the node's process and HTTP processes run the same server.
+One rule: it decides nothing about requests, so that the node's process and HTTP processes run the same server. Clients never use
+up the file descriptors that the node itself needs: a log that cannot open its next segment is worse than a rejected client.
 """
 
 from __future__ import annotations
@@ -8,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import resource
 import socket
 import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+import structlog
 import uvicorn
 
 from cmdlog.api.connections.acceptor import ACCEPTS_AT_ONCE, Acceptor
-from cmdlog.api.connections.connection_registry import Roster
-from cmdlog.node.settings import BadSetting
+from cmdlog.api.connections.connection_registry import ConnectionRegistry
+from cmdlog.node.settings import BadSetting, Settings
 
 BACKLOG: Final = 2048
 AGAIN_S: Final = 0.02  # between two attempts at a port
@@ -27,11 +30,11 @@ LEAVE_S: Final = 1.0  # at most, for clients of a node that leads no more to get
 LEAVE_LOOK_S: Final = 0.05  # between two looks at whether all have left
 
 
-def make_config(roster: Roster) -> uvicorn.Config:
+def make_config(registry: ConnectionRegistry) -> uvicorn.Config:
     """uvicorn's server with our protocol; of its middleware none, since headers of a proxy prove no address."""
     return uvicorn.Config(
-        roster.application,
-        http=roster.connect,  # type: ignore[arg-type]  # it is called as a class of protocols would be
+        registry.application,
+        http=registry.connect,  # type: ignore[arg-type]  # it is called as a class of protocols would be
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -40,7 +43,7 @@ def make_config(roster: Roster) -> uvicorn.Config:
         log_config=None,
         server_header=False,
         backlog=BACKLOG,
-        timeout_graceful_shutdown=max(1, round(roster.settings.drain_timeout_s)),
+        timeout_graceful_shutdown=max(1, round(registry.settings.drain_timeout_s)),
     )
 
 
@@ -128,21 +131,53 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-async def leave_clients(server: HttpServer, roster: Roster) -> None:
+async def leave_clients(server: HttpServer, registry: ConnectionRegistry) -> None:
     """Another node takes the calls: clients are given time to leave before their connections end.
 
     A request that meets a connection which the server is just closing has no answer.
     """
-    roster.begin_leaving()
-    await _until_all_left(roster, LEAVE_S)
+    registry.begin_leaving()
+    await _until_all_left(registry, LEAVE_S)
     for acceptor in server.servers:
         acceptor.close()
-    await _until_all_left(roster, LEAVE_S / 4)
+    await _until_all_left(registry, LEAVE_S / 4)
 
 
-async def _until_all_left(roster: Roster, within_s: float) -> None:
+async def _until_all_left(registry: ConnectionRegistry, within_s: float) -> None:
     """Every client has had its last answer on this connection, or has asked nothing for so long."""
     for _ in range(max(1, round(within_s / LEAVE_LOOK_S))):
         await asyncio.sleep(min(LEAVE_LOOK_S, within_s))
-        if not roster.open:
+        if not registry.open:
             return
+
+
+RESERVED: Final = 256  # for log, snapshots, sites, queries and Python itself
+RESERVED_PER_PARTITION: Final = 16
+CONNECTIONS_LEAST: Final = 16  # with fewer a server is of no use
+
+logger = structlog.get_logger("cmdlog.api")
+
+
+def connections_allowed(settings: Settings) -> int:
+    """`connections_max`, or fewer where the process may not open as many files. Raises: BadSetting.
+
+    Raises the soft limit of open files as far as this needs.
+    """
+    reserved = RESERVED + RESERVED_PER_PARTITION * settings.partitions
+    wanted = settings.connections_max + reserved
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (wanted if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard))
+    if soft < wanted and soft < hard:
+        soft = min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    allowed = min(settings.connections_max, soft - reserved)
+    if allowed < min(CONNECTIONS_LEAST, settings.connections_max):
+        least = reserved + min(CONNECTIONS_LEAST, settings.connections_max)
+        raise BadSetting(
+            "connections_max",
+            f"the process may open {soft} files (ulimit -n), and {reserved} are kept for the node",
+            hint=f"raise the limit: `ulimit -n {wanted}`, or {least} at least",
+        )
+    if allowed < settings.connections_max:
+        logger.warning("connections_limited", connections_max=allowed, open_files_max=soft, kept_for_the_node=reserved)
+    return allowed

@@ -1,7 +1,8 @@
-"""One request and its answer, as ASGI: `receive` and `send` over a connection.
+"""One request and its answer over a connection: as ASGI, or in one piece.
 
 One rule: an answer is whole or the connection ends. Its head goes out with the first of its body in one write, and a body that is
-longer or shorter than its stated length is a defect, not an answer.
+longer or shorter than its stated length is a defect, not an answer. The writer of a long answer waits for its client, which has
+until a deadline to take it; a small answer does not wait.
 
 `receive` raises TimeoutError when the body does not come in time: all of it `body_timeout_s` after the head; of a *stream*, a
 route whose bodies have no end, at least `STREAM_BYTES_MIN` in every such time. Only while the application waits is anything late.
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from starlette.types import ASGIApp, Message, Scope
 
-from cmdlog.api.connections.http_parser import Framer, Headers, Request
+from cmdlog.api.connections.http_parser import Headers, HttpParser, Request
+from cmdlog.node.placing.shares import UNCOUNTED_BYTES
 
 if TYPE_CHECKING:
     from cmdlog.api.connections.connection import Connection
@@ -31,7 +33,7 @@ CONTENT_LENGTH: Final = b"content-length"
 CONNECTION: Final = b"connection"
 CLOSE: Final = (CONNECTION, b"close")
 OK: Final = 200
-AWAITS: Final = "cmdlog.awaits"  # in the scope: `Exchange.await_room`
+AWAITS: Final = "cmdlog.awaits"  # in the scope: `RequestCycle.await_room`
 RESULT_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\ncmdlog-txn: %d\r\nx-request-id: %b\r\n%b\r\n"
 )
@@ -49,7 +51,7 @@ def encode_head(status: int, headers: Headers, shared: bytes) -> bytes:
     return b"%b%b%b\r\n" % (STATUS_LINES[status], shared, lines)
 
 
-class QuickExchange:
+class CallCycle:
     """A request that is complete, and its answer in one piece, without ASGI."""
 
     __slots__ = ("_connection", "keep_alive", "request", "started", "status")
@@ -66,9 +68,9 @@ class QuickExchange:
         return self._connection.loop
 
     def attribute(self, name: str) -> None:
-        """The request passed the gate by the credential of this name. Raises: Problem, see `Roster.attribute`."""
+        """The request passed the gate by the credential of this name. Raises: Problem, see `ConnectionRegistry.attribute`."""
         connection = self._connection
-        connection.roster.attribute(connection, name)
+        connection.registry.attribute(connection, name)
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Sends the answer, whose headers state its length. Nothing happens when the client is gone."""
@@ -99,20 +101,20 @@ class QuickExchange:
         self._connection.when_taken(tell)
 
     def close_after(self) -> None:
-        """See `Exchange`."""
+        """See `RequestCycle`."""
         self.keep_alive = False
 
     def arrived(self) -> None:
-        """See `Exchange`. There is nothing more to come."""
+        """See `RequestCycle`. There is nothing more to come."""
 
     def expire(self) -> None:
-        """See `Exchange`. Nothing is waited for."""
+        """See `RequestCycle`. Nothing is waited for."""
 
     def disconnect(self) -> None:
-        """See `Exchange`. The outcome is kept under the call's key; no one is notified."""
+        """See `RequestCycle`. The outcome is kept under the call's key; no one is notified."""
 
 
-class Exchange:
+class RequestCycle:
     """Made for one request; `run` is its task."""
 
     __slots__ = (
@@ -217,18 +219,18 @@ class Exchange:
         After it, the client's end: who has closed its side may still read its answer, but nobody should work long for it.
         """
         connection = self._connection
-        framer = connection.framer
+        parser = connection.parser
         while not (self._disconnected or self.complete or (self._ended and connection.ended)):
-            if not self._ended and (framer.waiting or framer.complete):
-                return self._take_frames(framer)
-            await self._wait(inf if framer.complete else self._body_deadline())  # the end of the client may come at any time
+            if not self._ended and (parser.waiting or parser.complete):
+                return self._take_frames(parser)
+            await self._wait(inf if parser.complete else self._body_deadline())  # the end of the client may come at any time
         return {"type": "http.disconnect"}
 
-    def _take_frames(self, framer: Framer) -> Message:
-        body = framer.take_body()
+    def _take_frames(self, parser: HttpParser) -> Message:
+        body = parser.take_body()
         self._brought += len(body)
-        self._ended = framer.complete
-        if not framer.complete:
+        self._ended = parser.complete
+        if not parser.complete:
             self._connection.read_on()
         return {"type": "http.request", "body": body, "more_body": not self._ended}
 
@@ -281,7 +283,7 @@ class Exchange:
                 stated = int(value)
             elif name == CONNECTION and value.lower() == b"close":
                 self.keep_alive = False
-        if not self._connection.framer.complete and not self._continued:
+        if not self._connection.parser.complete and not self._continued:
             self.keep_alive = False  # whether the client will send its body now is its choice: what comes next is unknown
         if stated is None and self.request.method != "HEAD" and status not in BODILESS:
             self._chunked = self.request.version == "1.1"
@@ -305,3 +307,52 @@ class Exchange:
             if self._left < 0 or (last and self._left):
                 raise RuntimeError("the answer's body differs from its stated length")
         return head + body if head else body
+
+
+WRITE_BYTES: Final = UNCOUNTED_BYTES
+
+
+class ResponseWriter:
+    """Only the event loop's thread."""
+
+    __slots__ = ("_drained", "_loop", "_taken", "_timeout_s", "deadline", "paused")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, timeout_s: float) -> None:
+        self._loop, self._timeout_s = loop, timeout_s
+        self.paused = False  # the client takes less than is written
+        self.deadline = inf  # when it must have taken enough
+        self._drained: asyncio.Future[None] | None = None  # somebody waits for that
+        self._taken: list[Callable[[], None]] = []  # called then
+
+    def pause(self) -> None:
+        """More than WRITE_BYTES are not sent yet."""
+        self.paused = True
+        self.deadline = self._loop.time() + self._timeout_s
+
+    def resume(self) -> None:
+        """The client has taken it, or is gone."""
+        self.paused = False
+        self.deadline = inf
+        waiter, self._drained = self._drained, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        while self._taken:
+            self._taken.pop()()
+
+    def when_taken(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` when the client has taken what is written, or is gone: maybe at once."""
+        if self.paused:
+            self._taken.append(tell)
+        else:
+            tell()
+
+    async def write(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Returns when at most WRITE_BYTES and one such part are not sent yet, or the client is gone."""
+        whole = memoryview(data)
+        for start in range(0, len(data), WRITE_BYTES):
+            if self.paused:
+                self._drained = self._loop.create_future()
+                await self._drained
+            if transport.is_closing():
+                return
+            transport.write(whole[start : start + WRITE_BYTES] if len(data) > WRITE_BYTES else data)

@@ -6,9 +6,11 @@ nothing else that the caller sent is kept.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Awaitable
 from typing import Final
 
+import structlog
 from starlette.types import Message, Send
 
 from cmdlog.api.gate.problem import Problem
@@ -20,6 +22,9 @@ SCOPE_KEY: Final = "cmdlog.trace"  # where FastAPI handlers find it
 CALL_ROUTES: Final = ("call", "batch")
 NO_ERRORS: Final = ("aborted", "redirected")  # what a procedure or a caller wants is none
 PROBED: Final = ("readyz", "not_ready")  # what a probe asked is answered: at each start there would be such errors
+FRAMES_LOGGED: Final = 8  # the innermost ones
+
+logger = structlog.get_logger("cmdlog.api")
 
 
 def text_of(problem: Problem) -> str:
@@ -61,6 +66,12 @@ class Trace:
         if procedure is not None or self.route in CALL_ROUTES:
             self._front.refuse(name, problem.code)
         return problem
+
+    def log_defect(self, path: str, error: Exception) -> None:
+        """The kind of error and the way to it, without its message, which may hold parameters."""
+        frames = traceback.extract_tb(error.__traceback__)[-FRAMES_LOGGED:]
+        where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+        logger.error("request_failed", path=path, request_id=self.request_id, error=type(error).__name__, where=where)
 
     @classmethod
     def of_no_request(cls, front: RequestStats, problem: Problem) -> tuple[bytes, bytes]:

@@ -1,7 +1,7 @@
 """Steps of the gate in C, where a compiler built them: reading a call's request, JSON, and a batch's lines.
 
 One rule: nothing needs them. `steps` is None where the module was not built or is switched off (`CMDLOG_NATIVE=0`); then the
-framer and the Python beside each caller do the same, with the same verdicts.
+parser and the Python beside each caller do the same, with the same verdicts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 /* Steps of the gate in C; `cmdlog.api.native` says which, and the Python beside each caller does the same.
  *
  * `read_call` reads the one form of request that nearly all calls have, whole in one piece. Its grammar is a subset of what llhttp
- * takes, on which no two readers differ: anything else, however legal, is left to the framer. Nothing is refused here.
+ * takes, on which no two readers differ: anything else, however legal, is left to the parser. Nothing is refused here.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,7 +12,7 @@
 enum { INTERFACE = 6 }; /* one more with each change that older Python, or newer, does not know */
 
 enum { LINE_DEPTH_MAX = 64 + 2, NAME_BYTES_MAX = 64, LENGTH_DIGITS_MAX = 9, PATH_BYTES_MAX = 256 };
-enum { LINE_BYTES_MAX = 16 << 10 }; /* longer ones are read aside: LARGE_BODY_BYTES of `app_state.py` */
+enum { LINE_BYTES_MAX = 16 << 10 }; /* longer ones are read aside: LARGE_BODY_BYTES of `service.py` */
 
 /* -- lines of a batch --------------------------------------------------------------------------------------------------- */
 
@@ -158,7 +158,7 @@ typedef struct {
     Py_ssize_t value_bytes;
 } Reader;
 
-/* The next header: 1; 0 at the empty line; -1 for what the framer must read. */
+/* The next header: 1; 0 at the empty line; -1 for what the parser must read. */
 static int next_header(Reader *reader)
 {
     const char *at = reader->at, *end = reader->end;
@@ -217,7 +217,7 @@ static int carry_header(const Reader *reader, PyObject *read, PyObject *picked)
     return done;
 }
 
-/* Reads the headers into `picked`; the length of the body, -1 for what the framer must read, -2 with an exception. */
+/* Reads the headers into `picked`; the length of the body, -1 for what the parser must read, -2 with an exception. */
 static Py_ssize_t read_headers(Reader *reader, PyObject *read, PyObject *picked, Py_ssize_t headers_max)
 {
     Py_ssize_t length = -1, count = 0;
@@ -293,7 +293,7 @@ static PyMethodDef methods[] = {
     {"read_line", (PyCFunction)(void (*)(void))read_line, METH_FASTCALL,
      "(route, bound parameters, number or None) of a line of a batch; None for what the Python must read."},
     {"read_call", (PyCFunction)(void (*)(void))read_call, METH_FASTCALL,
-     "(path, headers, body) of a call that is all there; None for what the framer must read."},
+     "(path, headers, body) of a call that is all there; None for what the parser must read."},
     {NULL},
 };
 

@@ -1,6 +1,7 @@
-"""One HTTP process as its node sees it: how it starts, its two links, its code, its end.
+"""One HTTP process as its node sees it: how it starts, its two links, its code, its calls, its end.
 
-One rule: nothing here decides. The set (`process_set`) says when a process starts, stops, or is given up.
+One rule: nothing here decides. The set (`process_set`) says when a process starts, stops, or is given up. Its calls are placed as
+those of the node's own clients are, in the order of their frame; so a member of a cluster forwards them like any other.
 """
 
 from __future__ import annotations
@@ -8,23 +9,31 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from starlette.types import ASGIApp
 
-from cmdlog.api.processes.link_frames import LinkFrameKind, LinkSession, encode_link_frame
-from cmdlog.api.processes.link_sockets import join_link, make_pair, new_connection, next_turn, nothing
-from cmdlog.api.processes.process_calls import ProcessCalls
+from cmdlog.api.processes.process_link import (
+    LinkFrameKind,
+    LinkSession,
+    encode_link_frame,
+    join_link,
+    make_pair,
+    new_connection,
+    next_turn,
+    nothing,
+)
 from cmdlog.api.processes.process_stats import ProcessStats
-from cmdlog.api.processes.relay_receiver import RelayReceiver
+from cmdlog.api.processes.relay import RelayReceiver
 from cmdlog.child_process import ChildProcess, describe_end, encode_order
 from cmdlog.cluster.forwarding.call_receiver import CallReceiver
-from cmdlog.cluster.forwarding.call_rows import CallWindow
-from cmdlog.node.forwarding.forwarded_calls import FoundCall
-from cmdlog.node.outcome import Reply
+from cmdlog.cluster.forwarding.call_rows import AnswerRow, CallColumns, CallWindow
+from cmdlog.node.forwarding.forwarded_calls import ForwardedCalls, FoundCall, Placing
+from cmdlog.node.forwarding.forwarded_replies import OtherDeclaration
+from cmdlog.node.outcome import CallOutcome, CallRefused, CodeChanged, Done, Reply
 from cmdlog.node.telemetry.request_stats import RequestStats
 
 if TYPE_CHECKING:
@@ -187,3 +196,34 @@ class HttpProcess:
             self.code.note_answer(said.count, said.body.decode())
         else:
             self._relay.take_frame(said)
+
+
+STAGES: Final = b'{"stages":'
+"""Begins what is said beside an outcome whose stages are known: of a slow call, or with spans."""
+
+
+class ProcessCalls(ForwardedCalls):
+    """Of one link."""
+
+    def __init__(self, node: Node) -> None:
+        placing = Placing(node.call_encoded, lambda confirmed: confirmed(True), node.clock.observe, node.trace_of)
+        super().__init__(placing, lambda: node.routes, node.slots.partition_by_slot)
+        self._meter, self._stages_of = node.meter, node.stages_of
+
+    def place(self, names: Sequence[FoundCall], calls: CallColumns, dones: Sequence[Done]) -> None:
+        if bound := self.bind_calls(names, calls, dones):
+            self.place_bound(bound)
+
+    def refuse_other(self, other: OtherDeclaration) -> CallRefused:
+        return CodeChanged("the procedure was deployed with another declaration; look at it and call again")
+
+    def encode(self, replies: Sequence[tuple[int, Reply]]) -> list[AnswerRow]:
+        if self._meter.slow:
+            return [self.encode_one(call, reply) for call, reply in replies]
+        return super().encode(replies)
+
+    def encode_one(self, call: int, reply: Reply) -> AnswerRow:
+        row = super().encode_one(call, reply)
+        if isinstance(reply, CallOutcome) and (stages := self._stages_of(reply.txn_id)):
+            return row._replace(more=b'%b%b,"trace":%b}' % (STAGES, orjson.dumps(stages), row.more or b"null"))
+        return row

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from cmdlog.api.processes.process_calls import STAGES
+from cmdlog.api.processes.http_process import STAGES
 from cmdlog.cluster.forwarding.call_link import CallLink, LinkOver, WindowFull
 from cmdlog.node.forwarding.call_sender import CallSender, WaitingCaller, refuse_large
 from cmdlog.node.forwarding.forwarded_replies import decode_reply
@@ -25,7 +25,7 @@ SLOW_KEPT: Final = 256  # outcomes whose stages are kept until their callers ask
 
 
 class NodeLink:
-    """`cmdlog.api.routes.app_state.CallTaker`, and what takes the answers. Only the event loop's thread."""
+    """`cmdlog.api.routes.service.CallTaker`, and what takes the answers. Only the event loop's thread."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class NodeLink:
         """Calls are bound to this code from now on."""
         self.routes = make_routes(db, version)
 
-    # -- cmdlog.api.routes.app_state.CallTaker -------------------------------------------------------------------------------
+    # -- cmdlog.api.routes.service.CallTaker -------------------------------------------------------------------------------
 
     @property
     def stale(self) -> NodeLink:

@@ -17,19 +17,25 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 
 from cmdlog.api.app import Api, create_app
-from cmdlog.api.connections.connection_registry import Roster
-from cmdlog.api.connections.descriptor_limit import connections_allowed
+from cmdlog.api.connections.connection_registry import ConnectionRegistry
 from cmdlog.api.connections.http_parser import Headers, Request
-from cmdlog.api.connections.http_server import HttpServer, leave_clients, make_config
+from cmdlog.api.connections.http_server import HttpServer, connections_allowed, leave_clients, make_config
 from cmdlog.api.connections.tls import Certificate
-from cmdlog.api.fast_path import QuickCalls
 from cmdlog.api.gate.request import PREFER
 from cmdlog.api.gate.route_table import BATCH, PROCEDURES
-from cmdlog.api.processes.link_frames import LinkFrameKind, LinkSession, encode_link_frame
-from cmdlog.api.processes.link_sockets import join_link, new_connection, next_turn, nothing
 from cmdlog.api.processes.node_link import NodeLink
+from cmdlog.api.processes.process_link import (
+    LinkFrameKind,
+    LinkSession,
+    encode_link_frame,
+    join_link,
+    new_connection,
+    next_turn,
+    nothing,
+)
 from cmdlog.api.processes.process_stats import encode_totals
-from cmdlog.api.processes.relay_sender import RelaySender
+from cmdlog.api.processes.relay import RelaySender
+from cmdlog.api.routes.call import QuickCalls
 from cmdlog.cluster.channels.sealed_frames import ChannelFrame
 from cmdlog.cluster.forwarding.call_rows import CallWindow
 from cmdlog.garbage_collection import settle_garbage_collection
@@ -71,10 +77,10 @@ class Decider:
 
 
 class NearCalls(QuickCalls):
-    """`cmdlog.api.fast_path.QuickCalls`, of those that are answered here."""
+    """`cmdlog.api.routes.call.QuickCalls`, of those that are answered here."""
 
     def __init__(self, api: Api, decider: Decider) -> None:
-        super().__init__(api)
+        super().__init__(api.service, api.admit_call)
         self._decider = decider
 
     def takes(self, request: Request, body_bytes: int) -> bool:
@@ -106,7 +112,7 @@ class HttpProcessMain:
         self._session, self._decider = LinkSession(), Decider()
         self._control, self._calls = new_connection(), new_connection()
         self._relay = RelaySender(self._control.write)
-        self._roster = Roster(
+        self._roster = ConnectionRegistry(
             NearApp(self._api, self._relay, self._decider),
             settings,
             connections_max=connections_allowed(settings),

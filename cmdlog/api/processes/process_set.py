@@ -46,7 +46,7 @@ class ProcessNotStarted(OperatorError, RuntimeError):
 
 
 class ProcessSet:
-    """`cmdlog.api.routes.app_state.Fronts`. Only the event loop's thread."""
+    """`cmdlog.api.routes.service.Fronts`. Only the event loop's thread."""
 
     def __init__(self, application: ASGIApp, front: RequestStats, settings: Settings, module: str) -> None:
         """`application` and `front` are the node's; `module` is the program of a process."""
@@ -93,7 +93,7 @@ class ProcessSet:
                 raise ProcessNotStarted(f"an HTTP process did not start: {describe_late_start(timeout_s)}")
             await asyncio.sleep(LOOK_S / 10)
 
-    # -- cmdlog.api.routes.app_state.Fronts --------------------------------------------------------------------------------
+    # -- cmdlog.api.routes.service.Fronts --------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
         return {"http_processes": [pid for process in self._processes.values() if (pid := process.pid) is not None]}

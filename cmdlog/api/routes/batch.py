@@ -32,9 +32,9 @@ from cmdlog.api.gate.request import IDEMPOTENCY_KEY, PREFER, SESSION, Incoming, 
 from cmdlog.api.gate.session_numbers import NAMES, line_names, named_line, window_of_lines
 from cmdlog.api.gate.strict_json import NotStrict, loads_strict
 from cmdlog.api.native import steps
-from cmdlog.api.routes.app_state import LARGE_BODY_BYTES, CallTaker, Service
 from cmdlog.api.routes.batch_lines import LINE_BYTES, Group, LineSplitter, Prepared, error_line
 from cmdlog.api.routes.batch_window import BatchWindow
+from cmdlog.api.routes.service import LARGE_BODY_BYTES, CallTaker, Service
 from cmdlog.node.outcome import CallRefused, Durability, Overloaded, UnknownOutcome
 from cmdlog.node.placing.shares import UNCOUNTED_BYTES
 from cmdlog.operator_error import full_text

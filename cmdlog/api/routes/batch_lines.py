@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmdlog.api.gate.problem import Problem, of_outcome, of_refused
 from cmdlog.api.gate.request_trace import Trace
-from cmdlog.api.routes.app_state import CallTaker
 from cmdlog.api.routes.call import result_body, result_dropped
+from cmdlog.api.routes.service import CallTaker
 from cmdlog.node.outcome import CallOutcome, Done, Durability, Reply
 from cmdlog.node.placing.shares import Shares
 

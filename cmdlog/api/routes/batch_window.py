@@ -30,7 +30,7 @@ RESULT_BYTES_FIRST: Final = 256 << 10  # of a procedure's result, until one is k
 FORGOTTEN_SHIFT: Final = 6  # the longest result counts for less with every group: by a 64th
 
 
-class Traffic:
+class BatchTraffic:
     """What the streams of one node know of each other and of single calls."""
 
     def __init__(self) -> None:
@@ -91,13 +91,13 @@ class Traffic:
 class BatchWindow:
     """The window of one stream. Invariant: 0 < window <= calls_max."""
 
-    def __init__(self, traffic: Traffic, calls_max: int) -> None:
+    def __init__(self, traffic: BatchTraffic, calls_max: int) -> None:
         self._traffic, self._calls_max = traffic, calls_max
         self.window = min(traffic.window, calls_max)
         self._cut_s = -inf  # when it shrank last
 
     def answered(self, calls: int, *, placed_s: float, now_s: float, beside: int) -> None:
-        """A group that was placed then is answered now; `beside` as `Traffic.room_alone` has it."""
+        """A group that was placed then is answered now; `beside` as `BatchTraffic.room_alone` has it."""
         seconds = now_s - placed_s
         in_time_s = max(QUEUE_S, SLACK * self._traffic.quickest(seconds, now_s))
         room = self._traffic.room_alone(beside, now_s)

@@ -1,25 +1,32 @@
-"""`POST /v1/procedures/{name}`: one call. The hot route: plain ASGI, no request object, the answer composed as bytes.
+"""`POST /v1/procedures/{name}`: one call. The hot route: no request object, the answer composed as bytes.
 
 One rule: whatever is wrong with a request is found before `Node.call`, so nothing of it reaches the log.
 
-Requests that are small, and complete when their head is, take the same steps below ASGI: see `cmdlog.api.fast_path`.
+Nearly every call is small, and complete when its head is. It is answered below ASGI (`QuickCalls`): no task, no scope, no
+messages; the answer is written where the node gives it. The same functions decide under ASGI (`call_procedure`), in the same
+order: `find_route`, `prepare`, `place`, `encode_reply`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from cmdlog.api.connections.http_parser import CallRequest, Request
+from cmdlog.api.connections.request_cycle import OK, CallCycle
 from cmdlog.api.gate.auth import scope_of
 from cmdlog.api.gate.problem import (
     Headers,
     Problem,
+    body_too_large,
     forbidden,
     invalid,
     of_outcome,
@@ -30,19 +37,24 @@ from cmdlog.api.gate.problem import (
 from cmdlog.api.gate.request import (
     IDEMPOTENCY_KEY,
     PREFER,
+    READ,
     SESSION,
     TXN,
     Incoming,
+    Picked,
     echoed_txn,
     idempotency_key,
     json_object,
+    pick_headers,
     preferred_durability,
     read_body,
     wants_stale,
 )
+from cmdlog.api.gate.request_trace import REQUEST_ID, Trace
 from cmdlog.api.gate.route_table import INVOKE, PROCEDURES
 from cmdlog.api.gate.session_numbers import check_one_name, named_call
-from cmdlog.api.routes.app_state import CallTaker, Service
+from cmdlog.api.gate.token_file import Credential
+from cmdlog.api.routes.service import LARGE_BODY_BYTES, CallTaker, Service
 from cmdlog.node.clock import ClockAhead
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability, NotReady, Reply, UnknownOutcome
 from cmdlog.node.placing.shares import UNCOUNTED_BYTES, Shares
@@ -56,6 +68,10 @@ if TYPE_CHECKING:
     from cmdlog.node.slot_map import Route
 
 JSON_TYPE: Final = (b"content-type", b"application/json")
+ROUTE: Final = "call"
+
+AdmitCall = Callable[[str, Picked], Credential]
+"""The gate for a call, by its path and headers. Raises: Problem."""
 
 
 @dataclass(slots=True)  # not frozen: one is made per call, and freezing costs 0.5 us
@@ -232,3 +248,122 @@ class Waiter:
     def _settle_call(self, reply: Reply) -> None:
         if not self.future.done():  # cancelled when the server stops waiting
             self.future.set_result(reply)
+
+
+class QuickCalls:
+    """The calls of one application that are answered below ASGI, for its connections."""
+
+    reads = READ
+
+    def __init__(self, service: Service, admit_call: AdmitCall) -> None:
+        self._service, self._admit_call = service, admit_call
+
+    def takes(self, request: Request, body_bytes: int) -> bool:
+        """Whether the request is a call whose body is read at once."""
+        return body_bytes <= LARGE_BODY_BYTES and request.method == "POST" and request.path.startswith(PROCEDURES)
+
+    def begin_call(self, request: Request, body: bytes, cycle: CallCycle) -> None:
+        """Serves one call: the cycle is answered once, now or later, in this thread."""
+        _Call(self._service, self._admit_call, request, cycle).begin_call(body)
+
+
+class _Call:
+    """One of them."""
+
+    __slots__ = (
+        "_admit_call",
+        "_cycle",
+        "_incoming",
+        "_partition",
+        "_placed",
+        "_prepared",
+        "_reply",
+        "_request",
+        "_service",
+        "_thread",
+        "_trace",
+    )
+
+    _incoming: Incoming
+    _partition: int | None
+    _prepared: Prepared
+    _trace: Trace
+
+    def __init__(self, service: Service, admit_call: AdmitCall, request: Request, cycle: CallCycle) -> None:
+        self._service, self._admit_call, self._request, self._cycle = service, admit_call, request, cycle
+        self._thread = get_ident()
+        self._placed = False
+        self._reply: Reply | None = None
+
+    def begin_call(self, body: bytes) -> None:
+        """Checks the request and gives the call to the node."""
+        service, request = self._service, self._request
+        picked = request.picked if type(request) is CallRequest else pick_headers({"headers": request.headers})
+        self._trace = trace = Trace(service.front, None, route=ROUTE, given_id=picked.get(REQUEST_ID))
+        try:
+            caller = self._admit_call(request.path, picked)
+            self._cycle.attribute(caller.name)
+            self._incoming = incoming = Incoming(request.path, caller, picked, trace, request.query)
+            node, route = find_route(service, incoming)
+            if len(body) > service.settings.call_bytes_max:
+                raise body_too_large(service.settings.call_bytes_max)
+            self._prepared = prepare(service, incoming, node, route, body)
+            self._partition = place(self._prepared, self._done)
+        except Problem as problem:
+            self._refuse(problem)
+        except Exception as error:  # noqa: BLE001 - the last line of defence, as in `Api`
+            self._fail(error)
+        else:
+            self._placed = True
+            if self._reply is not None:  # the node was quicker than `place`
+                self._finish(self._reply)
+
+    def _done(self, reply: Reply) -> None:
+        """Called once by the node: in the loop's own thread, except when its log fails."""
+        if get_ident() != self._thread:
+            self._cycle.loop.call_soon_threadsafe(self._answer_call, reply)
+        elif self._placed:
+            self._finish(reply)
+        else:
+            self._reply = reply
+
+    def _answer_call(self, reply: Reply) -> None:
+        self._reply = reply
+        if self._placed:
+            self._finish(reply)
+
+    def _finish(self, reply: Reply) -> None:
+        call, partition, service = self._prepared, self._partition, self._service
+        room_bytes = 0
+        if type(reply) is CallOutcome and len(reply.body) > UNCOUNTED_BYTES:
+            reply, room_bytes = take_room(service, self._incoming, call, reply)
+        try:
+            note_reply(service, self._incoming, call, partition, reply)
+            if type(reply) is CallOutcome and not reply.status and call.durability is None:
+                service.front.answered(ROUTE, OK)
+                self._cycle.answer_result(reply.txn_id, result_body(reply, partition), self._trace.request_id)
+                return
+            headers, body = encode_reply(call, reply, partition)
+        except Problem as problem:
+            self._refuse(problem)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+        else:
+            self._send(OK, headers, body)
+        finally:
+            if room_bytes:
+                self._cycle.when_taken(partial(service.unread.give_back, self._incoming.caller.name, room_bytes))
+
+    def _fail(self, error: Exception) -> None:
+        self._trace.log_defect(self._request.path, error)
+        self._refuse(Problem("internal_error", "internal server error; see the server's log"))
+
+    def _refuse(self, problem: Problem) -> None:
+        self._trace.note_problem(problem)
+        body = problem.body()
+        self._send(problem.status, problem.headers(body), body)
+
+    def _send(self, status: int, headers: Headers, body: bytes) -> None:
+        headers.append(self._trace.header)
+        self._service.front.answered(ROUTE, status)
+        self._cycle.answer(status, headers, body)

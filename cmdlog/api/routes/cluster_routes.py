@@ -15,8 +15,8 @@ from pydantic.json_schema import SkipJsonSchema
 
 from cmdlog.api.gate.problem import CODES, Problem, of_refused
 from cmdlog.api.gate.route_table import CLUSTER, READ, Entry, roles
-from cmdlog.api.routes.app_state import Service, json_answer
 from cmdlog.api.routes.response_models import AnyObject, ClosedObject, Count, OpenObject, absent
+from cmdlog.api.routes.service import Service, json_answer
 from cmdlog.api.routes.strict_route import ServiceOf, route
 from cmdlog.cluster.membership.operator_desk import OperatorDesk
 from cmdlog.node.outcome import NotReady
@@ -27,6 +27,8 @@ T = TypeVar("T")
 MEMBERS: Final = CLUSTER + "members"
 COPIES: Final = CLUSTER + "copies"
 RETRY_S: Final = 0.5
+NODE_MAX: Final = 1 << 31
+NODE_DIGITS_MAX: Final = len(str(NODE_MAX))
 CODE_OF: Final = {"bad_request": "invalid_parameters", "not_leading": "not_ready", "unknown_outcome": "outcome_unknown"}
 """Codes of refusals that have a name of their own on the wire: what they mean for a caller is what it means for calls."""
 CHANGES: Final = {
@@ -43,12 +45,12 @@ CONFIRMED: Final = {"confirmed": {"value": {"yes_lose": True}}}
 
 def _read_number(text: str) -> int:
     """A number of a path: digits alone."""
-    if not text.isascii() or not text.isdecimal():
+    if not text.isascii() or not text.isdecimal() or len(text) > NODE_DIGITS_MAX or not 0 < int(text) < NODE_MAX:
         raise ValueError("must be the number of a node")
     return int(text)
 
 
-NodeNumber = Annotated[int, Field(ge=1, lt=1 << 31, description="number of a node")]
+NodeNumber = Annotated[int, Field(ge=1, lt=NODE_MAX, description="number of a node")]
 NodeInPath = Annotated[NodeNumber, BeforeValidator(_read_number), Path()]
 EntryNumber = Annotated[int, Field(ge=0, lt=1 << 63, description="a term or an index")]
 MemberState = Literal["member", "expected", "leaving_old", "joining", "admitted", "leaving", "removed"]

@@ -14,17 +14,15 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic.json_schema import SkipJsonSchema
 
 from cmdlog.api.gate.auth import scope_of
-from cmdlog.api.gate.login_page import PAGE_HEADERS
 from cmdlog.api.gate.problem import Problem, invalid, of_refused
 from cmdlog.api.gate.request import TXN, echoed_txn, wants_stale
 from cmdlog.api.gate.request_trace import SCOPE_KEY
 from cmdlog.api.gate.route_table import INVOKE, LOCAL, READ, Entry, roles
 from cmdlog.api.gate.session_numbers import SESSION_UUID, checked_uuid, session_fingerprint
 from cmdlog.api.routes import cluster_routes, deploy, events  # noqa: F401 - each declares its routes
-from cmdlog.api.routes.app_state import Service, headers_of_problem, json_answer
 from cmdlog.api.routes.cluster_routes import check_leading
-from cmdlog.api.routes.events import dashboard_page
 from cmdlog.api.routes.openapi import Description
+from cmdlog.api.routes.page import PAGE_HEADERS, dashboard_page, swagger_page
 from cmdlog.api.routes.response_models import (
     ApiDocument,
     NodeServing,
@@ -37,8 +35,8 @@ from cmdlog.api.routes.response_models import (
     SnapshotRequest,
     SnapshotsTaken,
 )
+from cmdlog.api.routes.service import Service, headers_of_problem, json_answer
 from cmdlog.api.routes.strict_route import IncomingOf, ServiceOf, route, router
-from cmdlog.api.routes.swagger_page import swagger_page
 from cmdlog.node.outcome import CallRefused
 from cmdlog.node.prometheus import Exposition
 from cmdlog.node.status import Overview

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from cmdlog.api.gate.problem import Problem, invalid
 from cmdlog.api.gate.route_table import DEPLOY, Entry, roles
-from cmdlog.api.routes.app_state import json_answer
 from cmdlog.api.routes.cluster_routes import run_for_operator
 from cmdlog.api.routes.response_models import AnyObject, ClosedObject, absent
+from cmdlog.api.routes.service import json_answer
 from cmdlog.api.routes.strict_route import ServiceOf, route
 from procedures.bundle import BUNDLE_BYTES_MAX, Bundle
 from procedures.errors import BundleError, BundleForged

@@ -11,7 +11,6 @@ rows of the history up to number N, which the viewer has.
 from __future__ import annotations
 
 import asyncio
-from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -21,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from cmdlog.api.gate.problem import Problem, invalid
 from cmdlog.api.gate.request import AUTHORIZATION, Incoming
 from cmdlog.api.gate.route_table import READ, Entry, roles
-from cmdlog.api.routes.app_state import Service
+from cmdlog.api.routes.service import Service
 from cmdlog.api.routes.strict_route import IncomingOf, ServiceOf, route
 
 EVERY_S: Final = 1.0  # as often as the history gets a row
@@ -30,11 +29,6 @@ HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
     (b"x-accel-buffering", b"no"),  # a proxy must pass each event on at once
 ]
-
-
-def dashboard_page() -> str:
-    """The status page."""
-    return files("cmdlog.api").joinpath("dashboard.html").read_text(encoding="utf-8")
 
 
 class EventsResponse(PlainTextResponse):

@@ -15,8 +15,8 @@ from pydantic.json_schema import models_json_schema
 from cmdlog.api.gate.problem import codes_of
 from cmdlog.api.gate.route_table import BATCH, BATCH_ENTRY, CALL_ENTRY, INVOKE, LOCAL_ROLES, PROCEDURES, TABLE, Entry
 from cmdlog.api.gate.session_numbers import SESSION_UUID
-from cmdlog.api.routes.app_state import Service
 from cmdlog.api.routes.response_models import AS_OF, AS_OF_TIME, TXN_ID, BatchCall, BatchRefusal, BatchResult, ProblemDetails
+from cmdlog.api.routes.service import Service
 from cmdlog.api.routes.strict_route import parameter_references, problem_references, router, statuses_of
 from cmdlog.node.slot_map import Route
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from cmdlog.api.gate.problem import codes_of, invalid
 from cmdlog.api.gate.request import Incoming, json_object, read_body
 from cmdlog.api.gate.route_table import CLUSTER, DEPLOY, Entry, add_entry
-from cmdlog.api.routes.app_state import Service
+from cmdlog.api.routes.service import Service
 
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Response]])
 

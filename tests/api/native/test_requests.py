@@ -1,4 +1,4 @@
-"""The gate's steps in C: whatever they read, the framer and the Python beside them read alike."""
+"""The gate's steps in C: whatever they read, the parser and the Python beside them read alike."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cmdlog.api.connections.http_parser import CallRequest, Framer
+from cmdlog.api.connections.http_parser import CallRequest, HttpParser
 from cmdlog.api.gate import strict_json
 from cmdlog.api.gate.problem import Problem
 from cmdlog.api.gate.request import READ, TWICE, Picked, pick_headers
 from cmdlog.api.native import steps
-from cmdlog.api.routes.app_state import LARGE_BODY_BYTES
+from cmdlog.api.routes.service import LARGE_BODY_BYTES
 from cmdlog.node.slot_map import make_routes
 from procedures import InvalidParameters
 from procedures.samples import bank
@@ -29,20 +29,20 @@ PLAIN = START + b"transfer HTTP/1.1\r\nHost: localhost:8642\r\nContent-Type: app
 Call = tuple[str, Picked, bytes]
 
 
-def framer() -> Framer:
+def parser() -> HttpParser:
     """One with small limits."""
-    return Framer(head_bytes_max=HEAD_BYTES_MAX, headers_max=HEADERS_MAX)
+    return HttpParser(head_bytes_max=HEAD_BYTES_MAX, headers_max=HEADERS_MAX)
 
 
 def read_in_c(data: bytes) -> Call | None:
-    """Path, headers and body; None: left to the framer."""
+    """Path, headers and body; None: left to the parser."""
     found: Call | None = steps.read_call(data, HEAD_BYTES_MAX, HEADERS_MAX, READ)
     return found
 
 
 def read_by_framer(data: bytes) -> Call | None:
-    """The same of a request that the framer takes as a whole, and that a call may be; else None."""
-    one = framer()
+    """The same of a request that the parser takes as a whole, and that a call may be; else None."""
+    one = parser()
     try:
         left = one.feed(data)
     except Problem:
@@ -77,7 +77,7 @@ def call(body: bytes = b"{}", more: bytes = b"") -> bytes:
     ],
 )
 def test_ordinary_call_is_read_at_once(data: bytes) -> None:
-    """Path, the headers that mean something, and the body, as the framer reads them."""
+    """Path, the headers that mean something, and the body, as the parser reads them."""
     found = read_in_c(data)
     assert found is not None
     assert found == read_by_framer(data)
@@ -137,7 +137,7 @@ PIECES = (
 )
 @settings(max_examples=100)
 def test_no_request_is_read_in_two_ways(path: str, headers: list[bytes], body: bytes, change: tuple[int, bytes] | None) -> None:
-    """Of random requests, whole or with a byte changed: what is read at once, the framer takes for the same call."""
+    """Of random requests, whole or with a byte changed: what is read at once, the parser takes for the same call."""
     data = b"%b%b HTTP/1.1\r\n%b\r\n%b" % (START, path.encode(), b"".join(headers), body)
     if change is not None:
         at, put = change
@@ -160,7 +160,7 @@ def test_one_changed_byte_of_an_ordinary_call_is_read_alike_or_left(cut: int, pu
 
 def test_framer_is_complete_after_a_call_and_takes_the_next() -> None:
     """A call that was read at once is a request like any other to its connection."""
-    one = framer()
+    one = parser()
     for number in range(3):
         request = one.take_call(call(b"%d" % number), READ)
         assert isinstance(request, CallRequest)
@@ -173,7 +173,7 @@ def test_framer_is_complete_after_a_call_and_takes_the_next() -> None:
 
 def test_a_head_that_has_begun_is_not_begun_again() -> None:
     """Bytes that look like a call, within another request's head, belong to that."""
-    one = framer()
+    one = parser()
     assert one.feed(b"POST /x HTTP/1.1\r\n") == b""
     assert one.take_call(call(), READ) is None
 

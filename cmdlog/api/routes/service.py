@@ -19,13 +19,13 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from cmdlog.api.gate.auth import make_gatekeeper
-from cmdlog.api.gate.login_page import SIGN_IN_PAGE
 from cmdlog.api.gate.problem import Headers, Problem, conceal, of_refused
 from cmdlog.api.gate.route_table import ADMIN
 from cmdlog.api.gate.spans import make_call_spans
 from cmdlog.api.gate.strict_json import read_resting
 from cmdlog.api.gate.token_file import Credential
-from cmdlog.api.routes.batch_window import Traffic
+from cmdlog.api.routes.batch_window import BatchTraffic
+from cmdlog.api.routes.page import SIGN_IN_PAGE
 from cmdlog.api.routes.query import Queries, Turns
 from cmdlog.node.outcome import CallOutcome, CallRefused, Done, Durability
 from cmdlog.node.placing.shares import Shares
@@ -130,7 +130,7 @@ class Service:
         self.front.show_held(lambda: {"answers": self.unread.total, "bodies": bodies.total})
         self.queries = Queries(settings, self.unread)
         self.snapshot_turn = asyncio.Lock()  # snapshots at once would wait for each other in the threads that status needs
-        self.traffic = Traffic()
+        self.traffic = BatchTraffic()
         self.spans = make_call_spans()
         self.fronts: Fronts = NoFronts()
         self._node: Node | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from cmdlog.api.routes.swagger_page import START, swagger_page
+from cmdlog.api.routes.page import START, swagger_page
 
 HOSTILE = "</script><script>alert(1)</script><!--"
 
