@@ -13,7 +13,7 @@ from cmdlog import Call, Database, Embedded, Transaction
 from cmdlog.procedure_calls import call_of_item
 from tests.client import typed_shop as shop
 from tests.client.typed_shop import Kept, Note, labels, put, rate_count, reserve, set_rate
-from tests.type_checkers import CHECKERS, marked_lines, wrong_lines
+from tests.type_checkers import EACH_CHECKER, marked_lines, wrong_lines
 from tests.waiting import PATIENCE_S
 
 NOTE = Note(text="soon", within=timedelta(minutes=90))
@@ -119,7 +119,7 @@ async def later(shop: AsyncClient) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.parametrize("checker", EACH_CHECKER)
 def test_a_type_checker_sees_wrong_names_and_types(tmp_path: Path, checker: str) -> None:
     """mypy and pyright, both strict, accept what is right, and name each wrong line of what is not."""
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"

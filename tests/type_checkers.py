@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from tests.waiting import PATIENCE_S
 
 ROOT: Final = Path(__file__).parents[1]
-CHECKERS: Final = ("mypy", "pyright")
+EACH_CHECKER: Final = ("pyright", pytest.param("mypy", marks=pytest.mark.torture))
+"""Parameters of a test; mypy takes eight seconds for each folder, and `make types` has it read the project."""
 TIMEOUT_S: Final = PATIENCE_S
 Line = tuple[str, int]  # file name, from 1
 

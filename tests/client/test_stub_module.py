@@ -21,7 +21,7 @@ from procedures import Database
 from procedures.samples import bank
 from tests.api import every_type
 from tests.client import odd_names, typed_shop
-from tests.type_checkers import CHECKERS, marked_lines, wrong_lines
+from tests.type_checkers import EACH_CHECKER, marked_lines, wrong_lines
 
 
 def _written(db: Database, folder: Path, name: str) -> Path:
@@ -134,7 +134,7 @@ def use(client: Client) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.parametrize("checker", EACH_CHECKER)
 def test_the_modules_pass_a_strict_type_checker(tmp_path: Path, checker: str) -> None:
     """mypy and pyright have nothing to say of the modules of four applications, and see wrong uses of one."""
     paths = [

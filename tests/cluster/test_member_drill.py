@@ -41,6 +41,7 @@ def drilled(cluster: ServedCluster, node: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.torture
 def test_member_is_proven_beside_the_others_and_when_all_have_stopped(cluster: ServedCluster) -> None:
     """Leader and followers alike, with calls replayed; the other members are named."""
     for node in cluster.nodes:

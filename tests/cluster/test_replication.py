@@ -45,7 +45,7 @@ def test_three_nodes_elect_replicate_and_converge() -> None:
     assert sum(len(of) for of in ran[1].values()) >= world.proposed - waiting
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_histories_with_crashes_and_cuts(seed: int) -> None:
     """Kills, power cuts, cut links, lost and doubled messages; then all is well again."""
     history(seed, steps=3000, faults=True)

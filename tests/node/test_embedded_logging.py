@@ -28,7 +28,7 @@ LOGGED = "changed_since_last_start"
     ("before", "heard"),
     [
         ("", False),
-        ("import logging; logging.basicConfig(level=logging.INFO)", True),
+        pytest.param("import logging; logging.basicConfig(level=logging.INFO)", True, marks=pytest.mark.torture),
         ("import structlog; structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))", True),
     ],
     ids=["nothing said", "logging", "structlog"],

@@ -19,7 +19,7 @@ from tests.cluster.sim.sim_cluster import SimCluster
 from tests.cluster.sim.sim_member import PARTITIONS, SimMember
 from tests.wal.sim.simfiles import SimFiles
 
-SLICE: Final = 6
+SLICE: Final = 3
 SEEDS: Final = 100
 STEPS_MAX: Final = 20_000
 SKIPS: Final = 20

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.type_checkers import CHECKERS, marked_lines, wrong_lines
+from tests.type_checkers import EACH_CHECKER, marked_lines, wrong_lines
 
 IMPORTS = """
 from typing import Any, assert_type
@@ -92,7 +92,7 @@ def wrong(tx: Transaction) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.parametrize("checker", EACH_CHECKER)
 def test_a_type_checker_knows_what_rows_hold(tmp_path: Path, checker: str) -> None:
     """mypy and pyright, both strict, let rows be read in all ways that work, and see a wrong number or type of columns."""
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
