@@ -28,7 +28,7 @@ help: ## this list
 demo: $(VENV)/.installed ## install, then run the main job: load, kill -9, recover, prove
 	$(BIN)/cmdlog demo
 
-demo-cluster: $(VENV)/.installed ## install, then kill, stop and cut off the leaders of three nodes under load, and prove
+demo-cluster: $(VENV)/.installed ## install, then kill and stop the leaders of three nodes under load, change members, and prove
 	$(BIN)/cmdlog cluster demo
 
 demo-spark: $(VENV)/.installed-spark ## install Spark, then query, rebuild and back-fill a log on it
@@ -120,7 +120,7 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/pytho
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-spark: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
-	$(PIP) --editable '.[spark,spark-java,bench]'
+	$(PIP) --editable '.[spark,spark-java]'
 	@touch $(VENV)/.installed $@
 
 .PHONY: help demo demo-cluster demo-spark test test-fast test-pure check check-fast lint types imports format torture fuzz sim mutants bench map hashes clean distclean

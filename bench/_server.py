@@ -15,10 +15,18 @@ import orjson
 from bench._common import ROOT
 from bench._load import Target, request, run_load
 from bench._nodes import BRANCHES, CUSTOMERS
-from cmdlog.cli.demo.server import LaunchedServer, ServerProcess
+from cmdlog.cli.demo.server import LaunchedServer
 from procedures.samples import bank
 
 FETCH_TIMEOUT_S = 30.0
+
+
+class ServerProcess(LaunchedServer):
+    """A node alone, which is ready when it is constructed."""
+
+    def __init__(self, data: Path, *options: str, partitions: int, log: Path, **given: str) -> None:
+        super().__init__(data, "--port", "0", "--partitions", str(partitions), *options, log=log, **given)
+        self.wait_ready()
 
 
 @contextmanager

@@ -18,21 +18,21 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder, whose replay.py is no package
 os.environ["PYTHONPATH"] = sys.path[0]
 
+import httpx
 import orjson
 import structlog
 
+from bench import _tpcc as tpcc
 from bench._common import Bench, cpu_seconds, make_parser, work_directory
-from cmdlog.cli.demo.clients import Http
-from cmdlog.cli.demo.server import ServerProcess
+from bench._server import ServerProcess
+from bench._tpcc import checks
+from bench._tpcc.population import Call
 from cmdlog.node.node import Node
 from cmdlog.node.outcome import CallOutcome, Reply
 from cmdlog.node.settings import Settings
 from cmdlog.node.slot_map import SlotMap
-from procedures.samples import tpcc
-from procedures.samples.tpcc import checks
-from procedures.samples.tpcc.population import Call
 
-TARGET = "procedures.samples.tpcc:db"
+TARGET = "bench._tpcc:db"
 WINDOW = 64  # calls in flight in this process
 STREAMS = 2
 LINES = 1_000  # of a batch request
@@ -131,16 +131,16 @@ def over_http(
     folder.mkdir()
     server = ServerProcess(folder / "data", partitions=options.partitions, log=folder / "server.log", application=TARGET)
     try:
-        with Http() as http:
+        with client_of(server.url) as http:
             began = time.perf_counter()
             for some in bodies(list(tpcc.loader(population)), LOAD_LINES):
-                sell(http, server.url, some)
+                sell(http, some)
             bench.value("loading", time.perf_counter() - began, "s")
         ready = bodies(calls, LINES)
         quarter = max(STREAMS, len(ready) // 4)
         rates = []
-        with Http() as http:
-            pids = [server.pid, *http.read(server.url, "GET", "/v1/status")["sites"]]
+        with client_of(server.url) as http:
+            pids = [server.pid, *http.get("/v1/status").json()["sites"]]
         spent, total = [cpu_seconds(pid) for pid in pids], 0
         for first in range(0, len(ready), quarter):
             began = time.perf_counter()
@@ -171,13 +171,13 @@ def stream(url: str, ready: Sequence[bytes]) -> int:
 
     def run() -> None:
         try:
-            with Http() as http:
+            with client_of(url) as http:
                 while True:
                     with lock:
                         body = next(work, None)
                     if body is None:
                         return
-                    found = sell(http, url, body)
+                    found = sell(http, body)
                     with lock:
                         sold[0] += found
         except BaseException as error:  # noqa: BLE001 - raised again below
@@ -193,9 +193,14 @@ def stream(url: str, ready: Sequence[bytes]) -> int:
     return sold[0]
 
 
-def sell(http: Http, url: str, body: bytes) -> int:
+def client_of(url: str) -> httpx.Client:
+    return httpx.Client(base_url=url, timeout=60)
+
+
+def sell(http: httpx.Client, body: bytes) -> int:
     """One batch request. Raises: RuntimeError when a call failed."""
-    status, data = http.ask(url, "POST", "/v1/batch", body=body)
+    answer = http.post("/v1/batch", content=body)
+    status, data = answer.status_code, answer.content
     lines = data.splitlines()
     failed = [line for line in lines if b'"error"' in line and b"item_not_found" not in line]
     if status != 200 or failed:

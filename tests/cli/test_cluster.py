@@ -197,7 +197,7 @@ def test_other_program_and_other_cluster_are_refused(tmp_path: Path) -> None:
     """Before a directory is made; and a directory that was made stays its own cluster's."""
     init(tmp_path)
     with pytest.raises(OtherApplication, match="is for database 'bank', not for 'tpcc'") as other:
-        run(*joined(tmp_path, app="procedures.samples.tpcc:db"))
+        run(*joined(tmp_path, app="bench._tpcc:db"))
     assert other.value.exit_code == 11
     assert not (tmp_path / "n1" / "instance.json").exists()
     run_member_start(tmp_path)

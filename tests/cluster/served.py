@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from cmdlog.cli.demo.cluster.cluster_nodes import free_ports
+from cmdlog.cli.demo.nodes import free_ports
 from tests.waiting import PATIENCE_S, ask_for
 
 APP = "procedures.samples.bank:db"

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from cmdlog.cli.demo.cluster.cluster_nodes import free_ports
+from cmdlog.cli.demo.nodes import free_ports
 from tests.cluster.served import ServedCluster
 from tests.waiting import PATIENCE_S, ask_for
 

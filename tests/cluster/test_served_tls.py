@@ -13,7 +13,7 @@ import httpx
 import pytest
 import trustme
 
-from cmdlog.cli.demo.cluster.cluster_nodes import free_ports
+from cmdlog.cli.demo.nodes import free_ports
 from tests.cluster.served import ServedCluster
 from tests.waiting import ask_for
 

@@ -7,13 +7,14 @@ import pytest
 from procedures import Database
 from procedures.checks.check_target import resolve_target
 from procedures.errors import BundleError
-from procedures.samples import bank, voter
+from procedures.samples import bank
+from tests.node.apps import voter
 
 
 def test_database_object_finds_its_module() -> None:
     """A Database can be given instead of its name, and a module whose `db` it is."""
     assert resolve_target(bank.db) == ("procedures.samples.bank:db", bank.db)
-    assert resolve_target("procedures.samples.voter")[1] is voter.db
+    assert resolve_target("tests.node.apps.voter")[1] is voter.db
 
 
 @pytest.mark.parametrize(

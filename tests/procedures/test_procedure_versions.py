@@ -13,7 +13,8 @@ from procedures import Database
 from procedures.bundle import Bundle, capture_bundle
 from procedures.errors import SchemaConflict
 from procedures.procedure_versions import catalog_value, check_rows, source_hash
-from procedures.samples import bank, voter
+from procedures.samples import bank
+from tests.node.apps import voter
 
 
 def test_record_names_every_procedure_with_its_version_and_source_hash() -> None:

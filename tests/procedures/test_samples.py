@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from procedures.execution.executor import Status
-from procedures.samples import bank, voter
+from procedures.samples import bank
+from tests.node.apps import voter
 from tests.procedures.sites import Site
 
 MakeSite = Callable[..., Site]

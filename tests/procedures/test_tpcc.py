@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
+from bench import _tpcc as tpcc
+from bench._tpcc import draws
 from procedures.bundle import capture_bundle, load_bundle
 from procedures.checks.check import check
 from procedures.execution.executor import Status
-from procedures.samples import tpcc
-from procedures.samples.tpcc import checks, draws
 from tests.procedures.sites import Site
 
 MakeSite = Callable[..., Site]
@@ -196,9 +196,9 @@ def test_workload_repeats_by_seed_and_stays_in_a_small_population() -> None:
 
 def test_the_bundle_holds_every_module_that_runs() -> None:
     """A replay finds schema, transactions and loader in the bundle, and they make the same statements."""
-    bundle = capture_bundle(tpcc.db, "procedures.samples.tpcc:db")
+    bundle = capture_bundle(tpcc.db, "bench._tpcc:db")
     assert {name.rpartition(".")[2] for name in bundle.modules} == {
-        "tpcc", "draws", "mix", "population", "schema", "transactions",
+        "bench", "_tpcc", "draws", "mix", "population", "schema", "transactions",
     }  # fmt: skip
     loaded = load_bundle(bundle)
     assert [procedure.name for procedure in loaded.procedure_list] == [procedure.name for procedure in tpcc.db.procedure_list]
@@ -208,4 +208,4 @@ def test_the_bundle_holds_every_module_that_runs() -> None:
 @pytest.mark.slow
 def test_tpcc_is_deterministic() -> None:
     """`cmdlog check` finds nothing: no lint, and the same digests under two hash seeds, time zones and row orders."""
-    assert check("procedures.samples.tpcc:db", calls=300) == []
+    assert check("bench._tpcc:db", calls=300) == []

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import Column, Integer
 
+from bench import _tpcc as tpcc
 from cmdlog.errors import Aborted, KeyReused
 from cmdlog.node.embedded import Embedded, open_embedded
 from cmdlog.node.node import Node
@@ -29,7 +30,7 @@ from procedures.declaration.row_placement import check_kinds
 from procedures.errors import StateRefused
 from procedures.idempotency.known_outcome import Status, key_fingerprint
 from procedures.idempotency.session_calls import sent_name
-from procedures.samples import bank, tpcc, voter
+from procedures.samples import bank
 from procedures.storage.state import PartitionState, Position
 from replay.errors import Interrupted, ReshapeRefused
 from replay.plan.planner import PAST, make_plan
@@ -37,6 +38,7 @@ from replay.recover.to_directory import rebuild
 from replay.repartition.repartition import Moved, check_shape, reshape
 from replay.state.trust import Trust, read_position, state_path
 from snapshot.catalog import check, list_snapshots
+from tests.node.apps import voter
 from tests.node.rig import Pending, open_node
 from tests.procedures.sites import uuid7
 from tests.replay import shapes

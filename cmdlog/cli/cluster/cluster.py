@@ -24,7 +24,7 @@ from cmdlog.cli.cluster.quarantine import register_quarantine
 from cmdlog.cli.cluster.status_reader import StatusReader
 from cmdlog.cli.cluster.unsafe_recover import HELP as RECOVER_HELP
 from cmdlog.cli.cluster.unsafe_recover import unsafe_recover
-from cmdlog.cli.demo.cluster.cluster_demo import cluster_demo
+from cmdlog.cli.demo.demo import cluster_demo
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.server_options import CaOption, TimeoutOption, TokenOption, listed_urls, understood

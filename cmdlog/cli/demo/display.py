@@ -5,26 +5,14 @@ One rule: progress goes to standard error, so that the result can be piped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cmdlog.cli.demo.demo_report import DemoReport, figures
 from cmdlog.cli.output import make_console, visible
-
-if TYPE_CHECKING:
-    from cmdlog.cli.demo.demo import DemoReport
-
-
-class JudgedRun(Protocol):
-    """What the report of every demo has."""
-
-    notes: list[str]
-    proofs: list[str]
-    differences: list[str]
-    data: str
 
 
 class DemoDisplay:
@@ -65,19 +53,15 @@ class DemoDisplay:
         """A sentence that stays."""
         self._progress.console.print(visible(text))
 
-    def report(self, title: str, report: JudgedRun, figures: Sequence[tuple[str, str]], picture: Sequence[str]) -> None:
-        """Picture, figures and verdict, on standard output."""
+    def report(self, title: str, report: DemoReport) -> None:
+        """Figures and verdict, on standard output."""
         table = Table(title=title, title_justify="left", show_header=False)
         table.add_column("what")
         table.add_column("value", justify="right")
-        for what, value in figures:
+        for what, value in figures(report):
             table.add_row(what, value)
         console = make_console()
-        for line in picture:
-            console.print(line, soft_wrap=True)
         console.print(table)
-        for note in report.notes:
-            console.print(visible(note))
         for proof in report.proofs:
             console.print("proved", style="green", end="  ")
             console.print(visible(proof))
@@ -86,25 +70,3 @@ class DemoDisplay:
             console.print(visible(difference))
         if report.data:
             console.print(visible(f"data kept in {report.data}"))
-
-
-def rows(report: DemoReport) -> list[tuple[str, str]]:
-    """The table, top to bottom."""
-    return [
-        ("calls", f"{report.calls:,} by {report.clients} clients"),
-        ("acknowledged before the kill", f"{report.acknowledged_before_kill:,}"),
-        ("unanswered at the kill, sent again", f"{report.unanswered_at_kill:,}"),
-        ("of those already in the log", f"{report.unanswered_but_logged:,}"),
-        ("recovered by replay", _replayed(report)),
-        ("cmdlog recover", f"{report.recover_s:.2f} s"),
-        ("time to ready", f"{report.ready_s:.2f} s"),
-        ("answered calls sent again", f"{report.repeated_after_recovery:,}"),
-        ("rebuilt from the log alone", f"{report.rebuilt_calls:,} calls in {report.rebuild_s:.2f} s"),
-        ("calls/s over HTTP", f"{report.calls_per_s:,.0f}"),
-        ("whole run", f"{report.seconds:.1f} s (seed {report.seed})"),
-    ]
-
-
-def _replayed(report: DemoReport) -> str:
-    """What `cmdlog recover` said that it replayed."""
-    return f"{report.recover['replayed']:,} calls"

@@ -1,8 +1,12 @@
-"""The demo's proof, from outside: what clients were answered and what the server shows.
+"""The demos' proof, from outside: what clients were answered and what is shown now, against a bank in plain Python.
 
 One rule: pure, and fair to nobody. It knows the calls that were sent, the answers that arrived and the rows that are shown now;
-no clock, no socket. Here is what holds for every sample; what its rows must be is the sample's own business (`demo_bank`,
-`demo_tpcc`).
+no clock, no socket, nothing of logs or SQL.
+
+Why it proves what it says. Transaction ids are unique in the cluster and increase within a partition, so sorting by them gives
+the order in which the calls claim to have been executed. `BankModel` executes the same order. A lost call leaves a balance too
+low or too high, or a later answer wrong; so does one that was applied twice. Money is added up a second time from the answers
+alone, without the model.
 """
 
 from __future__ import annotations
@@ -10,9 +14,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from cmdlog.wal.ids import txn_partition
+from cmdlog.wal.ids import MULTI_PARTITION, txn_partition
+
+if TYPE_CHECKING:
+    from procedures.samples.bank import BankModel
+
+BRANCHES: Final = 16  # of the bank, which are spread over the partitions
+Account = tuple[int, int]  # branch, customer
+Holdings = tuple[int, int]  # savings, checking, in cents
+Rows = Mapping[tuple[int, str], tuple[int, str]]  # (partition, table) -> (rows, digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +44,16 @@ class DemoCall:
     key: str
     procedure: str
     params: dict[str, Any]
-    logged: bool = True  # a read-only call is not: asked again, it may answer differently
     answer: ClientAnswer | None = None  # the first one that arrived
-    attempts: int = 0
-    before_kill: bool = False  # answered by the server that was killed
-    repeated: ClientAnswer | None = None  # what the next server said when it was asked again
+    repeated: ClientAnswer | None = None  # when it was asked again, at the end
 
 
-class View(Protocol):
-    """The server, as the checks see it."""
+@dataclass(frozen=True, slots=True)
+class BankState:
+    """What is shown when the load is over."""
 
-    def rows(self, sql: str, params: Sequence[Any]) -> list[Sequence[Any]]:
-        """Rows of a SELECT over all partitions."""
-
-    def call(self, procedure: str) -> Any:
-        """Result of a read-only procedure without parameters."""
-
-
-class DemoWork(Protocol):
-    """A sample under load: calls, what is looked at when they are done, and what that must be."""
-
-    application: str  # module:attribute
-    loading: Sequence[DemoCall]  # in order, before the load
-    load: Sequence[DemoCall]
-    loaded: str  # said when the loading calls are answered
-    notes: Sequence[str]  # what the report should say about the load
-
-    def read_state(self, view: View) -> Any:
-        """What the proofs need. Raises: CommandFailed."""
-
-    def proofs(self, calls: Sequence[DemoCall], seen: Any) -> Iterator[tuple[str, Iterator[str]]]:
-        """(what is proved, differences from it), from all calls and what `look` has seen."""
+    accounts: Mapping[Account, Holdings]  # by SQL, from the state files
+    totals: Sequence[tuple[int, int]]  # by a read-only procedure, from the sites: (money, accounts) of each partition
 
 
 @dataclass(slots=True)
@@ -72,30 +63,26 @@ class ProofVerdict:
     proofs: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
 
-    @property
-    def holds(self) -> bool:
-        return not self.differences
+
+Claim = tuple[str, Iterator[str]]
+"""What is to be proved, and the differences from it."""
 
 
-Rows = Mapping[tuple[int, str], tuple[int, str]]  # (partition, table) -> (rows, digest)
+def prove(calls: Sequence[DemoCall], seen: BankState, more: Iterable[Claim], *, kept: Rows, rebuilt: Rows) -> ProofVerdict:
+    """All proofs, each with its first difference. `kept`: the tables of a node; `rebuilt`: those that `cmdlog recover` made."""
+    from procedures.samples.bank import BankModel
 
-
-def prove(
-    calls: Sequence[DemoCall],
-    own: Iterable[tuple[str, Iterator[str]]],
-    *,
-    kept: Rows,
-    rebuilt: Rows,
-    source: str = "the log alone",
-) -> ProofVerdict:
-    """All proofs, each with its first difference; `own` are the sample's, and `rebuilt` was made of `source`."""
-    verdict = ProofVerdict()
-    for name, differences in (
+    verdict, model = ProofVerdict(), BankModel()
+    claims: Iterable[Claim] = (
         ("every call is answered, under a transaction id of its own", _answers(calls)),
         ("a repeated call gets the first answer", _repetitions(calls)),
-        *own,
-        (f"{source} gives the same rows in another directory", differing_rows(kept, rebuilt)),
-    ):
+        ("every answer is what the model says at its place in the order", _results(calls, model)),
+        ("every account holds what the model says", _balances(seen, model)),
+        ("money is conserved", _money(calls, seen)),
+        *more,
+        ("cmdlog recover gives the same rows in another directory", differing_rows(kept, rebuilt)),
+    )
+    for name, differences in claims:
         first = next(differences, None)
         if first is None:
             verdict.proofs.append(name)
@@ -111,9 +98,9 @@ def _answers(calls: Sequence[DemoCall]) -> Iterator[str]:
             yield f"{describe(call)} was never answered"
         elif answer.kind not in ("ok", "aborted", "failed"):
             yield f"{describe(call)} was refused with {answer.kind}"
-        elif call.logged and answer.partition is not None and txn_partition(answer.txn_id) != answer.partition:
+        elif answer.partition is not None and txn_partition(answer.txn_id) != answer.partition:
             yield f"{describe(call)} ran on partition {answer.partition} under the id {answer.txn_id} of another"
-    counts = Counter(call.answer.txn_id for call in calls if call.answer is not None and call.logged)
+    counts = Counter(call.answer.txn_id for call in calls if call.answer is not None)
     for txn_id, count in counts.items():
         if count > 1:
             yield f"{count} calls were answered under transaction {txn_id}"
@@ -122,33 +109,82 @@ def _answers(calls: Sequence[DemoCall]) -> Iterator[str]:
 def _repetitions(calls: Sequence[DemoCall]) -> Iterator[str]:
     for call in calls:
         first, again = call.answer, call.repeated
-        if not call.before_kill or not call.logged or first is None:
-            continue
         if again is None:
             yield f"{describe(call)} was not answered again"
-        elif (again.txn_id, again.kind, again.value) != (first.txn_id, first.kind, first.value):
+        elif first is not None and (again.txn_id, again.kind, again.value) != (first.txn_id, first.kind, first.value):
             yield f"{describe(call)}: first {answer_text(first)}, then {answer_text(again)}"
 
 
-def differing_rows(kept: Rows, rebuilt: Rows, *, where: str = "rebuilt from the log") -> Iterator[str]:
-    """Tables of a server that are different in other rows, which are `where`."""
+def _results(calls: Sequence[DemoCall], model: BankModel) -> Iterator[str]:
+    """Runs the model over all calls in the order of their transaction ids."""
+    branches: dict[int, int] = {}
+    answered = [(call, call.answer) for call in calls if call.answer is not None]
+    for call, answer in sorted(answered, key=lambda pair: pair[1].txn_id):
+        kind, value = model.apply(call.procedure, call.params)
+        wanted: Any = value
+        if kind == "ok" and txn_partition(answer.txn_id) == MULTI_PARTITION:
+            wanted = [value] * len(answer.value) if isinstance(answer.value, list) else value
+        if (answer.kind, answer.value) != (kind, wanted):
+            yield f"{describe(call)} got the answer {answer_text(answer)}; the model says {kind} {wanted!r}"
+        branch = call.params.get("branch")
+        if branch is not None:
+            home = txn_partition(answer.txn_id)
+            if branches.setdefault(branch, home) != home:
+                yield f"{describe(call)} ran on partition {home}, branch {branch} lives on {branches[branch]}"
+
+
+def _balances(seen: BankState, model: BankModel) -> Iterator[str]:
+    for who in sorted(model.accounts.keys() | seen.accounts.keys()):
+        wanted, found = model.accounts.get(who), seen.accounts.get(who)
+        if wanted is None:
+            yield f"customer {who[1]} of branch {who[0]} has an account that no call opened"
+        elif found is None:
+            yield f"customer {who[1]} of branch {who[0]} has no account; the model says {wanted}"
+        elif list(found) != wanted:
+            yield f"customer {who[1]} of branch {who[0]} holds {list(found)}; the model says {wanted}"
+
+
+def _money(calls: Sequence[DemoCall], seen: BankState) -> Iterator[str]:
+    paid_in = sum(_paid_in(call) for call in calls)
+    for where, held in (
+        ("the accounts", sum(map(sum, seen.accounts.values()))),
+        ("the partitions' totals", sum(money for money, _ in seen.totals)),
+    ):
+        if held != paid_in:
+            yield f"{where} hold {held:,} cents; {paid_in:,} were paid in, {held - paid_in:+,}"
+    counted = sum(accounts for _, accounts in seen.totals)
+    if counted != len(seen.accounts):
+        yield f"the partitions count {counted} accounts, a query finds {len(seen.accounts)}"
+
+
+def _paid_in(call: DemoCall) -> int:
+    """What the call added to all accounts together, by its parameters and its answer."""
+    answer, params = call.answer, call.params
+    if answer is None or answer.kind != "ok":
+        return 0
+    effect = _EFFECTS.get(call.procedure)
+    return 0 if effect is None else int(effect(params, answer.value))
+
+
+_EFFECTS: Final[Mapping[str, Any]] = {
+    "open_account": lambda params, _: params.get("savings", 0) + params.get("checking", 0),
+    "open_accounts": lambda params, count: count * (params["savings"] + params["checking"]),
+    "deposit_checking": lambda params, _: params["amount"],
+    "transact_savings": lambda params, _: params["amount"],
+    "write_check": lambda _, taken: -taken,
+    "pay_interest": lambda _, interest: interest,
+}
+"""Procedures that change the bank's money; all others move it between accounts."""
+
+
+def differing_rows(kept: Rows, rebuilt: Rows, *, where: str = "recovered") -> Iterator[str]:
+    """Tables of a node that differ from other rows, which are `where`."""
     for partition, table in sorted(kept.keys() | rebuilt.keys()):
         shown, found = kept.get((partition, table)), rebuilt.get((partition, table))
         if shown is None or found is None:
             yield f"table {table} of partition {partition} is missing {'there' if found is None else 'in the server'}"
         elif shown != found:
             yield f"table {table} of partition {partition}: {shown[0]} rows, {where} {found[0]}, and they differ"
-
-
-def keyed(prefix: str, calls: Iterable[tuple[str, dict[str, Any]]], *, reads: Iterable[str] = ()) -> list[DemoCall]:
-    """Calls under keys that name the run, so that a kept directory can be used twice."""
-    unlogged = frozenset(reads)
-    return [DemoCall(f"{prefix}-{n}", name, params, name not in unlogged) for n, (name, params) in enumerate(calls)]
-
-
-def in_order(calls: Sequence[DemoCall]) -> list[DemoCall]:
-    """The answered calls, by transaction id."""
-    return sorted((call for call in calls if call.answer is not None), key=lambda call: call.answer.txn_id if call.answer else 0)
 
 
 def describe(call: DemoCall) -> str:

@@ -124,14 +124,6 @@ class LaunchedServer:
         self._lines.put(None)
 
 
-class ServerProcess(LaunchedServer):
-    """A node alone, which is ready when it is constructed."""
-
-    def __init__(self, data: Path, *options: str, partitions: int, log: Path, application: str = BANK) -> None:
-        super().__init__(data, "--port", "0", "--partitions", str(partitions), *options, log=log, application=application)
-        self.wait_ready()
-
-
 def run_command(*arguments: str, log: Path) -> tuple[dict[str, Any], float]:
     """A command with `--json` as a process; its result and its seconds. Raises: CommandFailed."""
     began = time.monotonic()

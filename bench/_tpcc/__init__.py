@@ -16,10 +16,10 @@ What differs from the specification (TPC Benchmark C, revision 5.11), and what d
 
 from __future__ import annotations
 
-from procedures.samples.tpcc.mix import MixTally, workload
-from procedures.samples.tpcc.population import SMALL, Population, loader
-from procedures.samples.tpcc.schema import db
-from procedures.samples.tpcc.transactions import delivery, new_order, order_status, payment, stock_level
+from bench._tpcc.mix import MixTally, workload
+from bench._tpcc.population import SMALL, Population, loader
+from bench._tpcc.schema import db
+from bench._tpcc.transactions import delivery, new_order, order_status, payment, stock_level
 
 __all__ = [
     "SMALL",

@@ -14,9 +14,9 @@ from typing import Any
 
 from sqlalchemy import Integer, bindparam, case, delete, distinct, func, insert, literal_column, select, update
 
+from bench._tpcc import schema
+from bench._tpcc.schema import DISTRICTS_MAX, db
 from procedures import Transaction
-from procedures.samples.tpcc import schema
-from procedures.samples.tpcc.schema import DISTRICTS_MAX, db
 
 LINES_MAX = 15  # of an order
 QUANTITY_MAX = 10  # of a line

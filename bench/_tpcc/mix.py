@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from procedures.samples.tpcc import draws
-from procedures.samples.tpcc.population import SMALL, Call, Population
+from bench._tpcc import draws
+from bench._tpcc.population import SMALL, Call, Population
 
 KINDS = ("new_order", "payment", "order_status", "delivery", "stock_level")
 WEIGHTS = (45, 43, 4, 4, 4)

@@ -15,9 +15,9 @@ from typing import Any
 
 from sqlalchemy import insert
 
+from bench._tpcc import draws, schema
+from bench._tpcc.schema import DISTRICTS_MAX, db
 from procedures import Transaction
-from procedures.samples.tpcc import draws, schema
-from procedures.samples.tpcc.schema import DISTRICTS_MAX, db
 
 ROWS_MAX = 10_000  # of one loading call: it must end well within call_timeout_s
 ITEMS_A_CALL, CUSTOMERS_A_CALL, ORDERS_A_CALL = 2_000, 500, 200  # each some 20 to 60 ms

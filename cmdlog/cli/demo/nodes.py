@@ -1,9 +1,9 @@
-"""The nodes of the demo's cluster: real processes, which are killed, stopped and continued, and what they say of themselves.
+"""The nodes of a demo, one alone or several: real processes, which are killed, stopped and continued, and what they report.
 
 One rule: whatever happens, `close` ends every process, also one that is stopped. A node and its sites are one machine: what
 happens to it happens to all of them. Its disk is its directory.
 
-The members are changed by the commands that an operator has.
+State files are a cache of the log, and may be lost. Members are changed by the commands that an operator has.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+import orjson
+
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.clients import Http
-from cmdlog.cli.demo.cluster.log_damage import flip_byte
-from cmdlog.cli.demo.cluster.peer_proxy import LOOPBACK, PeerProxies
-from cmdlog.cli.demo.server import LaunchedServer, run_command
+from cmdlog.cli.demo.server import BANK, LaunchedServer, run_command
 from cmdlog.wal.ids import CLUSTER_GROUP
 
+LOOPBACK: Final = "127.0.0.1"
+STATE_FOLDER: Final = "state"  # of a node's directory; see `replay.state.trust`, which takes a second to import
 PATIENCE_S: Final = 120.0
 POLL_S: Final = 0.05
 STATUS_TIMEOUT_S: Final = 2.0
@@ -45,33 +47,27 @@ class LeadingNode(NamedTuple):
 Positions = Mapping[str, tuple[int, int]]  # partition -> entries committed and run
 
 
-class DemoCluster:
-    """Nodes 1 to `count` below `folder`, which is to be empty, and one that joins. Every node hears the others by a proxy."""
+class DemoNodes:
+    """Node 1 alone, or nodes 1 to `count` of a cluster and one that may join, below `folder`, which is to be empty."""
 
-    def __init__(self, folder: Path, *, application: str, partitions: int, count: int = 3) -> None:
-        """Makes cluster file and secret with `cmdlog cluster init`. Raises: CommandFailed."""
-        self._folder, self._application = folder, application
+    def __init__(self, folder: Path, *, partitions: int, count: int) -> None:
+        """Of several nodes, makes cluster file and secret with `cmdlog cluster init`. Raises: CommandFailed."""
+        self._folder, self._partitions = folder, partitions
+        self._alone = count == 1
         self.nodes: Sequence[int] = range(1, count + 1)  # members
         self.joining = count + 1
         numbers = range(1, count + 2)
         ports = free_ports(2 * len(numbers))
         self._ports = dict(zip(numbers, ports[: len(numbers)], strict=True))
         self._peer_ports = dict(zip(numbers, ports[len(numbers) :], strict=True))
-        self.urls = {node: f"http://{LOOPBACK}:{self._ports[node]}" for node in numbers}
+        self.urls = {node: f"http://{LOOPBACK}:{self._ports[node]}" for node in (self.nodes if self._alone else numbers)}
         self._cluster_files = dict.fromkeys(self.nodes, "cluster.json")
         self._servers: dict[int, LaunchedServer] = {}
-        self._sites: dict[int, list[int]] = {}  # node -> process ids
-        self._http = Http(timeout_s=STATUS_TIMEOUT_S)
-        self.proxies = PeerProxies(self._peer_ports)
-        try:
+        self._sites: dict[int, list[int]] = {}  # node -> process ids, of nodes that are stopped
+        if not self._alone:
             members = [f"--member={node}={self._peer(node)},{self.urls[node]}" for node in self.nodes]
             files = ("--to", "cluster.json", "--cluster-secret-file", "cluster.secret")
-            run_command(
-                "cluster", "init", application, *members, "--partitions", str(partitions), *files, log=folder / "init.log"
-            )
-        except BaseException:
-            self.proxies.close()
-            raise
+            run_command("cluster", "init", BANK, *members, "--partitions", str(partitions), *files, log=folder / "init.log")
 
     def data(self, node: int) -> Path:
         """The node's directory."""
@@ -79,7 +75,7 @@ class DemoCluster:
 
     def _peer(self, node: int) -> str:
         """Where the others reach it."""
-        return f"{LOOPBACK}:{self.proxies.ports[node]}"
+        return f"{LOOPBACK}:{self._peer_ports[node]}"
 
     # -- processes -------------------------------------------------------------------------------------------------------
 
@@ -88,11 +84,9 @@ class DemoCluster:
         for node in nodes:
             self._servers[node] = LaunchedServer(
                 self.data(node),
-                *("--join", str(self._folder / self._cluster_files[node]), "--node", str(node)),
-                *("--cluster-secret-file", str(self._folder / "cluster.secret")),
-                *("--port", str(self._ports[node]), "--peer-host", LOOPBACK, "--peer-port", str(self._peer_ports[node])),
+                *("--port", str(self._ports[node])),
+                *(("--partitions", str(self._partitions)) if self._alone else self._member_options(node)),
                 log=self._folder / f"n{node}.log",
-                application=self._application,
             )
         for node in nodes:
             self._servers[node].wait_ready()
@@ -103,10 +97,26 @@ class DemoCluster:
         for node in nodes:
             shutil.rmtree(self.data(node))
 
-    def damage(self, node: int) -> None:
-        """SIGKILL to the node, and its disk gives a byte of the log back wrong from now on."""
-        self.kill(node)
-        flip_byte(self.data(node))
+    def _member_options(self, node: int) -> Sequence[str]:
+        return (
+            *("--join", str(self._folder / self._cluster_files[node]), "--node", str(node)),
+            *("--cluster-secret-file", str(self._folder / "cluster.secret")),
+            *("--peer-host", LOOPBACK, "--peer-port", str(self._peer_ports[node])),
+        )
+
+    def restart_all(self) -> str:
+        """SIGKILL to all nodes at once, then a start of all. What happened."""
+        ended = self.kill(*self.nodes)
+        self.start(*self.nodes)
+        return f"{ended} processes ended"
+
+    def recover_alone(self) -> str:
+        """SIGKILL to the only node, whose state files are lost as well; `cmdlog recover`, and a start. What happened."""
+        ended, directory = self.kill(1), self.data(1)
+        shutil.rmtree(directory / STATE_FOLDER)
+        result, seconds = run_command("recover", str(directory), log=self._folder / "recover.log")
+        self.start(1)
+        return f"{ended} processes ended; cmdlog recover replayed {result['replayed']:,} calls in {seconds:.2f} s"
 
     def kill(self, *nodes: int) -> int:
         """SIGKILL to these nodes and their sites at once; how many processes ended."""
@@ -128,15 +138,12 @@ class DemoCluster:
 
     def stop(self) -> None:
         """An orderly end of all nodes. Raises: CommandFailed."""
-        self._http.close()  # else the node that was asked last waits for this client to leave
         for node in list(self._servers):
             self._servers.pop(node).stop()
 
     def close(self) -> None:
-        """Ends every process, the proxies and connections; idempotent."""
+        """Ends every process; idempotent."""
         with ExitStack() as stack:
-            stack.callback(self._http.close)
-            stack.callback(self.proxies.close)
             for server in self._servers.values():
                 stack.callback(server.kill, [])
             self._servers = {}
@@ -180,41 +187,18 @@ class DemoCluster:
 
     def _votes(self, node: int) -> bool:
         """Whether the leading node says so, and misses none."""
-        for told in filter(None, map(self._members, self.nodes)):
-            if told["leader"] == told["asked"]:
+        for asked in self.nodes:
+            told = self._read(asked, "/v1/cluster/members")
+            if told.get("leader") == asked:
                 states = {member["node"]: member["state"] for member in told["members"]}
                 return states.get(node) == "member" and not told["failure_set"]["nodes"]
         return False
-
-    def _members(self, node: int) -> dict[str, Any]:
-        """What a node says of the members; {} when it does not answer, or is stopped."""
-        if node in self._servers and node not in self._sites:
-            with contextlib.suppress(CommandFailed):
-                return {**self._http.read(self.urls[node], "GET", "/v1/cluster/members"), "asked": node}
-        return {}
 
     def retire(self, node: int) -> None:
         """It leaves every group, and its process ends. Raises: CommandFailed."""
         self._command("retire", str(node), "--wait")
         self.nodes = [other for other in self.nodes if other != node]
         self.kill(node)
-
-    def recover_alone(self, node: int) -> None:
-        """The node continues without the majority that is lost, once it follows nobody any more. Raises: CommandFailed."""
-        self._wait(lambda: self._follows_nobody(node) or None, f"node {node} still follows a leader")
-        self._wait(lambda: self._has_recovered(node) or None, f"node {node} does not continue alone")
-
-    def _has_recovered(self, node: int) -> bool:
-        """Whether the command succeeds: on a busy machine the node may not answer in its time, and it may be given again."""
-        with contextlib.suppress(CommandFailed):
-            self._command("unsafe-recover", str(node), "--yes")
-            return True
-        return False
-
-    def _follows_nobody(self, node: int) -> bool:
-        """Nor leads any group alone: it does so for an election time-out after the others are gone."""
-        told = self.status(node).get("cluster")
-        return told is not None and told["leader"] is None and all(of.get("leader") is None for of in told["groups"].values())
 
     def _command(self, name: str, *arguments: str) -> None:
         urls = ",".join(self.urls[node] for node in self._servers)
@@ -224,11 +208,17 @@ class DemoCluster:
 
     def status(self, node: int) -> dict[str, Any]:
         """`/v1/status` of a node; {} when it does not answer, or is stopped."""
+        return self._read(node, "/v1/status")
+
+    def _read(self, node: int, path: str) -> dict[str, Any]:
         if node not in self._servers or node in self._sites:
             return {}
-        with contextlib.suppress(CommandFailed):
-            told: dict[str, Any] = self._http.read(self.urls[node], "GET", "/v1/status")
-            return told
+        connection = HTTPConnection(LOOPBACK, self._ports[node], timeout=STATUS_TIMEOUT_S)
+        with contextlib.closing(connection), contextlib.suppress(OSError, HTTPException):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            found: dict[str, Any] = orjson.loads(answer.read()) if answer.status == 200 else {}
+            return found
         return {}
 
     def wait_leader(self) -> LeadingNode:
@@ -239,7 +229,7 @@ class DemoCluster:
             leaders = [LeadingNode(_term(told), told["node"]) for told in found if told["standing"] == "leading"]
             return max(leaders, default=None)  # one that cannot hear the others may still take itself for their leader
 
-        return self._wait(leading, "no node leads the cluster")
+        return LeadingNode(0, 1) if self._alone else self._wait(leading, "no node leads the cluster")
 
     def wait_level(self) -> Positions:
         """Until all nodes have committed and run the same. Raises: CommandFailed when they do not for long."""
@@ -250,7 +240,7 @@ class DemoCluster:
             same = all(positions == first for positions in found) and all(done == run for done, run in first.values())
             return first if first and same else None
 
-        return self._wait(level, "the nodes do not agree on what is committed and run")
+        return {} if self._alone else self._wait(level, "the nodes do not agree on what is committed and run")
 
     def _wait(self, look: Callable[[], Found | None], failure: str) -> Found:
         deadline = time.monotonic() + PATIENCE_S

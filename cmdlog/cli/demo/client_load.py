@@ -1,7 +1,7 @@
-"""Clients of a cluster, as an application has them: `cmdlog.Client` with the URLs of all nodes, each with another one first.
+"""The demos' clients, as an application has them: `cmdlog.Client` with the URLs of all nodes, each with another one first.
 
-One rule: a call keeps its idempotency key wherever it is sent, so that it is executed once, whatever happened to a node that it
-was sent to before.
+One rule: a call keeps its idempotency key wherever and however often it is sent, so that it is executed once, whatever happened
+to a node that it was sent to before.
 
 The calls are made in portions: a fault always meets clients at work, and a slow machine has no more to do than a fast one.
 """
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.clients import ClientThreads
 from cmdlog.cli.demo.proof import ClientAnswer, DemoCall
 from cmdlog.client.client import Client
 from cmdlog.client.response import Attempt, AttemptFailure, Fate, judge
-from cmdlog.client.retry import SendAttempt
+from cmdlog.client.retry import RetryPolicy, SendAttempt
 from cmdlog.errors import Aborted, CallError, CmdlogError, ProcedureFailed
 from cmdlog.results import Result
 
 ANSWER_WITHIN_S: Final = 300.0  # every call, with all its attempts
+PATIENT: Final = RetryPolicy(attempts_max=10_000)  # time alone is the limit: a node alone is away while it is recovered
 
 Observer = Callable[[int, Attempt], None]
 """Gets the place of the server in the list, and what the attempt to ask it was."""
@@ -45,7 +45,7 @@ class ObservedClient(Client):
     """`cmdlog.Client`, which reports each of its attempts."""
 
     def __init__(self, urls: Sequence[str], observe: Observer) -> None:
-        super().__init__(urls, timeout_s=ANSWER_WITHIN_S)
+        super().__init__(urls, timeout_s=ANSWER_WITHIN_S, retry=PATIENT)
         self._observe = observe
 
     def _send(self, step: SendAttempt) -> Attempt:
@@ -55,37 +55,30 @@ class ObservedClient(Client):
         return attempt
 
 
-class ShownCluster:
-    """What a cluster shows; see `cmdlog.cli.demo.proof.View`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def rows(self, sql: str, params: Sequence[Any]) -> list[Sequence[Any]]:
-        return list(self._client.query(sql, params).rows)
-
-    def call(self, procedure: str) -> Any:
-        return self._client.call(procedure, idempotency_key=None)
-
-
-class ClusterLoad(ClientThreads):
-    """Clients of all nodes; see the module."""
+class ClientLoad:
+    """Clients of all nodes, each a thread with its calls."""
 
     def __init__(
-        self,
-        shares: Sequence[Sequence[DemoCall]],
-        urls: Mapping[int, str],
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, shares: Sequence[Sequence[DemoCall]], urls: Mapping[int, str], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`urls`: node -> where it takes calls."""
-        super().__init__(shares)
         self._urls, self._clock = urls, clock
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
+        self._stopped = False
         self._begun = self._allowed = 0  # calls
+        self._error: BaseException | None = None  # of a client
         self._service = ObservedService(0.0)
         self._clients: list[Client] = []
+        self.answered = 0
         self.answered_by = Counter[int]()  # node -> calls
+        self._threads = [
+            threading.Thread(target=self._run, args=(number, share), name=f"demo-client-{number}", daemon=True)
+            for number, share in enumerate(shares)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
 
     def allow(self, calls: int) -> None:
         """Lets the clients make so many more."""
@@ -94,9 +87,9 @@ class ClusterLoad(ClientThreads):
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Ends the clients; calls that are under way fail."""
-        super().stop()
+        """Ends the clients; calls that are under way fail. Idempotent."""
         with self._changed:
+            self._stopped = True
             self._changed.notify_all()
             clients = list(self._clients)
         for client in clients:
@@ -116,24 +109,27 @@ class ClusterLoad(ClientThreads):
     def wait_answered(self, upto: int, seconds: float) -> bool:
         """True when so many calls are answered. Raises: what a client raised."""
         with self._changed:
-            done = self._changed.wait_for(lambda: self.answered >= upto or self.error is not None, seconds)
-        self.check()
+            done = self._changed.wait_for(lambda: self.answered >= upto or self._error is not None, seconds)
+            if self._error is not None:
+                raise self._error
         return done
 
     # -- the clients -----------------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+    def _run(self, client: int, share: Sequence[DemoCall]) -> None:
+        try:
+            self._make_calls(client, share)
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
 
     def _make_calls(self, client: int, share: Sequence[DemoCall]) -> None:
         nodes = list(self._urls)
         first = client % len(nodes)
         nodes = [*nodes[first:], *nodes[:first]]
-        asked = Counter[int]()  # node -> attempts of the present call
 
         def observe(at: int, attempt: Attempt) -> None:
-            asked[nodes[at]] += 1
             self._count_attempt(nodes[at], judge(attempt))
 
         with ObservedClient([self._urls[node] for node in nodes], observe) as connection:
@@ -142,17 +138,15 @@ class ClusterLoad(ClientThreads):
             for call in share:
                 if not self._begin_call():
                     return
-                asked.clear()
                 call.answer = ask(connection, call)
-                call.attempts = asked.total()
                 self._count_answer()
 
     def _begin_call(self) -> bool:
         """Waits until another call is allowed; False when the clients are stopped."""
         with self._changed:
-            self._changed.wait_for(lambda: self._begun < self._allowed or self._stop.is_set())
+            self._changed.wait_for(lambda: self._begun < self._allowed or self._stopped)
             self._begun += 1
-            return not self._stop.is_set()
+            return not self._stopped
 
     def _count_attempt(self, node: int, found: Any | AttemptFailure) -> None:
         with self._changed:

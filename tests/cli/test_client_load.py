@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.cluster.cluster_clients import ClusterLoad, ShownCluster, ask, ask_many
+from cmdlog.cli.demo.client_load import ClientLoad, ask, ask_many
 from cmdlog.cli.demo.proof import ClientAnswer, DemoCall
 from cmdlog.client import Client
 from tests.client.scripted import ScriptedServer, Step, http, problem
@@ -23,9 +23,9 @@ def calls(count: int, name: str = "key") -> list[DemoCall]:
 
 
 @contextmanager
-def load_of(cluster: ScriptedCluster, shares: list[list[DemoCall]], **given: Any) -> Iterator[ClusterLoad]:
+def load_of(cluster: ScriptedCluster, shares: list[list[DemoCall]], **given: Any) -> Iterator[ClientLoad]:
     """Clients at work; nodes 1 to 3 are those of the cluster. They end with it."""
-    load = ClusterLoad(shares, dict(enumerate(cluster.urls, start=1)), **given)
+    load = ClientLoad(shares, dict(enumerate(cluster.urls, start=1)), **given)
     load.start()
     try:
         yield load
@@ -52,7 +52,6 @@ def test_call_goes_to_the_next_node_under_its_key() -> None:
             assert load.wait_answered(2, 30)
         sent = [[request.headers["idempotency-key"] for request in node.requests] for node in cluster.nodes]
     assert sent == [["key-0"], ["key-0"], ["key-0", "key-1"]]
-    assert [call.attempts for call in share] == [3, 1]
     assert (load.service.answered, load.service.refused, load.service.unknown) == (2, 1, 1)
     assert load.answered_by == {3: 2}
     assert cluster.executed == ["key-0", "key-1"]
@@ -126,13 +125,3 @@ def test_batch_survives_a_change_of_the_leader(cluster: ScriptedCluster) -> None
     assert [answer.kind for answer in answers] == ["ok"] * 5
     assert sorted(cluster.executed) == sorted(call.key for call in share)
     assert [answer.value for answer in answers] == [cluster.executed.index(call.key) + 1 for call in share]
-
-
-def test_view_asks_by_query_and_procedure() -> None:
-    """Rows as sequences, results as they are."""
-    replies = ({"columns": ["a", "b"], "rows": [[1, 2]], "as_of": {}}, {"txn_id": "1", "partition": None, "result": [[3, 4]]})
-    with ScriptedServer([Step("body read", reply=http(200, reply)) for reply in replies]) as server, Client(server.url) as client:
-        view = ShownCluster(client)
-        assert view.rows("SELECT ?", (1,)) == [(1, 2)]
-        assert view.call("total") == [[3, 4]]
-    assert [request.path for request in server.requests] == ["/v1/query", "/v1/procedures/total"]

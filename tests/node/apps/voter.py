@@ -88,6 +88,7 @@ def vote(tx: Transaction, phone: int, contestant: int, state: str) -> int:
 
 @db.procedure(partition_by="phone", read_only=True)
 def votes_of(tx: Transaction, phone: int) -> int:
+    """How many votes the phone has given."""
     given: int = tx.execute(COUNT, phone_=phone).scalar() or 0
     return given
 

@@ -1,4 +1,4 @@
-"""Nodes of the demo's cluster: who leads, when they are level, and that none outlives the demo, not even one that is stopped."""
+"""Nodes of a demo: who leads, when they are level, and that none outlives the demo, not even one that is stopped."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from typing import Any
 import pytest
 
 from cmdlog.cli.cli_errors import CommandFailed
-from cmdlog.cli.demo.cluster import cluster_nodes
-from cmdlog.cli.demo.cluster.cluster_nodes import PORTS, DemoCluster, LeadingNode, free_ports
+from cmdlog.cli.demo import nodes
+from cmdlog.cli.demo.nodes import PORTS, DemoNodes, LeadingNode, free_ports
 from cmdlog.wal.ids import CLUSTER_GROUP
 from tests.waiting import wait_for
 
-APP = "procedures.samples.bank:db"
-
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DemoCluster]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DemoNodes]:
     """Three nodes that were not started; a test waits for them as briefly as it can."""
-    monkeypatch.setattr(cluster_nodes, "run_command", lambda *_, **__: ({}, 0.0))
-    monkeypatch.setattr(cluster_nodes, "POLL_S", 0.001)
-    monkeypatch.setattr(cluster_nodes, "PATIENCE_S", 0.01)
-    made = DemoCluster(tmp_path, application=APP, partitions=2)
+    monkeypatch.setattr(nodes, "run_command", lambda *_, **__: ({}, 0.0))
+    monkeypatch.setattr(nodes, "POLL_S", 0.001)
+    monkeypatch.setattr(nodes, "PATIENCE_S", 0.01)
+    made = DemoNodes(tmp_path, partitions=2, count=3)
     yield made
     made.close()
 
 
-def say(monkeypatch: pytest.MonkeyPatch, cluster: DemoCluster, told: dict[int, dict[str, Any]]) -> None:
+def say(monkeypatch: pytest.MonkeyPatch, cluster: DemoNodes, told: dict[int, dict[str, Any]]) -> None:
     """What each node says of itself."""
     monkeypatch.setattr(cluster, "status", lambda node: told.get(node, {}))
 
@@ -55,13 +53,13 @@ def test_ports_are_not_those_of_connections() -> None:
     assert all(port in PORTS and port < max(low, PORTS.stop) for port in found)
 
 
-def test_leader_of_the_newest_term_leads(cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leader_of_the_newest_term_leads(cluster: DemoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot hear the others may believe for a while that it does; others do not count."""
     say(monkeypatch, cluster, {1: member(1, "leading", 3), 2: member(2, "leading", 4), 3: member(3, "taking_over", 5)})
     assert cluster.wait_leader() == LeadingNode(term=4, node=2)
 
 
-def test_cluster_without_a_leader_is_an_error(cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_without_a_leader_is_an_error(cluster: DemoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some time; nodes that do not answer lead nothing."""
     say(monkeypatch, cluster, {1: member(1, "following", 3)})
     with pytest.raises(CommandFailed, match="no node leads the cluster after"):
@@ -74,7 +72,7 @@ def test_cluster_without_a_leader_is_an_error(cluster: DemoCluster, monkeypatch:
     ids=["silent", "not run", "lags", "partition missing"],
 )  # fmt: skip
 def test_nodes_are_level_when_all_have_run_the_same(
-    cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch, third: dict[str, Any]
+    cluster: DemoNodes, monkeypatch: pytest.MonkeyPatch, third: dict[str, Any]
 ) -> None:
     """Whatever the third one lacks, they are not."""
     same = positions((5, 5), (7, 7))
@@ -85,31 +83,31 @@ def test_nodes_are_level_when_all_have_run_the_same(
         cluster.wait_level()
 
 
-def members(asked: int, leader: int | None, failed: list[int], **states: str) -> dict[str, Any]:
-    """What a node says of the members."""
+def members(leader: int | None, failed: list[int], **states: str) -> dict[str, Any]:
+    """What node 1 says of the members."""
     stated = [{"node": int(name.removeprefix("n")), "state": state} for name, state in states.items()]
-    return {"asked": asked, "leader": leader, "failure_set": {"nodes": failed}, "members": stated}
+    return {"leader": leader, "failure_set": {"nodes": failed}, "members": stated}
 
 
 @pytest.mark.parametrize(
     ("told", "votes"),
     [
-        (members(1, 1, [], n3="member"), True),
-        (members(1, 2, [], n3="member"), False),
-        (members(1, 1, [3], n3="member"), False),
-        (members(1, 1, [], n3="admitted"), False),
-        (members(1, 1, [], n2="member"), False),
+        (members(1, [], n3="member"), True),
+        (members(2, [], n3="member"), False),
+        (members(1, [3], n3="member"), False),
+        (members(1, [], n3="admitted"), False),
+        (members(1, [], n2="member"), False),
         ({}, False),
     ],
     ids=["votes", "not the leader's word", "declared failed", "learns", "unknown", "silence"],
 )
 def test_node_votes_when_the_leader_says_so(
-    cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], *, votes: bool
+    cluster: DemoNodes, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], *, votes: bool
 ) -> None:
     """A member that nobody misses; a follower may not know it yet."""
     started: list[int] = []
     monkeypatch.setattr(cluster, "start", started.append)
-    monkeypatch.setattr(cluster, "_members", lambda node: told if node == 1 else {})
+    monkeypatch.setattr(cluster, "_read", lambda node, _path: told if node == 1 else {})
     if votes:
         cluster.start_voting(3)
     else:
@@ -118,7 +116,7 @@ def test_node_votes_when_the_leader_says_so(
     assert started == [3]
 
 
-def test_node_that_joins_gets_its_own_cluster_file(cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_that_joins_gets_its_own_cluster_file(cluster: DemoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a member from then on; one that retires is none any more, and its process is ended."""
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(cluster, "_command", lambda *words: asked.append(words))
@@ -131,31 +129,10 @@ def test_node_that_joins_gets_its_own_cluster_file(cluster: DemoCluster, monkeyp
     assert asked[1:] == [("retire", "1", "--wait"), ("kill", "1")]
 
 
-def test_survivor_recovers_once_it_follows_nobody(cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it follows a leader, a majority may be alive. A command that the node does not answer in time is given again."""
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(cluster, "_command", lambda *words: asked.append(words))
-    of_groups = ((1, {"0": {"leader": None}}), (None, {"0": {"leader": None}, "1": {"leader": 2}}))
-    for leader, groups in of_groups:  # it leads a group alone for a while after the others are gone
-        say(monkeypatch, cluster, {2: {"cluster": {"leader": leader, "groups": groups}}})
-        with pytest.raises(CommandFailed, match="node 2 still follows a leader"):
-            cluster.recover_alone(2)
-    say(monkeypatch, cluster, {2: {"cluster": {"leader": None, "groups": {"0": {"leader": None}}}}})
-
-    def too_busy_at_first(*words: str) -> None:
-        asked.append(words)
-        if len(asked) == 1:
-            raise CommandFailed("node 2 does not answer")
-
-    monkeypatch.setattr(cluster, "_command", too_busy_at_first)
-    cluster.recover_alone(2)
-    assert asked == [("unsafe-recover", "2", "--yes")] * 2
-
-
 @pytest.mark.slow
 def test_real_nodes_are_paused_killed_and_ended(tmp_path: Path) -> None:
     """A node that is alone waits for the others; stopped, it answers nothing, and its end needs no answer of it."""
-    cluster = DemoCluster(tmp_path, application=APP, partitions=1)
+    cluster = DemoNodes(tmp_path, partitions=1, count=3)
     try:
         cluster.start(1, 2)
         pids = [pid for node in (1, 2) for pid in (cluster._servers[node].pid, *cluster.status(node)["sites"])]
@@ -175,7 +152,7 @@ def test_real_nodes_are_paused_killed_and_ended(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_node_that_exits_by_itself_is_named(tmp_path: Path) -> None:
     """With what it wrote, as soon as something is waited for."""
-    cluster = DemoCluster(tmp_path, application=APP, partitions=1)
+    cluster = DemoNodes(tmp_path, partitions=1, count=3)
     try:
         cluster.start(3)
         os.kill(cluster._servers[3].pid, signal.SIGKILL)
