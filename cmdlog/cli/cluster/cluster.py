@@ -13,7 +13,7 @@ import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
 from cmdlog.cli.cluster.cluster_health import judge_cluster
-from cmdlog.cli.cluster.cluster_options import ClusterOption, UrlsOption
+from cmdlog.cli.cluster.cluster_options import ClusterAccess, with_access
 from cmdlog.cli.cluster.cluster_table import cluster_table
 from cmdlog.cli.cluster.join import HELP as JOIN_HELP
 from cmdlog.cli.cluster.join import join
@@ -21,13 +21,12 @@ from cmdlog.cli.cluster.member_commands import register_changes
 from cmdlog.cli.cluster.move_replica import HELP as MOVE_HELP
 from cmdlog.cli.cluster.move_replica import move_replica
 from cmdlog.cli.cluster.quarantine import register_quarantine
-from cmdlog.cli.cluster.status_reader import StatusReader
 from cmdlog.cli.cluster.unsafe_recover import HELP as RECOVER_HELP
 from cmdlog.cli.cluster.unsafe_recover import unsafe_recover
 from cmdlog.cli.demo.demo import cluster_demo
 from cmdlog.cli.load_app import AppArgument, load_application
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import CaOption, TimeoutOption, TokenOption, listed_urls, understood
+from cmdlog.cli.server.server_options import understood
 from cmdlog.cli.server.status import EveryOption, WatchOption, watch_values
 
 ASK_S: Final = 2.0  # for one node: somebody looks at the screen, and one that is stopped accepts connections
@@ -60,11 +59,11 @@ def register(program: typer.Typer) -> None:
     about = "Make a cluster of several nodes, see how it is, and change its members."
     group = typer.Typer(no_args_is_help=True, help=about, rich_markup_mode="rich")
     group.command("init")(cluster_init)
-    group.command("status")(cluster_status)
+    group.command("status")(with_access(cluster_status, timeout_s=ASK_S))
     group.command("join", help=JOIN_HELP)(join)
     register_changes(group)
-    group.command("move-replica", help=MOVE_HELP)(move_replica)
-    group.command("unsafe-recover", help=RECOVER_HELP)(unsafe_recover)
+    group.command("move-replica", help=MOVE_HELP)(with_access(move_replica))
+    group.command("unsafe-recover", help=RECOVER_HELP)(with_access(unsafe_recover))
     register_quarantine(group)
     group.command("demo")(cluster_demo)
     program.add_typer(group, name="cluster")
@@ -173,15 +172,7 @@ def _member(text: str) -> Any:
 
 
 def cluster_status(
-    url: UrlsOption = None,
-    cluster: ClusterOption = None,
-    token_file: TokenOption = None,
-    *,
-    ca_file: CaOption = None,
-    timeout: TimeoutOption = ASK_S,
-    watch: WatchOption = False,
-    every: EveryOption = 2.0,
-    json: JsonFlag = False,
+    access: ClusterAccess, *, watch: WatchOption = False, every: EveryOption = 2.0, json: JsonFlag = False
 ) -> None:
     """Show the nodes of a cluster: state, role, term, who leads, lag of each partition, and what is wrong.
 
@@ -192,8 +183,7 @@ def cluster_status(
       cmdlog cluster status --url http://10.0.0.1:8642
       cmdlog cluster status --cluster cluster.json --watch
     """
-    urls = [each for given in url or [] for each in listed_urls(given)]
-    reader = StatusReader(urls, cluster, token_file, ca_file, timeout)
+    reader = access.reader(access.timeout_s)
 
     def judge_again() -> dict[str, Any]:
         nodes = reader.ask_all()

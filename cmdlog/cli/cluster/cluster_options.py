@@ -6,22 +6,25 @@ One rule: one URL is enough. Its node names the others, and a request goes to wh
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
 from cmdlog.cli.cluster.status_reader import StatusReader
 from cmdlog.cli.output import out, visible
-from cmdlog.cli.server.server_options import listed_urls, server
+from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption, listed_urls, server
 
 if TYPE_CHECKING:
     from cmdlog.client import Client
 
+LOOK_S: Final = 5.0  # for one node: a change matters more than a moment of waiting
 NodeArgument = Annotated[int, typer.Argument(metavar="NODE", min=1, help="Number of the node.")]
 UrlsOption = Annotated[
     list[str] | None,
@@ -62,6 +65,40 @@ class ClusterAccess:
         """A client of the nodes in these rows, the leader first. Its errors leave as CommandFailed."""
         with server(",".join(urls_of(rows)), self.token_file, self.timeout_s, self.ca_file) as client:
             yield client
+
+
+def with_access(
+    command: Callable[..., None], *, timeout_s: float = TIMEOUT_S, without: Collection[str] = ()
+) -> Callable[..., None]:
+    """The command for typer: with the options of how nodes are reached, from which it gets its `access`, and less `without`."""
+
+    def access(
+        *,
+        url: UrlsOption = None,
+        cluster: ClusterOption = None,
+        token_file: TokenOption = None,
+        ca_file: CaOption = None,
+        timeout: TimeoutOption = timeout_s,
+    ) -> ClusterAccess:
+        return ClusterAccess(url, cluster, token_file, ca_file, timeout)
+
+    shared = list(inspect.signature(access, eval_str=True).parameters.values())
+    names = [one.name for one in shared]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        command(access=access(**{name: given.pop(name) for name in names}), **given)
+
+    own = [
+        one.replace(kind=one.KEYWORD_ONLY)
+        for one in inspect.signature(command, eval_str=True).parameters.values()
+        if one.name not in ("access", *without)
+    ]
+    arguments = [one for one in own if one.default is one.empty]
+    parameters = [*arguments, *shared, *(one for one in own if one.default is not one.empty)]
+    run.__dict__["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 def ask_first(question: str, *, yes: bool, show: Callable[[], None] = lambda: None) -> None:

@@ -14,26 +14,25 @@ import typer
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.cluster.change_progress import await_change
 from cmdlog.cli.cluster.cluster_options import (
+    LOOK_S,
     BaseOption,
     ClientOption,
     ClusterAccess,
-    ClusterOption,
     ForceFlag,
     NodeArgument,
     PeerOption,
     PlanFlag,
-    UrlsOption,
     WaitFlag,
     YesFlag,
     ask_first,
+    with_access,
 )
 from cmdlog.cli.cluster.member_findings import warn_of_history
 from cmdlog.cli.cluster.members_view import copy_to, state_text
 from cmdlog.cli.cluster.plan_text import show_plan
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption
 
-LOOK_S: Final = 5.0  # for one node: a change matters more than a moment of waiting
+ADDRESSED: Final = ("add", "replace")  # changes that give a node its place
 HELP: Final = {
     "add": """Add a node. It copies the data while the cluster works, and votes once it is level.
 
@@ -102,22 +101,17 @@ NEXT: Final = {
 def register_changes(group: typer.Typer) -> None:
     """Adds the commands."""
     for kind in ("add", "remove", "replace", "retire", "transfer"):
-        make = _addressed if kind in ("add", "replace") else _plain
-        group.command(kind, help=HELP[kind])(make(kind))
-    group.command("cancel-copy", help=HELP["cancel-copy"])(cancel_copy)
+        group.command(kind, help=HELP[kind])(_change(kind))
+    group.command("cancel-copy", help=HELP["cancel-copy"])(with_access(cancel_copy))
 
 
-def _addressed(kind: str) -> Callable[..., None]:
+def _change(kind: str) -> Callable[..., None]:
     def change(
+        access: ClusterAccess,
         node: NodeArgument,
-        url: UrlsOption = None,
-        cluster: ClusterOption = None,
-        token_file: TokenOption = None,
         *,
         peer: PeerOption = None,
         client: ClientOption = None,
-        ca_file: CaOption = None,
-        timeout: TimeoutOption = TIMEOUT_S,
         base: BaseOption = None,
         force: ForceFlag = False,
         yes: YesFlag = False,
@@ -125,33 +119,10 @@ def _addressed(kind: str) -> Callable[..., None]:
         wait: WaitFlag = False,
         json: JsonFlag = False,
     ) -> None:
-        access = ClusterAccess(url, cluster, token_file, ca_file, timeout)
         asked = {"peer": peer, "client": client, "base": base, "force": force}
         carry_out_change(access, kind, node, asked, yes=yes, plan=plan, wait=wait)
 
-    return change
-
-
-def _plain(kind: str) -> Callable[..., None]:
-    def change(
-        node: NodeArgument,
-        url: UrlsOption = None,
-        cluster: ClusterOption = None,
-        token_file: TokenOption = None,
-        *,
-        ca_file: CaOption = None,
-        timeout: TimeoutOption = TIMEOUT_S,
-        base: BaseOption = None,
-        force: ForceFlag = False,
-        yes: YesFlag = False,
-        plan: PlanFlag = False,
-        wait: WaitFlag = False,
-        json: JsonFlag = False,
-    ) -> None:
-        access = ClusterAccess(url, cluster, token_file, ca_file, timeout)
-        carry_out_change(access, kind, node, {"base": base, "force": force}, yes=yes, plan=plan, wait=wait)
-
-    return change
+    return with_access(change, without=() if kind in ADDRESSED else ("peer", "client"))
 
 
 def carry_out_change(
@@ -200,18 +171,8 @@ def show_change(told: Mapping[str, Any]) -> None:
         out.text(f"warning: {warning}")
 
 
-def cancel_copy(
-    node: NodeArgument,
-    url: UrlsOption = None,
-    cluster: ClusterOption = None,
-    token_file: TokenOption = None,
-    *,
-    ca_file: CaOption = None,
-    timeout: TimeoutOption = TIMEOUT_S,
-    json: JsonFlag = False,
-) -> None:
+def cancel_copy(access: ClusterAccess, node: NodeArgument, *, json: JsonFlag = False) -> None:
     """At the node that gives it."""
-    access = ClusterAccess(url, cluster, token_file, ca_file, timeout)
     sources = [row for row in access.reader(LOOK_S).ask_all() if copy_to([row], node) is not None]
     if not sources:
         raise CommandFailed(f"no node copies anything to node {node}", hint="`cmdlog cluster status` shows the copies under way")

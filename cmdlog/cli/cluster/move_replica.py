@@ -10,19 +10,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cluster.change_progress import await_change
-from cmdlog.cli.cluster.cluster_options import (
-    ClientOption,
-    ClusterAccess,
-    ClusterOption,
-    NodeArgument,
-    PeerOption,
-    PlanFlag,
-    UrlsOption,
-)
-from cmdlog.cli.cluster.member_commands import LOOK_S
+from cmdlog.cli.cluster.cluster_options import LOOK_S, ClientOption, ClusterAccess, NodeArgument, PeerOption, PlanFlag
 from cmdlog.cli.cluster.plan_text import show_plan
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption
 
 HELP: Final = """Move a node's part to another machine: add the new node, wait until it is level, retire the old one.
 
@@ -38,21 +28,16 @@ ToOption = Annotated[int, typer.Option("--to", metavar="NODE", min=1, help="Numb
 
 
 def move_replica(
+    access: ClusterAccess,
     node: NodeArgument,
     to: ToOption,
-    url: UrlsOption = None,
-    cluster: ClusterOption = None,
-    token_file: TokenOption = None,
     *,
     peer: PeerOption = None,
     client: ClientOption = None,
-    ca_file: CaOption = None,
-    timeout: TimeoutOption = TIMEOUT_S,
     plan: PlanFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Raises: CommandFailed, typer.Exit."""
-    access = ClusterAccess(url, cluster, token_file, ca_file, timeout)
     reader = access.reader(LOOK_S)
     address = {name: value for name, value in (("peer", peer), ("client", client)) if value is not None}
     with access.client(reader.ask_all()) as asked:

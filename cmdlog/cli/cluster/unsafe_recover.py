@@ -12,18 +12,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from cmdlog.cli.cli_errors import USAGE, CommandFailed
-from cmdlog.cli.cluster.cluster_options import (
-    ClusterAccess,
-    ClusterOption,
-    NodeArgument,
-    PlanFlag,
-    UrlsOption,
-    YesFlag,
-    ask_first,
-)
-from cmdlog.cli.cluster.member_commands import LOOK_S
+from cmdlog.cli.cluster.cluster_options import LOOK_S, ClusterAccess, NodeArgument, PlanFlag, YesFlag, ask_first
 from cmdlog.cli.output import JsonFlag, out
-from cmdlog.cli.server.server_options import TIMEOUT_S, CaOption, TimeoutOption, TokenOption
 from cmdlog.wal.ids import CLUSTER_GROUP
 
 COLUMNS: Final = ("node", "url", "state", "ends of its logs: term/index by group")
@@ -52,20 +42,15 @@ ForceLesserFlag = Annotated[
 
 
 def unsafe_recover(
+    access: ClusterAccess,
     node: NodeArgument,
-    url: UrlsOption = None,
-    cluster: ClusterOption = None,
-    token_file: TokenOption = None,
     *,
-    ca_file: CaOption = None,
-    timeout: TimeoutOption = TIMEOUT_S,
     force: ForceLesserFlag = False,
     yes: YesFlag = False,
     plan: PlanFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Asks the survivors, shows them, confirms, and asks the node."""
-    access = ClusterAccess(url, cluster, token_file, ca_file, timeout)
     rows = access.reader(LOOK_S).ask_all()
     survivors = [row for row in rows if "groups" in row]
     chosen = next((row for row in survivors if row["node"] == node), None)
