@@ -91,16 +91,6 @@ def keep_points(files: Files, directory: str, *, kept: int) -> list[Point]:
     return gone
 
 
-def drop_point(files: Files, directory: str, txn_id: int) -> bool:
-    """Removes one point, also a damaged one, and with it what it pinned; False when there is none. Durable on return."""
-    path = os.path.join(_folder(directory), f"{txn_id}.json")
-    if not files.exists(path):
-        return False
-    files.unlink(path)
-    files.fsync_dir(_folder(directory))
-    return True
-
-
 def describe_points(points: Sequence[Point], bad: Sequence[BadPoint]) -> list[dict[str, Any]]:
     """As the interfaces show them."""
     shown: list[dict[str, Any]] = [

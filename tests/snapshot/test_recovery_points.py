@@ -8,7 +8,7 @@ import pytest
 
 from cmdlog.wal.errors import WriteFailed
 from cmdlog.wal.files import RealFiles
-from snapshot.recovery_points import Point, describe_points, drop_point, keep_points, list_points, write_point
+from snapshot.recovery_points import Point, describe_points, keep_points, list_points, write_point
 
 FILES = RealFiles()
 NAME = "p0001-0000000000000007"
@@ -46,16 +46,6 @@ def test_the_newest_are_kept(folder: Path) -> None:
     assert [gone.txn_id for gone in keep_points(FILES, str(folder), kept=2)] == [1]
     assert keep_points(FILES, str(folder), kept=2) == []
     assert [p.txn_id for p in list_points(FILES, str(folder))[0]] == [2, 3]
-
-
-def test_a_point_can_be_dropped_also_a_damaged_one(folder: Path) -> None:
-    """It alone, and only one that is there."""
-    for txn_id in (1, 2, 3):
-        write_point(FILES, str(folder), point(txn_id))
-    (folder / "snapshots" / "points" / "2.json").write_text("torn")
-    assert [drop_point(FILES, str(folder), txn_id) for txn_id in (2, 2, 3, 4)] == [True, False, True, False]
-    points, bad = list_points(FILES, str(folder))
-    assert ([p.txn_id for p in points], bad) == ([1], [])
 
 
 @pytest.mark.parametrize("at", range(0, 240, 7))

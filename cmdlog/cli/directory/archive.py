@@ -18,7 +18,7 @@ import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.directory.owner import act_as_owner
-from cmdlog.cli.directory.points import damaged_points
+from cmdlog.cli.directory.snapshot import damaged_points
 from cmdlog.cli.output import JsonFlag, out
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _to_go(place: ArchiveFolder, wanted_millis: int, *, force: bool) -> tuple[li
     if (held or bad) and not force:
         who = f"the damaged point {bad[0].name} may need" if bad else f"the promised window of {window_s:g} s, or a point, needs"
         which = f"{held[0]} and {len(held) - 1} more" if held else "any of these files"
-        drop = "drop the point (`cmdlog snapshot points DIR --drop TXN`)"
+        drop = "delete the point's file in snapshots/points"
         hint = f"prune less, lower retention_window_s and restart the node, {drop}, or use --force; nothing was removed"
         raise CommandFailed(f"{who} {which}", hint=hint)
     return segments, old

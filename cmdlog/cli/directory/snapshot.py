@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cmdlog.cli.cli_errors import CommandFailed
 from cmdlog.cli.directory import export
 from cmdlog.cli.directory.owner import act_as_owner
-from cmdlog.cli.directory.points import damaged_points, rows_of
 from cmdlog.cli.output import JsonFlag, out
 from cmdlog.cli.server.server_options import (
     DEFAULT_URL,
@@ -29,13 +30,12 @@ from cmdlog.cli.server.server_options import (
 
 if TYPE_CHECKING:
     from snapshot.catalog import Snapshot
+    from snapshot.recovery_points import BadPoint
 
+DAMAGED_CODE: Final = 10
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Node directory.", callback=act_as_owner)]
 ConsistentFlag = Annotated[
     bool, typer.Option("--consistent", help="Make a recovery point: one transaction id for all partitions, kept restorable.")
-]
-DropOption = Annotated[
-    int | None, typer.Option("--drop", metavar="TXN", help="Remove the point of this transaction id, then show the others.")
 ]
 LOOKS_MAX = 5  # at a snapshot beside a node that removes others
 TAKE_S = 600.0  # a large state takes its time
@@ -58,19 +58,14 @@ def list_them(directory: DirectoryArgument, json: JsonFlag = False) -> None:
     _show(_snapshots(directory), "Snapshots")
 
 
-def points(directory: DirectoryArgument, drop: DropOption = None, json: JsonFlag = False) -> None:
-    """Transactions up to which all partitions can be restored together; see `take --consistent`. Exit code 10: one is damaged.
-
-    --drop TXN removes one: the snapshots and the log that only it needed go with the next retention, also of a running node.
-    """
+def points(directory: DirectoryArgument, json: JsonFlag = False) -> None:
+    """Transactions up to which all partitions can be restored together; see `take --consistent`. Exit code 10: one is damaged."""
     from cmdlog.wal.directory.instance import load_instance
     from cmdlog.wal.files import RealFiles
-    from snapshot.recovery_points import describe_points, drop_point, list_points
+    from snapshot.recovery_points import describe_points, list_points
 
     files, path = RealFiles(), os.path.abspath(directory)
     load_instance(files, path)  # says what is wrong with a folder that is no node's
-    if drop is not None and not drop_point(files, path, drop):
-        raise CommandFailed(f"there is no recovery point {drop}", hint="`cmdlog snapshot points DIR` shows them", exit_code=2)
     good, bad = list_points(files, path)
     rows = describe_points(good, bad)
     columns = ("txn_id", "created", "from_block", "to_block")
@@ -200,3 +195,24 @@ def _show(rows: list[dict[str, Any]], title: str) -> None:
                 out.text(f"{row['name']}: {row['problem']}")
 
     out.result(rows, show)
+
+
+def rows_of(bad: Sequence[BadPoint]) -> list[dict[str, Any]]:
+    """As rows beside those of snapshots."""
+    return [{"name": f"points/{point.name}", "kind": "point", "problem": f"{point.problem}; {point.pinned}"} for point in bad]
+
+
+def damaged_points(bad: Sequence[BadPoint], directory: str) -> CommandFailed:
+    """Which file, what it kept, and how to find out whether its moment is still there. `bad` is not empty."""
+    from replay.log.archive_reach import time_of
+
+    first, path = bad[0], shlex.quote(directory)
+    more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    name = f"snapshots/points/{first.name} ({time_of(first.txn_id)})"
+    return CommandFailed(
+        f"recovery point {name} is damaged: {first.problem}; {first.pinned}{more}",
+        hint=f"`cmdlog recover {path} --until {first.txn_id} --plan` shows whether the moment can be restored; "
+        "restore the file from a copy, or delete it: until then nothing leaves the archive",
+        exit_code=DAMAGED_CODE,
+        details=[f"{point.name}: {point.problem}; {point.pinned}" for point in bad],
+    )
